@@ -1,0 +1,63 @@
+"""Manyhands: train one PyTorch model under any parallel strategy, by changing one word.
+
+This face is lazy (PEP 562): importing it loads no torch, starts no process and opens no socket.
+A name is loaded from its home on first use.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from manyhands import data, metrics, models
+    from manyhands.cluster import Cluster, Host, Link
+    from manyhands.failure import RunFailed
+    from manyhands.job import Job
+    from manyhands.live.trainer import Trainer
+    from manyhands.reports import Run
+    from manyhands.strategies import Strategy, strategy
+    from manyhands.verbs import train
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Cluster",
+    "Host",
+    "Job",
+    "Link",
+    "Run",
+    "RunFailed",
+    "Strategy",
+    "Trainer",
+    "__version__",
+    "data",
+    "metrics",
+    "models",
+    "strategy",
+    "train",
+]
+
+_HOME = {
+    "Cluster": "manyhands.cluster",
+    "Host": "manyhands.cluster",
+    "Job": "manyhands.job",
+    "Link": "manyhands.cluster",
+    "Run": "manyhands.reports",
+    "RunFailed": "manyhands.failure",
+    "Strategy": "manyhands.strategies",
+    "Trainer": "manyhands.live.trainer",
+    "strategy": "manyhands.strategies",
+    "train": "manyhands.verbs",
+}
+_FOLDERS = ("data", "metrics", "models")
+
+
+def __getattr__(name: str) -> object:
+    if name in _FOLDERS:
+        return import_module(f"manyhands.{name}")
+    if name in _HOME:
+        return getattr(import_module(_HOME[name]), name)
+    raise AttributeError(f"module 'manyhands' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,23 @@
+"""`manyhands timeline RUN`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from manyhands.reports import Run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def timeline(folder: Path, output: Path | None) -> None:
+    """Write a run's timeline as a Chrome trace."""
+    target = output or folder / "timeline.json"
+    try:
+        Run(folder).chrome(target)
+    except ValueError as error:
+        typer.echo(f"manyhands: {error}", err=True)
+        raise typer.Exit(2) from None
+    typer.echo(f"{target}: open it at https://ui.perfetto.dev (the file stays on your machine)")

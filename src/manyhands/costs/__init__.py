@@ -1,0 +1,6 @@
+"""Formulas for what parallel training costs: pure functions of sizes and counts."""
+
+from manyhands.costs.collectives import Collective, sent_per_worker
+from manyhands.costs.forecast import Forecast, TensorSize
+
+__all__ = ["Collective", "Forecast", "TensorSize", "sent_per_worker"]

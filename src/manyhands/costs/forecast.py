@@ -1,0 +1,32 @@
+"""What a placement will do, said before it is done."""
+
+from dataclasses import dataclass
+
+from manyhands.costs.collectives import Collective, sent_per_worker
+
+
+@dataclass(frozen=True)
+class TensorSize:
+    """A parameter as a forecast sees it."""
+
+    name: str
+    size: int
+    """Bytes."""
+    trained: bool = True
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """The collectives of a placement in order, and the memory of one worker."""
+
+    start: tuple[Collective, ...]
+    """Before the first step."""
+    step: tuple[Collective, ...]
+    """In every step."""
+    memory: int
+    """Bytes of parameters, gradients and communication buffers on one worker; the optimizer's
+    state and the activations come on top and depend on the job."""
+
+    def sent_per_step(self, workers: int) -> float:
+        """Bytes that one of `workers` sends in a step."""
+        return sum(sent_per_worker(collective, workers) for collective in self.step)

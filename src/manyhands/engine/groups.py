@@ -1,0 +1,63 @@
+"""Process groups outside torch's global registry, and DDP moved from one to another.
+
+`torch.distributed.init_process_group` makes one default group per process and hides its sockets.
+A run that outlives its members needs a group per membership epoch, so groups are built from
+their parts here. The parts are what `torch.distributed._dist2` uses in torch 2.13.
+"""
+
+from datetime import timedelta
+
+import torch
+from torch._C._distributed_c10d import Backend, ProcessGroup, Store
+from torch.distributed import ProcessGroupGloo
+from torch.nn.parallel import DistributedDataParallel
+
+
+def gloo_group(
+    store: Store, rank: int, size: int, *, timeout: timedelta, address: str
+) -> ProcessGroup:
+    """A Gloo group whose listening socket is bound to `address` alone."""
+    options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]  # missing in the stubs
+    options._devices = [ProcessGroupGloo.create_device(hostname=address)]
+    options._timeout = timeout
+    options._threads = 2
+    backend = ProcessGroupGloo(store, rank, size, options)
+    return _group(store, rank, size, backend, ProcessGroup.BackendType.GLOO, "cpu")
+
+
+def nccl_group(
+    store: Store, rank: int, size: int, *, timeout: timedelta, device: torch.device
+) -> ProcessGroup:
+    """An NCCL group for CUDA devices. Not exercised on machines without one."""
+    # Absent from builds without CUDA, so it cannot be imported above.
+    from torch.distributed import ProcessGroupNCCL  # noqa: PLC0415
+
+    options = ProcessGroupNCCL.Options()
+    options._timeout = timeout
+    backend = ProcessGroupNCCL(store, rank, size, options)
+    backend.eager_connect_single_device(device)
+    return _group(store, rank, size, backend, ProcessGroup.BackendType.NCCL, "cuda")
+
+
+def _group(
+    store: Store,
+    rank: int,
+    size: int,
+    backend: Backend,
+    kind: ProcessGroup.BackendType,
+    device: str,
+) -> ProcessGroup:
+    backend._set_sequence_number_for_group()
+    group = ProcessGroup(store, rank, size)
+    group._set_default_backend(kind)
+    group._register_backend(torch.device(device), kind, backend)
+    return group
+
+
+def rebind(module: DistributedDataParallel, group: ProcessGroup) -> None:
+    """Let a wrapped module step in another group, after its old one was freed.
+
+    Only for a module that is between steps: a step that was interrupted leaves buckets half
+    reduced, and its gradients must be dropped before the next one.
+    """
+    module._update_process_group(group)  # type: ignore[no-untyped-call]  # torch's

@@ -1,0 +1,12 @@
+"""The errors that a run ends with, in words a user can act on."""
+
+
+class RunFailed(RuntimeError):  # noqa: N818 - it names what happened, as users will read it
+    """A run ended before it was done; the message says who failed and ends with its traceback."""
+
+
+class PeerLost(RuntimeError):  # noqa: N818 - it names what happened, as users will read it
+    """A collective broke because another worker is gone: a consequence, never the cause.
+
+    When a run's first failure is looked for, these are passed over.
+    """

@@ -1,0 +1,178 @@
+"""What to train: a `Job` says it without saying how or where."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast, runtime_checkable
+
+from manyhands.metrics import Metric, metric
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import torch
+    from torch import nn
+
+    Loss = Callable[[Any, Any], torch.Tensor]
+
+_TARGET = re.compile(r"^\s*([a-z][a-z0-9_]*)\s*(>=|<=)\s*([0-9.eE+-]+)\s*$")
+
+
+@runtime_checkable
+class SizedData(Protocol):
+    """Data that says how many samples it has and gives any of them: a map-style dataset."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Target:
+    """A validation metric's value at which a run may stop; written `accuracy >= 0.98`."""
+
+    metric: str
+    better: Literal[">=", "<="]
+    value: float
+
+    @classmethod
+    def read(cls, text: str) -> Target:
+        """The target that `text` describes."""
+        match = _TARGET.match(text)
+        if not match:
+            raise ValueError(
+                f"target {text!r} is not of the form 'accuracy >= 0.98' or 'loss <= 0.1'"
+            )
+        return cls(match[1], cast("Literal['>=', '<=']", match[2]), float(match[3]))
+
+    def reached(self, values: dict[str, float]) -> bool:
+        """Whether these validation values meet it."""
+        value = values[self.metric]
+        return value >= self.value if self.better == ">=" else value <= self.value
+
+    def __str__(self) -> str:
+        return f"{self.metric} {self.better} {self.value:g}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What to train, and until when.
+
+    The model and its optimizer are factories, because every worker makes its own copy; they are
+    called with the job's seed, so all copies begin alike.
+
+    Example:
+        >>> import torch, torch.nn.functional as F
+        >>> import manyhands as mh
+        >>> job = mh.Job(
+        ...     model=lambda: torch.nn.Linear(2, 1),
+        ...     optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=0.1),
+        ...     loss=F.mse_loss,
+        ...     data=torch.utils.data.TensorDataset(torch.ones(8, 2), torch.ones(8, 1)),
+        ...     global_batch=4,
+        ...     epochs=2,
+        ...     metrics=(),
+        ... )
+        >>> job.budget
+        16
+    """
+
+    model: Callable[[], nn.Module]
+    """Makes the model."""
+    optimizer: Callable[[nn.Module], torch.optim.Optimizer]
+    """Makes the optimizer of a model."""
+    loss: Loss
+    """`loss(outputs, targets)`: the mean over the samples of a batch."""
+    data: SizedData
+    """Samples `(input, target)`: any map-style dataset."""
+    validation: SizedData | None = None
+    """What the metrics are computed on after every epoch."""
+    metrics: Sequence[str | Metric | Callable[[Any, Any], torch.Tensor]] = ("accuracy",)
+    """Names ("accuracy", "f1"), metrics, or functions of (outputs, targets) that give a value per
+    sample. The loss is always among them, as `loss`."""
+    global_batch: int
+    """Samples in one step of all workers together, whatever their number."""
+    epochs: float | None = None
+    """Stop after so many passes over the data; a fraction is allowed."""
+    samples: int | None = None
+    """Stop after so many samples."""
+    seconds: float | None = None
+    """Stop after so much time of training, evaluations included."""
+    target: str | None = None
+    """Stop when a validation metric is reached, as in "accuracy >= 0.98"."""
+    seed: int = 0
+    """Decides the first parameters and the order of the samples."""
+    prepare: Callable[[], object] | None = None
+    """Called once per host before any worker starts: downloads, unpacking."""
+    collate: Callable[[list[Any]], Any] | None = None
+    """Makes a batch of a list of samples, as a DataLoader's `collate_fn` does."""
+    loaders: int = 0
+    """Processes per worker that load data; 0 loads in the worker itself."""
+
+    _metrics: tuple[Metric, ...] = field(init=False, repr=False)
+    _target: Target | None = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._check_data()
+        self._check_limits()
+        object.__setattr__(self, "_metrics", tuple(metric(spec) for spec in self.metrics))
+        object.__setattr__(self, "_target", Target.read(self.target) if self.target else None)
+        self._check_target()
+
+    def _check_data(self) -> None:
+        if not isinstance(self.data, SizedData):
+            raise TypeError(
+                f"data of type {type(self.data).__name__} has no length or no items; "
+                "give a map-style dataset (__len__ and __getitem__)"
+            )
+        for name in ("model", "optimizer", "loss"):
+            if not callable(getattr(self, name)):
+                raise TypeError(
+                    f"{name} must be something to call (a class or a function), "
+                    f"not {getattr(self, name)!r}"
+                )
+
+    def _check_limits(self) -> None:
+        if self.global_batch < 1:
+            raise ValueError(f"global_batch must be at least 1, not {self.global_batch}")
+        limits = {"epochs": self.epochs, "samples": self.samples, "seconds": self.seconds}
+        for name, limit in limits.items():
+            if limit is not None and not 0 < limit < math.inf:
+                raise ValueError(f"{name} must be above 0, not {limit}")
+        if self.target is None and all(limit is None for limit in limits.values()):
+            raise ValueError("say when to stop: give epochs, samples, seconds or target")
+        if self.loaders < 0:
+            raise ValueError(f"loaders must be 0 or more, not {self.loaders}")
+
+    def _check_target(self) -> None:
+        if self._target is None:
+            return
+        if self.validation is None:
+            raise ValueError(f"target {self.target!r} needs validation data to be measured on")
+        known = [*(metric.name for metric in self._metrics), "loss"]
+        if self._target.metric not in known:
+            raise ValueError(
+                f"target {self.target!r} names no metric of this job; it has {', '.join(known)}"
+            )
+
+    @property
+    def measures(self) -> tuple[Metric, ...]:
+        """The metrics, as objects."""
+        return self._metrics
+
+    @property
+    def goal(self) -> Target | None:
+        """The target, as an object."""
+        return self._target
+
+    @property
+    def budget(self) -> int | None:
+        """Samples until the run ends, by epochs or samples, whichever is less; None: no limit."""
+        limits = []
+        if self.epochs is not None:
+            limits.append(max(1, round(self.epochs * len(self.data))))
+        if self.samples is not None:
+            limits.append(self.samples)
+        return min(limits, default=None)

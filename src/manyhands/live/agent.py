@@ -1,0 +1,278 @@
+"""The agent: the foreground process that starts a run on its host and ends it.
+
+It starts a coordinator and the workers, shows one progress line, and sees to it that nothing is
+left when the run is over, whichever way it ends. If the agent itself is killed, the kernel ends
+its workers and the coordinator says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from manyhands.failure import RunFailed
+from manyhands.live.assignment import Assignment, Origin, Overrides
+from manyhands.live.display import Display
+from manyhands.live.loading import prepare
+from manyhands.live.pulse import append_to
+from manyhands.live.supervise import Exit, Process, end, first_failure
+from manyhands.live.worker import override
+from manyhands.trace import Recorder, live_header, trace_file
+from manyhands.transport.collectives import LOOPBACK, serve_store
+from manyhands.transport.control import Line
+from manyhands.wire import Goodbye, Status, Warn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import FrameType
+
+    from manyhands.cluster import Cluster
+    from manyhands.job import Job
+    from manyhands.strategies import Strategy
+
+_POLL = 0.1
+_GRACE = 1.0
+_CAUSE_WITHIN = 3.0
+"""Seconds in which the cause of a lost peer must show itself."""
+_COORDINATOR = "manyhands.live.coordinator"
+_WORKER = "manyhands.live.worker"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A setting of the run and where it came from."""
+
+    name: str
+    value: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Request:
+    """A run as its user asked for it."""
+
+    job: Job
+    origin: Origin
+    overrides: Overrides
+    strategy: Strategy
+    workers: int
+    cluster: Cluster
+    folder: Path
+    settings: tuple[Setting, ...]
+
+
+def launch(request: Request) -> None:
+    """Run it to its end.
+
+    Raises:
+        RunFailed: a process of the run failed; the message ends with its traceback.
+        KeyboardInterrupt: the user interrupted; everything is ended first.
+    """
+    prepare(request.job)
+    (request.folder / "trace").mkdir(parents=True, exist_ok=True)
+    (request.folder / "logs").mkdir(exist_ok=True)
+    head = live_header("agent", 0, clock=time.monotonic, wall=time.time)
+    recorder = Recorder(head, append_to(trace_file(request.folder, head)), time.monotonic)
+    for setting in request.settings:
+        recorder.setting(setting.name, setting.value, setting.source)
+    recorder.flush()
+    job = override(request.job, request.overrides)
+    display = Display(job.budget, job.seconds, time.monotonic)
+    try:
+        with _private_folder() as private, _signals_raise():
+            _Run(request, private, recorder, display).to_its_end()
+    except RunFailed as failure:
+        recorder.event("end", {"status": "failed", "words": _first_line(failure)})
+        raise
+    except BaseException as error:
+        words = f"interrupted ({type(error).__name__})"
+        recorder.event("end", {"status": "interrupted", "words": words})
+        raise
+    else:
+        recorder.event("end", {"status": "finished", "words": ""})
+    finally:
+        recorder.flush()
+        display.end()
+
+
+class _Run:
+    """The processes of one run, from their start to their end."""
+
+    def __init__(
+        self, request: Request, private: Path, recorder: Recorder, display: Display
+    ) -> None:
+        self._request = request
+        self._private = private
+        self._recorder = recorder
+        self._display = display
+        self._processes: list[Process] = []
+
+    def to_its_end(self) -> None:
+        """Start, watch, end."""
+        store, port = serve_store(LOOPBACK)
+        assignment = self._assign(port)
+        try:
+            with Line(assignment.coordinator, "agent-0") as line:
+                self._start(self._private / "assignment.json")
+                try:
+                    self._watch(line)
+                finally:
+                    end(self._processes[1:], _GRACE)
+                    line.send(Goodbye(0, 0))
+                    self._hear_out(line)
+        finally:
+            end(self._processes, _GRACE)
+            for process in self._processes:
+                process.close()
+            del store
+
+    def _assign(self, port: int) -> Assignment:
+        request = self._request
+        assignment = Assignment(
+            origin=request.origin,
+            overrides=request.overrides,
+            strategy=str(request.strategy),
+            workers=request.workers,
+            host=request.cluster.hosts[0].name,
+            folder=str(request.folder.resolve()),
+            coordinator=f"ipc://{self._private}/coordinator",
+            private=str(self._private),
+            store_address=LOOPBACK,
+            store_port=port,
+            agent=os.getpid(),
+            devices=devices(request.workers),
+        )
+        assignment.write(self._private / "assignment.json")
+        return assignment
+
+    def _start(self, assignment: Path) -> None:
+        logs = self._request.folder / "logs"
+        threads = max(1, self._request.cluster.hosts[0].cores // self._request.workers)
+        environment = {
+            "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
+            "PYTHONUNBUFFERED": "1",
+        }
+        self._processes.append(
+            Process("coordinator", _COORDINATOR, [str(assignment)], logs, environment)
+        )
+        for rank in range(self._request.workers):
+            self._processes.append(
+                Process(f"worker-{rank}", _WORKER, [str(assignment), str(rank)], logs, environment)
+            )
+
+    def _watch(self, line: Line) -> None:
+        """Follow the run until all workers have finished or something failed."""
+        coordinator, *workers = self._processes
+        while True:
+            self._follow(line, _POLL)
+            exits = [process.poll() for process in self._processes]
+            if any(exit_ is not None and exit_.failed for exit_ in exits):
+                raise self._failure(line)
+            if all(worker.poll() is not None for worker in workers):
+                return
+            gone = coordinator.poll()
+            if gone is not None:
+                raise RunFailed(f"{gone} before the workers had finished")
+
+    def _follow(self, line: Line, timeout: float) -> None:
+        for message in line.receive(timeout):
+            if isinstance(message, Status):
+                self._display.show(message)
+            elif isinstance(message, Warn):
+                self._display.say(message.words)
+
+    def _failure(self, line: Line) -> RunFailed:
+        """The failure that the others follow from, in words, its traceback last.
+
+        One who lost a peer may be seen before the peer that was lost: wait for the cause.
+        """
+        deadline = time.monotonic() + _CAUSE_WITHIN
+        while True:
+            exits = [process.poll() for process in self._processes]
+            cause = first_failure(exit_ for exit_ in exits if exit_ is not None)
+            certain = cause is not None and not (cause.report and cause.report.consequence)
+            if cause and (certain or time.monotonic() > deadline):
+                break
+            self._follow(line, _POLL)
+        self._recorder.event("failure", {"words": str(cause)})
+        return RunFailed(_words(cause, self._request.folder))
+
+    def _hear_out(self, line: Line) -> None:
+        """Let the coordinator take in the last words of all, and its last status."""
+        deadline = time.monotonic() + 5.0
+        while self._processes and self._processes[0].poll() is None:
+            self._follow(line, _POLL)
+            if time.monotonic() > deadline:
+                return
+
+
+def _words(cause: Exit, folder: Path) -> str:
+    log = folder / "logs" / f"{cause.name}.err"
+    words = f"{cause}. Its log: {log}"
+    last = cause.report.traceback if cause.report else _tail(log)
+    return f"{words}\n\n{last.rstrip()}" if last.strip() else words
+
+
+def _tail(log: Path, lines: int = 20) -> str:
+    """The end of a log: where a process leaves no report, its last words may be there."""
+    try:
+        return "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
+    except OSError:
+        return ""
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+def devices(workers: int) -> tuple[str, ...]:
+    """A device for each worker of this host: the GPUs in turn, else its cores."""
+    if torch.cuda.is_available():  # not exercised on machines without a GPU
+        count = torch.cuda.device_count()
+        return tuple(f"cuda:{rank % count}" for rank in range(workers))
+    return ("cpu",) * workers
+
+
+@contextlib.contextmanager
+def _private_folder() -> Iterator[Path]:
+    """A folder that only this user may enter, for sockets and the assignment.
+
+    Its name is short, because the path of a socket may have 107 characters at most.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="manyhands-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _signals_raise() -> Iterator[None]:
+    """Make a polite end from outside an exception, so that the processes are ended.
+
+    A scheduler sends SIGTERM, a closed terminal SIGHUP; Ctrl-C is an exception already.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def leave(number: int, _frame: FrameType | None) -> None:
+        sys.exit(128 + number)
+
+    kept = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in kept.items():
+            signal.signal(number, handler)

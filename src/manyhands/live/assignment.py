@@ -1,0 +1,62 @@
+"""What the agent tells the processes it starts: one JSON file in the run's private folder."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where a job comes from: a script that any process can execute to get the same one."""
+
+    script: str
+    package: str
+    search: str
+    """The first entry of the module search path."""
+    argv: tuple[str, ...]
+    job: str
+    """The job's name at module level."""
+    loop: str | None
+    """The name of the user's own loop at module level."""
+
+
+class Overrides(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Settings of the job that the command line changed."""
+
+    epochs: float | None = None
+    samples: int | None = None
+    seed: int | None = None
+
+
+class Assignment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A run as its processes see it."""
+
+    origin: Origin
+    overrides: Overrides
+    strategy: str
+    workers: int
+    host: str
+    folder: str
+    coordinator: str
+    """Address of the control channel."""
+    private: str
+    """The folder that nobody else may read: this file and the ipc sockets."""
+    store_address: str
+    store_port: int
+    agent: int
+    """The agent's process id: when it is no longer the parent, the run is over."""
+    devices: tuple[str, ...]
+    """One per worker, as torch names them."""
+
+    def write(self, path: Path) -> None:
+        """Store it."""
+        path.write_bytes(msgspec.json.encode(self))
+
+    @classmethod
+    def read(cls, path: Path) -> Assignment:
+        """Take it back."""
+        return msgspec.json.decode(path.read_bytes(), type=cls)

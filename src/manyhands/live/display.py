@@ -1,0 +1,110 @@
+"""One line about the whole run, whatever the number of workers."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from manyhands.wire import Status
+
+_PLAIN_EVERY = 10.0
+_RATE_OVER = 5.0
+
+
+class Display:
+    """The progress line: rewritten in place on a terminal, now and then a line elsewhere.
+
+    Args:
+        budget: samples in the whole run, if known.
+        seconds: the run's time limit, if there is one.
+        clock: seconds.
+        stream: where to write.
+    """
+
+    def __init__(
+        self,
+        budget: int | None,
+        seconds: float | None,
+        clock: Callable[[], float],
+        stream: TextIO | None = None,
+    ) -> None:
+        self._budget = budget
+        self._seconds = seconds
+        self._clock = clock
+        self._stream = stream or sys.stderr
+        self._terminal = self._stream.isatty()
+        self._begun: float | None = None
+        self._window: deque[tuple[float, int]] = deque()
+        self._written = -_PLAIN_EVERY
+        self._width = 0
+
+    def show(self, status: Status) -> None:
+        """The run stands so."""
+        text = self._joining(status) if not status.started else self._training(status)
+        if self._terminal:
+            self._stream.write("\r" + text.ljust(self._width))
+            self._width = len(text)
+        elif self._clock() - self._written >= _PLAIN_EVERY and status.samples:
+            self._stream.write(text + "\n")
+            self._written = self._clock()
+        self._stream.flush()
+
+    def say(self, words: str) -> None:
+        """Words above the line."""
+        self.end()
+        self._stream.write(words + "\n")
+        self._stream.flush()
+
+    def end(self) -> None:
+        """Leave the line."""
+        if self._terminal and self._width:
+            self._stream.write("\r" + " " * self._width + "\r")
+            self._stream.flush()
+        self._width = 0
+
+    def _joining(self, status: Status) -> str:
+        return f"starting: {status.joined} of {status.expected} workers joined"
+
+    def _training(self, status: Status) -> str:
+        now = self._clock()
+        if status.samples:
+            self._begun = now if self._begun is None else self._begun
+            self._window.append((now, status.samples))
+        while len(self._window) > 2 and now - self._window[0][0] > _RATE_OVER:
+            self._window.popleft()
+        then, before = self._window[0] if self._window else (now, 0)
+        rate = (status.samples - before) / (now - then) if now > then else 0.0
+        parts = [self._count(status.samples)]
+        if rate > 0:
+            parts.append(f"{rate:,.0f} samples/s")
+        if status.loss is not None:
+            parts.append(f"loss {status.loss:.4f}")
+        left = self._left(status.samples, rate, now)
+        if left is not None:
+            parts.append(f"{_duration(left)} left")
+        return " · ".join(parts)
+
+    def _count(self, samples: int) -> str:
+        if self._budget is None:
+            return f"{samples:,} samples"
+        return f"{samples:,} of {self._budget:,} samples ({100 * samples / self._budget:.0f} %)"
+
+    def _left(self, samples: int, rate: float, now: float) -> float | None:
+        limits = []
+        if self._budget is not None and rate > 0:
+            limits.append(max(0, self._budget - samples) / rate)
+        if self._seconds is not None and self._begun is not None:
+            limits.append(max(0.0, self._seconds - (now - self._begun)))
+        return min(limits, default=None)
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes:02d} min"
+    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"

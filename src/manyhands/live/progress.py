@@ -1,0 +1,61 @@
+"""Where a worker is, written by its main thread and read by its pulse."""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+_STANDARD = sysconfig.get_path("stdlib")
+_INSTALLED = sysconfig.get_path("purelib")
+_OURS = str(Path(__file__).parent.parent)
+
+
+class Progress:
+    """A worker's standing.
+
+    One thread writes plain attributes, another reads them; a reading may mix two neighbouring
+    steps, which a heartbeat can bear. Losses are appended here and drained there.
+    """
+
+    def __init__(self) -> None:
+        self.step = 0
+        self.samples = 0
+        self.phase = "start"
+        self.losses: list[tuple[torch.Tensor, int]] = []
+        self._main = threading.main_thread().ident
+
+    def drain_losses(self) -> tuple[float, int] | None:
+        """The mean loss since the last call and the samples behind it, if there were any."""
+        losses, self.losses = self.losses, []
+        samples = sum(count for _, count in losses)
+        if not samples:
+            return None
+        return sum(float(loss) * count for loss, count in losses) / samples, samples
+
+    def line(self) -> str:
+        """Where the main thread stands: the user's line if there is one, and ours or torch's."""
+        frame = sys._current_frames().get(self._main or 0)
+        inner = user = None
+        while frame is not None and user is None:
+            path = frame.f_code.co_filename
+            place = f"{_short(path)}:{frame.f_lineno} in {frame.f_code.co_name}"
+            if inner is None and not path.startswith((_STANDARD, _INSTALLED, "<frozen")):
+                inner = place
+            if inner is None and path.startswith(_OURS):
+                inner = place
+            if not path.startswith((_STANDARD, _INSTALLED, _OURS, "<frozen")):
+                user = place
+            frame = frame.f_back
+        if user is None or user == inner:
+            return inner or "an unknown line"
+        return f"{user} ({inner})" if inner else user
+
+
+def _short(path: str) -> str:
+    return path.removeprefix(str(Path(_OURS).parent) + "/")

@@ -1,0 +1,168 @@
+"""A worker's second thread: heartbeats, its trace on its way, and words from the coordinator."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from manyhands.trace import estimate_offset
+from manyhands.wire import Beat, Goodbye, Hello, Pong, Roll, TraceChunk
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from manyhands.live.progress import Progress
+    from manyhands.trace import Header, Recorder
+    from manyhands.transport.control import Line
+
+INTERVAL = 1.0
+"""Seconds between heartbeats."""
+_CHUNK = 512 * 1024
+_EXCHANGES = 64
+
+
+class Pulse(threading.Thread):
+    """Beats until it is stopped.
+
+    Args:
+        recorder: flushed with every beat.
+        progress: what the beats tell.
+        clock: the worker's.
+    """
+
+    def __init__(self, recorder: Recorder, progress: Progress, clock: Callable[[], float]) -> None:
+        super().__init__(name="manyhands-pulse", daemon=True)
+        self._recorder = recorder
+        self._progress = progress
+        self._clock = clock
+        self._stopping = threading.Event()
+
+    def run(self) -> None:
+        """Beat once per interval."""
+        while not self._stopping.wait(INTERVAL):
+            self._beat()
+
+    def _beat(self) -> float | None:
+        """Put what happened since the last beat into the trace; the mean loss since then."""
+        drained = self._progress.drain_losses()
+        if drained is not None:
+            loss, samples = drained
+            self._recorder.point("loss", loss, samples=self._progress.samples, weight=samples)
+        # Lockstep: a sample is trained on when it is dealt, so none is repeated and none lost.
+        self._recorder.samples(self._progress.samples)
+        self._recorder.drain()
+        return drained[0] if drained else None
+
+    def stop(self) -> None:
+        """Beat a last time and end."""
+        self._stopping.set()
+        self.join(10.0)
+
+
+class FilePulse(Pulse):
+    """The pulse of a worker that has no coordinator: its trace goes straight to a file."""
+
+    def stop(self) -> None:
+        """End, then write what is left."""
+        super().stop()
+        self._beat()
+        self._recorder.flush()
+
+
+class LinkPulse(Pulse):
+    """The pulse of a worker that reports to a coordinator."""
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        progress: Progress,
+        clock: Callable[[], float],
+        header: Header,
+        connect: Callable[[], Line],
+        chunks: list[bytes],
+    ) -> None:
+        super().__init__(recorder, progress, clock)
+        self._header = header
+        self._connect = connect
+        self._chunks = chunks
+        self._exchanges: list[tuple[float, float, float]] = []
+        self._roll: Roll | None = None
+        self._changed = threading.Condition()
+
+    def roll(self, timeout: float) -> Roll:
+        """The members of the run, as soon as all have joined."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._roll is not None, timeout):
+                raise TimeoutError(f"the run was not complete after {timeout:.0f} s")
+            assert self._roll is not None  # noqa: S101 - said by the condition just waited for
+            return self._roll
+
+    def run(self) -> None:
+        """Report for duty, then beat; the connection belongs to this thread."""
+        line = self._connect()
+        header = self._header
+        line.send(Hello(header.role, header.rank, header.host, header.pid, header.boot))
+        while not self._stopping.is_set():
+            self._tell(line)
+            due = self._clock() + INTERVAL
+            while not self._stopping.is_set() and self._clock() < due:
+                self._listen(line, min(0.25, max(0.0, due - self._clock())))
+        self._note_offset()
+        self._recorder.flush()
+        self._tell(line)
+        line.send(Goodbye(self._progress.step, self._progress.samples))
+        line.close(linger=5.0)
+
+    def _tell(self, line: Line) -> None:
+        loss = self._beat()
+        chunks = [*self._chunks]
+        del self._chunks[: len(chunks)]
+        for lines in _within(b"".join(chunks), _CHUNK):
+            line.send(TraceChunk(lines))
+        progress = self._progress
+        line.send(
+            Beat(
+                sent=self._clock(),
+                step=progress.step,
+                samples=progress.samples,
+                loss=loss,
+                phase=progress.phase,
+                line=progress.line(),
+            )
+        )
+
+    def _listen(self, line: Line, timeout: float) -> None:
+        for message in line.receive(timeout):
+            if isinstance(message, Pong):
+                self._exchanges.append((message.sent, message.there, self._clock()))
+                del self._exchanges[:-_EXCHANGES]
+            elif isinstance(message, Roll):
+                with self._changed:
+                    self._roll = message
+                    self._changed.notify_all()
+
+    def _note_offset(self) -> None:
+        if self._exchanges:
+            offset = estimate_offset(self._exchanges)
+            self._recorder.offset(offset.seconds, offset.error)
+
+
+def _within(lines: bytes, limit: int) -> list[bytes]:
+    """Whole lines in portions of at most `limit` bytes."""
+    portions = []
+    while lines:
+        cut = len(lines) if len(lines) <= limit else lines.rfind(b"\n", 0, limit) + 1 or limit
+        portions.append(lines[:cut])
+        lines = lines[cut:]
+    return portions
+
+
+def append_to(path: Path) -> Callable[[bytes], None]:
+    """A sink that appends to a file."""
+
+    def sink(lines: bytes) -> None:
+        with path.open("ab") as file:
+            file.write(lines)
+
+    return sink

@@ -1,0 +1,103 @@
+"""How a script becomes processes.
+
+Every process of a run executes the user's script under another module name, so what stands below
+`if __name__ == "__main__":` is not reached, and takes the module-level job that the agent named.
+Nothing is pickled: lambdas and local classes work, and side effects below the guard do not
+repeat.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from manyhands.job import Job
+from manyhands.live.assignment import Origin
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+MODULE = "__manyhands__"
+"""The name under which workers execute the script."""
+
+_loading = False
+
+
+def trace_back(job: Job, loop: Callable[..., Any] | None, namespace: Mapping[str, Any]) -> Origin:
+    """Where `job` and `loop` stand at module level: in the caller's module, else in the script.
+
+    Raises:
+        ValueError: the job (or the loop) is not a module-level value of a file.
+    """
+    script = vars(sys.modules["__main__"])
+    for module in (namespace, script):
+        name = _name_of(job, module)
+        if name is None:
+            continue
+        if not module.get("__file__"):
+            raise ValueError(
+                f"the job '{name}' was made interactively; other processes need a file to take "
+                "it from, so write it into a script"
+            )
+        loop_name = None
+        if loop is not None:
+            loop_name = _name_of(loop, module)
+            if loop_name is None:
+                raise ValueError(
+                    "the loop must be a function at the top level of the module that holds the "
+                    "job, so that every worker can find it by name"
+                )
+        return Origin(
+            script=str(Path(module["__file__"]).resolve()),
+            package=module.get("__package__") or "",
+            search=str(Path(sys.path[0]).resolve()) if sys.path else "",
+            argv=tuple(sys.argv),
+            job=name,
+            loop=loop_name,
+        )
+    raise ValueError(
+        "train needs a job that stands at the top level of a script (job = mh.Job(...), outside "
+        "any function), because every worker executes the script and takes the job by its name"
+    )
+
+
+def _name_of(value: object, namespace: Mapping[str, Any]) -> str | None:
+    return next((name for name, held in namespace.items() if held is value), None)
+
+
+def load(origin: Origin) -> tuple[Job, Callable[..., Any] | None]:
+    """Execute the script as a worker does; its job and the user's loop."""
+    global _loading  # noqa: PLW0603 - the process either loads its script now or it does not
+    sys.argv = list(origin.argv)
+    if origin.search:
+        sys.path.insert(0, origin.search)
+    _loading = True
+    try:
+        module = execute(Path(origin.script), MODULE, origin.package)
+    finally:
+        _loading = False
+    job = getattr(module, origin.job, None)
+    if not isinstance(job, Job):
+        raise TypeError(
+            f"{origin.script} gave no job named '{origin.job}' when a worker executed it; "
+            "is it made only below the main guard?"
+        )
+    return job, getattr(module, origin.loop) if origin.loop else None
+
+
+def execute(path: Path, name: str, package: str = "") -> ModuleType:
+    """Execute a file as the module `name`."""
+    module = ModuleType(name)
+    module.__file__ = str(path)
+    module.__package__ = package
+    sys.modules[name] = module
+    code = compile(path.read_bytes(), str(path), "exec")
+    exec(code, vars(module))  # noqa: S102 - running the user's own script is the point
+    return module
+
+
+def is_loading() -> bool:
+    """Whether a worker is executing its script just now, where `train` must not be called."""
+    return _loading

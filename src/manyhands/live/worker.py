@@ -1,0 +1,158 @@
+"""The process of one worker."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from manyhands.live.assignment import Assignment, Overrides
+from manyhands.live.lifeline import die_with
+from manyhands.live.progress import Progress
+from manyhands.live.pulse import LinkPulse
+from manyhands.trace import Recorder, live_header
+from manyhands.transport.control import Line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from manyhands.job import Job
+    from manyhands.live.trainer import Trainer
+    from manyhands.transport.collectives import Group
+
+JOIN_TIMEOUT = 600.0
+"""Seconds until the other workers must have joined."""
+
+
+def main(path: str, rank: int) -> None:
+    """Work on the assignment at `path` as worker `rank`, as a child of the agent."""
+    assignment = Assignment.read(Path(path))
+    die_with(assignment.agent, signal.SIGKILL)
+    clock = time.monotonic
+    head = live_header("worker", rank, clock=clock, wall=time.time)
+    chunks, progress = list[bytes](), Progress()
+    recorder = Recorder(head, chunks.append, clock)
+    pulse = LinkPulse(
+        recorder,
+        progress,
+        clock,
+        head,
+        lambda: Line(assignment.coordinator, f"worker-{rank}"),
+        chunks,
+    )
+    pulse.start()
+    try:
+        _work(assignment, rank, recorder, progress, pulse)
+    except BaseException as error:  # noqa: BLE001 - whatever it is, the agent must hear of it
+        _fail(error, pulse)
+    pulse.stop()
+
+
+def _work(
+    assignment: Assignment, rank: int, recorder: Recorder, progress: Progress, pulse: LinkPulse
+) -> None:
+    # Torch is imported after the first heartbeat, so that a slow start is seen as one.
+    import torch  # noqa: PLC0415
+
+    from manyhands.live.script import load  # noqa: PLC0415
+    from manyhands.transport.collectives import Group, connect_store  # noqa: PLC0415
+
+    job, loop = load(assignment.origin)
+    roll = pulse.roll(JOIN_TIMEOUT)
+    store = connect_store(assignment.store_address, assignment.store_port)
+    device = torch.device(assignment.devices[rank])
+    group = Group(store, rank, assignment.workers, epoch=roll.epoch, device=device)
+    run_loop(
+        override(job, assignment.overrides),
+        assignment.strategy,
+        group,
+        device,
+        recorder,
+        progress,
+        loop,
+        Path(assignment.folder),
+    )
+    group.close()
+
+
+def run_loop(
+    job: Job,
+    strategy: str,
+    group: Group,
+    device: Any,
+    recorder: Recorder,
+    progress: Progress,
+    loop: Callable[[Trainer], object] | None,
+    folder: Path,
+) -> None:
+    """Train as one member of `group`; the first worker stores the model."""
+    from manyhands.checkpoint import save_model  # noqa: PLC0415 - torch is imported late
+    from manyhands.live.trainer import Trainer  # noqa: PLC0415
+    from manyhands.strategies import strategy as read_strategy  # noqa: PLC0415
+
+    begun = time.monotonic()
+    trainer = Trainer(
+        job, read_strategy(strategy), group, device, recorder, progress, time.monotonic
+    )
+    recorder.span("start", begun, time.monotonic() - begun, 0)
+    recorder.event("training")
+    (loop or train_all)(trainer)
+    trainer.finish()
+    recorder.event("trained")
+    progress.phase = "finish"
+    if trainer.rank == 0:
+        recorder.event("parameters", {"sha256": save_model(trainer.model, folder / MODEL)})
+
+
+MODEL = "model.safetensors"
+"""The trained model, in the run's folder."""
+
+
+def train_all(trainer: Trainer) -> None:
+    """The loop of those who bring none of their own."""
+    for batch in trainer.batches():
+        trainer.step(batch)
+
+
+def override(job: Job, overrides: Overrides) -> Job:
+    """The job as the command line changed it."""
+    from dataclasses import fields, replace  # noqa: PLC0415
+
+    names = {field.name for field in fields(job)}
+    given = {
+        name: getattr(overrides, name)
+        for name in overrides.__struct_fields__
+        if getattr(overrides, name) is not None and name in names
+    }
+    # One limit given on the command line takes the place of the script's limits of its kind.
+    if overrides.samples is not None and overrides.epochs is None:
+        given["epochs"] = None
+    if overrides.epochs is not None and overrides.samples is None:
+        given["samples"] = None
+    return replace(job, **given)
+
+
+def _fail(error: BaseException, pulse: LinkPulse) -> None:
+    """Leave a report, let the trace out and go, without waiting for threads that hang."""
+    from manyhands.failure import PeerLost  # noqa: PLC0415
+    from manyhands.live.supervise import leave_report  # noqa: PLC0415
+
+    at = time.time()
+    text = "".join(traceback.format_exception(error))
+    leave_report(error, text, consequence=isinstance(error, PeerLost), at=at)
+    stopper = threading.Thread(target=pulse.stop, daemon=True)
+    stopper.start()
+    stopper.join(2.0)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    code = error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else 1
+    os._exit(code or 1)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

@@ -1,0 +1,116 @@
+"""Who takes part in a run, and who seems to have stopped: decisions as pure functions.
+
+Every change of the members raises the epoch. Whatever was made in an earlier epoch (a group, a
+message) belongs to members who are no longer the members, and is fenced off by its number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True, order=True)
+class Member:
+    """A process of the run."""
+
+    role: str
+    rank: int
+    host: str
+    pid: int
+
+    @property
+    def name(self) -> str:
+        """Its name in files and traces."""
+        return f"{self.role}-{self.rank}"
+
+    def __str__(self) -> str:
+        return f"{self.role} {self.rank} on {self.host}"
+
+
+@dataclass(frozen=True)
+class Membership:
+    """The members at one moment, with the number of that moment."""
+
+    epoch: int = 0
+    members: Mapping[str, Member] = field(default_factory=dict)
+
+    def joined(self, *newcomers: Member) -> Membership:
+        """With them, one epoch later; one who is here already replaces its former self."""
+        members = {**self.members, **{member.name: member for member in newcomers}}
+        return replace(self, epoch=self.epoch + 1, members=members)
+
+    def left(self, *names: str) -> Membership:
+        """Without them, one epoch later; unchanged if none of them was here."""
+        if not set(names) & self.members.keys():
+            return self
+        members = {name: member for name, member in self.members.items() if name not in names}
+        return replace(self, epoch=self.epoch + 1, members=members)
+
+
+@dataclass(frozen=True)
+class Sign:
+    """What was last heard of a member, on the listener's clock."""
+
+    member: Member
+    heard: float
+    """When its last heartbeat came."""
+    moved: float
+    """When its step last changed."""
+    step: int
+    phase: str
+    """What it was doing: "exchange" if it waited for others."""
+    line: str
+    """Where its main thread stood: file, line and function."""
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """A member that others wait for."""
+
+    member: Member
+    reason: Literal["silent", "stuck"]
+    seconds: float
+    line: str
+
+    def __str__(self) -> str:
+        if self.reason == "silent":
+            return (
+                f"{self.member} (pid {self.member.pid}) has not been heard of for "
+                f"{self.seconds:.0f} s; it was at {self.line}"
+            )
+        return (
+            f"{self.member} (pid {self.member.pid}) keeps the others waiting for "
+            f"{self.seconds:.0f} s; it is at {self.line}"
+        )
+
+
+def suspects(
+    now: float, signs: Mapping[str, Sign], *, silence: float, stall: float
+) -> list[Suspect]:
+    """The members that hold up the run.
+
+    A member is silent when no heartbeat came for `silence` seconds: its process is stopped or its
+    host is gone. It is stuck when somebody has waited in a collective for `stall` seconds and it
+    is not itself waiting there, a step behind or busy with something else. Members that wait are
+    victims. If all of them wait, it is the network, and nobody is accused here.
+    """
+    silent = [
+        Suspect(sign.member, "silent", now - sign.heard, sign.line)
+        for sign in signs.values()
+        if now - sign.heard > silence
+    ]
+    if silent:
+        return silent
+    waiting = [sign for sign in signs.values() if sign.phase == "exchange"]
+    waited = max((now - sign.moved for sign in waiting), default=0.0)
+    if waited <= stall:
+        return []
+    return [
+        Suspect(sign.member, "stuck", waited, sign.line)
+        for sign in signs.values()
+        if sign.phase != "exchange"
+    ]

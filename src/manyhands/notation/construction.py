@@ -1,0 +1,187 @@
+"""From a tree to a value: names are looked up, types are checked, and then it is built."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, dataclass
+from typing import Any, Literal, get_origin
+
+from manyhands.notation.error import NotationError, unknown
+from manyhands.notation.fields import (
+    PLAIN,
+    alternatives,
+    annotations,
+    classes,
+    default,
+    element,
+    settable,
+    words,
+)
+from manyhands.notation.grammar import Call, Integer, Items, Node, Real, Text, Word, quote
+from manyhands.notation.value import Value
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A class that a text may name, and what values of its sort are called."""
+
+    cls: type[Value]
+    kind: str
+
+
+Known = Mapping[str, Entry]
+"""Everything that a text may name, aliases included; nothing else is ever constructed."""
+
+
+def kinds(bases: tuple[type[Any], ...], known: Known) -> str:
+    """What values of these classes are called: `strategy`, `codec or reducer`."""
+    found = {entry.kind for entry in known.values() if issubclass(entry.cls, bases)}
+    return " or ".join(sorted(found) or [base.__qualname__ for base in bases])
+
+
+def readable(annotation: object, known: Known) -> str:
+    """A field's type in words: `integer or none`, `ring or exponential`, `list of number`."""
+
+    def parts() -> Iterator[str]:
+        for alternative in alternatives(annotation):
+            if isinstance(alternative, type) and alternative in PLAIN:
+                yield PLAIN[alternative]
+            elif get_origin(alternative) is Literal:
+                yield from words(alternative)
+            elif get_origin(alternative) is tuple:
+                yield f"list of {readable(element(alternative), known)}"
+            else:
+                yield kinds(classes(alternative), known)
+
+    return " or ".join(dict.fromkeys(parts()))
+
+
+@dataclass(frozen=True)
+class Construction:
+    """One text on its way to a value."""
+
+    text: str
+    """For the messages."""
+    known: Known
+
+    def value(self, node: Node, bases: tuple[type[Value], ...]) -> Value:
+        """The value that the node describes, of one of these classes."""
+        if isinstance(node, Word):
+            node = Call(node.text, at=node.at)
+        if not isinstance(node, Call):
+            problem = (
+                f"expected a {kinds(bases, self.known)} written as name(…), found {_found(node)}"
+            )
+            raise NotationError(problem, self.text, node.at)
+        cls = self._class(node, bases)
+        given = self._given(cls, node)
+        try:
+            return cls(**given)
+        except ValueError as error:
+            raise NotationError(f"{cls.name}: {error}", self.text, node.at) from error
+
+    def _class(self, call: Call, bases: tuple[type[Value], ...]) -> type[Value]:
+        entry = self.known.get(call.name)
+        if entry is not None and issubclass(entry.cls, bases):
+            return entry.cls
+        kind = kinds(bases, self.known)
+        problem = (
+            f"there is no {kind} '{call.name}'"
+            if entry is None
+            else f"'{call.name}' is a {entry.kind}, and a {kind} was expected"
+        )
+        names, aliases = self._names(bases)
+        raise NotationError(unknown(problem, call.name, names, aliases), self.text, call.at)
+
+    def _given(self, cls: type[Value], call: Call) -> dict[str, object]:
+        """The constructor's arguments by name, checked against the fields' types."""
+        fields = {field.name: field for field in settable(cls)}
+        ordered = [field.name for field in fields.values() if not field.kw_only]
+        if len(call.positional) > len(ordered):
+            takes = f"at most {len(ordered)} arguments without a name: {', '.join(ordered)}"
+            if not ordered:
+                takes = f"arguments by name only: {', '.join(fields)}" if fields else "no arguments"
+            at = call.positional[len(ordered)].at
+            raise NotationError(f"{cls.name} takes {takes}", self.text, at)
+        nodes = dict(zip(ordered, call.positional, strict=False))
+        for keyword in call.keywords:
+            if keyword.name not in fields:
+                lacks = f"has no field '{keyword.name}'" if fields else "takes no arguments"
+                problem = unknown(f"{cls.name} {lacks}", keyword.name, fields)
+                raise NotationError(problem, self.text, keyword.at)
+            if keyword.name in nodes:
+                problem = f"'{keyword.name}' is given twice, by position and by name; keep one"
+                raise NotationError(problem, self.text, keyword.at)
+            nodes[keyword.name] = keyword.value
+        types = annotations(cls)
+        for name, field in fields.items():
+            if name not in nodes and default(field) is MISSING:
+                problem = f"{cls.name} needs '{name}': {readable(types[name], self.known)}"
+                raise NotationError(problem, self.text, call.at)
+        return {
+            name: self._held(node, types[name], f"'{name}' of {cls.name}")
+            for name, node in nodes.items()
+        }
+
+    def _held(self, node: Node, annotation: object, where: str) -> object:  # noqa: PLR0911 - a table: one line per form
+        """What the node means to a field of this type."""
+        types = alternatives(annotation)
+        match node:
+            case Word("none") if type(None) in types:
+                return None
+            case Word("true" | "false") if bool in types:
+                return node.text == "true"
+            case Word(word) if word in words(annotation):
+                return word
+            case Text(text) if str in types or text in words(annotation):
+                return text
+            case Integer(number) if int in types:
+                return number
+            case Integer(number) | Real(number) if float in types:
+                return float(number)
+            case Items(elements) if (inner := element(annotation)) is not None:
+                return tuple(self._held(item, inner, where) for item in elements)
+            case Call() if bases := classes(annotation):
+                return self.value(node, bases)
+            case Word(name) if name in self.known and (bases := classes(annotation)):
+                return self.value(node, bases)
+            case _:
+                raise self._mismatch(node, annotation, where)
+
+    def _mismatch(self, node: Node, annotation: object, where: str) -> NotationError:
+        expected = readable(annotation, self.known)
+        problem = f"expected {expected} for {where}, found {_found(node)}"
+        if isinstance(node, Word):
+            names, aliases = self._names(classes(annotation))
+            problem = unknown(problem, node.text, names, [*aliases, *_words(annotation)])
+        return NotationError(problem, self.text, node.at)
+
+    def _names(self, bases: tuple[type[Any], ...]) -> tuple[list[str], list[str]]:
+        """The names of the known subclasses, and their aliases."""
+        fitting = {
+            name: entry for name, entry in self.known.items() if issubclass(entry.cls, bases)
+        }
+        names = [name for name, entry in fitting.items() if name == entry.cls.name]
+        return names, [name for name in fitting if name not in names]
+
+
+def _words(annotation: object) -> Iterator[str]:
+    """The words that a field of this type takes, names of values apart."""
+    yield from words(annotation)
+    if bool in alternatives(annotation):
+        yield from ("true", "false")
+    if type(None) in alternatives(annotation):
+        yield "none"
+
+
+def _found(node: Node) -> str:
+    """A node in a message; short, whatever the text holds."""
+    match node:
+        case Word(text):
+            return f"'{text}'"
+        case Integer(value) | Real(value):
+            return repr(value)
+        case Text(value):
+            return quote(value if len(value) <= 32 else value[:31] + "…")
+        case Items():
+            return "a list"
+        case Call(name):
+            return f"{name}(…)"

@@ -1,0 +1,64 @@
+"""What is said about a text that cannot be read: the problem, the text, and where."""
+
+import unicodedata
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+SHOWN_BEFORE, SHOWN_AFTER = 48, 24
+"""Characters of the text shown around the problem: with its margin, a line of 80 columns."""
+
+
+class NotationError(ValueError):
+    """A text is not a value.
+
+    The message is the problem, then the line of the text with a caret under the place::
+
+        there is no strategy 'alreduce'; did you mean 'allreduce'? Known: allreduce, single
+          alreduce(bucket_mb=10)
+          ^
+    """
+
+    def __init__(self, problem: str, text: str, at: int) -> None:
+        super().__init__(problem, text, at)
+        self.problem = problem
+        """What is wrong and what was expected, without the text."""
+        self.text = text
+        self.at = at
+        """Where in the text the problem starts, counted in characters from 0."""
+
+    def __str__(self) -> str:
+        line, caret = _excerpt(self.text, self.at)
+        return f"{self.problem}\n  {line}\n  {' ' * caret}^"
+
+
+def unknown(problem: str, word: str, known: Iterable[str], also: Iterable[str] = ()) -> str:
+    """`problem`, then the name nearest to `word`, then all known names.
+
+    Names in `also` are suggested when they are nearest, but not listed.
+    """
+    listed = sorted(known)
+    near = get_close_matches(word, [*listed, *also], n=1)
+    question = f"; did you mean '{near[0]}'?" if near else "." if listed else ""
+    return f"{problem}{question}" + (f" Known: {', '.join(listed)}" if listed else "")
+
+
+def shown(character: str) -> str:
+    """A character as a message can name it, so that look-alikes are told apart."""
+    if character.isascii() and character.isprintable():
+        return repr(character)
+    name = unicodedata.name(character, "")
+    code = f"U+{ord(character):04X} {name}".rstrip()
+    return f"'{character}' ({code})" if character.isprintable() else code
+
+
+def _excerpt(text: str, at: int) -> tuple[str, int]:
+    """The part of the text's line around `at`, on one printable line, and the caret's column."""
+    start = text.rfind("\n", 0, at) + 1
+    end = text.find("\n", at)
+    end = len(text) if end < 0 else end
+    left, right = max(start, at - SHOWN_BEFORE), min(end, at + SHOWN_AFTER)
+    before = ("…" if left > start else "") + text[left:at]
+    after = text[at:right] + ("…" if right < end else "")
+    # One character each, so that the caret stays under its place.
+    line = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in before + after)
+    return line, len(before)

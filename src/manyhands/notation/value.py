@@ -1,0 +1,73 @@
+"""From a value to its text."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from manyhands.notation.fields import alternatives, annotations, default, element, settable, words
+from manyhands.notation.grammar import is_word, quote
+
+
+@dataclass(frozen=True, repr=False)
+class Value:
+    """A frozen dataclass that is written the same in Python and as text.
+
+    A subclass says `@dataclass(frozen=True, repr=False)`, so that dataclass leaves `__repr__`
+    alone (a `Catalog` refuses it otherwise), gives its name in text as `name`, checks ranges in
+    `__post_init__` by raising ValueError, and documents each field in a string below it::
+
+        @dataclass(frozen=True, repr=False)
+        class TopK(Codec):
+            '''Send only the largest entries of an update.'''
+
+            name: ClassVar[str] = "topk"
+            density: float = 0.01
+            '''The fraction of the entries that is sent.'''
+
+    `str(value)` is its canonical text: `name(field=value, …)`, with the fields that differ from
+    their defaults, by keyword and in order. Reading it gives an equal value, provided that it is
+    within the grammar's limits and its numbers are finite.
+    """
+
+    name: ClassVar[str]
+
+    def __str__(self) -> str:
+        types = annotations(type(self))
+        arguments = (
+            f"{field.name}={written(held, types[field.name])}"
+            for field in settable(type(self))
+            if (held := getattr(self, field.name)) != default(field)
+        )
+        return f"{self.name}({', '.join(arguments)})"
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def written(held: object, annotation: object) -> str:
+    """The text of what a field of this type holds."""
+    match held:
+        case Value():
+            text = str(held)
+        case None | bool():
+            text = str(held).lower()
+        case str():
+            text = held if held in words(annotation) and is_word(held) else quote(held)
+        case int() if _stands_for_float(held, annotation):
+            text = float.__repr__(float(held))
+        case int():
+            text = int.__repr__(held)
+        case float():
+            text = float.__repr__(held)  # also of a subclass: numpy's floats are floats
+        case tuple():
+            text = f"[{', '.join(written(item, element(annotation)) for item in held)}]"
+        case _:
+            raise TypeError(
+                f"{held!r} has no text form; a value holds numbers, texts, tuples and other values"
+            )
+    return text
+
+
+def _stands_for_float(held: int, annotation: object) -> bool:
+    # Equal values have equal texts: 1 in a float field is 1.0, as reading it gives.
+    types = alternatives(annotation)
+    return float in types and int not in types and abs(held) < 2**53

@@ -1,0 +1,10 @@
+"""Tier C: PyTorch's own engine, applied and forecast; one file per placement."""
+
+from manyhands.placements.allreduce import AllReduce
+from manyhands.placements.placement import Placement
+from manyhands.placements.single import Single
+
+ALL: tuple[type[Placement], ...] = (AllReduce, Single)
+"""Every placement: add a new one here and the shared contract suite tests it."""
+
+__all__ = ["ALL", "AllReduce", "Placement", "Single"]

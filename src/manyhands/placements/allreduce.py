@@ -1,0 +1,97 @@
+"""Synchronous data parallelism on PyTorch's DistributedDataParallel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from manyhands.costs import Collective, Forecast
+from manyhands.placements.placement import Placement
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from torch import nn
+
+    from manyhands.costs import TensorSize
+    from manyhands.transport.collectives import Group
+
+MEBIBYTE = 1024 * 1024
+
+
+@dataclass(frozen=True, repr=False)
+class AllReduce(Placement):
+    """Average every gradient over all workers in every step (synchronous SGD).
+
+    W ← W − λ·(1/B) Σ_n Σ_{i in n's part} ΔW_i: each worker holds the whole model and a part of
+    the global batch of B samples, and the replicas stay identical. Gradients are reduced in
+    buckets while the backward pass still computes the earlier layers.
+
+    Use it when the workers are alike and the network is fast for the model: a step is as slow
+    as its slowest worker, and each worker sends 2·m·(P − 1)/P bytes per step for m bytes of
+    gradients and P workers.
+
+    Example: `allreduce(bucket_mb=10)`
+
+    Paper: Li et al., PyTorch Distributed: Experiences on Accelerating Data Parallel Training,
+    VLDB 2020.
+    """
+
+    name: ClassVar[str] = "allreduce"
+    support: ClassVar[Literal["stable"]] = "stable"
+
+    bucket_mb: float = 25.0
+    """Mebibytes of gradients that travel together. Smaller ones start earlier, larger ones
+    waste less on latency."""
+    find_unused: bool = False
+    """Look in every step for parameters that got no gradient. Needed by models that use only a
+    part of themselves in a step; costs a walk over the graph."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.bucket_mb <= 1024:
+            raise ValueError(f"bucket_mb must be above 0 and at most 1024, not {self.bucket_mb}")
+
+    def apply(self, module: nn.Module, group: Group) -> nn.Module:
+        """The module wrapped in DistributedDataParallel over the group's own process group.
+
+        Buffers are not broadcast in every step, as DDP would do by default: batch-norm reads
+        them only in evaluation, and the trainer averages them there (docs/meanings.md).
+        """
+        from torch.nn.parallel import DistributedDataParallel  # noqa: PLC0415 - torch is lazy
+
+        return DistributedDataParallel(
+            module,
+            process_group=group.handle,
+            bucket_cap_mb=self.bucket_mb,
+            forward_sync_buffers=False,
+            gradient_as_bucket_view=True,
+            find_unused_parameters=self.find_unused,
+        )
+
+    def forecast(self, parameters: Sequence[TensorSize], workers: int) -> Forecast:
+        """A broadcast of the model at the start, one allreduce per bucket in every step.
+
+        DDP fills buckets in the order in which gradients arrive, last layer first; the first
+        bucket is at most one mebibyte so that communication starts early.
+        """
+        self.check(workers)
+        trained = [tensor.size for tensor in parameters if tensor.trained]
+        everything = sum(tensor.size for tensor in parameters)
+        buckets = _fill(reversed(trained), first=MEBIBYTE, cap=int(self.bucket_mb * MEBIBYTE))
+        return Forecast(
+            start=(Collective("broadcast", everything),),
+            step=tuple(Collective("allreduce", size) for size in buckets),
+            memory=everything + sum(trained),
+        )
+
+
+def _fill(sizes: Iterable[int], first: int, cap: int) -> list[int]:
+    """Bucket sizes: each is closed by the tensor that makes it reach its limit."""
+    buckets: list[int] = []
+    limit, filled = min(first, cap), 0
+    for size in sizes:
+        filled += size
+        if filled >= limit:
+            buckets.append(filled)
+            limit, filled = cap, 0
+    return [*buckets, filled] if filled else buckets

@@ -1,0 +1,46 @@
+"""One worker, no communication: what every other strategy is measured against."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from manyhands.costs import Forecast
+from manyhands.placements.placement import Placement
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import nn
+
+    from manyhands.costs import TensorSize
+    from manyhands.transport.collectives import Group
+
+
+@dataclass(frozen=True, repr=False)
+class Single(Placement):
+    """Train on one worker, without communication.
+
+    W ← W − λ·ΔW, with ΔW the mean gradient of the global batch. It is the oracle that the
+    synchronous strategies equal and the baseline that speedups are relative to.
+    """
+
+    name: ClassVar[str] = "single"
+    support: ClassVar[Literal["stable"]] = "stable"
+
+    def check(self, workers: int) -> None:
+        """One worker, neither more nor fewer."""
+        if workers != 1:
+            raise ValueError(
+                f"single() trains on 1 worker, not {workers}; for {workers} workers use allreduce()"
+            )
+
+    def apply(self, module: nn.Module, group: Group) -> nn.Module:  # noqa: ARG002 - the contract
+        """The module as it is."""
+        return module
+
+    def forecast(self, parameters: Sequence[TensorSize], workers: int) -> Forecast:
+        """No collective; parameters and the gradients of those that are trained."""
+        self.check(workers)
+        memory = sum(tensor.size * (2 if tensor.trained else 1) for tensor in parameters)
+        return Forecast(start=(), step=(), memory=memory)

@@ -1,0 +1,57 @@
+"""Reports: what a run did, told from its trace and from nothing else."""
+
+from manyhands.reports.breakdown import Breakdown, Shares, breakdown, training_interval
+from manyhands.reports.chrome import chrome
+from manyhands.reports.figures import (
+    Accounting,
+    Epoch,
+    LossPoint,
+    Metric,
+    Spread,
+    Throughput,
+    Traffic,
+    accounting,
+    epochs,
+    loss_curve,
+    lower_is_better,
+    staleness,
+    staleness_by_process,
+    throughput,
+    time_to,
+    traffic,
+    validation,
+)
+from manyhands.reports.outcome import Ending, ending, parameters_digest, settings
+from manyhands.reports.run import Run
+from manyhands.reports.summary import summary
+
+__all__ = [
+    "Accounting",
+    "Breakdown",
+    "Ending",
+    "Epoch",
+    "LossPoint",
+    "Metric",
+    "Run",
+    "Shares",
+    "Spread",
+    "Throughput",
+    "Traffic",
+    "accounting",
+    "breakdown",
+    "chrome",
+    "ending",
+    "epochs",
+    "loss_curve",
+    "lower_is_better",
+    "parameters_digest",
+    "settings",
+    "staleness",
+    "staleness_by_process",
+    "summary",
+    "throughput",
+    "time_to",
+    "traffic",
+    "training_interval",
+    "validation",
+]

@@ -1,0 +1,340 @@
+"""Figures of a run, each a pure function of its trace.
+
+`seconds` are seconds of training: they count from the moment the first worker had started up.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from manyhands.reports.breakdown import training_interval
+from manyhands.trace import Event, Point, Trace
+
+VALIDATION: Final = "validation/"
+"""What the names of validation metrics begin with."""
+
+_LOWER: Final = frozenset(("loss", "error", "perplexity", "mse", "rmse", "mae"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Epoch:
+    """One pass over the data by all workers together."""
+
+    number: int
+    samples: int
+    seconds: float
+
+    @property
+    def rate(self) -> float:
+        """Samples per second."""
+        return _per(self.samples, self.seconds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Throughput:
+    """How fast a run trained, start-up excluded, evaluation included."""
+
+    samples: int
+    seconds: float
+    start_up: float
+    """Seconds from the run's start until the first worker trained."""
+    first: Epoch | None
+    """The first epoch, set apart because it warms up; None unless another one followed."""
+    later_rate: float | None
+    """Samples per second in the epochs after the first."""
+
+    @property
+    def rate(self) -> float:
+        """Samples per second over the whole of training."""
+        return _per(self.samples, self.seconds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """Bytes that all processes sent and received."""
+
+    sent: int
+    received: int
+    sent_per_sample: float
+    measured: bool
+    """False if no process counted any peer, which is not the same as having sent nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """The distribution of the staleness of applied updates."""
+
+    updates: int
+    mean: float
+    p99: int
+    """The smallest staleness that at least 99 % of the updates do not exceed."""
+    most: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accounting:
+    """What became of the samples; None where nobody kept account of it."""
+
+    seen: int
+    repeated: int | None
+    lost: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossPoint:
+    """The training loss around one moment, averaged over all workers' samples."""
+
+    seconds: float
+    samples: int
+    """Samples that all workers had trained on by then."""
+    value: float | None
+    """None if one of the values was not finite."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """A validation metric over the run; values that were not finite are None."""
+
+    name: str
+    last: float | None
+    best: float | None
+    best_seconds: float | None
+    """When the best value was first reached."""
+
+
+def training_seconds(trace: Trace) -> tuple[float, float]:
+    """From when to when the run trained, in seconds since its start."""
+    intervals = [training_interval(worker) for worker in trace.workers]
+    if not intervals:
+        return 0.0, 0.0
+    return min(begin for begin, _ in intervals), max(end for _, end in intervals)
+
+
+def epochs(trace: Trace) -> tuple[Epoch, ...]:
+    """The epochs that ended, in order. One done again after a restart counts as it went last."""
+    origin, _ = training_seconds(trace)
+    ended: dict[int, Event] = {}
+    for event in _of_one_process(trace, "epoch"):
+        number, samples = _int(event.detail.get("number")), _int(event.detail.get("samples"))
+        if number is not None and samples is not None:
+            ended[number] = event
+    result = []
+    before_at, before_samples = origin, 0
+    for number, event in sorted(ended.items()):
+        samples = int(event.detail["samples"])
+        seconds = _float(event.detail.get("seconds"))
+        result.append(
+            Epoch(
+                number=number,
+                samples=max(0, samples - before_samples),
+                seconds=max(0.0, event.at - before_at) if seconds is None else seconds,
+            )
+        )
+        before_at, before_samples = event.at, samples
+    return tuple(result)
+
+
+def throughput(trace: Trace) -> Throughput:
+    """How fast the run trained."""
+    begin, end = training_seconds(trace)
+    first, later = None, None
+    done = epochs(trace)
+    if len(done) > 1:
+        first = done[0]
+        later = _per(
+            sum(epoch.samples for epoch in done[1:]), sum(epoch.seconds for epoch in done[1:])
+        )
+    return Throughput(
+        samples=accounting(trace).seen,
+        seconds=end - begin,
+        start_up=begin,
+        first=first,
+        later_rate=later,
+    )
+
+
+def accounting(trace: Trace) -> Accounting:
+    """Samples seen, repeated and lost; where nobody kept account, what the workers counted."""
+    kept = [process.samples for process in trace.processes if process.samples is not None]
+    if not kept:
+        counted = sum(worker.totals.samples for worker in trace.workers)
+        return Accounting(seen=counted, repeated=None, lost=None)
+    return Accounting(
+        seen=sum(part.seen for part in kept),
+        repeated=sum(part.repeated for part in kept),
+        lost=sum(part.lost for part in kept),
+    )
+
+
+def traffic(trace: Trace) -> Traffic:
+    """Bytes sent and received, by all processes together."""
+    totals = [process.totals for process in trace.processes]
+    sent = sum(sum(each.sent.values()) for each in totals)
+    return Traffic(
+        sent=sent,
+        received=sum(sum(each.received.values()) for each in totals),
+        sent_per_sample=_per(sent, accounting(trace).seen),
+        measured=any(each.sent or each.received for each in totals),
+    )
+
+
+def staleness(trace: Trace) -> Spread | None:
+    """The staleness of all applied updates; None in a run that applies none that are stale."""
+    return _spread(process.staleness for process in trace.processes)
+
+
+def staleness_by_process(trace: Trace) -> dict[str, Spread]:
+    """The staleness of each process's updates, of those that recorded any."""
+    names = dict.fromkeys(process.name for process in trace.processes)
+    spreads = {
+        name: _spread(process.staleness for process in trace.processes if process.name == name)
+        for name in names
+    }
+    return {name: spread for name, spread in spreads.items() if spread is not None}
+
+
+def loss_curve(trace: Trace, points: int = 100) -> tuple[LossPoint, ...]:
+    """The training loss over time in at most about `points` values.
+
+    Each averages as many of the workers' values, neighbours in time, weighted by their samples.
+    """
+    if points < 1:
+        raise ValueError(f"points is {points}: ask for at least 1")
+    origin, _ = training_seconds(trace)
+    written = sorted(
+        (
+            (point.at, worker.name, worker.life, point)
+            for worker in trace.workers
+            for point in worker.points
+            if point.name == "loss"
+        ),
+        key=lambda entry: entry[:3],
+    )
+    writers = len({name for _, name, _, _ in written})
+    # Whole rounds of the workers, so that no value rests on some of them only.
+    size = max(1, writers) * -(-len(written) // (max(1, writers) * points))
+    reached: dict[tuple[str, int], int] = {}
+    curve = []
+    for first in range(0, len(written), size or 1):
+        group = written[first : first + size]
+        for _, name, life, point in group:
+            reached[name, life] = point.samples
+        curve.append(
+            LossPoint(
+                seconds=group[-1][0] - origin,
+                samples=sum(reached.values()),
+                value=_mean([point for *_, point in group]),
+            )
+        )
+    return tuple(curve)
+
+
+def validation(trace: Trace) -> dict[str, Metric]:
+    """The validation metrics by name (`accuracy`, not `validation/accuracy`), last and best."""
+    origin, _ = training_seconds(trace)
+    metrics = {}
+    for name, series in _validation_series(trace).items():
+        finite = [(point.value, point.at) for point in series if point.value is not None]
+        sign = 1 if lower_is_better(name) else -1
+        best = min(finite, key=lambda entry: (sign * entry[0], entry[1]), default=None)
+        metrics[name] = Metric(
+            name=name,
+            last=series[-1].value,
+            best=best and best[0],
+            best_seconds=best and best[1] - origin,
+        )
+    return metrics
+
+
+def time_to(trace: Trace, name: str, target: float) -> float | None:
+    """Seconds of training until a validation metric first reached the target; None if never."""
+    series = _validation_series(trace)
+    if name not in series:
+        known = ", ".join(series) or "none"
+        raise KeyError(f"no validation metric {name!r} in this run; there is: {known}")
+    origin, _ = training_seconds(trace)
+    for point in series[name]:
+        if point.value is None:
+            continue
+        if point.value <= target if lower_is_better(name) else point.value >= target:
+            return point.at - origin
+    return None
+
+
+def lower_is_better(name: str) -> bool:
+    """Whether a metric of that name is better when lower: losses, errors, perplexity.
+
+    >>> lower_is_better("loss"), lower_is_better("top5_error"), lower_is_better("accuracy")
+    (True, True, False)
+    """
+    return not _LOWER.isdisjoint(name.lower().replace("/", "_").replace("-", "_").split("_"))
+
+
+def _validation_series(trace: Trace) -> dict[str, list[Point]]:
+    series: dict[str, list[Point]] = {}
+    for process in trace.processes:
+        for point in process.points:
+            if point.name.startswith(VALIDATION):
+                series.setdefault(point.name.removeprefix(VALIDATION), []).append(point)
+    return {name: sorted(series[name], key=lambda point: point.at) for name in sorted(series)}
+
+
+def _of_one_process(trace: Trace, what: str) -> list[Event]:
+    """The events of that kind, of the first process that wrote any (all of its lives)."""
+    writer = None
+    found = []
+    for process in trace.processes:
+        events = [event for event in process.events if event.what == what]
+        if events and writer in {None, process.name}:
+            writer = process.name
+            found += events
+    return found
+
+
+def _spread(histograms: Iterable[Mapping[int, int]]) -> Spread | None:
+    counts: dict[int, int] = {}
+    for histogram in histograms:
+        for value, count in histogram.items():
+            counts[value] = counts.get(value, 0) + count
+    updates = sum(counts.values())
+    if not updates:
+        return None
+    p99, within = 0, 0
+    for value in sorted(counts):
+        p99, within = value, within + counts[value]
+        if within * 100 >= updates * 99:
+            break
+    return Spread(
+        updates=updates,
+        mean=sum(value * count for value, count in counts.items()) / updates,
+        p99=p99,
+        most=max(counts),
+    )
+
+
+def _mean(points: list[Point]) -> float | None:
+    total = weights = 0.0
+    for point in points:
+        if point.value is None:
+            return None
+        total += point.value * point.weight
+        weights += point.weight
+    return total / weights if weights else None
+
+
+def _per(amount: float, unit: float) -> float:
+    return amount / unit if unit > 0 else 0.0
+
+
+def _int(text: str | None) -> int | None:
+    try:
+        return None if text is None else int(text)
+    except ValueError:
+        return None
+
+
+def _float(text: str | None) -> float | None:
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        return None

@@ -1,0 +1,74 @@
+"""How a run was set, and how it ended."""
+
+from dataclasses import dataclass
+
+from manyhands.trace import ProcessTrace, Setting, Trace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How a run ended."""
+
+    status: str
+    """finished, failed, interrupted; `unfinished` if nobody wrote down an end."""
+    words: str
+
+
+def ending(trace: Trace) -> Ending:
+    """How the run ended: the agent's word or, where there is no agent, worker 0's.
+
+    A run without that word still runs, or whoever should have written it was killed; then the
+    words are the last that any process left.
+    """
+    for process in reversed(_judges(trace)):
+        for event in reversed(process.events):
+            if event.what == "end":
+                return Ending(
+                    status=event.detail.get("status", "unfinished"),
+                    words=event.detail.get("words", ""),
+                )
+    return Ending(status="unfinished", words=_last_words(trace))
+
+
+def settings(trace: Trace) -> tuple[Setting, ...]:
+    """The run's settings, each once, in the order they were written."""
+    found: dict[str, Setting] = {}
+    for process in trace.processes:
+        for setting in process.settings:
+            found.setdefault(setting.name, setting)
+    return tuple(found.values())
+
+
+def parameters_digest(trace: Trace) -> str | None:
+    """SHA-256 of the final parameters, if the run wrote it down."""
+    found = [
+        (event.at, event.detail["sha256"])
+        for process in trace.processes
+        for event in process.events
+        if event.what == "parameters" and "sha256" in event.detail
+    ]
+    return max(found)[1] if found else None
+
+
+def _judges(trace: Trace) -> list[ProcessTrace]:
+    """All lives of the process whose word on the end counts."""
+    for role in ("agent", "worker"):
+        ranks = [process.header.rank for process in trace.processes if process.header.role == role]
+        if ranks:
+            return [
+                process
+                for process in trace.processes
+                if process.header.role == role and process.header.rank == min(ranks)
+            ]
+    return []
+
+
+def _last_words(trace: Trace) -> str:
+    events = [
+        (event.at, process.name, event) for process in trace.processes for event in process.events
+    ]
+    if not events:
+        return "nobody left a word"
+    at, name, event = max(events, key=lambda entry: entry[:2])
+    detail = ", ".join(f"{key} {value}" for key, value in event.detail.items())
+    return f"the last word was {name}'s at {at:,.1f} s: {event.what}{detail and f' ({detail})'}"

@@ -1,0 +1,74 @@
+"""A run's folder as a value: what `train` returns and what `Run(folder)` opens again later."""
+
+import math
+from functools import cached_property
+from pathlib import Path
+
+from manyhands.reports.chrome import chrome
+from manyhands.reports.figures import accounting, throughput, validation
+from manyhands.reports.outcome import ending, parameters_digest
+from manyhands.reports.summary import summary
+from manyhands.trace import Trace, read
+
+
+class Run:
+    """A run that was made, read from its folder.
+
+    The trace is read when it is first needed and then kept: to follow a run that is still going
+    on, open it again.
+    """
+
+    def __init__(self, folder: Path | str) -> None:
+        self.folder = Path(folder)
+        if not (self.folder / "trace").is_dir():
+            raise FileNotFoundError(
+                f"{self.folder} is no run: it has no folder 'trace'. Give the folder that a run's "
+                "summary names"
+            )
+
+    @cached_property
+    def trace(self) -> Trace:
+        """What all of the run's processes wrote, on one clock."""
+        return read(self.folder)
+
+    @property
+    def status(self) -> str:
+        """finished, failed, interrupted or unfinished."""
+        return ending(self.trace).status
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The last value of every validation metric, as in `{"accuracy": 0.985}`.
+
+        NaN stands for any value that was not finite.
+        """
+        last = {name: metric.last for name, metric in validation(self.trace).items()}
+        return {name: math.nan if value is None else value for name, value in last.items()}
+
+    @property
+    def samples(self) -> int:
+        """Samples trained on, by all workers together."""
+        return accounting(self.trace).seen
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of training, start-up excluded."""
+        return throughput(self.trace).seconds
+
+    @property
+    def parameters_digest(self) -> str | None:
+        """SHA-256 of the final parameters, if the run wrote it down."""
+        return parameters_digest(self.trace)
+
+    def summary(self) -> str:
+        """The run in some fifteen lines."""
+        return summary(self.trace)
+
+    def chrome(self, path: Path | str) -> Path:
+        """Write the trace as a Chrome trace, for https://ui.perfetto.dev; returns the path."""
+        path = Path(path)
+        path.write_bytes(chrome(self.trace))
+        return path
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.folder)!r})"

@@ -1,0 +1,208 @@
+"""The words a run ends with: what was trained, how well, where the time went."""
+
+import textwrap
+from collections.abc import Iterable
+
+from manyhands.reports.breakdown import breakdown
+from manyhands.reports.figures import (
+    Metric,
+    accounting,
+    epochs,
+    loss_curve,
+    staleness,
+    staleness_by_process,
+    throughput,
+    traffic,
+    validation,
+)
+from manyhands.reports.outcome import ending, parameters_digest, settings
+from manyhands.trace import Setting, Trace
+
+_WIDTH = 80
+_LABEL = 15
+_TIED = "\N{NO-BREAK SPACE}"
+"""Keeps a figure and its unit on one line; printed as a plain space."""
+_SOURCES = ("command line", "script", "torchrun")
+"""In this order; what else there is comes after them, defaults last."""
+
+
+def summary(trace: Trace) -> str:
+    """A run in some fifteen lines of 80 columns."""
+    rows = [
+        ("trained", _trained(trace)),
+        ("epochs", _epochs(trace)),
+        ("validation", ", ".join(map(_metric, validation(trace).values()))),
+        ("loss", _loss(trace)),
+        ("time", _time(trace)),
+        ("sent", _sent(trace)),
+        ("staleness", _staleness(trace)),
+        ("samples", _samples(trace)),
+        ("settings", _settings(settings(trace))),
+        ("parameters", parameters_digest(trace) or ""),
+        ("trace", f"{trace.skipped:,} lines could not be read" if trace.skipped else ""),
+        ("folder", str(trace.folder) if trace.folder else ""),
+    ]
+    lines = textwrap.wrap(
+        _headline(trace),
+        _WIDTH,
+        subsequent_indent="  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    for label, words in rows:
+        lines += _row(label, words)
+    return "\n".join(lines)
+
+
+def _row(label: str, words: str) -> list[str]:
+    """A label and its words, wrapped to the width, in two lines at most."""
+    if not words:
+        return []
+    wrapped = textwrap.wrap(
+        words,
+        _WIDTH,
+        initial_indent=f"  {label}".ljust(_LABEL),
+        subsequent_indent=" " * _LABEL,
+        # A path or a digest is copied whole or not at all.
+        break_long_words=False,
+        break_on_hyphens=False,
+        max_lines=2,
+        placeholder=" …",
+    )
+    return [line.replace(_TIED, " ") for line in wrapped]
+
+
+def _headline(trace: Trace) -> str:
+    told = {setting.name: setting.value for setting in settings(trace)}
+    workers = told.get("workers") or str(len({w.header.rank for w in trace.workers}))
+    hosts = told.get("hosts") or str(len({w.header.host for w in trace.workers}))
+    kind = "virtual " if trace.kind == "virtual" else ""
+    what = (
+        f"{told.get('strategy', 'a run')} on {workers} {kind}worker{_s(workers)}, "
+        f"{hosts} host{_s(hosts)}"
+    )
+    end = ending(trace)
+    if end.status == "unfinished":
+        return f"{what}: did not end properly; {end.words}"
+    return f"{what}: {end.status}{end.words and f': {end.words}'}"
+
+
+def _trained(trace: Trace) -> str:
+    speed = throughput(trace)
+    done = len(epochs(trace))
+    return (
+        f"{speed.samples:,} samples{f', {done:,} epoch{_s(done)}' if done else ''}, "
+        f"{_duration(speed.seconds)}: {_count(speed.rate)} samples/s "
+        f"(after {_duration(speed.start_up)} to start)"
+    )
+
+
+def _epochs(trace: Trace) -> str:
+    speed, done = throughput(trace), epochs(trace)
+    if speed.first is None or speed.later_rate is None:
+        return ""
+    each = sum(epoch.seconds for epoch in done[1:]) / len(done[1:])
+    return (
+        f"the first {_duration(speed.first.seconds)}, then {_duration(each)} each: "
+        f"{_count(speed.later_rate)} samples/s"
+    )
+
+
+def _metric(metric: Metric) -> str:
+    best = ""
+    if metric.best is not None and metric.best != metric.last:
+        best = f" (best {_value(metric.best)} at {_duration(metric.best_seconds or 0.0)})"
+    return f"{metric.name} {_value(metric.last)}{best}"
+
+
+def _loss(trace: Trace) -> str:
+    curve = loss_curve(trace)
+    if not curve:
+        return ""
+    if len(curve) == 1:
+        return f"{_value(curve[0].value)} in training"
+    return f"{_value(curve[-1].value)} in training, from {_value(curve[0].value)}"
+
+
+def _time(trace: Trace) -> str:
+    if not trace.workers:
+        return ""
+    share = breakdown(trace).overall
+    parts = {
+        "compute": share.compute,
+        "wait": share.wait,
+        "communication": share.communication,
+        "data": share.data,
+        "evaluation": share.evaluation,
+        "other": share.other,
+    }
+    return ", ".join(f"{name}{_TIED}{100 * part:.1f}{_TIED}%" for name, part in parts.items())
+
+
+def _sent(trace: Trace) -> str:
+    bytes_ = traffic(trace)
+    if not bytes_.measured:
+        alone = len({worker.header.rank for worker in trace.workers}) < 2
+        return "nothing" if alone else "not measured"
+    return f"{_bytes(bytes_.sent)}, {_bytes(bytes_.sent_per_sample)} per sample"
+
+
+def _staleness(trace: Trace) -> str:
+    spread = staleness(trace)
+    if spread is None:
+        return "none: lockstep"
+    means = [each.mean for each in staleness_by_process(trace).values()]
+    by = ""
+    if len(means) > 1:
+        by = f"; means by process {_value(min(means))} to {_value(max(means))}"
+    return (
+        f"mean {_value(spread.mean)}, 99 % within {spread.p99:,}, at most {spread.most:,} "
+        f"({spread.updates:,} updates{by})"
+    )
+
+
+def _samples(trace: Trace) -> str:
+    kept = accounting(trace)
+    if kept.repeated is None or kept.lost is None:
+        return f"{kept.seen:,} seen; repeated and lost ones were not recorded"
+    return f"{kept.seen:,} seen, {kept.repeated:,} repeated, {kept.lost:,} lost"
+
+
+def _settings(given: Iterable[Setting]) -> str:
+    by_source: dict[str, list[str]] = {}
+    for setting in given:
+        by_source.setdefault(setting.source, []).append(f"{setting.name} {setting.value}")
+
+    def order(source: str) -> tuple[int, str]:
+        known = _SOURCES.index(source) if source in _SOURCES else len(_SOURCES)
+        return known + (source == "default"), source
+
+    return "; ".join(
+        f"{source}: {', '.join(by_source[source])}" for source in sorted(by_source, key=order)
+    )
+
+
+def _s(count: int | str) -> str:
+    return "" if str(count) == "1" else "s"
+
+
+def _count(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _value(value: float | None) -> str:
+    if value is None:
+        return "not finite"
+    return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:,.1f} s" if seconds >= 1 else f"{seconds:.3g} s"
+
+
+def _bytes(size: float) -> str:
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if size < 1000 or unit == "TB":
+            break
+        size /= 1000
+    return f"{size:,.0f} B" if unit == "B" else f"{size:,.1f} {unit}"

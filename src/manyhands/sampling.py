@@ -1,0 +1,102 @@
+"""Which samples make which batch, for strategies that step together.
+
+The global batch is a pure function of (seed, epoch, step), split by rank, so no two workers need
+to talk about data, and a run on another number of workers sees the same batches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@dataclass(frozen=True)
+class Share:
+    """One worker's part of one global batch."""
+
+    epoch: int
+    step: int
+    """Steps since the run began."""
+    total: int
+    """Samples in this global batch: fewer than the job's at the end of an epoch or of the run."""
+    indices: torch.Tensor
+    """The samples of this worker. Never empty: see `samples`."""
+    samples: int
+    """How many of them count. A worker for whom nothing is left computes on the first worker's
+    part with weight zero, because a collective needs everybody."""
+    ends_epoch: bool
+
+
+def part(total: int, rank: int, workers: int) -> slice:
+    """The part of `total` samples that belongs to `rank`: sizes differ by one at most.
+
+    >>> [part(5, rank, 3) for rank in range(3)]
+    [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
+    """
+    size, extra = divmod(total, workers)
+    start = rank * size + min(rank, extra)
+    return slice(start, start + size + (rank < extra))
+
+
+@lru_cache(maxsize=2)
+def permutation(samples: int, seed: int, epoch: int) -> torch.Tensor:
+    """The order of one epoch: every sample once."""
+    generator = torch.Generator().manual_seed(mix(seed, epoch))
+    return torch.randperm(samples, generator=generator)
+
+
+def mix(seed: int, *words: int) -> int:
+    """A seed for one purpose, from the run's seed and what tells the purpose apart.
+
+    Neighbouring seeds must not give related streams, hence splitmix64 and not a sum.
+    """
+    mask = (1 << 64) - 1
+    state = seed & mask
+    for word in words:
+        state = (state ^ (word & mask)) + 0x9E3779B97F4A7C15 & mask
+        state = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9 & mask
+        state = (state ^ (state >> 27)) * 0x94D049BB133111EB & mask
+        state ^= state >> 31
+    return state >> 1
+
+
+def shares(
+    samples: int, global_batch: int, seed: int, rank: int, workers: int, budget: int
+) -> Iterator[Share]:
+    """The shares of one worker, in order, until `budget` samples were dealt to all together.
+
+    Args:
+        samples: how many the data has.
+        global_batch: how many all workers together take in a step.
+        seed: the run's.
+        rank: whose shares.
+        workers: of how many.
+        budget: samples until the run ends; the last global batch is cut to fit it exactly.
+    """
+    if samples < 1:
+        raise ValueError("the data is empty: there is nothing to train on")
+    dealt, epoch, step = 0, 0, 0
+    while dealt < budget:
+        order = permutation(samples, seed, epoch)
+        for start in range(0, samples, global_batch):
+            batch = order[start : start + min(global_batch, budget - dealt)]
+            dealt += len(batch)
+            mine = batch[part(len(batch), rank, workers)]
+            yield Share(
+                epoch=epoch,
+                step=step,
+                total=len(batch),
+                indices=mine if len(mine) else batch[part(len(batch), 0, workers)],
+                samples=len(mine),
+                ends_epoch=start + global_batch >= samples or dealt >= budget,
+            )
+            step += 1
+            if dealt >= budget:
+                return
+        epoch += 1

@@ -1,0 +1,35 @@
+"""A fingerprint of what a run did, without who, where and when."""
+
+import hashlib
+
+import msgspec
+
+from manyhands.trace.merge import Trace
+
+
+def digest(trace: Trace) -> str:
+    """SHA-256 of a trace's content, in hex.
+
+    Left out are process ids, host names, boot ids, clock offsets, the wall clock and the folder;
+    times count from the run's start. Two virtual runs of one job and seed have the same digest.
+    """
+    content = [
+        [
+            process.name,
+            process.life,
+            process.header.role,
+            process.header.rank,
+            process.header.kind,
+            process.began,
+            process.spans,
+            process.totals,
+            process.points,
+            process.events,
+            process.settings,
+            sorted(process.staleness.items()),
+            process.samples,
+            process.skipped,
+        ]
+        for process in trace.processes
+    ]
+    return hashlib.sha256(msgspec.json.encode(content, order="deterministic")).hexdigest()

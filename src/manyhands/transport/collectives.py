@@ -1,0 +1,208 @@
+"""Collectives in groups that Manyhands owns, sockets included.
+
+Gloo frees its callers unreliably. After a peer's `kill -9` some survivors raise at once while
+another stays blocked for its whole timeout; when the peer is merely stopped, none is freed and
+`abort()` does nothing. Shutting down the group's connected sockets frees every caller within
+milliseconds. So a `Group` keeps a duplicate of each socket that its backend opened: the
+duplicates stay valid whatever the backend closes, tell how many bytes really went to which peer,
+and are what `free` shuts down.
+
+Gloo and NCCL authenticate nobody: a group trusts its network. On one host it is bound to the
+loopback address.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import struct
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from manyhands.engine import PrefixStore, Store, TCPStore, gloo_group, nccl_group
+from manyhands.failure import PeerLost
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import torch
+
+LOOPBACK = "127.0.0.1"
+_ESTABLISHED = 1
+_TCP_INFO_SIZE = 232
+_BYTES_RECEIVED_AT = 128
+_BYTES_SENT_AT = 200
+
+
+def serve_store(address: str = LOOPBACK) -> tuple[Store, int]:
+    """A store for this run and the port it listens on, at `address` alone.
+
+    TCPStore listens on every interface unless it is handed a socket.
+    """
+    listener = socket.create_server((address, 0), backlog=1024)
+    port = listener.getsockname()[1]
+    store = TCPStore(
+        address, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
+    )
+    return store, port
+
+
+def connect_store(address: str, port: int, timeout: float = 60.0) -> Store:
+    """A client of the store at `address`."""
+    return TCPStore(address, port, is_master=False, timeout=timedelta(seconds=timeout))
+
+
+class Group:
+    """The workers of one membership epoch, as this worker sees them.
+
+    Args:
+        store: where the members meet; the epoch separates this group's keys from others'.
+        rank: this worker among `size`.
+        size: how many workers the group has.
+        epoch: the membership epoch that the group belongs to.
+        device: where the tensors live; CUDA devices get NCCL, everything else Gloo.
+        address: the local address that the group's sockets are bound to.
+        timeout: how long a collective may take, in seconds; stalls are reported long before.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        rank: int,
+        size: int,
+        *,
+        epoch: int,
+        device: torch.device,
+        address: str = LOOPBACK,
+        timeout: float = 1800.0,
+    ) -> None:
+        self.rank = rank
+        self.size = size
+        self.epoch = epoch
+        meeting = PrefixStore(f"manyhands/epoch-{epoch}", store)
+        limit = timedelta(seconds=timeout)
+        before = set(_open_sockets())
+        if device.type == "cuda":
+            self.handle = nccl_group(meeting, rank, size, timeout=limit, device=device)
+        else:
+            self.handle = gloo_group(meeting, rank, size, timeout=limit, address=address)
+        self._sockets = _connected(set(_open_sockets()) - before)
+        self._peers = self._name_peers(meeting)
+
+    def _name_peers(self, meeting: Store) -> list[str]:
+        """For each socket the worker at its other end: a pair's addresses mirror each other."""
+        local = [_address(sock.getsockname()) for sock in self._sockets]
+        meeting.set(f"addresses/{self.rank}", json.dumps(local))
+        owner = {
+            address: f"worker-{rank}"
+            for rank in range(self.size)
+            if rank != self.rank
+            for address in json.loads(meeting.get(f"addresses/{rank}"))
+        }
+        return [owner.get(_address(sock.getpeername()), "unknown") for sock in self._sockets]
+
+    def sum(self, tensor: torch.Tensor) -> None:
+        """Replace `tensor`, on every worker, by the sum over all workers."""
+        with self.watched():
+            self.handle.allreduce([tensor]).wait()
+
+    def broadcast(self, tensor: torch.Tensor, source: int = 0) -> None:
+        """Replace `tensor`, on every worker, by the source's."""
+        with self.watched():
+            self.handle.broadcast(tensor, root=source).wait()
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """Turn an error of torch's into PeerLost if the group's connections are broken."""
+        try:
+            yield
+        except RuntimeError as error:
+            if isinstance(error, PeerLost) or not self.broken():
+                raise
+            lost = ", ".join(self.lost_peers()) or "a peer"
+            raise PeerLost(f"lost {lost} in a collective of worker {self.rank}") from error
+
+    def broken(self) -> bool:
+        """Whether a connection to some peer is gone."""
+        return bool(self.lost_peers())
+
+    def lost_peers(self) -> list[str]:
+        """The peers to whom no established connection is left."""
+        return sorted(
+            {
+                peer
+                for sock, peer in zip(self._sockets, self._peers, strict=True)
+                if _tcp_info(sock)[0] != _ESTABLISHED
+            }
+        )
+
+    def traffic(self) -> tuple[dict[str, int], dict[str, int]]:
+        """Bytes that the kernel sent to and received from each peer so far, headers of TCP aside.
+
+        Retransmissions count: they are what the wire carried. Empty under NCCL, which does not
+        send through sockets that could be asked.
+        """
+        sent: dict[str, int] = {}
+        received: dict[str, int] = {}
+        for sock, peer in zip(self._sockets, self._peers, strict=True):
+            _, out, back = _tcp_info(sock)
+            sent[peer] = sent.get(peer, 0) + out
+            received[peer] = received.get(peer, 0) + back
+        return sent, received
+
+    def free(self) -> None:
+        """Free whoever waits in a collective of this group, from any thread: they raise."""
+        for sock in self._sockets:
+            # A connection that the peer's death closed cannot be shut down again.
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Give the sockets back. The group cannot be used afterwards."""
+        self.free()
+        for sock in self._sockets:
+            sock.close()
+        self._sockets, self._peers = [], []
+
+
+def _open_sockets() -> Iterator[tuple[int, str]]:
+    """File descriptors of this process that are sockets, each with its kernel identity."""
+    for entry in Path("/proc/self/fd").iterdir():
+        # The directory's own descriptor is gone again when it is looked at.
+        with contextlib.suppress(OSError):
+            target = str(entry.readlink())
+            if target.startswith("socket:"):
+                yield int(entry.name), target
+
+
+def _connected(descriptors: set[tuple[int, str]]) -> list[socket.socket]:
+    """Duplicates of those that are connected over TCP; a shut-down listener aborts Gloo."""
+    sockets = []
+    for descriptor, _ in sorted(descriptors):
+        sock = socket.socket(fileno=os.dup(descriptor))
+        try:
+            sock.getpeername()
+            keep = sock.family in (socket.AF_INET, socket.AF_INET6)
+        except OSError:
+            keep = False
+        if keep:
+            sockets.append(sock)
+        else:
+            sock.close()
+    return sockets
+
+
+def _address(name: tuple[object, ...]) -> str:
+    return f"{name[0]}:{name[1]}"
+
+
+def _tcp_info(sock: socket.socket) -> tuple[int, int, int]:
+    """The connection's state, bytes sent and bytes received, as Linux' tcp_info has them."""
+    info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_SIZE)
+    state = info[0]
+    (received,) = struct.unpack_from("<Q", info, _BYTES_RECEIVED_AT)
+    (sent,) = struct.unpack_from("<Q", info, _BYTES_SENT_AT)
+    return state, sent, received

@@ -1,0 +1,5 @@
+"""The verbs of the library: `train` today; each is a function here and a subcommand."""
+
+from manyhands.verbs.train import train
+
+__all__ = ["train"]

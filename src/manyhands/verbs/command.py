@@ -1,0 +1,57 @@
+"""What the command line said, for the calls that a script makes."""
+
+from __future__ import annotations
+
+import contextlib
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from manyhands.reports import Run
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Command:
+    """The options of `manyhands train`; they win over the script's."""
+
+    strategy: str | None = None
+    workers: int | None = None
+    epochs: float | None = None
+    samples: int | None = None
+    seed: int | None = None
+    output: Path | None = None
+    runs: list[Run] = field(default_factory=list)
+    """The runs that the script has made so far."""
+
+
+_current: ContextVar[Command | None] = ContextVar("manyhands command", default=None)
+
+
+def current() -> Command:
+    """The command under which the script runs; an empty one for `python script.py`."""
+    return _current.get() or Command()
+
+
+@contextlib.contextmanager
+def under(command: Command) -> Iterator[Command]:
+    """Let the calls of `train` within obey `command`."""
+    token = _current.set(command)
+    try:
+        yield command
+    finally:
+        _current.reset(token)
+
+
+def choose(command: T | None, script: T | None, default: T) -> tuple[T, str]:
+    """A setting's value and where it came from."""
+    if command is not None:
+        return command, "command line"
+    if script is not None:
+        return script, "script"
+    return default, "default"

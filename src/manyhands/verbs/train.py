@@ -1,0 +1,160 @@
+"""`train`: a run on real processes."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from manyhands.cluster import Cluster
+from manyhands.live import script, torchrun
+from manyhands.live.agent import Request, Setting, launch
+from manyhands.live.assignment import Overrides
+from manyhands.live.worker import override
+from manyhands.reports import Run
+from manyhands.strategies import Strategy
+from manyhands.strategies import strategy as read_strategy
+from manyhands.verbs.command import Command, choose, current
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from manyhands.job import Job
+    from manyhands.live.trainer import Trainer
+
+_folders: set[Path] = set()
+
+
+def train(
+    job: Job,
+    strategy: str | Strategy | None = None,
+    *,
+    workers: int | None = None,
+    cluster: Cluster | None = None,
+    loop: Callable[[Trainer], object] | None = None,
+    output: str | Path | None = None,
+) -> Run:
+    """Train a job under a strategy on real processes.
+
+    Call it below `if __name__ == "__main__":` with a job that stands at the top level of the
+    script: each worker executes the script, up to that guard, and takes the job by its name.
+    Under torchrun, its processes are the workers.
+
+    Args:
+        job: what to train.
+        strategy: how, as text or value: "allreduce()". Default: `single()` for one worker,
+            `allreduce()` for more.
+        workers: how many. Default: one per GPU; without one, one per core, at most four.
+        cluster: where; this machine by default.
+        loop: a loop of one's own, a function of a `Trainer` at the top level of the script.
+        output: the folder for this run; by default a new one in `runs`.
+
+    Returns:
+        The run: its summary, metrics, trace and trained parameters.
+
+    Raises:
+        RunFailed: a process failed; the message ends with its traceback.
+    """
+    if script.is_loading():
+        raise RuntimeError(
+            "mh.train was reached while a worker executed the script: put it below "
+            'if __name__ == "__main__": so that only the first process calls it'
+        )
+    command = current()
+    plan = _plan(job, strategy, workers, cluster or Cluster.local(), output, command)
+    if torchrun.is_torchrun():
+        folder = torchrun.join(job, plan.strategy, plan.overrides, loop, plan.folder, plan.settings)
+    else:
+        folder = plan.folder
+        origin = script.trace_back(job, loop, sys._getframe(1).f_globals)
+        launch(
+            Request(
+                job=job,
+                origin=origin,
+                overrides=plan.overrides,
+                strategy=plan.strategy,
+                workers=plan.workers,
+                cluster=plan.cluster,
+                folder=folder,
+                settings=plan.settings,
+            )
+        )
+    run = Run(folder)
+    command.runs.append(run)
+    return run
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What the script, the command line and the defaults come to."""
+
+    strategy: Strategy
+    workers: int
+    cluster: Cluster
+    overrides: Overrides
+    folder: Path
+    settings: tuple[Setting, ...]
+
+
+def _plan(
+    job: Job,
+    strategy: str | Strategy | None,
+    workers: int | None,
+    cluster: Cluster,
+    output: str | Path | None,
+    command: Command,
+) -> _Plan:
+    count, counted_by = choose(command.workers, workers, cluster.default_workers())
+    if torchrun.is_torchrun():
+        count, counted_by = torchrun.workers(), "torchrun"
+    elif counted_by == "default" and str(command.strategy or strategy).startswith("single"):
+        count = 1
+    recipe, told_by = choose(
+        command.strategy, strategy, "single()" if count == 1 else "allreduce()"
+    )
+    chosen = read_strategy(recipe)
+    chosen.check(count)
+    overrides = Overrides(epochs=command.epochs, samples=command.samples, seed=command.seed)
+    settings = (
+        Setting("strategy", str(chosen), told_by),
+        Setting("workers", str(count), counted_by),
+        *_job_settings(job, command, overrides),
+        Setting("hosts", str(len(cluster.hosts)), "default"),
+        Setting("cores", str(cluster.cores), "default"),
+        Setting("torch", version("torch"), "default"),
+        Setting("manyhands", version("manyhands"), "default"),
+    )
+    folder = _new_folder(command.output or (Path(output) if output else None), chosen, count)
+    return _Plan(chosen, count, cluster, overrides, folder, settings)
+
+
+def _job_settings(job: Job, command: Command, overrides: Overrides) -> Iterator[Setting]:
+    """The job's limits and seed, as they are in force."""
+    in_force = override(job, overrides)
+    for name in ("epochs", "samples", "seconds", "target", "seed", "global_batch"):
+        value = getattr(in_force, name)
+        if value is not None:
+            told = getattr(command, name, None) is not None
+            yield Setting(name, str(value), "command line" if told else "script")
+
+
+def _new_folder(asked: Path | None, strategy: Strategy, workers: int) -> Path:
+    """A folder that holds no run yet.
+
+    Several runs of one script with one `--output` are numbered; a folder that holds somebody's
+    earlier run is refused.
+    """
+    if asked is None:
+        stamp = time.strftime("%Y%m%d-%H%M%S")
+        asked = Path("runs") / f"{stamp}-{strategy.name}-{workers}"
+    elif asked not in _folders and (asked / "trace").exists():
+        raise ValueError(f"{asked} holds a run already; name another folder or remove it")
+    folder, number = asked, 1
+    while folder in _folders or (folder / "trace").exists():
+        number += 1
+        folder = asked.with_name(f"{asked.name}-{number}")
+    _folders.add(folder)
+    return folder

@@ -1,0 +1,111 @@
+"""Control messages between the coordinator and everybody else.
+
+One frame per message, msgpack by msgspec, a closed set of types. A frame that is too long or is
+none of them raises `WireError` and nothing else.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+LIMIT = 1024 * 1024
+"""Bytes in the longest control message."""
+
+
+class WireError(ValueError):
+    """A frame that is no message of ours."""
+
+
+class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
+    """The base of every control message; the class name is its tag."""
+
+
+class Hello(Message, frozen=True):
+    """A process reports for duty."""
+
+    role: str
+    rank: int
+    host: str
+    pid: int
+    boot: str
+
+
+class Roll(Message, frozen=True):
+    """The coordinator's word on who takes part: an epoch and, in rank order, the workers."""
+
+    epoch: int
+    workers: tuple[tuple[int, str, int], ...]
+    """(rank, host, pid) of each."""
+
+
+class Beat(Message, frozen=True):
+    """A heartbeat: where a worker is."""
+
+    sent: float
+    """The sender's clock."""
+    step: int
+    samples: int
+    loss: float | None
+    phase: str
+    line: str
+
+
+class Pong(Message, frozen=True):
+    """The answer to a heartbeat, from which the sender estimates how far its clock is off."""
+
+    sent: float
+    there: float
+
+
+class TraceChunk(Message, frozen=True):
+    """Lines of the sender's trace."""
+
+    lines: bytes
+
+
+class Goodbye(Message, frozen=True):
+    """A process has done its work and leaves on purpose."""
+
+    step: int
+    samples: int
+
+
+class Status(Message, frozen=True):
+    """For the agent: how far the run is."""
+
+    epoch: int
+    joined: int
+    expected: int
+    samples: int
+    loss: float | None
+    started: bool
+
+
+class Warn(Message, frozen=True):
+    """For the agent: words that the user should see now."""
+
+    words: str
+
+
+Control = Hello | Roll | Beat | Pong | TraceChunk | Goodbye | Status | Warn
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[Control] = msgspec.msgpack.Decoder(Control)
+
+
+def encode(message: Control) -> bytes:
+    """The frame of a message."""
+    frame = _encoder.encode(message)
+    if len(frame) > LIMIT:
+        raise WireError(f"a {type(message).__name__} of {len(frame)} bytes is over {LIMIT}")
+    return frame
+
+
+def decode(frame: bytes) -> Control:
+    """The message in a frame."""
+    if len(frame) > LIMIT:
+        raise WireError(f"a frame of {len(frame)} bytes is over {LIMIT}")
+    try:
+        return _decoder.decode(frame)
+    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
+        raise WireError(f"not a control message: {error}") from None
