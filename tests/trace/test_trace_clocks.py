@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from manyhands.trace import estimate_offset
@@ -7,6 +7,7 @@ from manyhands.trace import estimate_offset
 delays = st.floats(0, 1e4)
 
 
+@settings(deadline=None)
 @given(
     offset=st.floats(-1e7, 1e7),
     exchanges=st.lists(st.tuples(st.floats(0, 1e7), delays, delays), min_size=1),
@@ -23,6 +24,7 @@ def test_the_true_offset_lies_within_the_error(
     assert abs(estimate.seconds - offset) <= estimate.error
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.floats(0, 1e6), delays, delays), min_size=1))
 def test_the_error_is_half_the_shortest_round_trip(
     exchanges: list[tuple[float, float, float]],

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from manyhands.trace import Header, Recorder, Trace, merge, read
@@ -131,12 +131,13 @@ processes = st.fixed_dictionaries(
 )
 
 
+@settings(deadline=None)
 @given(st.lists(processes, min_size=1, max_size=4), st.randoms())
-def test_the_order_of_the_files_does_not_matter(described: list[dict], random) -> None:  # type: ignore[type-arg, no-untyped-def]
+def test_the_order_of_the_files_does_not_matter(described: list[dict], random) -> None:
     files = []
     for rank, one in enumerate(described):
 
-        def fill(recorder: Recorder, one=one) -> None:  # type: ignore[no-untyped-def]
+        def fill(recorder: Recorder, one=one) -> None:
             for step, (start, seconds) in enumerate(one["spans"]):
                 recorder.span("compute", start, seconds, step)
             for seconds, error in one["offsets"]:
@@ -170,6 +171,7 @@ def test_a_file_torn_anywhere_is_read_up_to_there() -> None:
     assert merged(worker_0=data).skipped == 0
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=300))
 def test_no_garbage_stops_the_reading(garbage: bytes) -> None:
     data = written("worker", 0, lambda r: r.span("compute", 100.0, 1.0, 0))

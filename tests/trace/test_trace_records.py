@@ -12,7 +12,7 @@ from manyhands.trace import Header, Record, clocks, live_header, recorder, recor
 
 @pytest.mark.parametrize("module", [records, recorder, clocks])
 def test_examples_in_docstrings(module: object) -> None:
-    assert doctest.testmod(module).failed == 0  # type: ignore[arg-type]
+    assert doctest.testmod(module).failed == 0
 
 
 def test_a_live_header_says_who_where_and_when() -> None:

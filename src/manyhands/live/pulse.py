@@ -109,6 +109,7 @@ class LinkPulse(Pulse):
             while not self._stopping.is_set() and self._clock() < due:
                 self._listen(line, min(0.25, max(0.0, due - self._clock())))
         self._note_offset()
+        self._beat()
         self._recorder.flush()
         self._tell(line)
         line.send(Goodbye(self._progress.step, self._progress.samples))

@@ -77,7 +77,8 @@ def training_interval(worker: ProcessTrace) -> tuple[float, float]:
     """When its training began and ended, in seconds since the run's start.
 
     It began when the last `start` span ended that came before any other span (one that comes later
-    is a re-start of something within training); without any, when the first other span began.
+    is a re-start of something within training); without any, when the first other span began. It
+    ended with the event `trained` or, without one, with the last sums.
     """
     others = [span.start for span in worker.spans if span.kind != "start"]
     first = min(others, default=None)
@@ -87,7 +88,8 @@ def training_interval(worker: ProcessTrace) -> tuple[float, float]:
         if span.kind == "start" and (first is None or span.start <= first)
     ]
     begin = max(starts, default=worker.began if first is None else first)
-    return begin, max(worker.totals.at, begin)
+    end = max((event.at for event in worker.events if event.what == "trained"), default=None)
+    return begin, max(worker.totals.at if end is None else end, begin)
 
 
 def _by_category(worker: ProcessTrace, waiting: float) -> _Seconds:

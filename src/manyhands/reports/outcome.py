@@ -15,12 +15,12 @@ class Ending:
 
 
 def ending(trace: Trace) -> Ending:
-    """How the run ended: the agent's word or, where there is no agent, worker 0's.
+    """How the run ended: the agent's word, or the coordinator's who outlived it.
 
-    A run without that word still runs, or whoever should have written it was killed; then the
-    words are the last that any process left.
+    Where there is no agent (under torchrun) it is worker 0's. A run without that word still runs,
+    or whoever should have written it was killed; then the words are the last that any process left.
     """
-    for process in reversed(_judges(trace)):
+    for process in _judges(trace):
         for event in reversed(process.events):
             if event.what == "end":
                 return Ending(
@@ -51,16 +51,17 @@ def parameters_digest(trace: Trace) -> str | None:
 
 
 def _judges(trace: Trace) -> list[ProcessTrace]:
-    """All lives of the process whose word on the end counts."""
-    for role in ("agent", "worker"):
-        ranks = [process.header.rank for process in trace.processes if process.header.role == role]
-        if ranks:
-            return [
-                process
-                for process in trace.processes
-                if process.header.role == role and process.header.rank == min(ranks)
-            ]
-    return []
+    """The processes whose word on the end counts, the latest life of the most competent first."""
+    roles = [process.header.role for process in trace.processes]
+    competent = ("agent", "coordinator") if "agent" in roles else ("coordinator", "worker")
+    return sorted(
+        (
+            process
+            for process in trace.processes
+            if process.header.role in competent and process.header.rank == 0
+        ),
+        key=lambda process: (competent.index(process.header.role), -process.life),
+    )
 
 
 def _last_words(trace: Trace) -> str:

@@ -39,7 +39,7 @@ def summary(trace: Trace) -> str:
         ("samples", _samples(trace)),
         ("settings", _settings(settings(trace))),
         ("parameters", parameters_digest(trace) or ""),
-        ("trace", f"{trace.skipped:,} lines could not be read" if trace.skipped else ""),
+        ("trace", _skipped(trace.skipped)),
         ("folder", str(trace.folder) if trace.folder else ""),
     ]
     lines = textwrap.wrap(
@@ -92,8 +92,7 @@ def _trained(trace: Trace) -> str:
     done = len(epochs(trace))
     return (
         f"{speed.samples:,} samples{f', {done:,} epoch{_s(done)}' if done else ''}, "
-        f"{_duration(speed.seconds)}: {_count(speed.rate)} samples/s "
-        f"(after {_duration(speed.start_up)} to start)"
+        f"{_duration(speed.seconds)}: {_count(speed.rate)} samples/s"
     )
 
 
@@ -136,7 +135,8 @@ def _time(trace: Trace) -> str:
         "evaluation": share.evaluation,
         "other": share.other,
     }
-    return ", ".join(f"{name}{_TIED}{100 * part:.1f}{_TIED}%" for name, part in parts.items())
+    shares = ", ".join(f"{name}{_TIED}{100 * part:.1f}{_TIED}%" for name, part in parts.items())
+    return f"{shares}; {_duration(throughput(trace).start_up)} to start not counted"
 
 
 def _sent(trace: Trace) -> str:
@@ -180,6 +180,10 @@ def _settings(given: Iterable[Setting]) -> str:
     return "; ".join(
         f"{source}: {', '.join(by_source[source])}" for source in sorted(by_source, key=order)
     )
+
+
+def _skipped(lines: int) -> str:
+    return f"{lines:,} line{_s(lines)} could not be read" if lines else ""
 
 
 def _s(count: int | str) -> str:

@@ -131,25 +131,29 @@ class _Life:
 
     def moved(self, offset: Offset, start: float) -> ProcessTrace:
         """This life on the reference clock, from `start` on that clock."""
-        shift = offset.seconds - start
+
+        def place(at: float) -> float:
+            # Rounded as `start` was, so that nothing comes out before it.
+            return (at + offset.seconds) - start
+
         totals = self.totals or Totals(self.header.clock, 0, 0, {}, {}, {})
         return ProcessTrace(
             name=self.name,
             life=self.number,
             header=self.header,
-            began=self.header.clock + shift,
+            began=place(self.header.clock),
             offset=offset.seconds,
             offset_error=offset.error,
-            spans=tuple(Span(s.kind, s.start + shift, s.seconds, s.step) for s in self.spans),
-            totals=msgspec.structs.replace(totals, at=totals.at + shift),
+            spans=tuple(Span(s.kind, place(s.start), s.seconds, s.step) for s in self.spans),
+            totals=msgspec.structs.replace(totals, at=place(totals.at)),
             points=tuple(
-                Point(p.at + shift, p.name, p.value, p.samples, p.weight) for p in self.points
+                Point(place(p.at), p.name, p.value, p.samples, p.weight) for p in self.points
             ),
-            events=tuple(Event(e.at + shift, e.what, e.detail) for e in self.events),
+            events=tuple(Event(place(e.at), e.what, e.detail) for e in self.events),
             settings=tuple(self.settings),
             staleness=self.staleness.counts if self.staleness else {},
             samples=self.samples
-            and msgspec.structs.replace(self.samples, at=self.samples.at + shift),
+            and msgspec.structs.replace(self.samples, at=place(self.samples.at)),
             skipped=self.skipped,
         )
 

@@ -2,7 +2,7 @@
 
 What the training loop calls only appends to a list. `drain` and `flush` take the list's content,
 add it to the sums, choose what to keep and hand bytes to a sink. They may run on another thread
-than the one that records. That is safe without a lock because the list is never replaced: its
+than those that record. That is safe without a lock because the list is never replaced: its
 `append`, the copy of its first n entries and their deletion are each one operation under the
 interpreter's lock, and an entry added in between stands behind the first n, where neither touches
 it. (Swapping the list for an empty one would not be safe: a recording thread may have looked the

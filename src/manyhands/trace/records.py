@@ -127,9 +127,11 @@ class Event(_Record, frozen=True):
 
     `epoch`       an epoch ended; its `number`, the `samples` the run has trained on so far and,
                   where evaluation is not to count, the `seconds` it took; written by one process
+    `trained`     a worker is through with training; what it still does is not counted
     `parameters`  the final parameters' `sha256`
     `end`         how the run ended: `status` finished, failed or interrupted, and `words`; written
-                  by the agent, or by worker 0 where there is none
+                  by the agent, by the coordinator if the agent was killed, or by worker 0 where
+                  there is neither
     """
 
     at: float

@@ -1,0 +1,193 @@
+"""Every way a run can end leaves words behind, and nothing else."""
+
+import contextlib
+import os
+import signal
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from conftest import wait_for
+
+JOB = '''
+    import os, sys, time
+    import torch, torch.nn.functional as F
+    import manyhands as mh
+
+    data = torch.utils.data.TensorDataset(torch.randn(4096, 20), torch.randint(0, 5, (4096,)))
+
+    def loss(outputs, targets):
+        time.sleep(0.01)
+        return F.cross_entropy(outputs, targets)
+
+    job = mh.Job(
+        model=lambda: torch.nn.Linear(20, 5),
+        optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=0.01),
+        loss=loss,
+        data=data,
+        global_batch=64,
+        epochs=1000,
+    )
+
+    if __name__ == "__main__":
+        print(mh.train(job, "allreduce()", workers=4, output="run").summary())
+'''
+
+FAILING = '''
+    import torch, torch.nn.functional as F
+    import manyhands as mh
+
+    def loop(trainer):
+        for batch in trainer.batches():
+            trainer.step(batch)
+            if trainer.rank == 2 and batch.step == 5:
+                raise ValueError("boom on purpose")
+
+    job = mh.Job(
+        model=lambda: torch.nn.Linear(20, 5),
+        optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=0.01),
+        loss=F.cross_entropy,
+        data=torch.utils.data.TensorDataset(torch.randn(512, 20), torch.randint(0, 5, (512,))),
+        global_batch=64,
+        epochs=1000,
+    )
+
+    if __name__ == "__main__":
+        mh.train(job, "allreduce()", workers=4, loop=loop, output="run")
+'''
+
+
+def is_training(started) -> bool:
+    """Whether the first worker's trace has reached the coordinator's file with steps in it."""
+    assert started.process.poll() is None, started.text()
+    trace = started.folder / "run" / "trace" / "worker-0.jsonl"
+    return trace.exists() and '["span","compute"' in trace.read_text(encoding="utf-8")
+
+
+def all_gone(started) -> bool:
+    return started.process.poll() is not None and not started.tree()
+
+
+def left_behind(folder: Path) -> list[str]:
+    """Private folders and sockets of ours, and shared memory that anybody made since."""
+    return [str(path) for path in folder.glob("manyhands-*")]
+
+
+@pytest.fixture
+def shared_memory():
+    before = set(Path("/dev/shm").iterdir())
+    yield
+    assert set(Path("/dev/shm").iterdir()) - before == set()
+
+
+def training(run_script, text=JOB):
+    started = run_script(text)
+    wait_for(lambda: is_training(started), 60, "training")
+    assert started.tree()
+    return started
+
+
+def test_exception_in_user_code_ends_the_run_with_that_traceback_last(run_script, shared_memory):
+    started = run_script(FAILING)
+    assert started.finish(60) != 0
+    seconds = wait_for(lambda: not started.tree(), 5, "everything gone")
+    assert seconds < 5
+    text = started.text()
+    assert text.rstrip().endswith("ValueError: boom on purpose")
+    assert "worker 2 on " in text
+    assert "script.py" in text.split("worker 2 on ")[1]
+    assert left_behind(started.folder) == []
+
+
+def test_it_takes_less_than_5_seconds_from_the_exception_to_the_end(run_script):
+    started = run_script(FAILING)
+    error = started.folder / "run" / "logs" / "worker-2.error.json"
+    wait_for(error.exists, 60, "the failure")
+    wait_for(lambda: all_gone(started), 5, "everything gone after the exception")
+
+
+def test_killed_worker_is_named(run_script, shared_memory):
+    started = training(run_script)
+    started.worker(3).kill()
+    assert started.finish(10) != 0
+    wait_for(lambda: all_gone(started), 10, "everything gone")
+    assert "worker 3 on " in started.text()
+    assert "was killed (SIGKILL), probably out of memory" in started.text()
+    assert left_behind(started.folder) == []
+
+
+def test_killed_coordinator_is_named(run_script, shared_memory):
+    started = training(run_script)
+    started.coordinator().kill()
+    assert started.finish(10) != 0
+    wait_for(lambda: all_gone(started), 10, "everything gone")
+    assert "coordinator on " in started.text()
+    assert "was killed (SIGKILL)" in started.text()
+    assert left_behind(started.folder) == []
+
+
+def test_killed_agent_takes_everything_with_it_and_the_coordinator_says_so(
+    run_script, shared_memory
+):
+    started = training(run_script)
+    started.tree()
+    os.kill(started.process.pid, signal.SIGKILL)
+    started.process.wait()
+    wait_for(lambda: not started.tree(), 10, "no orphan")
+    assert f"the agent (pid {started.process.pid}) was killed" in started.text()
+    assert left_behind(started.folder) == []
+    assert not any(
+        connection.status == psutil.CONN_LISTEN and connection.pid in started.seen
+        for connection in psutil.net_connections("tcp")
+    )
+
+
+def test_ctrl_c_ends_everything(run_script, interrupt, shared_memory):
+    started = training(run_script)
+    interrupt(started)
+    assert started.finish(10) != 0
+    wait_for(lambda: all_gone(started), 5, "everything gone")
+    assert started.text().rstrip().endswith("KeyboardInterrupt")
+    assert left_behind(started.folder) == []
+
+
+def test_a_schedulers_sigterm_ends_everything(run_script, shared_memory):
+    started = training(run_script)
+    os.kill(started.process.pid, signal.SIGTERM)
+    assert started.finish(10) == 128 + signal.SIGTERM
+    wait_for(lambda: all_gone(started), 5, "everything gone")
+    assert left_behind(started.folder) == []
+
+
+def test_stopped_worker_is_named_with_host_rank_and_line_within_30_seconds(run_script):
+    started = training(run_script)
+    started.worker(1).suspend()
+    begun = time.monotonic()
+    wait_for(lambda: "worker 1 on " in started.text(), 30, "the culprit's name")
+    print(f"named after {time.monotonic() - begun:.1f} s")
+    line = next(line for line in started.text().splitlines() if "worker 1 on " in line)
+    assert f"worker 1 on {os.uname().nodename}" in line
+    assert ".py:" in line, "the line of code"
+    with contextlib.suppress(psutil.NoSuchProcess):
+        started.worker(1).resume()
+    wait_for(lambda: "worker 1 on" in started.text().split(line)[1], 20, "the word that it is back")
+    assert "is back" in started.text()
+
+
+def test_a_worker_that_sleeps_in_user_code_is_named_with_that_line(run_script):
+    text = FAILING.replace(
+        'raise ValueError("boom on purpose")', "import time; time.sleep(600)  # here"
+    )
+    started = run_script(text)
+    wait_for(lambda: "keeps the others waiting" in started.text(), 60, "the culprit's name")
+    line = next(
+        line for line in started.text().splitlines() if "keeps the others waiting" in line
+    )
+    sleeping = 1 + next(
+        number
+        for number, code in enumerate((started.folder / "script.py").read_text().splitlines())
+        if "# here" in code
+    )
+    assert "worker 2 on " in line
+    assert f"script.py:{sleeping} in loop" in line
