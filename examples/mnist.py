@@ -11,7 +11,7 @@ import manyhands as mh
 
 job = mh.Job(
     model=mh.models.LeNet,
-    optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9),
+    optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9),
     loss=F.cross_entropy,
     data=mh.data.mnist("train"),
     validation=mh.data.mnist("test"),

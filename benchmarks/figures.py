@@ -1,0 +1,47 @@
+"""Figures with their spread, and the machine they came from."""
+
+import json
+import os
+import platform
+import random
+import statistics
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+
+def machine() -> dict[str, object]:
+    """What the figures were measured on."""
+    model = next(
+        (
+            line.split(":", 1)[1].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if line.startswith("model name")
+        ),
+        platform.machine(),
+    )
+    return {
+        "cpu": model,
+        "cores": len(os.sched_getaffinity(0)),
+        "load": os.getloadavg()[0],
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "torch": version("torch"),
+        "manyhands": version("manyhands"),
+    }
+
+
+def median_interval(values: Sequence[float], rounds: int = 5000) -> tuple[float, float, float]:
+    """The median and a 95 % interval for it, by resampling the values."""
+    draw = random.Random(0)  # noqa: S311 - statistics, not secrets; the same figures twice
+    medians = sorted(statistics.median(draw.choices(values, k=len(values))) for _ in range(rounds))
+    return (
+        statistics.median(values),
+        medians[int(0.025 * rounds)],
+        medians[int(0.975 * rounds)],
+    )
+
+
+def report(name: str, figures: dict[str, object]) -> None:
+    """The last line: one JSON object."""
+    print(json.dumps({"benchmark": name, "figures": figures, "machine": machine()}))

@@ -1,0 +1,113 @@
+"""What Manyhands costs: whole training steps per second against a bare DDP script.
+
+Two workers each on Gloo, one thread per worker. Both sides are alive all the time and take turns
+in ABBA blocks; the figure is the median over blocks of ours / bare, with a 95 % interval.
+"""
+
+import argparse
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.figures import median_interval, report
+from benchmarks.turnstile import Side
+
+STEPS = {"lenet": 60, "mlp10m": 12}
+
+
+@contextlib.contextmanager
+def started(model: str, folder: Path) -> Iterator[tuple[Side, Side]]:
+    """Both sides, ready; their processes are ended at the end, whatever happens."""
+    bare, ours = Side("bare", folder), Side("ours", folder)
+    common = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "OVERHEAD_MODEL": model,
+        "OVERHEAD_OUTPUT": str(folder / "run"),
+    }
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.overhead_bare"],
+            env={
+                **common,
+                "TURNSTILE": bare.path,
+                "RANK": str(rank),
+                "WORLD_SIZE": "2",
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": port,
+                "GLOO_SOCKET_IFNAME": "lo",
+            },
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    processes.append(
+        subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.overhead_ours"],
+            env={**common, "TURNSTILE": ours.path},
+            text=True,
+            stderr=subprocess.DEVNULL,
+        )
+    )
+    try:
+        bare.wait_ready(processes)
+        ours.wait_ready(processes)
+        yield bare, ours
+    finally:
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.wait()
+
+
+def measure(model: str, blocks: int) -> dict[str, object]:
+    steps = STEPS[model]
+    ratios, bare_rates, our_rates = [], [], []
+    with tempfile.TemporaryDirectory() as name, started(model, Path(name)) as (bare, ours):
+        bare.rate(steps)
+        ours.rate(steps)
+        for _ in range(blocks):
+            first, second, third, fourth = (
+                bare.rate(steps),
+                ours.rate(steps),
+                ours.rate(steps),
+                bare.rate(steps),
+            )
+            bare_rates += [first, fourth]
+            our_rates += [second, third]
+            # Rates over equal numbers of steps: their times add up, not their rates.
+            ratios.append((1 / first + 1 / fourth) / (1 / second + 1 / third))
+        median, low, high = median_interval(ratios)
+    print(
+        f"{model:8} bare {median_interval(bare_rates)[0]:7.2f} steps/s   "
+        f"ours {median_interval(our_rates)[0]:7.2f} steps/s   "
+        f"ratio {median:.3f}  (95 %: {low:.3f} … {high:.3f}, {blocks} ABBA blocks)"
+    )
+    return {
+        "ratio": median,
+        "low": low,
+        "high": high,
+        "bare_steps_per_second": median_interval(bare_rates)[0],
+        "our_steps_per_second": median_interval(our_rates)[0],
+        "blocks": blocks,
+        "steps_per_turn": steps,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="fewer blocks")
+    blocks = 4 if parser.parse_args().quick else 30
+    print("2 workers on each side, one thread each, taking turns; global batch 64")
+    report("overhead", {model: measure(model, blocks) for model in STEPS})
+
+
+if __name__ == "__main__":
+    main()

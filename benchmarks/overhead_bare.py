@@ -1,0 +1,37 @@
+"""The yardstick of `benchmarks.overhead`: DDP as its tutorial shows it, and nothing else."""
+
+import os
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F  # noqa: N812 - as everybody calls it
+from torch.nn.parallel import DistributedDataParallel
+
+from benchmarks.overhead_ours import BATCH, data, model
+from benchmarks.turnstile import Turnstile
+
+
+def main() -> None:
+    dist.init_process_group("gloo")
+    rank, size = dist.get_rank(), dist.get_world_size()
+    torch.manual_seed(0)
+    module = DistributedDataParallel(model())
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.01, momentum=0.9)
+    inputs, targets = data().tensors
+    turnstile = Turnstile(os.environ["TURNSTILE"]) if rank == 0 else None
+    epoch, share = 0, BATCH // size
+    while True:
+        order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(epoch))
+        for start in range(0, len(inputs), BATCH):
+            mine = order[start + rank * share : start + (rank + 1) * share]
+            batch, labels = inputs[mine], targets[mine]
+            if turnstile and not turnstile.step():
+                return
+            optimizer.zero_grad()
+            F.cross_entropy(module(batch), labels).backward()
+            optimizer.step()
+        epoch += 1
+
+
+if __name__ == "__main__":
+    main()

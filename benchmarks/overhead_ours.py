@@ -1,0 +1,50 @@
+"""The other side of `benchmarks.overhead`: the same training as a Manyhands job."""
+
+import os
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - as everybody calls it
+
+import manyhands as mh
+from benchmarks.turnstile import Turnstile
+
+BATCH = 64
+SAMPLES = 8192
+
+
+def model() -> torch.nn.Module:
+    """LeNet with 1.1 M parameters or a perceptron with 10 M."""
+    if os.environ["OVERHEAD_MODEL"] == "lenet":
+        return mh.models.LeNet()
+    return mh.models.MLP(784, (2048, 2048, 2048), 10)
+
+
+def data() -> torch.utils.data.TensorDataset:
+    """Random digits: this benchmark is about time."""
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(SAMPLES, 1, 28, 28, generator=generator)
+    return torch.utils.data.TensorDataset(
+        inputs, torch.randint(0, 10, (SAMPLES,), generator=generator)
+    )
+
+
+def loop(trainer: mh.Trainer) -> None:
+    """The loop that the turnstile holds up."""
+    turnstile = Turnstile(os.environ["TURNSTILE"]) if trainer.rank == 0 else None
+    for batch in trainer.batches():
+        if turnstile and not turnstile.step():
+            return
+        trainer.step(batch)
+
+
+job = mh.Job(
+    model=model,
+    optimizer=lambda module: torch.optim.SGD(module.parameters(), lr=0.01, momentum=0.9),
+    loss=F.cross_entropy,
+    data=data(),
+    global_batch=BATCH,
+    epochs=10_000,
+)
+
+if __name__ == "__main__":
+    mh.train(job, "allreduce()", workers=2, loop=loop, output=os.environ["OVERHEAD_OUTPUT"])
