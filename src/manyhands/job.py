@@ -7,17 +7,18 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, cast, runtime_checkable
 
+from torch import nn
+
 from manyhands.metrics import Metric, metric
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     import torch
-    from torch import nn
 
     Loss = Callable[[Any, Any], torch.Tensor]
 
-_TARGET = re.compile(r"^\s*([a-z][a-z0-9_]*)\s*(>=|<=)\s*([0-9.eE+-]+)\s*$")
+_TARGET = re.compile(r"\s*([^\W\d]\w*)\s*(>=|<=)\s*([+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?)\s*")
 
 
 @runtime_checkable
@@ -40,7 +41,7 @@ class Target:
     @classmethod
     def read(cls, text: str) -> Target:
         """The target that `text` describes."""
-        match = _TARGET.match(text)
+        match = _TARGET.fullmatch(text)
         if not match:
             raise ValueError(
                 f"target {text!r} is not of the form 'accuracy >= 0.98' or 'loss <= 0.1'"
@@ -118,23 +119,35 @@ class Job:
         self._check_data()
         self._check_limits()
         object.__setattr__(self, "_metrics", tuple(metric(spec) for spec in self.metrics))
-        object.__setattr__(self, "_target", Target.read(self.target) if self.target else None)
+        target = None if self.target is None else Target.read(self.target)
+        object.__setattr__(self, "_target", target)
         self._check_target()
 
     def _check_data(self) -> None:
-        if not isinstance(self.data, SizedData):
-            raise TypeError(
-                f"data of type {type(self.data).__name__} has no length or no items; "
-                "give a map-style dataset (__len__ and __getitem__)"
-            )
+        for name in ("data", "validation"):
+            data = getattr(self, name)
+            if not isinstance(data, SizedData) and (name == "data" or data is not None):
+                raise TypeError(
+                    f"{name} of type {type(data).__name__} has no length or no items; "
+                    "give a map-style dataset (__len__ and __getitem__)"
+                )
         for name in ("model", "optimizer", "loss"):
             if not callable(getattr(self, name)):
                 raise TypeError(
                     f"{name} must be something to call (a class or a function), "
                     f"not {getattr(self, name)!r}"
                 )
+        if isinstance(self.model, nn.Module):
+            raise TypeError(
+                f"model is a {type(self.model).__name__} already; give what makes one (its class, "
+                "or lambda: ...), because every worker makes its own"
+            )
 
     def _check_limits(self) -> None:
+        for name in ("global_batch", "samples", "loaders", "seed"):
+            value = getattr(self, name)
+            if value is not None and not hasattr(value, "__index__"):
+                raise TypeError(f"{name} must be a whole number, an int, not {value!r}")
         if self.global_batch < 1:
             raise ValueError(f"global_batch must be at least 1, not {self.global_batch}")
         limits = {"epochs": self.epochs, "samples": self.samples, "seconds": self.seconds}

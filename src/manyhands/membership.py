@@ -40,6 +40,8 @@ class Membership:
 
     def joined(self, *newcomers: Member) -> Membership:
         """With them, one epoch later; one who is here already replaces its former self."""
+        if not newcomers:
+            return self
         members = {**self.members, **{member.name: member for member in newcomers}}
         return replace(self, epoch=self.epoch + 1, members=members)
 

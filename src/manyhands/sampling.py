@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from manyhands.parts import part
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -33,17 +35,6 @@ class Share:
     ends_epoch: bool
 
 
-def part(total: int, rank: int, workers: int) -> slice:
-    """The part of `total` samples that belongs to `rank`: sizes differ by one at most.
-
-    >>> [part(5, rank, 3) for rank in range(3)]
-    [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
-    """
-    size, extra = divmod(total, workers)
-    start = rank * size + min(rank, extra)
-    return slice(start, start + size + (rank < extra))
-
-
 @lru_cache(maxsize=2)
 def permutation(samples: int, seed: int, epoch: int) -> torch.Tensor:
     """The order of one epoch: every sample once."""
@@ -54,11 +45,12 @@ def permutation(samples: int, seed: int, epoch: int) -> torch.Tensor:
 def mix(seed: int, *words: int) -> int:
     """A seed for one purpose, from the run's seed and what tells the purpose apart.
 
-    Neighbouring seeds must not give related streams, hence splitmix64 and not a sum.
+    Neighbouring seeds must not give related streams, hence splitmix64 and not a sum; the seed is
+    mixed before the first word meets it, or (0, 1) and (1, 0) would be one.
     """
     mask = (1 << 64) - 1
-    state = seed & mask
-    for word in words:
+    state = 0
+    for word in (seed, *words):
         state = (state ^ (word & mask)) + 0x9E3779B97F4A7C15 & mask
         state = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9 & mask
         state = (state ^ (state >> 27)) * 0x94D049BB133111EB & mask

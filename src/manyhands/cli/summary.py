@@ -16,6 +16,6 @@ def summary(folder: Path) -> None:
     """Print the end-of-run summary of a run's folder."""
     try:
         typer.echo(Run(folder).summary())
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         typer.echo(f"manyhands: {error}", err=True)
         raise typer.Exit(2) from None

@@ -17,7 +17,7 @@ def timeline(folder: Path, output: Path | None) -> None:
     target = output or folder / "timeline.json"
     try:
         Run(folder).chrome(target)
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         typer.echo(f"manyhands: {error}", err=True)
         raise typer.Exit(2) from None
     typer.echo(f"{target}: open it at https://ui.perfetto.dev (the file stays on your machine)")

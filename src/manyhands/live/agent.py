@@ -22,16 +22,18 @@ from typing import TYPE_CHECKING
 import torch
 
 from manyhands.failure import RunFailed
-from manyhands.live.assignment import Assignment, Origin, Overrides
+from manyhands.live.assignment import Assignment, Leasing, Origin, Overrides
 from manyhands.live.display import Display
 from manyhands.live.loading import prepare
 from manyhands.live.pulse import append_to
 from manyhands.live.supervise import Exit, Process, end, first_failure
 from manyhands.live.worker import override
+from manyhands.protocols import StrategyProtocol
 from manyhands.trace import Recorder, live_header, trace_file
 from manyhands.transport.collectives import LOOPBACK, serve_store
 from manyhands.transport.control import Line
 from manyhands.wire import Goodbye, Status, Warn
+from manyhands.wire.leasing import Lost
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,7 +48,10 @@ _GRACE = 1.0
 _CAUSE_WITHIN = 3.0
 """Seconds in which the cause of a lost peer must show itself."""
 _COORDINATOR = "manyhands.live.coordinator"
+_SERVER = "manyhands.live.server"
 _WORKER = "manyhands.live.worker"
+_RESTARTS = 1000
+"""How often servers may be started again in one run."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +121,15 @@ class _Run:
         self._private = private
         self._recorder = recorder
         self._display = display
-        self._processes: list[Process] = []
+        self._coordinator: Process | None = None
+        self._servers: dict[str, Process] = {}
+        self._workers: dict[str, Process] = {}
+        self._restarts = 0
+
+    @property
+    def _processes(self) -> list[Process]:
+        first = [] if self._coordinator is None else [self._coordinator]
+        return [*first, *self._servers.values(), *self._workers.values()]
 
     def to_its_end(self) -> None:
         """Start, watch, end."""
@@ -124,11 +137,11 @@ class _Run:
         assignment = self._assign(port)
         try:
             with Line(assignment.coordinator, "agent-0") as line:
-                self._start(self._private / "assignment.json")
+                self._start()
                 try:
                     self._watch(line)
                 finally:
-                    end(self._processes[1:], _GRACE)
+                    end(self._workers.values(), _GRACE)
                     line.send(Goodbye(0, 0))
                     self._hear_out(line)
         finally:
@@ -139,10 +152,12 @@ class _Run:
 
     def _assign(self, port: int) -> Assignment:
         request = self._request
+        strategy = request.strategy
+        servers = strategy.servers if isinstance(strategy, StrategyProtocol) else 0
         assignment = Assignment(
             origin=request.origin,
             overrides=request.overrides,
-            strategy=str(request.strategy),
+            strategy=str(strategy),
             workers=request.workers,
             host=request.cluster.hosts[0].name,
             folder=str(request.folder.resolve()),
@@ -150,40 +165,76 @@ class _Run:
             private=str(self._private),
             store_address=LOOPBACK,
             store_port=port,
+            servers=tuple(f"ipc://{self._private}/server-{number}" for number in range(servers)),
+            leasing=_leasing(override(request.job, request.overrides)) if servers else None,
             agent=os.getpid(),
             devices=devices(request.workers),
         )
         assignment.write(self._private / "assignment.json")
         return assignment
 
-    def _start(self, assignment: Path) -> None:
-        logs = self._request.folder / "logs"
+    def _start(self) -> None:
+        self._coordinator = self._spawn("coordinator", _COORDINATOR)
+        if isinstance(self._request.strategy, StrategyProtocol):
+            for number in range(self._request.strategy.servers):
+                name = f"server-{number}"
+                self._servers[name] = self._spawn(name, _SERVER, str(number))
+        for rank in range(self._request.workers):
+            name = f"worker-{rank}"
+            self._workers[name] = self._spawn(name, _WORKER, str(rank))
+
+    def _spawn(self, name: str, module: str, *arguments: str, log: str = "") -> Process:
         threads = max(1, self._request.cluster.hosts[0].cores // self._request.workers)
         environment = {
             "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
             "PYTHONUNBUFFERED": "1",
         }
-        self._processes.append(
-            Process("coordinator", _COORDINATOR, [str(assignment)], logs, environment)
-        )
-        for rank in range(self._request.workers):
-            self._processes.append(
-                Process(f"worker-{rank}", _WORKER, [str(assignment), str(rank)], logs, environment)
-            )
+        assignment = str(self._private / "assignment.json")
+        logs = self._request.folder / "logs"
+        return Process(name, module, [assignment, *arguments], logs, environment, log=log)
 
     def _watch(self, line: Line) -> None:
         """Follow the run until all workers have finished or something failed."""
-        coordinator, *workers = self._processes
         while True:
             self._follow(line, _POLL)
-            exits = [process.poll() for process in self._processes]
-            if any(exit_ is not None and exit_.failed for exit_ in exits):
-                raise self._failure(line)
-            if all(worker.poll() is not None for worker in workers):
+            for process in self._processes:
+                exit_ = process.poll()
+                if exit_ is not None and exit_.failed and not self._survives(exit_, line):
+                    raise self._failure(line)
+            if all(worker.poll() is not None for worker in self._workers.values()):
                 return
-            gone = coordinator.poll()
+            gone = self._coordinator.poll() if self._coordinator else None
             if gone is not None:
                 raise RunFailed(f"{gone} before the workers had finished")
+
+    def _survives(self, exit_: Exit, line: Line) -> bool:
+        """Whether the run goes on without a process that was killed, or with its successor.
+
+        An exception in somebody's code would come again, so it ends the run. Under a lockstep
+        strategy nobody can go on alone.
+        """
+        killed = exit_.code < 0 and exit_.report is None
+        if not killed or not isinstance(self._request.strategy, StrategyProtocol):
+            return False
+        if exit_.name in self._servers and self._restarts < _RESTARTS:
+            self._restart(exit_)
+            return True
+        if exit_.name in self._workers and len(self._workers) > 1:
+            self._display.say(f"{exit_}; the others carry on")
+            self._recorder.event("lost", {"member": exit_.name, "words": str(exit_)})
+            line.send(Lost(exit_.name, str(exit_)))
+            self._workers.pop(exit_.name).close()
+            return True
+        return False
+
+    def _restart(self, exit_: Exit) -> None:
+        self._restarts += 1
+        self._display.say(f"{exit_}; it is started again")
+        self._recorder.event("restart", {"member": exit_.name, "words": str(exit_)})
+        self._servers[exit_.name].close()
+        number = exit_.name.removeprefix("server-")
+        log = f"{exit_.name}.{self._restarts}"
+        self._servers[exit_.name] = self._spawn(exit_.name, _SERVER, number, log=log)
 
     def _follow(self, line: Line, timeout: float) -> None:
         for message in line.receive(timeout):
@@ -211,10 +262,20 @@ class _Run:
     def _hear_out(self, line: Line) -> None:
         """Let the coordinator take in the last words of all, and its last status."""
         deadline = time.monotonic() + 5.0
-        while self._processes and self._processes[0].poll() is None:
+        while self._coordinator is not None and self._coordinator.poll() is None:
             self._follow(line, _POLL)
             if time.monotonic() > deadline:
                 return
+
+
+def _leasing(job: Job) -> Leasing:
+    return Leasing(
+        samples=len(job.data),
+        global_batch=job.global_batch,
+        budget=job.budget,
+        seconds=job.seconds,
+        evaluates=job.validation is not None,
+    )
 
 
 def _words(cause: Exit, folder: Path) -> str:

@@ -32,6 +32,16 @@ class Overrides(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     seed: int | None = None
 
 
+class Leasing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The job's numbers, for a coordinator that never loads the job itself."""
+
+    samples: int
+    global_batch: int
+    budget: int | None
+    seconds: float | None
+    evaluates: bool
+
+
 class Assignment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A run as its processes see it."""
 
@@ -47,6 +57,10 @@ class Assignment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The folder that nobody else may read: this file and the ipc sockets."""
     store_address: str
     store_port: int
+    servers: tuple[str, ...]
+    """Addresses of the parameter servers; empty for strategies that have none."""
+    leasing: Leasing | None
+    """For workers that run free: what the coordinator must know to lease samples."""
     agent: int
     """The agent's process id: when it is no longer the parent, the run is over."""
     devices: tuple[str, ...]

@@ -19,12 +19,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from manyhands.live.assignment import Assignment
+from manyhands.live.desk import LeaseDesk
 from manyhands.live.lifeline import die_with
 from manyhands.live.pulse import append_to
 from manyhands.membership import Member, Membership, Sign, suspects
 from manyhands.trace import Recorder, live_header, trace_file
 from manyhands.transport.control import Hub
 from manyhands.wire import Beat, Control, Goodbye, Hello, Pong, Roll, Status, TraceChunk, Warn
+from manyhands.wire.leasing import Dismiss, Fence, Lost
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,6 +51,7 @@ class Coordinator:
         folder: the run's, for the members' traces.
         recorder: the coordinator's own trace.
         clock: seconds.
+        desk: leases samples to workers that run free.
     """
 
     def __init__(
@@ -58,8 +61,11 @@ class Coordinator:
         folder: Path,
         recorder: Recorder,
         clock: Callable[[], float],
+        desk: LeaseDesk | None,
     ) -> None:
         self._hub = hub
+        self._desk = desk
+        self._servers: dict[str, Member] = {}
         self._expected = expected
         self._traces = folder / "trace"
         self._recorder = recorder
@@ -85,7 +91,7 @@ class Coordinator:
     def _is_over(self) -> bool:
         if self._agent_left is None:
             return False
-        return not self._signs or self._clock() - self._agent_left > _LAST_WORDS
+        return not (self._signs or self._servers) or self._clock() - self._agent_left > _LAST_WORDS
 
     def _hear(self, name: str, message: Control) -> None:
         match message:
@@ -98,13 +104,20 @@ class Coordinator:
                 self._store(name, message.lines)
             case Goodbye():
                 self._farewell(name, message)
+            case Lost(name=gone, words=words):
+                self._mourn(gone, words)
+            case _ if self._desk is not None and name.endswith(".leases"):
+                self._desk.hear(name.removesuffix(".leases"), message)
             case _:
                 self._recorder.event("unexpected", {"from": name, "what": type(message).__name__})
 
     def _welcome(self, name: str, hello: Hello) -> None:
-        if hello.role != "worker" or name != f"worker-{hello.rank}":
-            return
         member = Member(hello.role, hello.rank, hello.host, hello.pid)
+        if name != member.name:
+            return
+        if hello.role == "server":
+            self._servers[name] = member
+            return
         self._waiting[name] = member
         now = self._clock()
         self._signs[name] = Sign(member, now, now, 0, "start", "its start")
@@ -113,6 +126,8 @@ class Coordinator:
 
     def _complete(self) -> None:
         self.membership = self.membership.joined(*self._waiting.values())
+        if self._desk is not None:
+            self._desk.open(self._waiting)
         workers = sorted(self._waiting.values())
         self._recorder.event(
             "epoch-of-members",
@@ -160,21 +175,39 @@ class Coordinator:
             self._agent_left = self._clock()
             self._tell_agent()
             return
+        if name in self._servers:
+            del self._servers[name]
+            return
         self._samples[name] = goodbye.samples
         sign = self._signs.pop(name, None)
         if sign is not None:
             self.membership = self.membership.left(name)
             detail = {"member": str(sign.member), "epoch": str(self.membership.epoch)}
             self._recorder.event("left", detail)
+        if not self._signs:
+            for server in self._servers:
+                self._hub.send(server, Dismiss())
+
+    def _mourn(self, name: str, words: str) -> None:
+        """A worker's process is gone: its samples are given again, its late calls refused."""
+        self._signs.pop(name, None)
+        self.membership = self.membership.left(name)
+        self._recorder.event("lost", {"member": name, "words": words})
+        for server in self._servers:
+            self._hub.send(server, Fence(name))
+        if self._desk is not None:
+            self._desk.lose(name)
 
     def _look_around(self) -> None:
         now = self._clock()
+        if self._desk is not None:
+            self._desk.look_at_clock()
         if now - self._told < _TELL_EVERY:
             return
         self._told = now
         self._accuse(now)
         self._tell_agent()
-        self._recorder.flush()
+        self._recorder.drain()
 
     def _accuse(self, now: float) -> None:
         """Name those who hold up the run, once; and say so when they are back."""
@@ -199,15 +232,17 @@ class Coordinator:
                 epoch=self.membership.epoch,
                 joined=len(self._waiting),
                 expected=self._expected,
-                samples=sum(self._samples.values()),
+                samples=self._desk.committed if self._desk else sum(self._samples.values()),
                 loss=sum(losses) / len(losses) if losses else None,
                 started=self.membership.epoch > 0,
+                phase=self._signs["worker-0"].phase if "worker-0" in self._signs else "",
             ),
         )
 
     def pids(self) -> list[int]:
-        """The process ids of the workers that have not left."""
-        return [sign.member.pid for sign in self._signs.values()]
+        """The process ids of the workers and servers that have not left."""
+        members = [sign.member for sign in self._signs.values()]
+        return [member.pid for member in (*members, *self._servers.values())]
 
 
 class _AgentGone(Exception):  # noqa: N818 - an event, raised from a signal handler
@@ -224,13 +259,28 @@ def main(path: str) -> None:
     head = live_header("coordinator", 0, clock=time.monotonic, wall=time.time)
     recorder = Recorder(head, append_to(trace_file(folder, head)), time.monotonic)
     with Hub(assignment.coordinator) as hub:
-        coordinator = Coordinator(hub, assignment.workers, folder, recorder, time.monotonic)
+        desk = None
+        if assignment.leasing is not None:
+            desk = LeaseDesk(assignment.leasing, assignment.workers, hub, recorder, time.monotonic)
+        coordinator = Coordinator(hub, assignment.workers, folder, recorder, time.monotonic, desk)
         try:
             coordinator.serve()
         except _AgentGone:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
-            if os.getppid() != assignment.agent:
+            if _is_orphaned(assignment.agent):
                 _bury(assignment, coordinator, recorder, say)
+
+
+def _is_orphaned(agent: int) -> bool:
+    """Whether the agent is dead, or only asks politely.
+
+    The kernel signals the death of the thread that started us. Until the agent's other threads
+    are dead too, moments later, it still counts as our parent.
+    """
+    deadline = time.monotonic() + 0.5
+    while os.getppid() == agent and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return os.getppid() != agent
 
 
 def _raise_gone(_signal: int, _frame: FrameType | None) -> None:

@@ -44,7 +44,8 @@ class Display:
 
     def show(self, status: Status) -> None:
         """The run stands so."""
-        text = self._joining(status) if not status.started else self._training(status)
+        training = status.started and status.samples
+        text = self._training(status) if training else self._starting(status)
         if self._terminal:
             self._stream.write("\r" + text.ljust(self._width))
             self._width = len(text)
@@ -66,19 +67,23 @@ class Display:
             self._stream.flush()
         self._width = 0
 
-    def _joining(self, status: Status) -> str:
+    def _starting(self, status: Status) -> str:
+        if status.started:
+            return f"starting: all {status.expected} workers joined"
         return f"starting: {status.joined} of {status.expected} workers joined"
 
     def _training(self, status: Status) -> str:
         now = self._clock()
-        if status.samples:
-            self._begun = now if self._begun is None else self._begun
-            self._window.append((now, status.samples))
+        self._begun = now if self._begun is None else self._begun
+        parts = [self._count(status.samples)]
+        if status.phase == "evaluate":
+            self._window.clear()
+            return " · ".join([*parts, "evaluating"])
+        self._window.append((now, status.samples))
         while len(self._window) > 2 and now - self._window[0][0] > _RATE_OVER:
             self._window.popleft()
-        then, before = self._window[0] if self._window else (now, 0)
+        then, before = self._window[0]
         rate = (status.samples - before) / (now - then) if now > then else 0.0
-        parts = [self._count(status.samples)]
         if rate > 0:
             parts.append(f"{rate:,.0f} samples/s")
         if status.loss is not None:

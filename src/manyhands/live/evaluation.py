@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from manyhands.live.loading import as_pair, batches, move
-from manyhands.sampling import part
+from manyhands.parts import part
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,7 +64,7 @@ def evaluate(job: Job, model: nn.Module, device: torch.device, rank: int, worker
     for indices, batch in zip(wanted, batches(job, data, wanted), strict=True):
         inputs, targets = as_pair(move(batch, device))
         outputs = model(inputs)
-        loss = job.loss(outputs, targets).double() * len(indices)
+        loss = job.loss(outputs, targets).double().reshape(()) * len(indices)
         statistics = [metric.statistics(outputs, targets) for metric in job.measures]
         sizes = tuple(item.numel() for item in statistics)
         head = torch.stack([torch.tensor(float(len(indices)), device=device).double(), loss])

@@ -25,10 +25,11 @@ class TakesBatches(Protocol):
 def batches(job: Job, data: SizedData, wanted: Iterable[torch.Tensor]) -> Iterator[Any]:
     """The batches with the wanted samples, in order.
 
-    Data with `take(indices)` and tensors are indexed as a whole; any other dataset is read
-    through a DataLoader, by `job.loaders` processes if there are any.
+    Data with `take(indices)` and tensors are indexed as a whole; any other dataset, and any that
+    the job collates itself, is read through a DataLoader, by `job.loaders` processes if there
+    are any.
     """
-    if isinstance(data, TakesBatches):
+    if isinstance(data, TakesBatches) and job.collate is None:
         return (data.take(indices) for indices in wanted)
     if isinstance(data, TensorDataset) and job.collate is None:
         return (tuple(tensor[indices] for tensor in data.tensors) for indices in wanted)

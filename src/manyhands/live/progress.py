@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
-_STANDARD = sysconfig.get_path("stdlib")
-_INSTALLED = sysconfig.get_path("purelib")
 _OURS = str(Path(__file__).parent.parent)
+# Where "lib" and "lib64" are two folders, torch is in the second.
+_OTHERS = (*(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")), "<frozen")
 
 
 class Progress:
@@ -27,12 +27,16 @@ class Progress:
         self.step = 0
         self.samples = 0
         self.phase = "start"
+        self.accounts = False
+        """Whether this worker answers for its samples: where none can be leased to two."""
         self.losses: list[tuple[torch.Tensor, int]] = []
         self._main = threading.main_thread().ident
 
     def drain_losses(self) -> tuple[float, int] | None:
         """The mean loss since the last call and the samples behind it, if there were any."""
-        losses, self.losses = self.losses, []
+        # The list stays the same one: the other thread may be about to append to it.
+        losses = [*self.losses]
+        del self.losses[: len(losses)]
         samples = sum(count for _, count in losses)
         if not samples:
             return None
@@ -45,11 +49,11 @@ class Progress:
         while frame is not None and user is None:
             path = frame.f_code.co_filename
             place = f"{_short(path)}:{frame.f_lineno} in {frame.f_code.co_name}"
-            if inner is None and not path.startswith((_STANDARD, _INSTALLED, "<frozen")):
+            if inner is None and not path.startswith(_OTHERS):
                 inner = place
             if inner is None and path.startswith(_OURS):
                 inner = place
-            if not path.startswith((_STANDARD, _INSTALLED, _OURS, "<frozen")):
+            if not path.startswith((*_OTHERS, _OURS)):
                 user = place
             frame = frame.f_back
         if user is None or user == inner:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from typing import TYPE_CHECKING
 
 from manyhands.trace import estimate_offset
 from manyhands.wire import Beat, Goodbye, Hello, Pong, Roll, TraceChunk
+from manyhands.wire.leasing import Dismiss, Fence
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,8 +51,8 @@ class Pulse(threading.Thread):
         if drained is not None:
             loss, samples = drained
             self._recorder.point("loss", loss, samples=self._progress.samples, weight=samples)
-        # Lockstep: a sample is trained on when it is dealt, so none is repeated and none lost.
-        self._recorder.samples(self._progress.samples)
+        if self._progress.accounts:
+            self._recorder.samples(self._progress.samples)
         self._recorder.drain()
         return drained[0] if drained else None
 
@@ -88,6 +90,9 @@ class LinkPulse(Pulse):
         self._chunks = chunks
         self._exchanges: list[tuple[float, float, float]] = []
         self._roll: Roll | None = None
+        self._fenced: deque[str] = deque()
+        self.dismissed = False
+        """Whether the coordinator has said that the run is over."""
         self._changed = threading.Condition()
 
     def roll(self, timeout: float) -> Roll:
@@ -97,6 +102,10 @@ class LinkPulse(Pulse):
                 raise TimeoutError(f"the run was not complete after {timeout:.0f} s")
             assert self._roll is not None  # noqa: S101 - said by the condition just waited for
             return self._roll
+
+    def take_fenced(self) -> list[str]:
+        """Members, since the last call, of whom nothing is to be carried out any more."""
+        return [self._fenced.popleft() for _ in range(len(self._fenced))]
 
     def run(self) -> None:
         """Report for duty, then beat; the connection belongs to this thread."""
@@ -138,6 +147,10 @@ class LinkPulse(Pulse):
             if isinstance(message, Pong):
                 self._exchanges.append((message.sent, message.there, self._clock()))
                 del self._exchanges[:-_EXCHANGES]
+            elif isinstance(message, Fence):
+                self._fenced.append(message.name)
+            elif isinstance(message, Dismiss):
+                self.dismissed = True
             elif isinstance(message, Roll):
                 with self._changed:
                     self._roll = message

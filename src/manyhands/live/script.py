@@ -84,7 +84,13 @@ def load(origin: Origin) -> tuple[Job, Callable[..., Any] | None]:
             f"{origin.script} gave no job named '{origin.job}' when a worker executed it; "
             "is it made only below the main guard?"
         )
-    return job, getattr(module, origin.loop) if origin.loop else None
+    loop = getattr(module, origin.loop, None) if origin.loop else None
+    if origin.loop and not callable(loop):
+        raise TypeError(
+            f"{origin.script} gave no loop named '{origin.loop}' when a worker executed it; "
+            "is it made only below the main guard?"
+        )
+    return job, loop
 
 
 def execute(path: Path, name: str, package: str = "") -> ModuleType:

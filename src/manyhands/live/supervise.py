@@ -67,7 +67,7 @@ class Exit:
         if self.code == -signal.SIGKILL:
             return f"{who} was killed (SIGKILL), probably out of memory or by hand"
         if self.code < 0:
-            return f"{who} was ended by {signal.Signals(-self.code).name}"
+            return f"{who} was ended by {_signal_name(-self.code)}"
         return f"{who} left with exit code {self.code} and no traceback"
 
 
@@ -75,16 +75,24 @@ def first_failure(exits: Iterable[Exit]) -> Exit | None:
     """The failure that the others follow from.
 
     A killed process leaves no report and its peers fail because of it, so it comes first; then
-    the earliest report that is not itself a consequence; then the earliest at all.
+    the earliest report that is not itself a consequence; then the earliest at all. Among equals
+    the name decides, so that the same exits give the same words in any order.
     """
     failed = [exit_ for exit_ in exits if exit_.failed]
     return min(failed, key=_priority, default=None)
 
 
-def _priority(exit_: Exit) -> tuple[int, float]:
+def _priority(exit_: Exit) -> tuple[int, float, str]:
     if exit_.report is None:
-        return (0, 0.0)
-    return (2 if exit_.report.consequence else 1, exit_.report.at)
+        return (0, 0.0, exit_.name)
+    return (2 if exit_.report.consequence else 1, exit_.report.at, exit_.name)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # the real-time signals between the first and the last have no name
+        return f"signal {number}"
 
 
 class _Files(LogsSpecs):
@@ -117,6 +125,7 @@ class Process:
         arguments: its command line.
         logs: the folder of its log files.
         environment: what is set besides the agent's own environment.
+        log: the name of its files, where it differs from its own.
     """
 
     def __init__(
@@ -126,10 +135,12 @@ class Process:
         arguments: Iterable[str],
         logs: Path,
         environment: Mapping[str, str],
+        log: str = "",
     ) -> None:
         self.name = name
         self.host = socket.gethostname()
-        self._error = logs / f"{name}.error.json"
+        log = log or name
+        self._error = logs / f"{log}.error.json"
         self._exit: Exit | None = None
         with _handlers_kept():
             context: Any = start_processes(
@@ -137,7 +148,7 @@ class Process:
                 entrypoint=sys.executable,
                 args={0: ("-m", module, *arguments)},
                 envs={0: {**environment, "TORCHELASTIC_ERROR_FILE": str(self._error)}},
-                logs_specs=_Files(logs, name),
+                logs_specs=_Files(logs, log),
             )
         self._context = context
         self.pid: int = context.pids()[0]

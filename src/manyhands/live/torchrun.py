@@ -40,6 +40,11 @@ def workers() -> int:
     return int(os.environ["WORLD_SIZE"])
 
 
+def rank() -> int:
+    """Which of them this one is."""
+    return int(os.environ["RANK"])
+
+
 def join(
     job: Job,
     strategy: Strategy,
@@ -51,16 +56,16 @@ def join(
     """Train as one of torchrun's processes; the run's folder, as the first of them chose it."""
     global _calls  # noqa: PLW0603 - several runs in one script must not meet in the store
     _calls += 1
-    store, rank, size = next(iter(rendezvous("env://")))
+    store, number, size = next(iter(rendezvous("env://")))
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     meeting = PrefixStore(f"manyhands/{attempt}/{_calls}", store)
-    folder = _agree_on_folder(meeting, rank, folder)
+    folder = _agree_on_folder(meeting, number, folder)
     prepare(job)
 
-    head = live_header("worker", rank, clock=time.monotonic, wall=time.time)
+    head = live_header("worker", number, clock=time.monotonic, wall=time.time)
     recorder = Recorder(head, append_to(trace_file(folder, head)), time.monotonic)
     progress = Progress()
-    if rank == 0:
+    if number == 0:
         for setting in settings:
             recorder.setting(setting.name, setting.value, setting.source)
     pulse = FilePulse(recorder, progress, time.monotonic)
@@ -69,7 +74,7 @@ def join(
     try:
         local = int(os.environ.get("LOCAL_RANK", "0"))
         device = torch.device(devices(local + 1)[local])
-        group = Group(meeting, rank, size, epoch=1, device=device, address=_own_address())
+        group = Group(meeting, number, size, epoch=1, device=device, address=_own_address())
         _compare_clocks(group, meeting, head.boot, recorder)
         run_loop(
             override(job, overrides),
@@ -83,7 +88,7 @@ def join(
         )
         status, words = "finished", ""
     finally:
-        if rank == 0:
+        if number == 0:
             recorder.event("end", {"status": status, "words": words})
         pulse.stop()
     # The first worker reads all traces, so none may return before all are written.

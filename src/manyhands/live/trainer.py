@@ -11,6 +11,7 @@ import torch
 
 from manyhands.live.evaluation import average_buffers, evaluate
 from manyhands.live.loading import as_pair, batches, move
+from manyhands.parameters.weight import weighted_step
 from manyhands.sampling import mix, shares
 
 if TYPE_CHECKING:
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 
     from manyhands.job import Job
     from manyhands.live.progress import Progress
+    from manyhands.placements import Placement
     from manyhands.sampling import Share
-    from manyhands.strategies import Strategy
     from manyhands.trace import Recorder
     from manyhands.transport.collectives import Group
 
@@ -63,7 +64,7 @@ class Trainer:
     def __init__(
         self,
         job: Job,
-        strategy: Strategy,
+        strategy: Placement,
         group: Group,
         device: torch.device,
         recorder: Recorder,
@@ -80,6 +81,8 @@ class Trainer:
         self._recorder = recorder
         self._progress = progress
         self._clock = clock
+        # Lockstep: a sample is trained on when it is dealt, so none is repeated and none lost.
+        progress.accounts = True
         torch.manual_seed(job.seed)
         self.model = job.model().to(device)
         self.optimizer = job.optimizer(self.model)
@@ -100,6 +103,11 @@ class Trainer:
 
     def batches(self) -> Iterator[Batch]:
         """This worker's batches until the run ends; evaluates after every epoch."""
+        if self._due is not None:
+            raise RuntimeError(
+                "trainer.batches() gives the batches of the whole run, all epochs of it, and was "
+                "asked for already: one loop over it is enough"
+            )
         budget = self.job.budget or sys.maxsize
         arguments = (len(self.job.data), self.job.global_batch, self.job.seed)
         deal = (*arguments, self.rank, self.workers, budget)
@@ -186,8 +194,10 @@ class Trainer:
         return loss.detach()
 
     def _check_unused(self) -> None:
+        if self.workers == 1 or getattr(self._module, "find_unused_parameters", False):
+            return
         unused = [name for name, tensor in self._trained.items() if tensor.grad is None]
-        if unused and self.workers > 1:
+        if unused:
             raise RuntimeError(
                 f"the loss does not depend on {len(unused)} parameters: {', '.join(unused[:8])}"
                 f"{', …' if len(unused) > 8 else ''}; freeze them with requires_grad_(False), or "
@@ -207,7 +217,8 @@ class Trainer:
             self._progress.losses.append((loss, share.samples))
 
     def _end_epoch(self, epoch: int, dealt: int, seconds: float) -> None:
-        if self.rank == 0:
+        # The budget may cut the last pass short, which then is no epoch.
+        if self.rank == 0 and dealt % len(self.job.data) == 0:
             detail = {"number": str(epoch), "samples": str(dealt), "seconds": f"{seconds:.6f}"}
             self._recorder.event("epoch", detail)
         self._record_traffic()
@@ -256,25 +267,6 @@ class Trainer:
         before, self._progress.phase = self._progress.phase, "exchange"
         yield
         self._progress.phase = before
-
-
-def weighted_step(optimizer: torch.optim.Optimizer, weight: float) -> None:
-    """An optimizer step that acts with `weight`, by its learning rate.
-
-    An update made from b samples weighs b / global_batch. Scaling the gradient instead would do
-    nothing under Adam, which divides by the gradient's own size.
-    """
-    if weight == 1:
-        optimizer.step()
-        return
-    rates = [group["lr"] for group in optimizer.param_groups]
-    for group in optimizer.param_groups:
-        group["lr"] = group["lr"] * weight
-    try:
-        optimizer.step()
-    finally:
-        for group, rate in zip(optimizer.param_groups, rates, strict=True):
-            group["lr"] = rate
 
 
 class _LastGradient:

@@ -49,7 +49,7 @@ def main(path: str, rank: int) -> None:
     try:
         _work(assignment, rank, recorder, progress, pulse)
     except BaseException as error:  # noqa: BLE001 - whatever it is, the agent must hear of it
-        _fail(error, pulse)
+        fail(error, pulse)
     pulse.stop()
 
 
@@ -63,12 +63,18 @@ def _work(
     from manyhands.transport.collectives import Group, connect_store  # noqa: PLC0415
 
     job, loop = load(assignment.origin)
+    job = override(job, assignment.overrides)
     roll = pulse.roll(JOIN_TIMEOUT)
+    if assignment.servers:
+        if loop is not None:
+            raise ValueError(f"{assignment.strategy} has a loop of its own: leave out loop=")
+        _work_free(assignment, rank, job, roll.epoch, recorder, progress)
+        return
     store = connect_store(assignment.store_address, assignment.store_port)
     device = torch.device(assignment.devices[rank])
     group = Group(store, rank, assignment.workers, epoch=roll.epoch, device=device)
     run_loop(
-        override(job, assignment.overrides),
+        job,
         assignment.strategy,
         group,
         device,
@@ -78,6 +84,54 @@ def _work(
         Path(assignment.folder),
     )
     group.close()
+
+
+def _work_free(
+    assignment: Assignment,
+    rank: int,
+    job: Job,
+    epoch: int,
+    recorder: Recorder,
+    progress: Progress,
+) -> None:
+    """Work under a protocol, with servers."""
+    import torch  # noqa: PLC0415 - torch is imported late
+
+    from manyhands.checkpoint import save_model  # noqa: PLC0415
+    from manyhands.live.free import run_free  # noqa: PLC0415
+    from manyhands.parameters import Copy  # noqa: PLC0415
+    from manyhands.protocols import StrategyProtocol  # noqa: PLC0415
+    from manyhands.strategies import strategy  # noqa: PLC0415
+    from manyhands.transport.caller import Caller  # noqa: PLC0415
+
+    protocol = strategy(assignment.strategy)
+    if not isinstance(protocol, StrategyProtocol):
+        raise TypeError(f"{protocol} is no protocol")
+    begun = time.monotonic()
+    device = torch.device(assignment.devices[rank])
+    copy = Copy(job, protocol.servers, device)
+    addresses = {f"server-{number}": at for number, at in enumerate(assignment.servers)}
+    # A worker's successor must not be taken for itself: its calls are numbered from one again.
+    caller = Caller(
+        f"worker-{rank}.{os.getpid()}",
+        addresses,
+        eager=eager_limit(assignment.workers),
+        clock=time.monotonic,
+    )
+    caller.epoch = epoch
+    recorder.span("start", begun, time.monotonic() - begun, 0)
+    with Line(assignment.coordinator, f"worker-{rank}.leases") as line:
+        replica = run_free(job, protocol, rank, copy, caller, line, device, recorder, progress)
+    progress.phase = "finish"
+    if replica.stores:
+        path = Path(assignment.folder) / MODEL
+        recorder.event("parameters", {"sha256": save_model(copy.model, path)})
+    caller.close()
+
+
+def eager_limit(workers: int) -> int:
+    """Bytes up to which payloads travel without asking: 64 MiB for all workers together."""
+    return min(1 << 20, (64 << 20) // max(1, workers))
 
 
 def run_loop(
@@ -93,12 +147,16 @@ def run_loop(
     """Train as one member of `group`; the first worker stores the model."""
     from manyhands.checkpoint import save_model  # noqa: PLC0415 - torch is imported late
     from manyhands.live.trainer import Trainer  # noqa: PLC0415
+    from manyhands.placements import Placement  # noqa: PLC0415
     from manyhands.strategies import strategy as read_strategy  # noqa: PLC0415
 
+    placement = read_strategy(strategy)
+    if not isinstance(placement, Placement):
+        raise TypeError(
+            f"{placement} has servers, which torchrun does not start; use manyhands train"
+        )
     begun = time.monotonic()
-    trainer = Trainer(
-        job, read_strategy(strategy), group, device, recorder, progress, time.monotonic
-    )
+    trainer = Trainer(job, placement, group, device, recorder, progress, time.monotonic)
     recorder.span("start", begun, time.monotonic() - begun, 0)
     recorder.event("training")
     (loop or train_all)(trainer)
@@ -137,7 +195,7 @@ def override(job: Job, overrides: Overrides) -> Job:
     return replace(job, **given)
 
 
-def _fail(error: BaseException, pulse: LinkPulse) -> None:
+def fail(error: BaseException, pulse: LinkPulse) -> None:
     """Leave a report, let the trace out and go, without waiting for threads that hang."""
     from manyhands.failure import PeerLost  # noqa: PLC0415
     from manyhands.live.supervise import leave_report  # noqa: PLC0415

@@ -50,6 +50,17 @@ def parameters_digest(trace: Trace) -> str | None:
     return max(found)[1] if found else None
 
 
+def mishaps(trace: Trace) -> tuple[str, ...]:
+    """Who was lost on the way, or started again, in words; each once, in order."""
+    found: dict[str, str] = {}
+    for process in trace.processes:
+        for event in process.events:
+            if event.what in {"lost", "restart"} and "words" in event.detail:
+                again = ", started again" if event.what == "restart" else ""
+                found.setdefault(event.detail["words"], again)
+    return tuple(words + again for words, again in found.items())
+
+
 def _judges(trace: Trace) -> list[ProcessTrace]:
     """The processes whose word on the end counts, the latest life of the most competent first."""
     roles = [process.header.role for process in trace.processes]

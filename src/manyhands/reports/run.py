@@ -3,6 +3,7 @@
 import math
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from manyhands.reports.chrome import chrome
 from manyhands.reports.figures import accounting, throughput, validation
@@ -10,16 +11,27 @@ from manyhands.reports.outcome import ending, parameters_digest
 from manyhands.reports.summary import summary
 from manyhands.trace import Trace, read
 
+if TYPE_CHECKING:
+    import torch
+
 
 class Run:
     """A run that was made, read from its folder.
 
     The trace is read when it is first needed and then kept: to follow a run that is still going
     on, open it again.
+
+    Args:
+        folder: the run's.
+        worker: the worker that holds this, where several do (under torchrun). Only the first of
+            them gives a full summary, so that a script prints one and not one per process.
     """
 
-    def __init__(self, folder: Path | str) -> None:
+    def __init__(self, folder: Path | str, *, worker: int = 0) -> None:
         self.folder = Path(folder)
+        self.was_summarised = False
+        """Whether anybody has asked for the summary."""
+        self._worker = worker
         if not (self.folder / "trace").is_dir():
             raise FileNotFoundError(
                 f"{self.folder} is no run: it has no folder 'trace'. Give the folder that a run's "
@@ -62,7 +74,16 @@ class Run:
 
     def summary(self) -> str:
         """The run in some fifteen lines."""
+        self.was_summarised = True
+        if self._worker:
+            return f"worker {self._worker}: worker 0 prints the summary"
         return summary(self.trace)
+
+    def state_dict(self) -> dict[str, "torch.Tensor"]:
+        """The trained parameters and buffers, for `model.load_state_dict`."""
+        from manyhands.checkpoint import load_state  # noqa: PLC0415 - reports read without torch
+
+        return load_state(self.folder / "model.safetensors")
 
     def chrome(self, path: Path | str) -> Path:
         """Write the trace as a Chrome trace, for https://ui.perfetto.dev; returns the path."""

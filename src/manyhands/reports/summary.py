@@ -15,8 +15,8 @@ from manyhands.reports.figures import (
     traffic,
     validation,
 )
-from manyhands.reports.outcome import ending, parameters_digest, settings
-from manyhands.trace import Setting, Trace
+from manyhands.reports.outcome import ending, mishaps, parameters_digest, settings
+from manyhands.trace import Setting, Trace, digest
 
 _WIDTH = 80
 _LABEL = 15
@@ -37,8 +37,11 @@ def summary(trace: Trace) -> str:
         ("sent", _sent(trace)),
         ("staleness", _staleness(trace)),
         ("samples", _samples(trace)),
+        ("mishaps", _mishaps(trace)),
         ("settings", _settings(settings(trace))),
         ("parameters", parameters_digest(trace) or ""),
+        # Only virtual runs can be repeated to the bit.
+        ("digest", digest(trace) if trace.kind == "virtual" else ""),
         ("trace", _skipped(trace.skipped)),
         ("folder", str(trace.folder) if trace.folder else ""),
     ]
@@ -70,6 +73,12 @@ def _row(label: str, words: str) -> list[str]:
         placeholder=" …",
     )
     return [line.replace(_TIED, " ") for line in wrapped]
+
+
+def _mishaps(trace: Trace) -> str:
+    found = mishaps(trace)
+    more = f", and {len(found) - 1} more" if len(found) > 1 else ""
+    return found[0] + more if found else ""
 
 
 def _headline(trace: Trace) -> str:

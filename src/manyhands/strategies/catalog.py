@@ -3,11 +3,19 @@
 from typing import TypeAlias
 
 from manyhands.notation import Catalog
-from manyhands.placements import ALL, Placement
+from manyhands.placements import ALL as PLACEMENTS
+from manyhands.placements import Placement
+from manyhands.protocols import ALL as PROTOCOLS
+from manyhands.protocols import StrategyProtocol
 
-Strategy: TypeAlias = Placement
+Strategy: TypeAlias = Placement | StrategyProtocol
 
-CATALOG: Catalog[Strategy] = Catalog(kind="strategy", classes=ALL)
+CATALOG: Catalog[Strategy] = Catalog(
+    kind="strategy",
+    classes=(*PLACEMENTS, *PROTOCOLS),
+    # A server applies one update at a time, whole: "asynchronous with a lock" is what it is.
+    aliases={"locked": "asynchronous"},
+)
 
 
 def strategy(source: str | Strategy) -> Strategy:

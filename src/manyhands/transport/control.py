@@ -61,7 +61,8 @@ class Hub(_Socket):
         messages: list[tuple[str, Control]] = []
         if not self._socket.poll(int(timeout * 1000)):
             return messages
-        while len(messages) < _QUEUE:
+        # Frames are counted, not messages: one who floods us with garbage must not keep us here.
+        for _ in range(_QUEUE):
             try:
                 frames = self._socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:

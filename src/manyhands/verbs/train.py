@@ -82,7 +82,7 @@ def train(
                 settings=plan.settings,
             )
         )
-    run = Run(folder)
+    run = Run(folder, worker=torchrun.rank() if torchrun.is_torchrun() else 0)
     command.runs.append(run)
     return run
 

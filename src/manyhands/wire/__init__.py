@@ -10,10 +10,10 @@ from manyhands.wire.control import (
     Status,
     TraceChunk,
     Warn,
-    WireError,
     decode,
     encode,
 )
+from manyhands.wire.message import WireError
 
 __all__ = [
     "Beat",

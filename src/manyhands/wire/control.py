@@ -8,16 +8,11 @@ from __future__ import annotations
 
 import msgspec
 
+from manyhands.wire.leasing import Leasing
+from manyhands.wire.message import Message, WireError
+
 LIMIT = 1024 * 1024
 """Bytes in the longest control message."""
-
-
-class WireError(ValueError):
-    """A frame that is no message of ours."""
-
-
-class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
-    """The base of every control message; the class name is its tag."""
 
 
 class Hello(Message, frozen=True):
@@ -79,6 +74,8 @@ class Status(Message, frozen=True):
     samples: int
     loss: float | None
     started: bool
+    phase: str = ""
+    """What the first worker is doing."""
 
 
 class Warn(Message, frozen=True):
@@ -87,7 +84,7 @@ class Warn(Message, frozen=True):
     words: str
 
 
-Control = Hello | Roll | Beat | Pong | TraceChunk | Goodbye | Status | Warn
+Control = Hello | Roll | Beat | Pong | TraceChunk | Goodbye | Status | Warn | Leasing
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Control] = msgspec.msgpack.Decoder(Control)
@@ -107,5 +104,6 @@ def decode(frame: bytes) -> Control:
         raise WireError(f"a frame of {len(frame)} bytes is over {LIMIT}")
     try:
         return _decoder.decode(frame)
-    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
+    # msgspec lets Python's own error through where text is not UTF-8.
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise WireError(f"not a control message: {error}") from None

@@ -1,0 +1,149 @@
+"""Which samples are with whom, for strategies whose workers run free.
+
+Samples are leased in order: the parts of one global batch, then of the next. A lease ends when the
+update made from it is part of the shared state; one whose holder is gone is given again. So every
+sample of an epoch is trained on at least once, and repeats are counted.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from manyhands.parts import part
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@dataclass(frozen=True)
+class Lease:
+    """Positions `start` to `stop` in the order of an epoch, until it is committed."""
+
+    number: int
+    epoch: int
+    start: int
+    stop: int
+
+    @property
+    def samples(self) -> int:
+        """How many."""
+        return self.stop - self.start
+
+
+class Leases:
+    """The book of leases of one run; its owner is one process.
+
+    Args:
+        samples: how many the data has.
+        global_batch: how many all workers together take in a step.
+        workers: among how many a global batch is divided.
+        budget: samples until the run ends; None for no limit.
+        pauses: whether a new epoch waits until the last one is committed and evaluated.
+    """
+
+    def __init__(
+        self,
+        samples: int,
+        global_batch: int,
+        workers: int,
+        budget: int | None,
+        *,
+        pauses: bool = False,
+    ) -> None:
+        if samples < 1:
+            raise ValueError("the data is empty: there is nothing to train on")
+        self._fresh = _cut(samples, global_batch, workers, budget)
+        self._next: Lease | None = next(self._fresh, None)
+        self._returned: deque[Lease] = deque()
+        self._held: dict[int, tuple[str, Lease]] = {}
+        self._pauses = pauses
+        self._epoch = 0
+        self._stopped = False
+        self.committed = 0
+        """Samples whose update is part of the shared state."""
+        self.repeated = 0
+        """Samples that were given again, because their holder was gone."""
+
+    def take(self, worker: str) -> Lease | Literal["wait", "evaluate", "over"]:
+        """A lease for a worker; or why it gets none.
+
+        wait: others hold what is left. evaluate: an epoch is done and all of it committed.
+        over: everything is committed.
+        """
+        lease = self._take_returned() if self._returned else self._take_fresh()
+        if lease is not None:
+            self._held[lease.number] = (worker, lease)
+            return lease
+        if self._held:
+            return "wait"
+        if self._next is None or self._stopped:
+            return "over"
+        return "evaluate"
+
+    def _take_returned(self) -> Lease:
+        lease = self._returned.popleft()
+        self.repeated += lease.samples
+        return lease
+
+    def _take_fresh(self) -> Lease | None:
+        lease = self._next
+        if lease is None or self._stopped or (self._pauses and lease.epoch > self._epoch):
+            return None
+        self._next = next(self._fresh, None)
+        return lease
+
+    def evaluated(self) -> None:
+        """The evaluation after an epoch is done: the next one may begin."""
+        self._epoch += 1
+
+    def commit(self, worker: str, number: int) -> bool:
+        """The update made from a lease is applied; False if the lease was no longer this one's."""
+        holder, lease = self._held.get(number, (None, None))
+        if holder != worker or lease is None:
+            return False
+        del self._held[number]
+        self.committed += lease.samples
+        return True
+
+    def give_back(self, worker: str) -> int:
+        """A worker is gone: its leases are given again, unless it is enough. How many samples."""
+        numbers = [number for number, (holder, _) in self._held.items() if holder == worker]
+        back = [self._held.pop(number)[1] for number in sorted(numbers)]
+        if not self._stopped:
+            self._returned.extend(back)
+        return sum(lease.samples for lease in back)
+
+    def stop(self) -> None:
+        """Give no more samples: a limit or a target is reached. What is held is still awaited."""
+        self._stopped = True
+        self._returned.clear()
+
+    @property
+    def held(self) -> int:
+        """Leases that are with workers."""
+        return len(self._held)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that is being trained or was just finished, where epochs pause."""
+        return self._epoch
+
+
+def _cut(samples: int, global_batch: int, workers: int, budget: int | None) -> Iterator[Lease]:
+    number = dealt = epoch = 0
+    while budget is None or dealt < budget:
+        for start in range(0, samples, global_batch):
+            total = min(global_batch, samples - start)
+            if budget is not None:
+                total = min(total, budget - dealt)
+            for rank in range(workers):
+                piece = part(total, rank, workers)
+                if piece.stop > piece.start:
+                    yield Lease(number, epoch, start + piece.start, start + piece.stop)
+                    number += 1
+            dealt += total
+            if dealt == budget:
+                return
+        epoch += 1

@@ -1,0 +1,170 @@
+"""The coordinator's desk for leases: gives samples to workers that run free, and calls the cuts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from manyhands.leases import Lease, Leases
+from manyhands.wire.leasing import Ask, Commit, Cut, Enough, Granted, Over, Sum, Tally
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from manyhands.live.assignment import Leasing
+    from manyhands.trace import Recorder
+    from manyhands.transport.control import Hub
+    from manyhands.wire import Control
+
+
+class LeaseDesk:
+    """Leases, evaluations and the end of a free-running run.
+
+    Every `Ask` is answered once: by a lease, by a call to evaluate, or by the end. One that can
+    get neither waits until something changes.
+
+    Args:
+        numbers: the job's.
+        workers: among how many a global batch is divided.
+        hub: where workers are answered.
+        recorder: the coordinator's trace; it accounts for the samples.
+        clock: seconds.
+    """
+
+    def __init__(
+        self,
+        numbers: Leasing,
+        workers: int,
+        hub: Hub,
+        recorder: Recorder,
+        clock: Callable[[], float],
+    ) -> None:
+        self._numbers = numbers
+        self._leases = Leases(
+            numbers.samples,
+            numbers.global_batch,
+            workers,
+            numbers.budget,
+            pauses=numbers.evaluates,
+        )
+        self._hub = hub
+        self._recorder = recorder
+        self._clock = clock
+        self._begun: float | None = None
+        self._epoch_begun = 0.0
+        self._epochs = 0
+        self._living: set[str] = set()
+        self._waiting: list[str] = []
+        self._round = 0
+        self._tallies: dict[str, tuple[float, ...]] | None = None
+        self._evaluated = -1
+        """Samples that were committed at the last evaluation."""
+
+    @property
+    def committed(self) -> int:
+        """Samples that are trained on."""
+        return self._leases.committed
+
+    def open(self, workers: Iterable[str]) -> None:
+        """All have joined: time runs from here."""
+        self._living = set(workers)
+        self._begun = self._epoch_begun = self._clock()
+
+    def hear(self, worker: str, message: Control) -> None:
+        """A worker wants something."""
+        match message:
+            case Ask():
+                self._waiting.append(worker)
+            case Commit(number=number):
+                if self._leases.commit(worker, number):
+                    self._account()
+            case Tally(round=number, values=values):
+                self._gather(worker, number, values)
+            case Enough():
+                self._leases.stop()
+            case _:
+                return
+        self._serve()
+
+    def lose(self, worker: str) -> None:
+        """A worker is gone: its samples are given again, and an evaluation begins anew."""
+        self._living.discard(worker)
+        self._waiting = [name for name in self._waiting if name != worker]
+        samples = self._leases.give_back(worker)
+        self._recorder.event("given again", {"member": worker, "samples": str(samples)})
+        self._account()
+        if self._tallies is not None:
+            self._call_cut()
+        self._serve()
+
+    def look_at_clock(self) -> None:
+        """Stop when the job's time is up."""
+        limit = self._numbers.seconds
+        if limit is not None and self._begun is not None and self._clock() - self._begun >= limit:
+            self._leases.stop()
+            self._serve()
+
+    def _serve(self) -> None:
+        """Give those who wait what there is for them."""
+        if self._tallies is not None:
+            return
+        still: list[str] = []
+        settled = True
+        for worker in self._waiting:
+            taken = self._leases.take(worker)
+            settled = settled and taken in ("evaluate", "over")
+            if isinstance(taken, Lease):
+                grant = Granted(taken.number, taken.epoch, taken.start, taken.stop)
+                self._hub.send(f"{worker}.leases", grant)
+            else:
+                still.append(worker)
+        self._waiting = still
+        # Workers ask ahead, so one that waits may still be computing. Only when nobody holds
+        # anything, and all wait, is everything committed that was ever given.
+        if not settled or not self._living or set(self._waiting) != self._living:
+            return
+        if self._numbers.evaluates and self._evaluated != self._leases.committed:
+            self._call_cut()
+        else:
+            self._end()
+
+    def _call_cut(self) -> None:
+        """Have all workers evaluate a part each of what they all see now."""
+        self._round += 1
+        self._tallies = {}
+        for index, worker in enumerate(sorted(self._living)):
+            cut = Cut(self._round, index, len(self._living), self._leases.committed)
+            self._hub.send(f"{worker}.leases", cut)
+        self._waiting = []
+
+    def _gather(self, worker: str, number: int, values: tuple[float, ...]) -> None:
+        if self._tallies is None or number != self._round:
+            return
+        self._tallies[worker] = values
+        if set(self._tallies) != self._living:
+            return
+        columns = zip(*self._tallies.values(), strict=True)
+        total = Sum(number, tuple(sum(column) for column in columns))
+        self._tallies = None
+        self._evaluated = self._leases.committed
+        self._leases.evaluated()
+        for name in self._living:
+            self._hub.send(f"{name}.leases", total)
+
+    def _end(self) -> None:
+        for index, worker in enumerate(sorted(self._living)):
+            self._hub.send(f"{worker}.leases", Over(stores=index == 0))
+        self._waiting = []
+
+    def _account(self) -> None:
+        leases = self._leases
+        self._recorder.samples(leases.committed, leases.repeated)
+        while leases.committed >= (self._epochs + 1) * self._numbers.samples:
+            now = self._clock()
+            detail = {
+                "number": str(self._epochs),
+                "samples": str((self._epochs + 1) * self._numbers.samples),
+                "seconds": f"{now - self._epoch_begun:.6f}",
+            }
+            self._recorder.event("epoch", detail)
+            self._epochs += 1
+            self._epoch_begun = now

@@ -1,0 +1,261 @@
+"""A worker that runs free: it leases samples, and meets the others through servers."""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from manyhands.live.evaluation import Totals, evaluate
+from manyhands.live.loading import as_pair, batches, move
+from manyhands.sampling import mix, permutation
+from manyhands.wire.leasing import Ask, Commit, Cut, Enough, Granted, Over, Sum, Tally
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Coroutine
+
+    from manyhands.endpoint import LeasedBatch, Said
+    from manyhands.job import Job
+    from manyhands.live.progress import Progress
+    from manyhands.parameters import Copy
+    from manyhands.protocols import StrategyProtocol
+    from manyhands.trace import Recorder
+    from manyhands.transport.caller import Caller
+    from manyhands.transport.control import Line
+    from manyhands.wire import Control
+
+
+def drive(coroutine: Coroutine[Any, Any, None]) -> None:
+    """Run a protocol's coroutine: live it never suspends, because it waits in the transport."""
+    try:
+        coroutine.send(None)
+    except StopIteration:
+        return
+    coroutine.close()
+    raise RuntimeError("a protocol awaited something that is neither its endpoint nor its replica")
+
+
+class LiveEndpoint:
+    """The endpoint of a real worker: calls through the messenger."""
+
+    def __init__(
+        self, name: str, seed: int, caller: Caller, recorder: Recorder, progress: Progress
+    ) -> None:
+        self.name = name
+        self.rng = random.Random(seed)  # noqa: S311 - for protocols, not for secrets
+        self._caller = caller
+        self._recorder = recorder
+        self._progress = progress
+
+    def clock(self) -> float:
+        """Seconds."""
+        return time.monotonic()
+
+    def post(
+        self,
+        to: str,
+        message: Said,
+        payload: torch.Tensor | None = None,
+        into: torch.Tensor | None = None,
+    ) -> None:
+        """Send without blocking."""
+        begun = time.monotonic()
+        self._caller.post(to, message, _memory(payload), _memory(into))
+        self._recorder.span("send", begun, time.monotonic() - begun, self._progress.step)
+
+    async def receive(self, sender: str, timeout: float | None = None) -> Said:
+        """Wait, here and now, for an answer."""
+        begun = time.monotonic()
+        before, self._progress.phase = self._progress.phase, "receive"
+        answer = self._caller.receive(sender, timeout)
+        self._progress.phase = before
+        self._recorder.span("receive", begun, time.monotonic() - begun, self._progress.step)
+        return answer
+
+
+def _memory(tensor: torch.Tensor | None) -> memoryview | None:
+    return None if tensor is None else tensor.numpy().data
+
+
+class Leased:
+    """A batch and the lease that it is made of."""
+
+    def __init__(self, lease: Granted, inputs: Any, targets: Any) -> None:
+        self.lease = lease
+        self.samples = lease.stop - lease.start
+        self.inputs = inputs
+        self.targets = targets
+
+
+class LiveReplica:
+    """A worker's copy of the model, its samples from the coordinator.
+
+    The next lease is asked for while the present one is being computed, so that asking costs no
+    time.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        copy: Copy,
+        servers: tuple[str, ...],
+        line: Line,
+        device: torch.device,
+        recorder: Recorder,
+        progress: Progress,
+    ) -> None:
+        self.servers = servers
+        self.stores = False
+        """Whether this worker is the one that stores the model."""
+        self._job = job
+        self._copy = copy
+        self._line = line
+        self._device = device
+        self._recorder = recorder
+        self._progress = progress
+        self._words: list[Control] = []
+        self.refresh: Callable[[], None] = lambda: None
+        """Brings the copy to the shared state; set by whoever runs the protocol."""
+
+    def batches(self) -> AsyncIterator[Leased]:
+        """Batches until the run ends."""
+        self._line.send(Ask())
+        return _Batches(self._next)
+
+    def _next(self) -> Leased | None:
+        """The next batch, whatever evaluations come before it; None at the end."""
+        while True:
+            begun = time.monotonic()
+            self._progress.phase = "lease"
+            word = self._hear()
+            self._recorder.span("wait", begun, time.monotonic() - begun, self._progress.step)
+            match word:
+                case Granted():
+                    self._line.send(Ask())
+                    return self._load(word)
+                case Cut():
+                    self._evaluate(word)
+                    self._line.send(Ask())
+                case Over(stores=stores):
+                    self.stores = stores
+                    return None
+
+    def _hear(self) -> Control:
+        while not self._words:
+            self._words += self._line.receive(1.0)
+        return self._words.pop(0)
+
+    def _load(self, lease: Granted) -> Leased:
+        begun = time.monotonic()
+        self._progress.phase = "data"
+        order = permutation(len(self._job.data), self._job.seed, lease.epoch)
+        loaded = next(batches(self._job, self._job.data, [order[lease.start : lease.stop]]))
+        inputs, targets = as_pair(move(loaded, self._device))
+        self._recorder.span("data", begun, time.monotonic() - begun, self._progress.step)
+        return Leased(lease, inputs, targets)
+
+    async def gradient(self, batch: LeasedBatch, ready: Callable[[int], object]) -> None:
+        """Compute the update of a batch."""
+        if not isinstance(batch, Leased):
+            raise TypeError("only batches of this replica can be computed")
+        begun = time.monotonic()
+        self._progress.phase = "compute"
+        self._copy.received()
+        loss = self._copy.gradient(batch.inputs, batch.targets, ready)
+        self._recorder.span("compute", begun, time.monotonic() - begun, self._progress.step)
+        self._progress.losses.append((loss, batch.samples))
+
+    def update(self, server: int) -> torch.Tensor:
+        """The update for a server."""
+        return self._copy.updates[server]
+
+    def parameters(self, server: int) -> torch.Tensor:
+        """The parameters of a server, where they are computed on."""
+        return self._copy.parameters[server]
+
+    def commit(self, batch: LeasedBatch) -> None:
+        """The batch's update is applied everywhere."""
+        if isinstance(batch, Leased):
+            self._line.send(Commit(batch.lease.number))
+        self._recorder.count(samples=batch.samples, steps=1)
+        self._progress.samples += batch.samples
+        self._progress.step += 1
+
+    def _evaluate(self, cut: Cut) -> None:
+        """Evaluate a part of the validation data on the consistent cut that all workers see."""
+        begun = time.monotonic()
+        self._progress.phase = "evaluate"
+        self.refresh()
+        self._copy.received()
+        self._copy.adopt_buffers()
+        model, job = self._copy.model, self._job
+        totals = evaluate(job, model, self._device, cut.index, cut.parts)
+        self._line.send(Tally(cut.round, tuple(totals.tensor.tolist())))
+        word = self._hear()
+        while not isinstance(word, Sum):
+            if isinstance(word, Cut):
+                # Somebody was lost during the evaluation: those who are left begin it again.
+                self._evaluate(word)
+                return
+            word = self._hear()
+        tensor = torch.tensor(word.values, dtype=torch.float64)
+        values = Totals(tensor, totals.metrics, totals.sizes).values()
+        self._recorder.span("evaluate", begun, time.monotonic() - begun, self._progress.step)
+        if cut.index == 0:
+            for name, value in values.items():
+                self._recorder.point(f"validation/{name}", value, samples=cut.samples)
+        if job.goal and job.goal.reached(values):
+            if cut.index == 0:
+                detail = {"target": str(job.goal), "samples": str(cut.samples)}
+                self._recorder.event("target", detail)
+            self._line.send(Enough())
+
+
+class _Batches:
+    """An asynchronous iterator, not a generator, so that a dropped one runs nothing more."""
+
+    def __init__(self, take: Callable[[], Leased | None]) -> None:
+        self._take = take
+
+    def __aiter__(self) -> _Batches:
+        return self
+
+    async def __anext__(self) -> Leased:
+        batch = self._take()
+        if batch is None:
+            raise StopAsyncIteration
+        return batch
+
+
+def run_free(
+    job: Job,
+    protocol: StrategyProtocol,
+    rank: int,
+    copy: Copy,
+    caller: Caller,
+    line: Line,
+    device: torch.device,
+    recorder: Recorder,
+    progress: Progress,
+) -> LiveReplica:
+    """Work under a protocol until the run is over; the replica, at the shared state."""
+    torch.manual_seed(mix(job.seed, 1, rank))
+    servers = tuple(f"server-{number}" for number in range(protocol.servers))
+    endpoint = LiveEndpoint(f"worker-{rank}", mix(job.seed, 2, rank), caller, recorder, progress)
+    replica = LiveReplica(job, copy, servers, line, device, recorder, progress)
+
+    async def refresh() -> None:
+        await protocol.refresh(replica, endpoint)
+
+    replica.refresh = lambda: drive(refresh())
+    recorder.event("training")
+    drive(protocol.worker(replica, endpoint))
+    recorder.event("trained")
+    recorder.traffic(sent=caller.sent, received=caller.received)
+    if replica.stores:
+        replica.refresh()
+        copy.received()
+        copy.adopt_buffers()
+    return replica

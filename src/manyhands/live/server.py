@@ -1,0 +1,42 @@
+"""The process of one parameter server."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from pathlib import Path
+
+from manyhands.live.assignment import Assignment
+from manyhands.live.lifeline import die_with
+from manyhands.live.progress import Progress
+from manyhands.live.pulse import LinkPulse
+from manyhands.live.worker import fail
+from manyhands.trace import Recorder, live_header
+from manyhands.transport.control import Line
+
+
+def main(path: str, number: int) -> None:
+    """Serve the assignment at `path` as server `number`, as a child of the agent."""
+    assignment = Assignment.read(Path(path))
+    die_with(assignment.agent, signal.SIGKILL)
+    clock = time.monotonic
+    head = live_header("server", number, clock=clock, wall=time.time)
+    chunks, progress = list[bytes](), Progress()
+    recorder = Recorder(head, chunks.append, clock)
+    pulse = LinkPulse(
+        recorder, progress, clock, head, lambda: Line(assignment.coordinator, head.name), chunks
+    )
+    pulse.start()
+    try:
+        # Torch is imported after the first heartbeat, so that a slow start is seen as one.
+        from manyhands.live.serving import Serving  # noqa: PLC0415
+
+        Serving(assignment, number, recorder, progress).until_dismissed(pulse)
+    except BaseException as error:  # noqa: BLE001 - whatever it is, the agent must hear of it
+        fail(error, pulse)
+    pulse.stop()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

@@ -1,0 +1,142 @@
+"""A worker's copy of the model, laid out as the servers' shards are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from manyhands.parameters.holder import make
+from manyhands.parameters.layout import Layout
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from manyhands.job import Job
+
+
+class Copy:
+    """The model's parameters in one stretch of bytes, and beside it one for the update.
+
+    `parameters[s]` and `updates[s]` are what is exchanged with server s: views, so that a pull is
+    received in place and a push is sent from where it lies.
+
+    Args:
+        job: whose model.
+        servers: how many shards.
+        device: where the model computes. What is exchanged lies in the host's memory.
+    """
+
+    def __init__(self, job: Job, servers: int, device: torch.device) -> None:
+        self._loss = job.loss
+        self.model, optimizer = make(job)
+        self.layout = Layout.of(self.model, optimizer, servers)
+        self.model.to(device)
+        self._device = device
+        self._flat = torch.zeros(self.layout.nbytes, dtype=torch.uint8, device=device)
+        self._host = self._flat if device.type == "cpu" else self._flat.cpu()
+        self.parameters = self.layout.split(self._host)
+        self.updates = self.layout.split(torch.zeros_like(self._host))
+        self._missing: list[int] = []
+        self._arrived: set[str] = set()
+        self._ready: Callable[[int], object] = _ignore
+        self._gradients: dict[str, list[tuple[int, torch.Tensor, int, int]]] = {}
+        self._place()
+
+    def _place(self) -> None:
+        """Move the model's parameters into the stretch, and have gradients put beside it."""
+        named = dict(self.model.named_parameters())
+        begin = 0
+        for shard, update in zip(self.layout.shards, self.updates, strict=True):
+            for fragment in shard.parameters:
+                parameter = named[fragment.name]
+                pieces = self._gradients.setdefault(fragment.name, [])
+                target = fragment.view(update).view(-1)
+                pieces.append((shard.number, target, fragment.start, fragment.stop))
+                if fragment.start == 0:
+                    at = begin + fragment.offset
+                    stretch = self._flat[at : at + parameter.numel() * parameter.element_size()]
+                    view = stretch.view(parameter.dtype).view(parameter.shape)
+                    with torch.no_grad():
+                        view.copy_(parameter)
+                        parameter.data = view
+            begin += shard.nbytes
+        if self._host is not self._flat:
+            self._host.copy_(self._flat)
+        for name in self._gradients:
+            named[name].register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+                self._keeper(name)
+            )
+
+    def _keeper(self, name: str) -> Callable[[torch.Tensor], None]:
+        """Put a gradient where it will be sent from; say when a shard has all of its own."""
+
+        def keep(parameter: torch.Tensor) -> None:
+            self._put(name, parameter.grad)
+            parameter.grad = None
+
+        return keep
+
+    def _put(self, name: str, gradient: torch.Tensor | None) -> None:
+        self._arrived.add(name)
+        for shard, target, start, stop in self._gradients[name]:
+            if gradient is None:
+                target.zero_()
+            else:
+                target.copy_(gradient.detach().reshape(-1)[start:stop])
+            self._missing[shard] -= 1
+            if self._missing[shard] == 0:
+                self._ready(shard)
+
+    def gradient(
+        self, inputs: Any, targets: Any, ready: Callable[[int], object] | None = None
+    ) -> torch.Tensor:
+        """Put the gradient of the mean loss into `updates`; the loss.
+
+        `ready(s)` is called as soon as the update of shard s is complete, while the backward
+        pass still computes the others'.
+        """
+        self._ready = ready or _ignore
+        self._missing = [len(shard.parameters) for shard in self.layout.shards]
+        self._arrived.clear()
+        loss: torch.Tensor = self._loss(self.model(inputs), targets)
+        self._note_buffers()
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._fill_unused()
+        return loss.detach()
+
+    def _note_buffers(self) -> None:
+        if not self.layout.shards[-1].buffers:
+            return
+        buffers = dict(self.model.named_buffers())
+        for fragment in self.layout.shards[-1].buffers:
+            # As bytes: a wider type than the parameters' need not be aligned in the whole stretch.
+            fragment.bytes(self.updates[-1]).copy_(_bytes(buffers[fragment.name]))
+
+    def _fill_unused(self) -> None:
+        """A parameter that the loss does not depend on in this batch has the gradient zero."""
+        if not any(self._missing):
+            return
+        for name in self._gradients.keys() - self._arrived:
+            self._put(name, None)
+
+    def received(self) -> None:
+        """New parameters lie in `parameters`: let the model see them, wherever it computes."""
+        if self._host is not self._flat:
+            self._flat.copy_(self._host)
+
+    def adopt_buffers(self) -> None:
+        """Take over the shared buffers that came with the parameters of the last shard."""
+        buffers = dict(self.model.named_buffers())
+        with torch.no_grad():
+            for fragment in self.layout.shards[-1].buffers:
+                own = fragment.bytes(self.parameters[-1]).clone().view(fragment.dtype)
+                buffers[fragment.name].copy_(own.view(fragment.shape))
+
+
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().reshape(-1).view(torch.uint8)
+
+
+def _ignore(_: int) -> None:
+    pass

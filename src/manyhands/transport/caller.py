@@ -1,0 +1,300 @@
+"""The calling side of the messenger.
+
+A call is posted and never blocks: ZeroMQ's own thread sends it, large payloads straight from where
+they lie. While an answer is awaited, silence is broken by asking again, which costs a few bytes; if
+the answering process was restarted, or made no progress, the payload is sent anew under another
+attempt, and the numbers see to it that the call is carried out once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import zmq
+
+from manyhands.transport.responder import HEARTBEAT
+from manyhands.transport.security import JobKey, connect_securely, needs_key
+from manyhands.wire.envelope import (
+    CHUNK,
+    HEAD_LIMIT,
+    Chunk,
+    Grant,
+    Offer,
+    Progress,
+    Refusal,
+    Reply,
+    ReplyChunk,
+    open_answer,
+    seal,
+)
+from manyhands.wire.message import WireError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from manyhands.wire.said import Said
+
+PROBE = 1.0
+"""Seconds of silence after which a call is asked again."""
+_PATIENCE = 3
+"""Probes without progress after which a payload is sent anew."""
+
+
+class Refused(ConnectionError):  # noqa: N818 - it names what happened
+    """The other side will not carry out a call."""
+
+
+@dataclass(eq=False)
+class _Outgoing:
+    """A call whose answer has not come."""
+
+    number: int
+    message: Said
+    payload: memoryview | None
+    into: memoryview | None
+    attempt: int = 0
+    heard: float = 0.0
+    """When something last came about it."""
+    granted: bool = False
+    life: int | None = None
+    progress: int = -1
+    stalled: int = 0
+    reply: Reply | None = None
+    received: int = 0
+
+
+@dataclass(eq=False)
+class _Peer:
+    socket: zmq.Socket[bytes]
+    number: int = 0
+    calls: dict[int, _Outgoing] = field(default_factory=dict)
+    answers: list[Said] = field(default_factory=list)
+    refusals: list[str] = field(default_factory=list)
+
+
+class Caller:
+    """Calls others by name; belongs to one thread.
+
+    Args:
+        name: this process's, by which it is answered.
+        addresses: where each of the others listens.
+        eager: payloads up to so many bytes travel with the offer; the same number as the
+            responders'.
+        clock: seconds.
+        key: the job's; needed for every address but ipc.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        addresses: Mapping[str, str],
+        *,
+        eager: int,
+        clock: Callable[[], float],
+        key: JobKey | None = None,
+    ) -> None:
+        for peer, address in addresses.items():
+            if needs_key(address) and key is None:
+                raise ValueError(f"calling {peer} at {address} needs the job's key")
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._eager = eager
+        self._clock = clock
+        self._peers: dict[str, _Peer] = {}
+        self._poller = zmq.Poller()
+        self.epoch = 0
+        """The epoch of members that calls are made in."""
+        self.sent: dict[str, int] = dict.fromkeys(addresses, 0)
+        self.received: dict[str, int] = dict.fromkeys(addresses, 0)
+        self.repeats = 0
+        """Payloads that were sent again."""
+        for peer, address in addresses.items():
+            socket = self._context.socket(zmq.DEALER)
+            if needs_key(address) and key is not None:
+                connect_securely(socket, key)
+            socket.setsockopt(zmq.IDENTITY, name.encode("ascii"))
+            socket.setsockopt(zmq.MAXMSGSIZE, CHUNK + HEAD_LIMIT)
+            socket.setsockopt(zmq.SNDHWM, 0)
+            socket.setsockopt(zmq.RCVHWM, 64)
+            socket.setsockopt(zmq.RECONNECT_IVL, 50)
+            socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
+            socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT)
+            socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 5 * HEARTBEAT)
+            socket.connect(address)
+            self._peers[peer] = _Peer(socket)
+            self._poller.register(socket, zmq.POLLIN)
+
+    def post(
+        self,
+        to: str,
+        message: Said,
+        payload: memoryview | None = None,
+        into: memoryview | None = None,
+    ) -> None:
+        """Call; the payload must stay as it is until the answer was received."""
+        peer = self._peers[to]
+        peer.number += 1
+        call = _Outgoing(peer.number, message, payload, into, heard=self._clock())
+        peer.calls[call.number] = call
+        self._offer(to, peer, call)
+        self._deliver_granted()
+
+    def receive(self, sender: str, timeout: float | None = None) -> Said:
+        """The next answer of a peer, its payload in the place given with the call.
+
+        Raises:
+            TimeoutError: it did not come in time.
+            Refused: the peer will not carry out the call.
+        """
+        peer = self._peers[sender]
+        deadline = None if timeout is None else self._clock() + timeout
+        while not peer.answers:
+            if peer.refusals:
+                raise Refused(f"{sender} refuses: {peer.refusals.pop(0)}")
+            now = self._clock()
+            if deadline is not None and now >= deadline:
+                raise TimeoutError(f"{sender} did not answer within {timeout} s")
+            if not peer.calls:
+                raise RuntimeError(f"nothing was asked of {sender}, so no answer will come")
+            wait = PROBE if deadline is None else min(PROBE, deadline - now)
+            self._sweep(max(1, int(1000 * wait)))
+            self._probe()
+        return peer.answers.pop(0)
+
+    def _deliver_granted(self) -> None:
+        """Send payloads that were granted a place meanwhile.
+
+        Nothing else is taken in here: an answer is written only while somebody waits for it, and
+        before its payload was sent no call has one.
+        """
+        for name, peer in self._peers.items():
+            calls = peer.calls.values()
+            if any(self._needs_grant(call) for call in calls) and len(calls) == 1:
+                while peer.socket.poll(0) and any(self._needs_grant(call) for call in calls):
+                    self._take(name, peer)
+
+    def _needs_grant(self, call: _Outgoing) -> bool:
+        large = call.payload is not None and len(call.payload) > self._eager
+        return large and not call.granted
+
+    def _offer(self, to: str, peer: _Peer, call: _Outgoing) -> None:
+        size = len(call.payload) if call.payload is not None else 0
+        offer = seal(Offer(call.number, call.attempt, self.epoch, size, call.message))
+        # Where there is no connection nothing is sent, and it is asked again later.
+        with contextlib.suppress(zmq.Again):
+            if call.payload is not None and size <= self._eager:
+                peer.socket.send(offer, zmq.SNDMORE | zmq.NOBLOCK)
+                peer.socket.send(call.payload, zmq.NOBLOCK)
+                self.sent[to] += size
+            else:
+                peer.socket.send(offer, zmq.NOBLOCK)
+
+    def _sweep(self, timeout: int) -> None:
+        """Take in what is there, waiting for the first of it `timeout` milliseconds at most."""
+        while ready := dict(self._poller.poll(timeout)):
+            timeout = 0
+            for name, peer in self._peers.items():
+                if peer.socket in ready:
+                    self._take(name, peer)
+
+    def _take(self, name: str, peer: _Peer) -> None:
+        try:
+            envelope = open_answer(peer.socket.recv())
+        except WireError:
+            envelope = None
+        match envelope:
+            case Grant(number=number, attempt=attempt):
+                self._deliver(name, peer, number, attempt)
+            case Progress():
+                self._judge(name, peer, envelope)
+            case Reply():
+                self._open_reply(name, peer, envelope)
+            case ReplyChunk():
+                self._fill(name, peer, envelope)
+            case Refusal(number=number, words=words):
+                if peer.calls.pop(number, None) is not None:
+                    peer.refusals.append(words)
+        while peer.socket.rcvmore:
+            peer.socket.recv_into(bytearray())
+
+    def _deliver(self, name: str, peer: _Peer, number: int, attempt: int) -> None:
+        """Send the payload of a call that was granted a place."""
+        call = peer.calls.get(number)
+        if call is None or call.payload is None or call.attempt != attempt:
+            return
+        if call.granted:
+            # Nobody grants twice: this one is new, and knows nothing of what was sent.
+            self._renew(name, peer, call)
+            return
+        call.granted, call.heard = True, self._clock()
+        self.repeats += attempt > 0
+        with contextlib.suppress(zmq.Again):
+            for offset in range(0, len(call.payload), CHUNK):
+                part = call.payload[offset : offset + CHUNK]
+                peer.socket.send(seal(Chunk(number, attempt, offset)), zmq.SNDMORE | zmq.NOBLOCK)
+                peer.socket.send(part, zmq.NOBLOCK, copy=False)
+                self.sent[name] += len(part)
+
+    def _open_reply(self, name: str, peer: _Peer, reply: Reply) -> None:
+        call = peer.calls.get(reply.number)
+        if call is None:
+            return
+        call.heard, call.reply, call.received = self._clock(), reply, 0
+        if reply.size and peer.socket.rcvmore:
+            self._receive_into(name, peer, call, 0)
+        self._complete(peer, call)
+
+    def _fill(self, name: str, peer: _Peer, chunk: ReplyChunk) -> None:
+        for call in peer.calls.values():
+            if call.reply is not None and call.reply.reply == chunk.reply:
+                if chunk.offset == call.received and peer.socket.rcvmore:
+                    call.heard = self._clock()
+                    self._receive_into(name, peer, call, chunk.offset)
+                    self._complete(peer, call)
+                return
+
+    def _receive_into(self, name: str, peer: _Peer, call: _Outgoing, offset: int) -> None:
+        room = call.into[offset : call.reply.size] if call.into and call.reply else memoryview(b"")
+        count = peer.socket.recv_into(room if len(room) else bytearray())
+        if count <= len(room):
+            call.received += count
+            self.received[name] += count
+
+    def _complete(self, peer: _Peer, call: _Outgoing) -> None:
+        if call.reply is not None and call.received == call.reply.size:
+            del peer.calls[call.number]
+            peer.answers.append(call.reply.message)
+
+    def _judge(self, name: str, peer: _Peer, progress: Progress) -> None:
+        """Whether a call that takes long is under way or lost."""
+        call = peer.calls.get(progress.number)
+        if call is None or call.attempt != progress.attempt:
+            return
+        call.heard = self._clock()
+        waiting = not call.granted or progress.received == len(call.payload or b"")
+        restarted = call.life is not None and call.life != progress.life
+        call.stalled = 0 if waiting or progress.received > call.progress else call.stalled + 1
+        call.progress, call.life = progress.received, progress.life
+        if restarted or call.stalled >= _PATIENCE:
+            self._renew(name, peer, call)
+
+    def _renew(self, name: str, peer: _Peer, call: _Outgoing) -> None:
+        call.attempt += 1
+        call.granted, call.progress, call.stalled = False, -1, 0
+        self._offer(name, peer, call)
+
+    def _probe(self) -> None:
+        """Ask again about calls of which nothing was heard for long."""
+        now = self._clock()
+        for name, peer in self._peers.items():
+            for call in list(peer.calls.values()):
+                if now - call.heard >= PROBE:
+                    call.heard = now
+                    self._offer(name, peer, call)
+
+    def close(self) -> None:
+        """Close; what was not answered is given up."""
+        for peer in self._peers.values():
+            peer.socket.close(linger=0)
+        self._context.term()

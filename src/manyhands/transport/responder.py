@@ -1,0 +1,319 @@
+"""The answering side of the messenger: any number of callers, a fixed amount of memory.
+
+A large payload is received into one of a few *slots*; a caller sends it only after a slot was
+granted, so memory does not grow with the number of callers. A call is handed out once it is
+complete, exactly once for every number, however often it was sent. The answer is its
+acknowledgement, and goes out after the call was carried out. It reuses the call's slot: what was
+received there is no longer needed when there is something to answer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import zmq
+
+from manyhands.transport.security import Guard, JobKey, listen_securely, needs_key
+from manyhands.wire.envelope import (
+    CHUNK,
+    HEAD_LIMIT,
+    Chunk,
+    Grant,
+    Offer,
+    Progress,
+    Refusal,
+    Reply,
+    ReplyChunk,
+    open_call,
+    seal,
+)
+from manyhands.wire.message import WireError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from manyhands.wire.said import Said
+
+HEARTBEAT = 1000
+"""Milliseconds between ZeroMQ's own heartbeats."""
+
+
+@dataclass(eq=False)
+class _Slot:
+    """A place for one payload."""
+
+    bytes: memoryview
+    trackers: list[zmq.MessageTracker] = field(default_factory=list)
+    """What is still being sent from it."""
+
+
+@dataclass(eq=False)
+class Incoming:
+    """A call, from its offer to its answer."""
+
+    sender: str
+    number: int
+    attempt: int
+    message: Said
+    size: int
+    repeated: bool = False
+    """It was carried out before, and only its answer is wanted again."""
+    payload: memoryview | None = None
+    received: int = 0
+    slot: _Slot | None = None
+
+
+@dataclass(eq=False)
+class _Peer:
+    """What is known of one caller."""
+
+    done: int = 0
+    """The number of its last call that was carried out."""
+    current: Incoming | None = None
+    epoch: int = 0
+    """Calls from an earlier epoch are refused."""
+
+
+class Responder:
+    """Receives calls and answers them; belongs to one thread.
+
+    Args:
+        address: where to listen.
+        life: a number that differs between a process and its successor.
+        slots: how many large payloads may be under way.
+        size: bytes of the largest payload.
+        eager: payloads up to so many bytes come and go without a slot.
+        key: demanded of every peer; needed for every address but ipc.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        life: int,
+        slots: int,
+        size: int,
+        eager: int,
+        key: JobKey | None = None,
+    ) -> None:
+        if needs_key(address) and key is None:
+            raise ValueError(f"listening at {address} needs the job's key")
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._guard: Guard | None = None
+        self._socket = self._context.socket(zmq.ROUTER)
+        if needs_key(address) and key is not None:
+            self._guard = Guard(self._context, key)
+            listen_securely(self._socket, key)
+        self._socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
+        self._socket.setsockopt(zmq.MAXMSGSIZE, CHUNK + HEAD_LIMIT)
+        # Credit bounds what is under way; a high-water mark would drop answers silently.
+        self._socket.setsockopt(zmq.SNDHWM, 0)
+        # What waits here is memory too: a few chunks of each granted payload.
+        self._socket.setsockopt(zmq.RCVHWM, 8)
+        self._socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT)
+        self._socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 5 * HEARTBEAT)
+        self._socket.bind(address)
+        self.address = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        self._life = life
+        self._size = size
+        self._eager = eager
+        self._free = [_Slot(memoryview(bytearray(size))) for _ in range(slots)]
+        self._sending: list[_Slot] = []
+        self._peers: dict[str, _Peer] = {}
+        self._queue: deque[Incoming] = deque()
+        self._unanswered: deque[tuple[Incoming, Said, memoryview]] = deque()
+        self._replies = 0
+        self.refused = 0
+        """Frames that were no message of ours."""
+
+    def restore(self, done: dict[str, int]) -> None:
+        """Continue for a predecessor that had carried out each caller's calls up to a number."""
+        for sender, number in done.items():
+            self._peers.setdefault(sender, _Peer()).done = number
+
+    def fence(self, sender: str, epoch: int) -> None:
+        """Refuse a caller's calls from before an epoch, and forget what it had under way."""
+        peer = self._peers.setdefault(sender, _Peer())
+        peer.epoch = epoch
+        if peer.current is not None:
+            self._drop(peer.current)
+            peer.current = None
+
+    def receive(self, timeout: float) -> Incoming | None:
+        """The next complete call; None if there is none within `timeout` seconds."""
+        self._settle()
+        patience = int(timeout * 1000)
+        if self._sending and (self._queue or self._unanswered):
+            # A slot becomes free without a message: look again soon.
+            patience = min(patience, 1)
+        if not self._socket.poll(patience):
+            return None
+        for _ in range(64):
+            try:
+                sender = self._socket.recv(zmq.NOBLOCK)
+            except zmq.Again:
+                return None
+            call = self._take(sender)
+            self._discard()
+            if call is not None:
+                return call
+        return None
+
+    def _take(self, identity: bytes) -> Incoming | None:
+        """Read one message of a peer; the call that it completes, if it does."""
+        try:
+            envelope = open_call(self._socket.recv() if self._socket.rcvmore else b"")
+            sender = identity.decode("ascii")
+        except (WireError, UnicodeDecodeError):
+            self.refused += 1
+            return None
+        if isinstance(envelope, Offer):
+            return self._hear(sender, envelope)
+        return self._fill(sender, envelope)
+
+    def _discard(self) -> None:
+        """Throw away what a message has beyond what we read, without keeping it."""
+        while self._socket.rcvmore:
+            self._socket.recv_into(bytearray())
+
+    def _hear(self, sender: str, offer: Offer) -> Incoming | None:
+        peer = self._peers.setdefault(sender, _Peer())
+        if offer.epoch < peer.epoch:
+            self._send(sender, Refusal(offer.number, f"epoch {offer.epoch} is over"))
+            return None
+        if not 0 <= offer.size <= self._size:
+            words = f"{offer.size} bytes were offered where {self._size} fit"
+            self._send(sender, Refusal(offer.number, words))
+            return None
+        call = Incoming(sender, offer.number, offer.attempt, offer.message, offer.size)
+        if offer.number <= peer.done:
+            call.repeated = True
+            return call if offer.number == peer.done else None
+        current = peer.current
+        if current is not None:
+            if (current.number, current.attempt) == (offer.number, offer.attempt):
+                received = current.received
+                self._send(sender, Progress(offer.number, offer.attempt, received, self._life))
+                return None
+            self._drop(current)
+        peer.current = call
+        return self._place(call)
+
+    def _place(self, call: Incoming) -> Incoming | None:
+        """Receive a payload that came along, or find a place for one that is to come."""
+        if call.size == 0:
+            return call
+        if call.size <= self._eager and self._socket.rcvmore:
+            payload = memoryview(bytearray(call.size))
+            if self._socket.recv_into(payload) == call.size:
+                call.payload, call.received = payload, call.size
+                return call
+            self.refused += 1
+            self._peers[call.sender].current = None
+            return None
+        self._queue.append(call)
+        self._settle()
+        return None
+
+    def _fill(self, sender: str, chunk: Chunk) -> Incoming | None:
+        """Receive a part of a payload in its place."""
+        call = self._peers.setdefault(sender, _Peer()).current
+        if (
+            call is None
+            or call.slot is None
+            or (call.number, call.attempt) != (chunk.number, chunk.attempt)
+            or chunk.offset != call.received
+            or not self._socket.rcvmore
+        ):
+            self.refused += 1
+            return None
+        room = call.slot.bytes[chunk.offset : call.size]
+        count = self._socket.recv_into(room) if len(room) else CHUNK + 1
+        if count > len(room):
+            self.refused += 1
+            return None
+        call.received += count
+        if call.received < call.size:
+            return None
+        call.payload = call.slot.bytes[: call.size]
+        return call
+
+    def reply(self, call: Incoming, message: Said, payload: memoryview | None = None) -> None:
+        """Answer a call that was carried out: from now on its number is done."""
+        peer = self._peers[call.sender]
+        peer.done = max(peer.done, call.number)
+        if peer.current is call:
+            peer.current = None
+        if payload is None or len(payload) <= self._eager:
+            self._release(call)
+            self._replies += 1
+            head = Reply(call.number, self._replies, len(payload or b""), message)
+            self._send_frames(call.sender, [seal(head), *([] if payload is None else [payload])])
+        elif call.slot is None and not self._free:
+            self._unanswered.append((call, message, payload))
+        else:
+            self._reply_from_slot(call, message, payload)
+
+    def _reply_from_slot(self, call: Incoming, message: Said, payload: memoryview) -> None:
+        """Send a copy, so that the original may change while slow callers still receive."""
+        slot = call.slot or self._free.pop()
+        call.slot, call.payload = None, None
+        size = len(payload)
+        slot.bytes[:size] = payload
+        self._replies += 1
+        self._send(call.sender, Reply(call.number, self._replies, size, message))
+        name = call.sender.encode("ascii")
+        for offset in range(0, size, CHUNK):
+            part = slot.bytes[offset : min(offset + CHUNK, size)]
+            self._socket.send(name, zmq.SNDMORE)
+            self._socket.send(seal(ReplyChunk(self._replies, offset)), zmq.SNDMORE)
+            tracker = self._socket.send(part, copy=False, track=True)
+            if tracker is not None:
+                slot.trackers.append(tracker)
+        self._sending.append(slot)
+
+    def _settle(self) -> None:
+        """Give free slots to those who wait: first to answers, then to offers, in order."""
+        for slot in [slot for slot in self._sending if all(t.done for t in slot.trackers)]:
+            self._sending.remove(slot)
+            slot.trackers.clear()
+            self._free.append(slot)
+        while self._free and self._unanswered:
+            self._reply_from_slot(*self._unanswered.popleft())
+        while self._free and self._queue:
+            call = self._queue.popleft()
+            if self._peers[call.sender].current is not call:
+                continue
+            call.slot = self._free.pop()
+            self._send(call.sender, Grant(call.number, call.attempt))
+
+    def _drop(self, call: Incoming) -> None:
+        with contextlib.suppress(ValueError):
+            self._queue.remove(call)
+        self._release(call)
+
+    def _release(self, call: Incoming) -> None:
+        if call.slot is not None:
+            self._free.append(call.slot)
+        call.slot, call.payload = None, None
+
+    def _send(self, sender: str, envelope: Grant | Progress | Reply | Refusal) -> None:
+        self._send_frames(sender, [seal(envelope)])
+
+    def _send_frames(self, sender: str, frames: Sequence[bytes | memoryview]) -> None:
+        # Nothing is sent to one who has left: a ROUTER drops it.
+        self._socket.send_multipart([sender.encode("ascii"), *frames], zmq.NOBLOCK)
+
+    def peers(self) -> Iterator[tuple[str, int]]:
+        """Each caller and the number of its last call that was carried out."""
+        return ((name, peer.done) for name, peer in self._peers.items())
+
+    def close(self) -> None:
+        """Close, without waiting for those who no longer read."""
+        self._socket.close(linger=500)
+        if self._guard is not None:
+            self._guard.close()
+        self._context.term()

@@ -1,0 +1,121 @@
+"""What the messenger puts around a protocol's message, one small frame each.
+
+Caller                                Responder
+`Offer` (with the payload if small)   `Grant`, if a place for a large payload is free
+`Chunk`, frame by frame               `Progress`, when asked again
+                                      `Reply` (with the payload if small), `ReplyChunk` …
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from manyhands.wire.message import WireError
+from manyhands.wire.said import Said
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+HEAD_LIMIT = 4096
+"""Bytes in the longest envelope; payloads travel in a frame of their own."""
+CHUNK = 1024 * 1024
+"""Bytes of payload in one frame."""
+
+
+class Envelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
+    """The base of every envelope. The calls of one caller are numbered by `number`."""
+
+
+class Offer(Envelope, frozen=True, tag=1):
+    """A call, with `size` bytes of payload; asked again with the same `attempt`, it is a probe."""
+
+    number: int
+    attempt: int
+    epoch: int
+    size: int
+    message: Said
+
+
+class Grant(Envelope, frozen=True, tag=2):
+    """There is a place for the payload: send it."""
+
+    number: int
+    attempt: int
+
+
+class Chunk(Envelope, frozen=True, tag=3):
+    """A part of a call's payload, in the frame that follows."""
+
+    number: int
+    attempt: int
+    offset: int
+
+
+class Progress(Envelope, frozen=True, tag=4):
+    """Where a call stands, for a caller that asks again."""
+
+    number: int
+    attempt: int
+    received: int
+    life: int
+    """The responder's life: another number means that it was restarted."""
+
+
+class Reply(Envelope, frozen=True, tag=5):
+    """The call was carried out; `size` bytes of payload come with it, under the number `reply`."""
+
+    number: int
+    reply: int
+    size: int
+    message: Said
+
+
+class ReplyChunk(Envelope, frozen=True, tag=6):
+    """A part of a reply's payload, in the frame that follows."""
+
+    reply: int
+    offset: int
+
+
+class Refusal(Envelope, frozen=True, tag=7):
+    """The call comes from an epoch that is over, or does not fit."""
+
+    number: int
+    words: str
+
+
+ToResponder = Offer | Chunk
+ToCaller = Grant | Progress | Reply | ReplyChunk | Refusal
+
+_encoder = msgspec.msgpack.Encoder()
+_to_responder: msgspec.msgpack.Decoder[ToResponder] = msgspec.msgpack.Decoder(ToResponder)
+_to_caller: msgspec.msgpack.Decoder[ToCaller] = msgspec.msgpack.Decoder(ToCaller)
+
+seal = _encoder.encode
+"""The frame of an envelope."""
+
+
+def open_call(frame: bytes) -> ToResponder:
+    """The envelope in a frame that a caller sent."""
+    with _refusals(frame):
+        return _to_responder.decode(frame)
+
+
+def open_answer(frame: bytes) -> ToCaller:
+    """The envelope in a frame that a responder sent."""
+    with _refusals(frame):
+        return _to_caller.decode(frame)
+
+
+@contextlib.contextmanager
+def _refusals(frame: bytes) -> Iterator[None]:
+    if len(frame) > HEAD_LIMIT:
+        raise WireError(f"an envelope of {len(frame)} bytes is over {HEAD_LIMIT}")
+    try:
+        yield
+    # msgspec lets Python's own error through where text is not UTF-8.
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise WireError(f"not an envelope: {error}") from None

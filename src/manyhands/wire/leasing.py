@@ -1,0 +1,78 @@
+"""Control messages about leases and evaluations, for workers that run free."""
+
+from __future__ import annotations
+
+from manyhands.wire.message import Message
+
+
+class Ask(Message, frozen=True):
+    """A worker wants samples."""
+
+
+class Commit(Message, frozen=True):
+    """The update made from a lease is part of the shared state."""
+
+    number: int
+
+
+class Granted(Message, frozen=True):
+    """A lease: positions `start` to `stop` in the order of `epoch`."""
+
+    number: int
+    epoch: int
+    start: int
+    stop: int
+
+
+class Cut(Message, frozen=True):
+    """All samples of an epoch are committed: evaluate part `index` of `parts`."""
+
+    round: int
+    index: int
+    parts: int
+    samples: int
+    """Samples committed so far."""
+
+
+class Tally(Message, frozen=True):
+    """A worker's statistics of its part, summed over its samples."""
+
+    round: int
+    values: tuple[float, ...]
+
+
+class Sum(Message, frozen=True):
+    """The statistics of all parts."""
+
+    round: int
+    values: tuple[float, ...]
+
+
+class Enough(Message, frozen=True):
+    """The target is reached: no more samples."""
+
+
+class Over(Message, frozen=True):
+    """All samples are committed, or no more are wanted. The first to hear it stores the model."""
+
+    stores: bool
+
+
+class Lost(Message, frozen=True):
+    """From the agent: a worker's process is gone."""
+
+    name: str
+    words: str
+
+
+class Fence(Message, frozen=True):
+    """To servers: nothing of this member is to be carried out any more."""
+
+    name: str
+
+
+class Dismiss(Message, frozen=True):
+    """To servers: the run is over."""
+
+
+Leasing = Ask | Commit | Granted | Cut | Tally | Sum | Enough | Over | Lost | Fence | Dismiss
