@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from manyhands.live.trainer import Trainer
     from manyhands.reports import Run
     from manyhands.strategies import Strategy, strategy
-    from manyhands.verbs import train
+    from manyhands.verbs import simulate, train
 
 __version__ = "0.1.0"
 
@@ -32,6 +32,7 @@ __all__ = [
     "data",
     "metrics",
     "models",
+    "simulate",
     "strategy",
     "train",
 ]
@@ -45,6 +46,7 @@ _HOME = {
     "RunFailed": "manyhands.failure",
     "Strategy": "manyhands.strategies",
     "Trainer": "manyhands.live.trainer",
+    "simulate": "manyhands.verbs",
     "strategy": "manyhands.strategies",
     "train": "manyhands.verbs",
 }

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import wait_for
 
-JOB = '''
+from support import wait_for
+
+JOB = """
     import os, sys, time
     import torch, torch.nn.functional as F
     import manyhands as mh
@@ -32,9 +33,9 @@ JOB = '''
 
     if __name__ == "__main__":
         print(mh.train(job, "allreduce()", workers=4, output="run").summary())
-'''
+"""
 
-FAILING = '''
+FAILING = """
     import torch, torch.nn.functional as F
     import manyhands as mh
 
@@ -55,7 +56,7 @@ FAILING = '''
 
     if __name__ == "__main__":
         mh.train(job, "allreduce()", workers=4, loop=loop, output="run")
-'''
+"""
 
 
 def is_training(started) -> bool:
@@ -76,9 +77,9 @@ def left_behind(folder: Path) -> list[str]:
 
 @pytest.fixture
 def shared_memory():
-    before = set(Path("/dev/shm").iterdir())
+    before = set(Path("/dev/shm").iterdir())  # noqa: S108 - to see that nothing is left there
     yield
-    assert set(Path("/dev/shm").iterdir()) - before == set()
+    assert set(Path("/dev/shm").iterdir()) - before == set()  # noqa: S108
 
 
 def training(run_script, text=JOB):
@@ -181,9 +182,7 @@ def test_a_worker_that_sleeps_in_user_code_is_named_with_that_line(run_script):
     )
     started = run_script(text)
     wait_for(lambda: "keeps the others waiting" in started.text(), 60, "the culprit's name")
-    line = next(
-        line for line in started.text().splitlines() if "keeps the others waiting" in line
-    )
+    line = next(line for line in started.text().splitlines() if "keeps the others waiting" in line)
     sleeping = 1 + next(
         number
         for number, code in enumerate((started.folder / "script.py").read_text().splitlines())

@@ -10,7 +10,7 @@ from torch import nn
 from manyhands.checkpoint import load_state
 from manyhands.sampling import permutation
 
-SCRIPT = '''
+SCRIPT = """
     import json, sys
     import torch, torch.nn.functional as F
     from torch import nn
@@ -46,7 +46,7 @@ SCRIPT = '''
             run = mh.train(job, strategy, workers=workers)
             results[f"{strategy} {workers}"] = [str(run.folder.resolve()), run.metrics, run.samples]
         print("RESULTS", json.dumps(results))
-'''
+"""
 
 
 def by_hand(kind: str) -> dict[str, torch.Tensor]:

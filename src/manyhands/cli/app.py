@@ -40,6 +40,58 @@ def train(
     run(script, arguments or [], command)
 
 
+@app.command(context_settings={"allow_interspersed_args": True})
+def simulate(
+    script: Annotated[Path, typer.Argument(help="A Python file with a job at its top level.")],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(help="Arguments for the script, after --.")
+    ] = None,
+    *,
+    strategy: Annotated[
+        str | None, typer.Option(help="How, for example 'asynchronous(servers=2)'.")
+    ] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="How many workers.")] = None,
+    epochs: Annotated[float | None, typer.Option(help="Passes over the data.")] = None,
+    samples: Annotated[int | None, typer.Option(min=1, help="Samples to train on.")] = None,
+    seed: Annotated[int | None, typer.Option(help="The run's seed.")] = None,
+    times: Annotated[
+        str | None, typer.Option(help="Seconds per batch: 'lognormal(0.1, cv=0.3)'.")
+    ] = None,
+    bandwidth: Annotated[
+        str | None, typer.Option(help="Of links, '100mbit'; gives each process its own host.")
+    ] = None,
+    latency: Annotated[str | None, typer.Option(help="Of links: '0.5ms'.")] = None,
+    cores: Annotated[int | None, typer.Option(min=1, help="Cores of each host.")] = None,
+    service: Annotated[str | None, typer.Option(help="A server's time per update.")] = None,
+    detection: Annotated[
+        str | None, typer.Option(help="Time until a dead worker is missed: '5s'.")
+    ] = None,
+    faults: Annotated[
+        str | None, typer.Option(help="What goes wrong: 'crash(worker=3, at=2.5, restart=1.0)'.")
+    ] = None,
+    output: Annotated[Path | None, typer.Option(help="A folder for the run.")] = None,
+) -> None:
+    """Train a script's job on a virtual clock, in one process, repeatable to the bit."""
+    from manyhands.cli.simulate import simulate as run  # noqa: PLC0415 - see above
+
+    options = {
+        "strategy": strategy,
+        "workers": workers,
+        "epochs": epochs,
+        "samples": samples,
+        "seed": seed,
+        "times": times,
+        "bandwidth": bandwidth,
+        "latency": latency,
+        "cores": cores,
+        "service": service,
+        "detection": detection,
+        "faults": faults,
+        "output": output,
+    }
+    run(script, arguments or [], options)
+
+
 @app.command()
 def strategies(
     name: Annotated[str | None, typer.Argument(help="A strategy to explain.")] = None,

@@ -1,0 +1,116 @@
+"""Our side of the exchange in `benchmarks.server`: the real server loop and the real messenger."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import torch
+
+from benchmarks.peers.work import BATCH, WORKERS
+from benchmarks.turnstile import Turnstile
+from manyhands.endpoint import Push
+from manyhands.live import serving
+from manyhands.live.assignment import Assignment, Origin, Overrides
+from manyhands.live.journal import Journal
+from manyhands.live.lifeline import die_with
+from manyhands.live.progress import Progress
+from manyhands.live.pulse import FilePulse
+from manyhands.live.script import load
+from manyhands.live.worker import eager_limit
+from manyhands.parameters import Copy, Layout
+from manyhands.parameters.holder import make
+from manyhands.protocols import Call
+from manyhands.trace import Recorder, live_header
+from manyhands.transport.caller import Caller
+
+_JOB = Path(__file__).with_name("server_job.py")
+
+
+def assign(folder: Path, servers: int) -> Assignment:
+    """A run of `server_job`, without anybody but its servers and workers."""
+    return Assignment(
+        origin=Origin(str(_JOB), "benchmarks", "", (str(_JOB),), "job", None),
+        overrides=Overrides(),
+        strategy=f"asynchronous(servers={servers})",
+        workers=WORKERS,
+        host="localhost",
+        folder=str(folder),
+        coordinator="",
+        private=str(folder),
+        store_address="",
+        store_port=0,
+        servers=tuple(f"ipc://{folder}/server-{number}" for number in range(servers)),
+        leasing=None,
+        agent=os.getpid(),
+        devices=("cpu",) * WORKERS,
+    )
+
+
+def elements(assignment: Assignment) -> list[int]:
+    """How many parameters each server holds."""
+    job, _ = load(assignment.origin)
+    shards = Layout.of(*make(job), len(assignment.servers)).shards
+    return [shard.nbytes // torch.float32.itemsize for shard in shards]
+
+
+class _Pulse(FilePulse):
+    """Drains the trace every second, as a server's second thread does; never dismisses."""
+
+    dismissed = False
+
+    def take_fenced(self) -> list[str]:
+        """Nobody."""
+        return []
+
+
+class _NoJournal(Journal):
+    """What would be written down is not."""
+
+    def append(self, call: Call, payload: memoryview) -> None:
+        """Forget it."""
+
+
+def serve(assignment: Assignment, number: int) -> None:
+    """A server, for ever."""
+    die_with(assignment.agent, signal.SIGKILL)
+    torch.set_num_threads(1)
+    progress = Progress()
+    header = live_header("server", number, clock=time.monotonic, wall=time.time)
+    recorder = Recorder(header, lambda _: None, time.monotonic)
+    pulse = _Pulse(recorder, progress, time.monotonic)
+    pulse.start()
+    serving.Serving(assignment, number, recorder, progress).until_dismissed(pulse)
+
+
+def serve_without_journal(assignment: Assignment, number: int) -> None:
+    """A server that could not be continued, for ever."""
+    serving.Journal = _NoJournal
+    serve(assignment, number)
+
+
+def work(assignment: Assignment, rank: int, path: str) -> None:
+    """Push a gradient to every server and pull, whenever it is this side's turn."""
+    die_with(assignment.agent, signal.SIGKILL)
+    torch.set_num_threads(1)
+    job, _ = load(assignment.origin)
+    names = [f"server-{number}" for number in range(len(assignment.servers))]
+    copy = Copy(job, len(names), torch.device("cpu"))
+    for update in copy.updates:
+        update.view(torch.float32).fill_(1e-6)
+    updates = [update.numpy().data for update in copy.updates]
+    parameters = [parameter.numpy().data for parameter in copy.parameters]
+    caller = Caller(
+        f"worker-{rank}.{os.getpid()}",
+        dict(zip(names, assignment.servers, strict=True)),
+        eager=eager_limit(WORKERS),
+        clock=time.monotonic,
+    )
+    read = [0] * len(names)
+    turnstile = Turnstile(path)
+    while turnstile.step():
+        for number, name in enumerate(names):
+            caller.post(name, Push(read[number], BATCH), updates[number], parameters[number])
+        for number, name in enumerate(names):
+            read[number] = caller.receive(name).version
+    caller.close()

@@ -1,0 +1,243 @@
+"""`simulate`: the same run on a virtual clock, in one process."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, fields, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from manyhands.cluster import Cluster, Link
+from manyhands.live import script
+from manyhands.live.assignment import Overrides
+from manyhands.live.worker import override
+from manyhands.protocols import ALL as PROTOCOLS
+from manyhands.protocols import StrategyProtocol
+from manyhands.reports import Run
+from manyhands.strategies import Strategy
+from manyhands.strategies import strategy as read_strategy
+from manyhands.trace import Setting
+from manyhands.verbs.command import current
+from manyhands.virtual import Conditions, Faults, Places, Times, simulate_job
+from manyhands.virtual import times as read_times
+from manyhands.virtual.units import bandwidth as read_bandwidth
+from manyhands.virtual.units import seconds as read_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from manyhands.job import Job
+
+_WORKERS = 4
+_TIMES = "lognormal(0.1, cv=0.3)"
+_LATENCY = 1e-4
+_STRATEGY = "asynchronous()"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What a script or a command line asks of a virtual run; None where it says nothing."""
+
+    strategy: str | Strategy | None = None
+    workers: int | None = None
+    epochs: float | None = None
+    samples: int | None = None
+    seed: int | None = None
+    times: str | Times | None = None
+    bandwidth: str | float | None = None
+    latency: str | float | None = None
+    cores: int | None = None
+    cluster: Cluster | None = None
+    service: str | float | None = None
+    detection: str | float | None = None
+    faults: str | Faults | None = None
+    output: Path | None = None
+
+
+def simulate(
+    job: Job,
+    strategy: str | Strategy | None = None,
+    *,
+    workers: int | None = None,
+    cluster: Cluster | None = None,
+    times: str | Times | None = None,
+    bandwidth: str | float | None = None,
+    latency: str | float | None = None,
+    cores: int | None = None,
+    service: str | float | None = None,
+    detection: str | float | None = None,
+    faults: str | Faults | None = None,
+    seed: int | None = None,
+    output: str | Path | None = None,
+) -> Run:
+    """Train a job under a strategy on a virtual clock: gradients are real, time is not.
+
+    The run is the same to the bit whenever it is repeated on one machine; the digest in its
+    summary says so. The job may stand anywhere: there are no other processes to find it.
+
+    Args:
+        job: what to train.
+        strategy: how, as text or value: "asynchronous(servers=2)". A protocol; what PyTorch's own
+            engine does in lockstep is not simulated.
+        workers: how many; 4 by default.
+        cluster: where: workers and servers stand on its hosts in turn.
+        times: how long a worker computes on a batch, "lognormal(0.1, cv=0.3)" by default.
+        bandwidth: without a cluster: gives every worker and server a host of its own, with links
+            of so many bytes per second, or "100mbit". Without it all are on one host.
+        latency: of those links, in seconds or as "0.5ms"; 0.1 ms by default.
+        cores: of each host; by default 1, and on one host one for every worker.
+        service: seconds of a core that a server takes for an update; 0 by default.
+        detection: seconds until a dead worker's samples are given again; 5 by default.
+        faults: what goes wrong, "[crash(worker=3, at=2.5, restart=1.0)]".
+        seed: in place of the job's.
+        output: the folder for this run; by default a new one in `runs`.
+
+    Returns:
+        The run: its summary, metrics, trace and trained parameters.
+
+    Raises:
+        RunFailed: the run cannot go on: all workers are gone.
+    """
+    if script.is_loading():
+        raise RuntimeError(
+            "mh.simulate was reached while a worker executed the script: put it below "
+            'if __name__ == "__main__": so that only the first process calls it'
+        )
+    asked = Asked(
+        strategy=strategy,
+        workers=workers,
+        cluster=cluster,
+        times=times,
+        bandwidth=bandwidth,
+        latency=latency,
+        cores=cores,
+        service=service,
+        detection=detection,
+        faults=faults,
+        seed=seed,
+        output=None if output is None else Path(output),
+    )
+    run = carry_out(job, asked, "script")
+    current().runs.append(run)
+    return run
+
+
+def carry_out(job: Job, asked: Asked, source: str) -> Run:
+    """Simulate what was asked; `source` says by whom, for the settings."""
+    protocol = _protocol(read_strategy(asked.strategy or _STRATEGY))
+    workers = _WORKERS if asked.workers is None else asked.workers
+    protocol.check(workers)
+    given = Overrides(epochs=asked.epochs, samples=asked.samples, seed=asked.seed)
+    job = override(job, given)
+    faults = Faults.read(asked.faults or "[]")
+    conditions = Conditions(times=read_times(asked.times or _TIMES))
+    if asked.service is not None:
+        conditions = replace(conditions, service=read_seconds(asked.service))
+    if asked.detection is not None:
+        conditions = replace(conditions, detection=read_seconds(asked.detection))
+    places = _places(asked, workers, protocol.servers)
+    values = {
+        "strategy": str(protocol),
+        "workers": str(workers),
+        "times": str(conditions.times),
+        "faults": str(faults) if faults.faults else None,
+        "service": f"{conditions.service:g} s" if conditions.service else None,
+        "detection": f"{conditions.detection:g} s" if asked.detection is not None else None,
+    }
+    settings = (*_settings(values, asked, source), *_job_settings(job, asked, source))
+    settings = (*settings, *_place_settings(places, asked, source), *_versions())
+    folder = _new_folder(asked.output, protocol, workers)
+    simulate_job(job, protocol, places, conditions, folder, faults=faults, settings=settings)
+    return Run(folder)
+
+
+def _protocol(strategy: Strategy) -> StrategyProtocol:
+    if isinstance(strategy, StrategyProtocol):
+        return strategy
+    known = ", ".join(f"{protocol.name}()" for protocol in PROTOCOLS)
+    raise TypeError(
+        f"{strategy} runs in lockstep inside PyTorch's own engine, which has no virtual clock; "
+        f"simulate protocols ({known}), and run {strategy.name}() with train"
+    )
+
+
+def _places(asked: Asked, workers: int, servers: int) -> Places:
+    if asked.cluster is not None:
+        for name in ("bandwidth", "latency", "cores"):
+            if getattr(asked, name) is not None:
+                raise ValueError(f"{name} is given twice: the cluster says it as well")
+        return Places.spread(asked.cluster, workers, servers)
+    if asked.bandwidth is None:
+        if asked.latency is not None:
+            raise ValueError("latency is that of links: give their bandwidth too, as in '1gbit'")
+        return Places.one_host(workers, servers, asked.cores)
+    latency = _LATENCY if asked.latency is None else read_seconds(asked.latency)
+    link = Link(read_bandwidth(asked.bandwidth), latency)
+    return Places.host_each(workers, servers, link, asked.cores or 1)
+
+
+def _settings(values: dict[str, str | None], asked: Asked, source: str) -> Iterator[Setting]:
+    for name, value in values.items():
+        if value is not None:
+            told = getattr(asked, name, None) is not None
+            yield Setting(name, value, source if told else "default")
+
+
+def _job_settings(job: Job, asked: Asked, source: str) -> Iterator[Setting]:
+    """The job's limits and seed, as they are in force."""
+    for name in ("epochs", "samples", "seconds", "target", "seed", "global_batch"):
+        value = getattr(job, name)
+        if value is not None:
+            told = getattr(asked, name, None) is not None
+            yield Setting(name, str(value), source if told else "script")
+
+
+def _place_settings(places: Places, asked: Asked, source: str) -> Iterator[Setting]:
+    hosts, link = places.cluster.hosts, places.cluster.link
+    most = max(host.cores for host in hosts)
+    values = {
+        "hosts": str(len(hosts)),
+        "cores": f"{most} per host" if len(hosts) > 1 else str(most),
+        "bandwidth": f"{link.bandwidth * 8 / 1e6:g} Mbit/s" if link else None,
+        "latency": f"{link.latency * 1e3:g} ms" if link else None,
+    }
+    yield from _settings(values, asked, source)
+
+
+def _versions() -> Iterator[Setting]:
+    for package in ("torch", "manyhands"):
+        yield Setting(package, version(package), "default")
+
+
+def _new_folder(asked: Path | None, protocol: StrategyProtocol, workers: int) -> Path:
+    """A folder that holds no run yet; one that the user named is refused if it does."""
+    if asked is not None:
+        if (asked / "trace").exists():
+            raise ValueError(f"{asked} holds a run already; name another folder or remove it")
+        return asked
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    first = folder = Path("runs") / f"{stamp}-{protocol.name}-{workers}-virtual"
+    number = 1
+    while (folder / "trace").exists():
+        number += 1
+        folder = first.with_name(f"{first.name}-{number}")
+    return folder
+
+
+def replay(job: Job, asked: Asked, path: Path) -> list[str]:
+    """The command that makes a run of a script's job again, wherever its settings came from."""
+    settled = replace(
+        asked,
+        strategy=str(read_strategy(asked.strategy or _STRATEGY)),
+        workers=_WORKERS if asked.workers is None else asked.workers,
+        times=str(read_times(asked.times or _TIMES)),
+        seed=job.seed if asked.seed is None else asked.seed,
+        output=None,
+    )
+    command = ["manyhands", "simulate", str(path)]
+    for field in fields(settled):
+        value = getattr(settled, field.name)
+        if value is not None and field.name != "cluster":
+            command += [f"--{field.name}", str(value)]
+    return command

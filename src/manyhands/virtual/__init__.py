@@ -1,0 +1,26 @@
+"""The virtual cluster: any number of workers and servers on a virtual clock, in one process.
+
+The protocol is the one that runs live and its gradients are real; time, links, cores, stragglers,
+crashes and partitions are simulated. The same seed gives the same run, to the bit.
+"""
+
+from manyhands.virtual.faults import Crash, Cut, Fault, Faults, Pause
+from manyhands.virtual.places import Places
+from manyhands.virtual.run import simulate_job
+from manyhands.virtual.times import TIMES, Times, times
+from manyhands.virtual.world import Conditions, World
+
+__all__ = [
+    "TIMES",
+    "Conditions",
+    "Crash",
+    "Cut",
+    "Fault",
+    "Faults",
+    "Pause",
+    "Places",
+    "Times",
+    "World",
+    "simulate_job",
+    "times",
+]

@@ -1,0 +1,125 @@
+"""The one copy of the model that all virtual workers compute on, each when its time has come.
+
+A worker keeps its parameters as flat bytes, and its buffers, and nothing else: ten thousand of
+them need ten thousand parameter vectors and one model.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from manyhands.parameters import Copy
+from manyhands.sampling import mix, permutation
+from manyhands.virtual.loading import loader
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import nn
+
+    from manyhands.job import Job
+    from manyhands.leases import Lease
+    from manyhands.parameters import Holder
+
+_PURPOSE = 1
+"""What `mix` tells a worker's draws while it computes (dropout) from other uses of a seed by."""
+
+
+class Replication:
+    """What one life of a worker keeps of the model."""
+
+    def __init__(self, bench: Bench, rank: int) -> None:
+        self.rank = rank
+        self.computed = 0
+        """Batches that it has computed."""
+        flat = torch.zeros(bench.layout.nbytes, dtype=torch.uint8)
+        self.parameters = bench.layout.split(flat)
+        self.buffers = bench.first_buffers()
+        self.touched = True
+        """Whether the parameters may have changed since they were last computed on."""
+
+
+class Bench:
+    """A model to compute gradients and evaluations on.
+
+    Args:
+        job: whose model and data.
+        servers: how many shards the parameters have.
+    """
+
+    def __init__(self, job: Job, servers: int) -> None:
+        self._job = job
+        self._load_samples = loader(job, job.data)
+        self._copy = Copy(job, servers, torch.device("cpu"))
+        self.layout = self._copy.layout
+        self._first = [buffer.clone() for buffer in self._copy.model.buffers()]
+        self._loaded: Replication | None = None
+        """Whose parameters, buffers and update the copy holds."""
+
+    def first_buffers(self) -> list[torch.Tensor]:
+        """The model's buffers as they are at the start."""
+        return [buffer.clone() for buffer in self._first]
+
+    def gradient(self, worker: Replication, lease: Lease) -> tuple[float, list[int]]:
+        """Compute a worker's update; the loss, and the shards in the order of their completion.
+
+        What the model or the data draw depends on the seed, the worker and its count of batches
+        alone, not on who computed before.
+        """
+        job = self._job
+        draws = mix(job.seed, _PURPOSE, worker.rank, worker.computed)
+        torch.default_generator.manual_seed(draws)
+        worker.computed += 1
+        order = permutation(len(job.data), job.seed, lease.epoch)
+        inputs, targets = self._load_samples(order[lease.start : lease.stop])
+        self._load(worker)
+        completed: list[int] = []
+        loss = self._copy.gradient(inputs, targets, completed.append)
+        if worker.buffers:
+            for kept, buffer in zip(worker.buffers, self._copy.model.buffers(), strict=True):
+                kept.copy_(buffer)
+        return loss.item(), completed
+
+    def update(self, worker: Replication, server: int) -> torch.Tensor:
+        """The update that was computed last, if it was this worker's."""
+        if self._loaded is not worker:
+            raise RuntimeError(
+                "on a virtual cluster an update is there until its worker waits for something, "
+                "because all workers compute on one model: post it first"
+            )
+        return self._copy.updates[server]
+
+    def _load(self, worker: Replication) -> None:
+        if self._loaded is worker and not worker.touched:
+            return
+        for place, kept in zip(self._copy.parameters, worker.parameters, strict=True):
+            place.copy_(kept)
+        self._put_buffers(worker)
+        self._copy.received()
+        self._loaded, worker.touched = worker, False
+
+    @torch.no_grad()
+    def _put_buffers(self, worker: Replication) -> None:
+        if worker.buffers:
+            for buffer, kept in zip(self._copy.model.buffers(), worker.buffers, strict=True):
+                buffer.copy_(kept)
+
+    def shared(self, holders: Sequence[Holder], first: Replication | None) -> nn.Module:
+        """The model as the servers have it; buffers that nobody shares are the first worker's."""
+        self._loaded = None
+        if first is not None:
+            self._put_buffers(first)
+        for place, holder in zip(self._copy.parameters, holders, strict=True):
+            place.copy_(holder.bytes)
+        self._copy.received()
+        self._copy.adopt_buffers()
+        return self._copy.model
+
+    def adopt_shared_buffers(self, workers: Sequence[Replication]) -> None:
+        """Give the buffers of `shared` to workers, as live ones take them when they evaluate."""
+        for worker in workers:
+            for kept, buffer in zip(worker.buffers, self._copy.model.buffers(), strict=True):
+                if buffer.is_floating_point():
+                    kept.copy_(buffer)

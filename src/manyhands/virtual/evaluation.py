@@ -1,0 +1,43 @@
+"""Exact evaluation of a model on a job's validation data, in this process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from manyhands.virtual.loading import loader
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from manyhands.job import Job
+
+
+@torch.no_grad()
+def evaluate(job: Job, model: nn.Module) -> dict[str, float]:
+    """The loss and the job's metrics, from statistics that sum over batches."""
+    data = job.validation
+    if data is None:
+        raise ValueError("this job has no validation data to evaluate on")
+    if not len(data):
+        raise ValueError("the validation data is empty")
+    load = loader(job, data)
+    training = model.training
+    model.eval()
+    samples, loss = 0, torch.zeros((), dtype=torch.float64)
+    totals: list[torch.Tensor] = []
+    for indices in torch.split(torch.arange(len(data)), job.global_batch):
+        inputs, targets = load(indices)
+        outputs = model(inputs)
+        loss += job.loss(outputs, targets).double().reshape(()) * len(indices)
+        samples += len(indices)
+        statistics = [metric.statistics(outputs, targets) for metric in job.measures]
+        if totals:
+            statistics = [total + more for total, more in zip(totals, statistics, strict=True)]
+        totals = statistics
+    model.train(training)
+    values = {"loss": loss.item() / samples}
+    for metric, total in zip(job.measures, totals, strict=True):
+        values[metric.name] = metric.value(total)
+    return values

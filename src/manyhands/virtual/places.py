@@ -1,0 +1,44 @@
+"""Who stands where: workers and servers on the hosts of a cluster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from manyhands.cluster import Cluster, Host, Link
+
+
+@dataclass(frozen=True)
+class Places:
+    """A cluster, and for every worker and every server the host that it runs on."""
+
+    cluster: Cluster
+    workers: tuple[str, ...]
+    servers: tuple[str, ...]
+
+    @classmethod
+    def one_host(cls, workers: int, servers: int, cores: int | None = None) -> Places:
+        """All on one host, by default with a core for every worker."""
+        host = _host("host-0", workers if cores is None else cores)
+        return cls(Cluster((host,)), (host.name,) * workers, (host.name,) * servers)
+
+    @classmethod
+    def host_each(cls, workers: int, servers: int, link: Link, cores: int = 1) -> Places:
+        """A host for every worker and for every server, any two of them joined by such a link."""
+        for_workers = tuple(f"host-{number}" for number in range(workers))
+        for_servers = tuple(f"host-{workers + number}" for number in range(servers))
+        hosts = tuple(_host(name, cores) for name in (*for_workers, *for_servers))
+        return cls(Cluster(hosts, link), for_workers, for_servers)
+
+    @classmethod
+    def spread(cls, cluster: Cluster, workers: int, servers: int) -> Places:
+        """Workers on the hosts of a cluster in turn, and servers likewise."""
+        names = [host.name for host in cluster.hosts]
+        return cls(
+            cluster,
+            tuple(names[number % len(names)] for number in range(workers)),
+            tuple(names[number % len(names)] for number in range(servers)),
+        )
+
+
+def _host(name: str, cores: int) -> Host:
+    return Host(name=name, cores=cores, memory=0)

@@ -1,0 +1,107 @@
+"""A virtual run, from its first event to its folder."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from typing import TYPE_CHECKING
+
+import torch
+
+from manyhands.checkpoint import save_model
+from manyhands.virtual.faults import Faults
+from manyhands.virtual.kernel import Kernel
+from manyhands.virtual.loading import prepare
+from manyhands.virtual.log import Logs
+from manyhands.virtual.world import World
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from manyhands.job import Job
+    from manyhands.protocols import StrategyProtocol
+    from manyhands.trace import Setting
+    from manyhands.virtual.places import Places
+    from manyhands.virtual.world import Conditions
+
+MODEL = "model.safetensors"
+"""The trained model, in the run's folder."""
+
+
+def simulate_job(
+    job: Job,
+    protocol: StrategyProtocol,
+    places: Places,
+    conditions: Conditions,
+    folder: Path,
+    *,
+    faults: Faults | None = None,
+    settings: Sequence[Setting] = (),
+) -> World:
+    """Run a job under a protocol on virtual hosts, and leave its trace and model in a folder.
+
+    Everything that is random follows from the job's seed. The result is the same to the bit on
+    one machine and build of torch; one thread computes, because sums over threads would not be.
+
+    Args:
+        job: what to train; gradients are real.
+        protocol: how.
+        places: who runs where.
+        conditions: times and rates.
+        folder: for this run.
+        faults: what goes wrong.
+        settings: what to write down about how the run was set.
+
+    Returns:
+        The world as it was left.
+    """
+    faults = faults or Faults()
+    protocol.check(len(places.workers))
+    faults.check(len(places.workers), len(places.servers))
+    prepare(job)
+    kernel = Kernel()
+    logs = Logs(folder, len(places.workers), kernel)
+    end = {"status": "finished", "words": ""}
+    try:
+        with _one_thread(), _rare_collections(), torch.random.fork_rng(devices=[]):
+            for setting in settings:
+                logs.coordinator.setting(setting.name, setting.value, setting.source)
+            world = World(job, protocol, places, conditions, kernel, logs)
+            for fault in faults.faults:
+                world.expect(fault)
+            world.begin()
+            kernel.run()
+            sha256 = save_model(world.shared(), folder / MODEL)
+            logs.coordinator.event("parameters", {"sha256": sha256})
+    except Exception as error:
+        end = {"status": "failed", "words": str(error).partition("\n")[0] or type(error).__name__}
+        raise
+    except BaseException as error:
+        end = {"status": "interrupted", "words": f"interrupted ({type(error).__name__})"}
+        raise
+    finally:
+        logs.coordinator.event("end", end)
+        logs.flush()
+    return world
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextlib.contextmanager
+def _rare_collections() -> Iterator[None]:
+    """Look for garbage less often: what ten thousand workers hold is no garbage, and is much."""
+    before = gc.get_threshold()
+    gc.set_threshold(100_000, 50, 100)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)

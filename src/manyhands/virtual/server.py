@@ -1,0 +1,166 @@
+"""A virtual server: one any-source loop around a protocol's pure decisions.
+
+What it has decided survives its crash, because a live server keeps a journal: parameters,
+optimizer, state and the number of every caller's last call. What it had received and not decided
+about is lost, and so are answers that had not left; their callers ask again. A number that was
+carried out before is answered again, with the parameters as they are now, and not applied again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING
+
+from manyhands.endpoint import Parameters
+from manyhands.protocols import Answer, Call, Step
+from manyhands.virtual.endpoint import HEAD
+from manyhands.virtual.kernel import happens
+
+if TYPE_CHECKING:
+    import torch
+    from simpy import Event
+
+    from manyhands.parameters import Holder
+    from manyhands.protocols import Action, StrategyProtocol, Terms
+    from manyhands.virtual.cores import Cores
+    from manyhands.virtual.endpoint import Parcel
+    from manyhands.virtual.kernel import Kernel
+    from manyhands.virtual.log import ServerLog
+    from manyhands.virtual.member import Member
+    from manyhands.virtual.network import Network
+
+
+class Server:
+    """A shard, the decisions about it, and who has been heard.
+
+    Args:
+        member: who it is.
+        holder: the shard and its optimizer.
+        protocol: decides.
+        terms: what the protocol must know of the job.
+        kernel: the clock.
+        network: the way back to callers.
+        cores: its host's.
+        service: seconds of a core that an update takes, from its arrival to its answer.
+        log: its trace.
+    """
+
+    def __init__(
+        self,
+        member: Member,
+        holder: Holder,
+        protocol: StrategyProtocol,
+        terms: Terms,
+        kernel: Kernel,
+        network: Network,
+        cores: Cores,
+        service: float,
+        log: ServerLog,
+    ) -> None:
+        self.name = member.name
+        self.member = member
+        self.holder = holder
+        self.state = protocol.begin(terms)
+        self._protocol = protocol
+        self._kernel = kernel
+        self._network = network
+        self._cores = cores
+        self._service = service
+        self._log = log
+        self._inbox: deque[Parcel] = deque()
+        self._idle: Event | None = None
+        self._heard: dict[str, int] = {}
+        """By caller, the number of its last call that was decided about."""
+        self._fenced: set[str] = set()
+        """Callers that are gone."""
+        self._open: dict[tuple[str, int], Parcel] = {}
+        """Calls that are still to be answered, by caller and number."""
+        self._sending: torch.Tensor | None = None
+        """The parameters as they are now, copied for those to whom they are being sent."""
+
+    def has_heard(self, parcel: Parcel) -> bool:
+        """Whether it has decided about a call already."""
+        return parcel.number <= self._heard.get(parcel.sender, 0)
+
+    def hear(self, parcel: Parcel) -> None:
+        """A call has arrived."""
+        self._log.received(parcel.endpoint.name, parcel.nbytes)
+        self._inbox.append(parcel)
+        if self._idle is not None:
+            idle, self._idle = self._idle, None
+            idle.succeed()
+
+    async def serve(self) -> None:
+        """Hear whoever calls, one after the other, for ever."""
+        while True:
+            while not self._inbox:
+                self._idle = self._kernel.env.event()
+                await happens(self._idle)
+            parcel = self._inbox[0]
+            if self._service and parcel.payload is not None and not self.has_heard(parcel):
+                begun = await self._cores.compute(self.member, self._service)
+                self._log.span("compute", begun, self.state.version)
+            self._inbox.popleft()
+            self._decide(parcel)
+
+    def crash(self) -> None:
+        """Forget what was received and not decided about."""
+        lost, self._inbox = self._inbox, deque()
+        self._idle = None
+        for parcel in lost:
+            parcel.lose()
+
+    def fence(self, sender: str) -> None:
+        """A caller is gone: hear nothing of it any more."""
+        self._fenced.add(sender)
+
+    def _decide(self, parcel: Parcel) -> None:
+        if parcel.sender in self._fenced:
+            return
+        last = self._heard.get(parcel.sender, 0)
+        key = (parcel.sender, parcel.number)
+        if parcel.number <= last:
+            if key in self._open:
+                self._open[key] = parcel
+            else:
+                self._reply(parcel, Parameters(self.state.version))
+        elif parcel.number > last + 1:
+            # The one before it was lost, and both will come again.
+            parcel.lose()
+        else:
+            self._heard[parcel.sender] = parcel.number
+            self._open[key] = parcel
+            call = Call(parcel.sender, parcel.number, parcel.message)
+            self.state, actions = self._protocol.on_message(self.state, call)
+            for action in actions:
+                self._carry_out(action)
+
+    def _carry_out(self, action: Action) -> None:
+        key = (action.call.sender, action.call.number)
+        match action:
+            case Step(weight=weight, staleness=staleness, blend=blend):
+                parcel = self._open[key]
+                if parcel.payload is None:
+                    raise ValueError(f"{self._protocol} steps with a call that brought no update")
+                self.holder.step(parcel.payload, weight, blend)
+                self._log.staleness(staleness)
+                parcel.payload = self._sending = None
+            case Answer(message=message):
+                self._reply(self._open.pop(key), message)
+
+    def _reply(self, parcel: Parcel, message: Parameters) -> None:
+        endpoint = parcel.endpoint
+        if endpoint.is_dead:
+            return
+        if self._sending is None:
+            self._sending = self.holder.bytes.clone()
+        nbytes = HEAD + self._sending.nbytes
+        self._log.sent(endpoint.name, nbytes)
+        self._network.send(
+            self.member,
+            endpoint.member,
+            nbytes,
+            deliver=partial(endpoint.take, parcel, message, self._sending),
+            lose=parcel.lose,
+        )

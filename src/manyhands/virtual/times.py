@@ -1,0 +1,239 @@
+"""How long a virtual worker computes on a batch: distributions, written as text.
+
+A drawn time is that of one batch, whatever its size. Every worker draws from a random source of
+its own, so that one more draw by one of them changes nothing for the others.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING, ClassVar
+
+from manyhands.notation import Catalog, Value
+from manyhands.trace import read
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable
+
+_LEAST = 0.01
+"""A normal distribution is cut off at this share of its mean."""
+_SHORTEST = 1e-9
+"""Seconds: no batch takes no time, however it was drawn."""
+
+
+@dataclass(frozen=True, repr=False)
+class Slow(Value):
+    """A worker that takes longer than the others.
+
+    Example: `slow(rank=0, factor=4.0)`
+    """
+
+    name: ClassVar[str] = "slow"
+
+    rank: int
+    """Which worker."""
+    factor: float
+    """How many times as long; below 1 it is faster."""
+
+    def __post_init__(self) -> None:
+        if self.rank < 0:
+            raise ValueError(f"rank must be 0 or more, not {self.rank}")
+        _check_positive("factor", self.factor)
+
+
+@dataclass(frozen=True, repr=False)
+class Times(Value, ABC):
+    """The time that computing on a batch takes."""
+
+    slow: tuple[Slow, ...] = field(default=(), kw_only=True)
+    """Workers that differ from the others."""
+
+    def of(self, rank: int, rng: random.Random) -> Callable[[], float]:
+        """What draws the times of one worker from its random source."""
+        factor = math.prod(one.factor for one in self.slow if one.rank == rank)
+        draw = self.drawer(rank, rng)
+        return lambda: max(_SHORTEST, factor * draw())
+
+    @abstractmethod
+    def drawer(self, rank: int, rng: random.Random) -> Callable[[], float]:
+        """As `of`, for a worker that does not differ."""
+
+
+@dataclass(frozen=True, repr=False)
+class Constant(Times):
+    """Always the same time.
+
+    Example: `constant(0.1)`
+    """
+
+    name: ClassVar[str] = "constant"
+
+    mean: float
+    """Seconds."""
+
+    def __post_init__(self) -> None:
+        _check_positive("mean", self.mean)
+
+    def drawer(self, rank: int, rng: random.Random) -> Callable[[], float]:  # noqa: ARG002 - the contract
+        """The mean."""
+        return lambda: self.mean
+
+
+@dataclass(frozen=True, repr=False)
+class Normal(Times):
+    """Times around a mean, as often shorter as longer.
+
+    Example: `normal(0.1, cv=0.2)`
+    """
+
+    name: ClassVar[str] = "normal"
+
+    mean: float
+    """Seconds, before what is shorter than a hundredth of it is cut off."""
+    cv: float
+    """Standard deviation / mean."""
+
+    def __post_init__(self) -> None:
+        _check_positive("mean", self.mean)
+        _check_positive("cv", self.cv)
+
+    def drawer(self, rank: int, rng: random.Random) -> Callable[[], float]:  # noqa: ARG002 - the contract
+        """A truncated normal distribution."""
+        least = _LEAST * self.mean
+        return lambda: max(least, rng.gauss(self.mean, self.cv * self.mean))
+
+
+@dataclass(frozen=True, repr=False)
+class LogNormal(Times):
+    """Times around a mean, with a long tail: what real machines mostly show.
+
+    Example: `lognormal(0.1, cv=0.5)`
+    """
+
+    name: ClassVar[str] = "lognormal"
+
+    mean: float
+    """Seconds."""
+    cv: float
+    """Standard deviation / mean."""
+
+    def __post_init__(self) -> None:
+        _check_positive("mean", self.mean)
+        _check_positive("cv", self.cv)
+
+    def drawer(self, rank: int, rng: random.Random) -> Callable[[], float]:  # noqa: ARG002 - the contract
+        """exp(N(μ, σ)) with σ² = ln(1 + cv²) and μ = ln mean − σ²/2."""
+        variance = math.log1p(self.cv**2)
+        middle, sigma = math.log(self.mean) - variance / 2, math.sqrt(variance)
+        return lambda: rng.lognormvariate(middle, sigma)
+
+
+@dataclass(frozen=True, repr=False)
+class Exponential(Times):
+    """Times without memory: as irregular as a mean allows without a heavy tail.
+
+    Example: `exponential(0.1)`
+    """
+
+    name: ClassVar[str] = "exponential"
+
+    mean: float
+    """Seconds."""
+
+    def __post_init__(self) -> None:
+        _check_positive("mean", self.mean)
+
+    def drawer(self, rank: int, rng: random.Random) -> Callable[[], float]:  # noqa: ARG002 - the contract
+        """An exponential distribution."""
+        return lambda: rng.expovariate(1 / self.mean)
+
+
+@dataclass(frozen=True, repr=False)
+class Gamma(Times):
+    """Times as a sum of steps without memory: between constant and exponential for cv from 0 to 1.
+
+    Example: `gamma(0.1, cv=0.5)`
+    """
+
+    name: ClassVar[str] = "gamma"
+
+    mean: float
+    """Seconds."""
+    cv: float
+    """Standard deviation / mean."""
+
+    def __post_init__(self) -> None:
+        _check_positive("mean", self.mean)
+        _check_positive("cv", self.cv)
+
+    def drawer(self, rank: int, rng: random.Random) -> Callable[[], float]:  # noqa: ARG002 - the contract
+        """A gamma distribution of shape 1/cv² and scale mean·cv²."""
+        shape = 1 / self.cv**2
+        return lambda: rng.gammavariate(shape, self.mean / shape)
+
+
+@dataclass(frozen=True, repr=False)
+class Measured(Times):
+    """Times that a live run's workers took, drawn anew.
+
+    Worker r draws from what worker r took, so that a slow one stays slow; where more are simulated
+    than were measured, they are counted round. The first step, which warms up, is left out.
+
+    Example: `measured("runs/20260102-allreduce-4")`
+    """
+
+    name: ClassVar[str] = "measured"
+
+    path: str
+    """The live run's folder."""
+
+    def drawer(self, rank: int, rng: random.Random) -> Callable[[], float]:
+        """One of the measured times."""
+        by_worker = _steps(self.path)
+        times = by_worker[rank % len(by_worker)]
+        return lambda: rng.choice(times)
+
+
+TIMES: Catalog[Times] = Catalog(
+    kind="compute time",
+    classes=(Constant, Normal, LogNormal, Exponential, Gamma, Measured),
+    nested=(Catalog(kind="slow worker", classes=(Slow,)),),
+)
+
+
+def times(source: str | Times) -> Times:
+    """The times that a text describes: `times("lognormal(0.1, cv=0.3)")`.
+
+    Raises:
+        NotationError: the text is none; the message says where and what to write.
+    """
+    return TIMES.read(source)
+
+
+@lru_cache(maxsize=8)
+def _steps(path: str) -> tuple[tuple[float, ...], ...]:
+    """For each worker of a live run, the time it computed in each recorded step."""
+    by_rank: dict[int, dict[tuple[int, int], float]] = {}
+    for worker in read(path).workers:
+        steps = by_rank.setdefault(worker.header.rank, {})
+        for span in worker.spans:
+            if span.kind == "compute":
+                step = (worker.life, span.step)
+                steps[step] = steps.get(step, 0.0) + span.seconds
+    found = []
+    for _, steps in sorted(by_rank.items()):
+        warm = [seconds for (_, step), seconds in sorted(steps.items()) if step > 0 and seconds > 0]
+        if warm:
+            found.append(tuple(warm))
+    if not found:
+        raise ValueError(f"no worker of the run in {path} recorded a step that it computed")
+    return tuple(found)
+
+
+def _check_positive(name: str, value: float) -> None:
+    if not 0 < value < math.inf:
+        raise ValueError(f"{name} must be above 0, not {value}")

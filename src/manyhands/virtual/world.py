@@ -1,0 +1,280 @@
+"""Everybody in a virtual run: how they start, die, return, and when all is done."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
+
+from manyhands.failure import RunFailed
+from manyhands.parameters import Holder
+from manyhands.protocols import Terms
+from manyhands.sampling import mix
+from manyhands.virtual.bench import Bench, Replication
+from manyhands.virtual.coordinator import Coordinator
+from manyhands.virtual.cores import Cores
+from manyhands.virtual.endpoint import VirtualEndpoint, caller
+from manyhands.virtual.evaluation import evaluate
+from manyhands.virtual.faults import Crash, Cut, Fault, Pause
+from manyhands.virtual.member import Member
+from manyhands.virtual.network import Network
+from manyhands.virtual.replica import VirtualReplica
+from manyhands.virtual.server import Server
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import nn
+
+    from manyhands.job import Job
+    from manyhands.protocols import StrategyProtocol
+    from manyhands.virtual.kernel import Kernel
+    from manyhands.virtual.log import Logs
+    from manyhands.virtual.places import Places
+    from manyhands.virtual.times import Times
+
+_RNG, _TIMES = 2, 3
+"""What `mix` tells a worker's random source for its protocol, and for its times, by."""
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What a virtual run is subject to, beside its faults."""
+
+    times: Times
+    """How long workers compute on a batch."""
+    service: float = 0.0
+    """Seconds of a core that a server takes for an update."""
+    detection: float = 5.0
+    """Seconds until a worker that died is missed and its samples are given again."""
+    copy_rate: float = 2e9
+    """Bytes per second at which messages are copied within one host."""
+
+    def __post_init__(self) -> None:
+        if self.service < 0 or self.detection < 0 or self.copy_rate <= 0:
+            raise ValueError(
+                f"service ({self.service}) and detection ({self.detection}) must be 0 or more "
+                f"seconds, copy_rate ({self.copy_rate}) above 0"
+            )
+
+
+@dataclass(eq=False, slots=True)
+class _Worker:
+    """A worker over all of its lives."""
+
+    member: Member
+    seconds: Callable[[], float]
+    replication: Replication | None = None
+    works: bool = False
+    missed: set[int] = field(default_factory=set)
+    """Lives that ended and whose samples were given back."""
+
+
+class World:
+    """The members of one run and what befalls them.
+
+    Args:
+        job: what is trained.
+        protocol: how.
+        places: where.
+        conditions: times and rates.
+        kernel: the clock.
+        logs: the traces.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        protocol: StrategyProtocol,
+        places: Places,
+        conditions: Conditions,
+        kernel: Kernel,
+        logs: Logs,
+    ) -> None:
+        self._job = job
+        self._protocol = protocol
+        self._conditions = conditions
+        self._kernel = kernel
+        self._logs = logs
+        self._network = Network(kernel, places.cluster, conditions.copy_rate)
+        self._cores = {host.name: Cores(kernel, host.cores) for host in places.cluster.hosts}
+        self._bench = Bench(job, protocol.servers)
+        self._terms = Terms(job.global_batch, len(places.workers))
+        self._servers = {
+            f"server-{number}": self._server(number, host)
+            for number, host in enumerate(places.servers)
+        }
+        self._workers = [
+            _Worker(
+                Member(f"worker-{rank}", host),
+                conditions.times.of(rank, random.Random(mix(job.seed, _TIMES, rank))),  # noqa: S311
+            )
+            for rank, host in enumerate(places.workers)
+        ]
+        self.coordinator = Coordinator(job, len(self._workers), kernel, logs, self._evaluate)
+        self._working = 0
+        self._returning = 0
+
+    def _server(self, number: int, host: str) -> Server:
+        member = Member(f"server-{number}", host)
+        return Server(
+            member,
+            Holder(self._job, number, self._protocol.servers),
+            self._protocol,
+            self._terms,
+            self._kernel,
+            self._network,
+            self._cores[host],
+            self._conditions.service,
+            self._logs.server(member, number),
+        )
+
+    def begin(self) -> None:
+        """Start everybody."""
+        for server in self._servers.values():
+            self._start_server(server)
+        for rank in range(len(self._workers)):
+            self._start_worker(rank)
+
+    def shared(self) -> nn.Module:
+        """The model as the servers have it now."""
+        holders = [server.holder for server in self._servers.values()]
+        return self._bench.shared(holders, self._workers[0].replication)
+
+    @property
+    def versions(self) -> tuple[int, ...]:
+        """How many updates each server has applied."""
+        return tuple(server.state.version for server in self._servers.values())
+
+    def _evaluate(self) -> dict[str, float]:
+        values = evaluate(self._job, self.shared())
+        kept = (worker.replication for worker in self._workers if worker.member.alive)
+        self._bench.adopt_shared_buffers([one for one in kept if one is not None])
+        return values
+
+    def _start_server(self, server: Server) -> None:
+        server.member.begin()
+        self._kernel.start(server.member, server.serve(), lambda: None)
+
+    def _start_worker(self, rank: int) -> None:
+        worker = self._workers[rank]
+        member = worker.member
+        life = member.begin()
+        rng = random.Random(mix(self._job.seed, _RNG, rank, life))  # noqa: S311 - no secrets
+        log = self._logs.worker(member, rank)
+        endpoint = VirtualEndpoint(member, self._servers, self._kernel, self._network, rng, log)
+        worker.replication = Replication(self._bench, rank)
+        replica = VirtualReplica(
+            member,
+            tuple(self._servers),
+            worker.replication,
+            self._bench,
+            self.coordinator,
+            self._cores[member.host],
+            worker.seconds,
+            self._kernel,
+            log,
+        )
+        work = self._protocol.worker(replica, endpoint)
+        worker.works = True
+        self._working += 1
+        self._kernel.start(member, work, partial(self._end_worker, worker))
+
+    def _end_worker(self, worker: _Worker) -> None:
+        worker.works = False
+        self._working -= 1
+        self._look_for_the_end()
+
+    def _look_for_the_end(self) -> None:
+        if self._working or (self._returning and not self.coordinator.is_over):
+            return
+        if any(worker.member.alive for worker in self._workers):
+            self._kernel.finish()
+        else:
+            self._kernel.fail(RunFailed(f"all workers are gone after {self._kernel.now:g} s"))
+
+    def expect(self, fault: Fault) -> None:
+        """Let something go wrong when its time comes."""
+        match fault:
+            case Crash(worker=int(rank), at=at, restart=restart):
+                self._kernel.after(at, partial(self._crash_worker, rank, restart, fault))
+            case Crash(server=int(number), at=at, restart=float(restart)):
+                self._kernel.after(at, partial(self._crash_server, number, restart, fault))
+            case Pause(at=at, seconds=seconds):
+                self._kernel.after(at, partial(self._pause, seconds, fault))
+            case Cut(a=one, b=other, start=start, stop=stop):
+                self._network.cut(one, other, start, stop)
+                self._kernel.after(start, partial(self._note, fault))
+
+    def _crash_worker(self, rank: int, restart: float | None, fault: Fault) -> None:
+        worker = self._workers[rank]
+        if not worker.member.alive:
+            return
+        self._note(fault)
+        self._kill(worker.member)
+        self._logs.close(rank)
+        self._working -= worker.works
+        worker.works = False
+        life = worker.member.life
+        self._kernel.after(self._conditions.detection, partial(self._lose, worker, life))
+        if restart is not None:
+            self._returning += 1
+            self._kernel.after(restart, partial(self._return, rank))
+        self._look_for_the_end()
+
+    def _lose(self, worker: _Worker, life: int) -> None:
+        """A dead worker is noticed."""
+        if life not in worker.missed:
+            self._mourn("lost", worker.member)
+            self._miss(worker, life)
+
+    def _mourn(self, what: str, member: Member) -> None:
+        words = f"{member.name} died after {member.deaths[-1]:g} s"
+        self._logs.coordinator.event(what, {"member": member.name, "words": words})
+
+    def _miss(self, worker: _Worker, life: int) -> None:
+        """Have a dead worker's samples given again and its late calls not heard, once."""
+        if life in worker.missed:
+            return
+        worker.missed.add(life)
+        name = worker.member.name
+        for server in self._servers.values():
+            server.fence(caller(name, life))
+        self.coordinator.lose(name)
+
+    def _return(self, rank: int) -> None:
+        worker = self._workers[rank]
+        self._returning -= 1
+        self._mourn("restart", worker.member)
+        self._miss(worker, worker.member.life)
+        self._start_worker(rank)
+
+    def _crash_server(self, number: int, restart: float, fault: Fault) -> None:
+        server = self._servers[f"server-{number}"]
+        if not server.member.alive:
+            return
+        self._note(fault)
+        self._kill(server.member)
+        server.crash()
+        self._mourn("restart", server.member)
+        self._kernel.after(restart, partial(self._start_server, server))
+
+    def _pause(self, seconds: float, fault: Fault) -> None:
+        (name,) = fault.members()
+        role, _, number = name.partition("-")
+        member = (
+            self._workers[int(number)].member if role == "worker" else self._servers[name].member
+        )
+        if member.alive:
+            self._note(fault)
+            member.stand_still(self._kernel.now, seconds)
+
+    def _kill(self, member: Member) -> None:
+        member.end(self._kernel.now)
+        self._kernel.drop(member)
+        self._network.drop(member)
+        self._cores[member.host].drop(member)
+
+    def _note(self, fault: Fault) -> None:
+        self._logs.coordinator.event("fault", {"what": str(fault)})

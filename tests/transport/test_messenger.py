@@ -1,0 +1,324 @@
+"""The messenger: exactly once, in bounded memory, for those who hold the key and nobody else."""
+
+import contextlib
+import random
+import secrets
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import zmq
+
+from manyhands.endpoint import Parameters, Pull, Push
+from manyhands.transport import caller as caller_module
+from manyhands.transport.caller import Caller, Refused
+from manyhands.transport.responder import Responder
+from manyhands.transport.security import JobKey
+from manyhands.wire.envelope import Chunk, Offer, open_answer, seal
+from support import wait_for
+
+SIZE = 3_000_000
+EAGER = 1 << 16
+
+
+class Adder:
+    """A responder in a thread that counts what it carries out and answers with its payload."""
+
+    def __init__(self, address, done=None, life=1, key=None, slots=2, mute=0):
+        self.responder = Responder(address, life=life, slots=slots, size=SIZE, eager=EAGER, key=key)
+        self.responder.restore(done or {})
+        self.carried_out = []
+        self.repeated = 0
+        self.payload = memoryview(bytearray(SIZE))
+        self._mute = mute
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _serve(self):
+        while not self._stop.is_set():
+            call = self.responder.receive(0.02)
+            if call is None:
+                continue
+            if call.repeated:
+                self.repeated += 1
+            else:
+                digest = None if call.payload is None else hash(bytes(call.payload))
+                self.carried_out.append((call.sender, call.number, digest))
+            if len(self.carried_out) <= self._mute and not call.repeated:
+                # As if killed before the answer left: the number is done, the caller unaware.
+                self.responder._peers[call.sender].done = call.number
+                self.responder._drop(call)
+                self.responder._peers[call.sender].current = None
+                continue
+            answer = self.payload[: call.size] if call.size else self.payload
+            self.responder.reply(call, Parameters(len(self.carried_out)), answer)
+
+    def close(self):
+        self._stop.set()
+        self._thread.join()
+        self.responder.close()
+
+
+@pytest.fixture
+def ending():
+    with contextlib.ExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture(autouse=True)
+def fast_probes(monkeypatch):
+    monkeypatch.setattr(caller_module, "PROBE", 0.1)
+
+
+def adder(ending, address, **options):
+    one = Adder(address, **options)
+    ending.callback(one.close)
+    return one
+
+
+def caller(ending, address, name="worker-0", key=None):
+    one = Caller(name, {"server-0": address}, eager=EAGER, clock=time.monotonic, key=key)
+    ending.callback(one.close)
+    return one
+
+
+@pytest.mark.parametrize("size", [0, 1000, EAGER, EAGER + 1, SIZE])
+def test_payloads_of_every_size_arrive_and_come_back(ending, tmp_path, size):
+    server = adder(ending, f"ipc://{tmp_path}/s")
+    one = caller(ending, f"ipc://{tmp_path}/s")
+    server.payload[:] = secrets.token_bytes(SIZE)
+    payload, into = memoryview(secrets.token_bytes(size)), memoryview(bytearray(SIZE))
+    for number in range(1, 6):
+        one.post("server-0", Push(number, 1), payload if size else None, into)
+        assert one.receive("server-0", 10).version == number
+    assert server.carried_out == [
+        ("worker-0", number, hash(bytes(payload)) if size else None) for number in range(1, 6)
+    ]
+    expected = size or SIZE
+    assert into[:expected] == server.payload[:expected]
+
+
+@pytest.mark.parametrize("size", [1000, SIZE])
+def test_a_call_whose_answer_is_lost_is_carried_out_once(ending, tmp_path, size):
+    server = adder(ending, f"ipc://{tmp_path}/s", mute=1)
+    one = caller(ending, f"ipc://{tmp_path}/s")
+    payload, into = memoryview(secrets.token_bytes(size)), memoryview(bytearray(SIZE))
+    one.post("server-0", Push(0, 1), payload, into)
+    one.receive("server-0", 10)
+    assert len(server.carried_out) == 1
+    assert server.repeated >= 1
+
+
+@pytest.mark.parametrize("size", [1000, SIZE])
+def test_a_successor_carries_out_what_its_predecessor_did_not(ending, tmp_path, size):
+    address = f"ipc://{tmp_path}/s"
+    first = Adder(address)
+    one = caller(ending, address)
+    payload, into = memoryview(secrets.token_bytes(size)), memoryview(bytearray(SIZE))
+    one.post("server-0", Push(0, 1), payload, into)
+    one.receive("server-0", 10)
+    first.close()
+    one.post("server-0", Push(1, 1), payload, into)
+    with pytest.raises(TimeoutError):
+        one.receive("server-0", 0.3)
+    done = {sender: number for sender, number, _ in first.carried_out}
+    second = adder(ending, address, done=done, life=2)
+    one.receive("server-0", 10)
+    assert [number for _, number, _ in second.carried_out] == [2]
+
+
+def test_a_large_payload_is_not_sent_before_a_place_is_granted(ending, tmp_path):
+    address = f"ipc://{tmp_path}/s"
+    responder = Responder(address, life=1, slots=1, size=SIZE, eager=EAGER)
+    ending.callback(responder.close)
+    callers = [caller(ending, address, f"worker-{rank}") for rank in range(8)]
+    payload, into = memoryview(bytes(SIZE)), memoryview(bytearray(SIZE))
+    for one in callers:
+        one.post("server-0", Push(0, 1), payload, into)
+    for _ in range(20):
+        assert responder.receive(0.01) is None, "nobody has sent: nobody has seen a grant yet"
+    for one in callers:
+        one._sweep(0)
+    sent = [one.sent["server-0"] for one in callers]
+    assert sorted(sent) == [0] * 7 + [SIZE], "one place, one payload under way"
+
+
+def test_what_comes_from_an_old_epoch_or_does_not_fit_is_refused(ending, tmp_path):
+    address = f"ipc://{tmp_path}/s"
+    server = adder(ending, address)
+    one = caller(ending, address)
+    one.post("server-0", Pull(), into=memoryview(bytearray(SIZE)))
+    one.receive("server-0", 10)
+    server.responder._peers["worker-0"].epoch = 5
+    one.post("server-0", Pull(), into=memoryview(bytearray(SIZE)))
+    with pytest.raises(Refused, match="epoch 0 is over"):
+        one.receive("server-0", 10)
+    one.epoch = 5
+    one.post("server-0", Push(0, 1), memoryview(bytes(SIZE + 1)))
+    with pytest.raises(Refused, match="bytes were offered where"):
+        one.receive("server-0", 10)
+
+
+def mutations(count, seed):
+    """Valid frames with bytes changed, cut, doubled; and plain noise."""
+    draw = random.Random(seed)  # noqa: S311 - the same frames every time
+    valid = [
+        seal(Offer(1, 0, 0, 0, Pull())),
+        seal(Offer(7, 1, 0, 900, Push(3, 4))),
+        seal(Chunk(7, 1, 0)),
+        seal(Offer(2**40, 2**40, 2**40, 2**62, Push(2**60, 2**60))),
+    ]
+    for _ in range(count):
+        frame = bytearray(draw.choice(valid))
+        kind = draw.randrange(4)
+        if kind == 0:
+            frame = bytearray(draw.randbytes(draw.randrange(64)))
+        elif kind == 1:
+            del frame[draw.randrange(len(frame)) :]
+        for _ in range(draw.randrange(4)):
+            if frame:
+                frame[draw.randrange(len(frame))] = draw.randrange(256)
+        extra = [draw.randbytes(draw.randrange(200)) for _ in range(draw.randrange(3))]
+        yield [bytes(frame), *extra]
+
+
+def flood_a_responder(ending, folder, frames):
+    address = f"ipc://{folder}/s"
+    server = adder(ending, address)
+    context = zmq.Context()
+    raw = context.socket(zmq.DEALER)
+    raw.setsockopt(zmq.IDENTITY, b"worker-9")
+    raw.setsockopt(zmq.SNDHWM, 0)
+    raw.connect(address)
+    for parts in mutations(frames, seed=1):
+        raw.send_multipart(parts)
+    one = caller(ending, address)
+    one.post("server-0", Pull(), into=memoryview(bytearray(SIZE)))
+    one.receive("server-0", 120)
+    wait_for(lambda: server.responder.refused > frames // 4, 60, "garbage counted")
+    raw.close(linger=0)
+    context.term()
+    assert server._thread.is_alive()
+
+
+def flood_a_caller(ending, folder, frames):
+    address = f"ipc://{folder}/liar"
+    context = zmq.Context()
+    liar = context.socket(zmq.ROUTER)
+    liar.setsockopt(zmq.SNDHWM, 0)
+    liar.bind(address)
+    one = caller(ending, address)
+    into = memoryview(bytearray(SIZE))
+    one.post("server-0", Push(0, 1), memoryview(bytes(SIZE)), into)
+    assert liar.poll(5000)
+    name = liar.recv_multipart()[0]
+    for parts in mutations(frames, seed=2):
+        liar.send_multipart([name, *parts])
+    with pytest.raises((TimeoutError, Refused)):
+        one.receive("server-0", 3)
+    liar.close(linger=0)
+    context.term()
+
+
+def test_garbage_does_not_disturb_a_responder_or_a_caller(ending, tmp_path):
+    flood_a_responder(ending, tmp_path, 5_000)
+    flood_a_caller(ending, tmp_path, 5_000)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_hundred_thousand_frames_of_garbage_disturb_nobody(ending, tmp_path):
+    flood_a_responder(ending, tmp_path, 50_000)
+    flood_a_caller(ending, tmp_path, 50_000)
+
+
+def test_a_reply_with_more_than_there_is_room_for_is_not_written(ending, tmp_path):
+    server = adder(ending, f"ipc://{tmp_path}/s")
+    one = caller(ending, f"ipc://{tmp_path}/s")
+    server.payload[:] = b"\xff" * SIZE
+    room = bytearray(SIZE)
+    one.post("server-0", Pull(), into=memoryview(room)[: SIZE // 2])
+    with pytest.raises(TimeoutError):
+        one.receive("server-0", 1.0)
+    assert room[SIZE // 2 :] == bytes(SIZE - SIZE // 2)
+
+
+def test_over_tcp_the_key_is_needed_and_suffices(ending):
+    key, other = JobKey.new(), JobKey.new()
+    with pytest.raises(ValueError, match="needs the job's key"):
+        Responder("tcp://127.0.0.1:*", life=1, slots=1, size=SIZE, eager=EAGER)
+    server = adder(ending, "tcp://127.0.0.1:*", key=key)
+    address = server.responder.address
+    with pytest.raises(ValueError, match="needs the job's key"):
+        Caller("worker-0", {"server-0": address}, eager=EAGER, clock=time.monotonic)
+    into = memoryview(bytearray(SIZE))
+    stranger = caller(ending, address, "worker-1", key=other)
+    stranger.post("server-0", Pull(), into=into)
+    friend = caller(ending, address, key=key)
+    friend.post("server-0", Push(0, 1), memoryview(secrets.token_bytes(SIZE)), into)
+    assert friend.receive("server-0", 10).version == 1
+    with pytest.raises(TimeoutError):
+        stranger.receive("server-0", 0.5)
+    assert [sender for sender, *_ in server.carried_out] == ["worker-0"]
+
+
+def test_a_key_is_stored_for_its_owner_alone(tmp_path):
+    key = JobKey.new()
+    key.write(tmp_path / "key")
+    assert (tmp_path / "key").stat().st_mode & 0o777 == 0o600
+    assert JobKey.read(tmp_path / "key").pair("listening") == key.pair("listening")
+    assert key.pair("listening") != key.pair("connecting")
+
+
+STRANGER_SERVER = """
+    import sys, time
+    from pathlib import Path
+    from manyhands.transport.responder import Responder
+    from manyhands.transport.security import JobKey
+
+    key = JobKey.read(Path(sys.argv[1]))
+    responder = Responder("tcp://127.0.0.1:*", life=1, slots=2, size=1 << 20, eager=4096, key=key)
+    Path(sys.argv[2]).write_text(responder.address)
+    while True:
+        call = responder.receive(0.1)
+        if call is not None:
+            print("CALLED", flush=True)
+"""
+
+
+def test_a_peer_without_the_key_causes_no_growth_even_with_unfinished_messages(
+    run_script, tmp_path
+):
+    JobKey.new().write(tmp_path / "key")
+    started = run_script(STRANGER_SERVER, str(tmp_path / "key"), str(tmp_path / "address"))
+    at = Path(tmp_path / "address")
+    wait_for(lambda: at.exists() and at.read_text(), 30, "the server")
+    server = psutil.Process(started.process.pid)
+    time.sleep(0.5)
+    before = server.memory_info().rss
+    context = zmq.Context()
+    raw = context.socket(zmq.DEALER)
+    raw.setsockopt(zmq.SNDHWM, 0)
+    raw.connect(at.read_text())
+    for _ in range(100):
+        raw.send(bytes(1 << 20), zmq.SNDMORE)
+    deadline = time.monotonic() + 3
+    while time.monotonic() < deadline:
+        assert server.memory_info().rss - before < 16 << 20
+        time.sleep(0.1)
+    raw.close(linger=0)
+    context.term()
+    assert "CALLED" not in started.text()
+    assert started.process.poll() is None
+
+
+def test_open_answer_takes_what_seal_gives():
+    from manyhands.wire.envelope import Reply
+
+    reply = Reply(3, 4, 5, Parameters(6))
+    assert open_answer(seal(reply)) == reply
+    assert sys.getsizeof(seal(reply)) < 200

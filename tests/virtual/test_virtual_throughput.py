@@ -1,0 +1,102 @@
+"""How fast virtual runs are, in closed form."""
+
+import pytest
+from virtual_jobs import a_job
+
+from manyhands.cluster import Cluster, Host, Link
+from manyhands.protocols import Asynchronous
+from manyhands.reports import breakdown, throughput
+from manyhands.virtual import Places
+from manyhands.virtual.endpoint import HEAD
+
+BYTES = (4 * 2 + 2) * 4
+"""Of the parameters of the small job's model."""
+
+
+def test_a_compute_bound_run_is_as_fast_as_its_workers(virtually) -> None:
+    job = a_job(size=1000, global_batch=10, epochs=1)
+    done = virtually(job, workers=10, copy_rate=1e15)
+    # 10 workers, a sample each every 0.1 s.
+    assert throughput(done.run.trace).rate == pytest.approx(100, rel=1e-6)
+    assert breakdown(done.run.trace).overall.compute == pytest.approx(1, abs=1e-6)
+
+
+def test_a_round_trip_is_two_latencies_and_two_transfers(virtually) -> None:
+    job = a_job(size=50, global_batch=1, epochs=1)
+    bandwidth, latency = 2e3, 0.03
+    done = virtually(job, places=Places.host_each(1, 1, Link(bandwidth, latency)))
+    pull = 2 * latency + (2 * HEAD + BYTES) / bandwidth
+    each = 0.1 + 2 * latency + 2 * (HEAD + BYTES) / bandwidth
+    assert done.run.seconds == pytest.approx(pull + 50 * each, rel=1e-9)
+
+
+def test_a_servers_port_is_the_bottleneck_of_many_workers(virtually) -> None:
+    workers, updates, bandwidth = 40, 2000, 1e5
+    job = a_job(size=updates, global_batch=workers, epochs=1)
+    done = virtually(job, places=Places.host_each(workers, 1, Link(bandwidth, 1e-3)))
+    # A worker could make 9.7 updates a second, 40 of them 390; the port takes one in 1.04 ms.
+    each = (HEAD + BYTES) / bandwidth
+    assert each * workers < 0.1, "or this test would not see both regimes"
+    fast = done.run.seconds
+    slow = virtually(job, places=Places.host_each(workers, 1, Link(bandwidth / 40, 1e-3)))
+    assert fast == pytest.approx(updates / workers * (0.1 + 2e-3 + 2 * each), rel=0.05)
+    assert slow.run.seconds == pytest.approx(updates * each * 40, rel=0.03)
+    assert breakdown(slow.run.trace).overall.communication > 0.9
+
+
+def test_two_servers_share_the_traffic_of_one(virtually) -> None:
+    workers, updates, bandwidth = 20, 1000, 2e3
+    job = a_job(size=updates, global_batch=workers, epochs=1)
+    times = [
+        virtually(
+            job,
+            Asynchronous(servers=servers),
+            places=Places.host_each(workers, servers, Link(bandwidth, 1e-3)),
+        ).run.seconds
+        for servers in (1, 2)
+    ]
+    # Everything fits into one cut of 64 bytes, so the two parts are unequal: 32 and 8 bytes.
+    assert times[0] == pytest.approx(updates * (HEAD + BYTES) / bandwidth, rel=0.03)
+    assert times[1] == pytest.approx(updates * (HEAD + 32) / bandwidth, rel=0.03)
+
+
+@pytest.mark.parametrize(("workers", "cores"), [(6, 2), (5, 1), (3, 3), (7, 4)])
+def test_workers_share_the_cores_of_their_host(virtually, workers: int, cores: int) -> None:
+    job = a_job(size=420, global_batch=workers, epochs=1)
+    done = virtually(job, places=Places.one_host(workers, 1, cores), copy_rate=1e15)
+    assert done.run.seconds == pytest.approx(420 * 0.1 / cores, rel=0.01)
+    shares = breakdown(done.run.trace).overall
+    assert shares.compute == pytest.approx(cores / workers, rel=0.02)
+    assert shares.wait == pytest.approx(1 - cores / workers, abs=0.02)
+
+
+def test_a_server_needs_time_for_an_update_if_it_is_given(virtually) -> None:
+    job = a_job(size=300, global_batch=10, epochs=1)
+    done = virtually(job, workers=10, service=0.05, copy_rate=1e15)
+    # One after the other, and faster than ten workers bring them.
+    assert done.run.seconds == pytest.approx(300 * 0.05, rel=0.02)
+
+
+def test_a_server_competes_for_the_cores_of_its_host(virtually) -> None:
+    job = a_job(size=100, global_batch=1, epochs=1)
+    done = virtually(job, places=Places.one_host(3, 1, cores=1), service=0.05, copy_rate=1e15)
+    assert done.run.seconds == pytest.approx(100 * (0.1 + 0.05), rel=0.02)
+
+
+def test_a_cluster_says_where_everybody_is(virtually) -> None:
+    hosts = (Host("a", 2, 0), Host("b", 2, 0))
+    link, slow = Link(1e6, 0.0), Link(1e3, 0.0)
+    assert Places.spread(Cluster(hosts, link), 3, 1).workers == ("a", "b", "a")
+    job = a_job(size=60, global_batch=1, epochs=1)
+    near = virtually(job, places=Places.spread(Cluster(hosts, link), 1, 1), copy_rate=1e15)
+    assert near.run.seconds == pytest.approx(6, rel=1e-6), "the worker and the server share a host"
+    links = (("a", "b", slow),)
+    far = Places(Cluster(hosts, link, links), ("b",), ("a",))
+    each = 0.1 + 2 * (HEAD + BYTES) / 1e3
+    assert virtually(job, places=far).run.seconds == pytest.approx(60 * each, rel=0.01)
+
+
+def test_hosts_without_a_link_are_named(virtually) -> None:
+    hosts = (Host("a", 1, 0), Host("b", 1, 0))
+    with pytest.raises(ValueError, match="no link between b and a"):
+        virtually(places=Places(Cluster(hosts), ("b",), ("a",)))
