@@ -33,6 +33,8 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Started]]:
                 text=True,
                 env={**os.environ, "TMPDIR": str(tmp_path), **environment},
                 start_new_session=True,
+                # A shell that runs the tests in the background has told us to ignore Ctrl-C.
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
             )
         started.append(Started(process, tmp_path, output=output))
         return started[-1]

@@ -53,7 +53,9 @@ class Recording(Asynchronous):
 class Stage:
     """A worker, a server and the way between them."""
 
-    def __init__(self, folder: Path, latency: float = 0.5, bandwidth: float = 1e9) -> None:
+    def __init__(
+        self, folder: Path, latency: float = 0.5, bandwidth: float = 1e9, service: float = 0.0
+    ) -> None:
         self.kernel = Kernel()
         hosts = (Host("a", 1, 0), Host("b", 1, 0))
         self.network = Network(self.kernel, Cluster(hosts, Link(bandwidth, latency)), 1e9)
@@ -69,7 +71,7 @@ class Stage:
             self.kernel,
             self.network,
             Cores(self.kernel, 1),
-            0.0,
+            service,
             logs.server(member, 0),
         )
         self.start_server()
@@ -87,6 +89,7 @@ class Stage:
     def kill_server(self) -> None:
         self.server.member.end(self.kernel.now)
         self.kernel.drop(self.server.member)
+        self.server._cores.drop(self.server.member)
         self.network.drop(self.server.member)
         self.server.crash()
 
@@ -224,6 +227,7 @@ def test_the_dead_send_and_receive_nothing(stage: Stage) -> None:
     stage.endpoint.post("server-0", Push(0, 1), ones())
     with pytest.raises(Crashed):
         stage.endpoint.receive("server-0").send(None)
+    assert not stage.endpoint._lines["server-0"].calls
     stage.kernel.after(9, stage.kernel.finish)
     stage.kernel.run()
     assert Recording.heard == []
@@ -235,6 +239,50 @@ def test_a_caller_that_is_fenced_is_not_heard(stage: Stage) -> None:
     stage.kernel.after(9, stage.kernel.finish)
     stage.kernel.run()
     assert Recording.heard == []
+
+
+def test_a_call_that_overtakes_a_lost_one_is_not_heard_before_it(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, bandwidth=100.0, service=2.0)
+    other = Member("worker-1", "a")
+    other.begin()
+
+    async def work(endpoint: VirtualEndpoint) -> None:
+        endpoint.post("server-0", Push(0, 1), ones(1))
+        await happens(stage.kernel.env.timeout(1.4))
+        # The first is being served. The second waits, behind another's 300 bytes, to leave.
+        args = (other, stage.server.member, 300, lambda: None, lambda: None)
+        stage.network.send(*args)
+        endpoint.post("server-0", Push(0, 2), ones(2))
+        for version in (1, 2):
+            assert await endpoint.receive("server-0") == Parameters(version)
+
+    # The first is lost with the server; the second leaves when the server is back already.
+    stage.kernel.after(2.0, stage.kill_server)
+    stage.kernel.after(2.1, stage.start_server)
+    stage.run(work)
+    assert [call.message.samples for call in Recording.heard] == [1, 2]
+
+
+def test_a_call_that_was_sent_twice_is_answered_twice_and_received_once(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, service=3.0)
+    # The first is decided at 3.5 and its answer meets the cut; at 5 both are sent again, while
+    # the second is being served.
+    stage.network.cut("worker-0", "server-0", 3.6, 3.7)
+    into = [torch.zeros(16, dtype=torch.uint8) for _ in range(3)]
+
+    async def work(endpoint: VirtualEndpoint) -> None:
+        for value in (1, 2):
+            endpoint.post("server-0", Push(0, value), ones(value), into[value])
+        answers = [await endpoint.receive("server-0") for _ in range(2)]
+        assert answers == [Parameters(2), Parameters(2)]
+        await happens(stage.kernel.env.timeout(20))
+        with pytest.raises(RuntimeError, match="nothing was asked"):
+            await endpoint.receive("server-0")
+
+    stage.run(work)
+    assert len(Recording.heard) == 2
+    assert torch.equal(stage.shelf.bytes, ones(3))
+    assert torch.equal(into[1], ones(3))
 
 
 @dataclass(frozen=True, repr=False)

@@ -223,7 +223,7 @@ class VirtualEndpoint:
     def take(self, parcel: Parcel, message: Said, payload: torch.Tensor) -> None:
         """An answer has arrived. One that came before, to the same call, is enough."""
         line = self._lines[parcel.server.name]
-        if self.is_dead:
+        if self.is_dead or parcel not in line.calls:
             return
         self._log.received(parcel.server.name, HEAD + payload.nbytes)
         line.calls.remove(parcel)
