@@ -293,6 +293,13 @@ def test_seconds_end_the_run_on_a_real_clock_too(make) -> None:
     assert 0.3 <= time.monotonic() - begun < 3.0
 
 
+def test_a_run_that_seconds_end_in_mid_epoch_is_measured_all_the_same(make) -> None:
+    trainer = make(clock=Ticking(), epochs=None, seconds=0.5, validation=JOB.data)
+    run(trainer)
+    assert trainer._progress.samples % 50, "in mid-epoch"
+    assert set(trainer.values) >= {"loss"}
+
+
 def test_a_budget_that_is_used_up_first_ends_a_run_with_seconds(make) -> None:
     assert run(make(epochs=1, seconds=600.0))._progress.samples == 50
 

@@ -129,6 +129,9 @@ class Trainer:
                 self._end_epoch(share.epoch, dealt, self._clock() - epoch_begun)
                 epoch_begun = self._clock()
             if self._is_over(share, dealt):
+                if not share.ends_epoch:
+                    # The time was up in mid-epoch: what was trained is measured all the same.
+                    self._measure(dealt)
                 return
 
     def step(self, batch: Batch) -> torch.Tensor:
@@ -221,6 +224,9 @@ class Trainer:
         if self.rank == 0 and dealt % len(self.job.data) == 0:
             detail = {"number": str(epoch), "samples": str(dealt), "seconds": f"{seconds:.6f}"}
             self._recorder.event("epoch", detail)
+        self._measure(dealt)
+
+    def _measure(self, dealt: int) -> None:
         self._record_traffic()
         if self.job.validation is None:
             return
