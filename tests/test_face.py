@@ -161,7 +161,8 @@ def test_help_answers_within_half_a_second_and_names_the_subcommands() -> None:
     command = Path(sys.executable).parent / "manyhands"
     assert command.exists(), "the console script stands next to this Python"
     best = float("inf")
-    for _ in range(5):
+    # The best of many: other processes on a busy machine are not what is measured.
+    for _ in range(30):
         begun = time.monotonic()
         done = subprocess.run(
             [command, "--help"], capture_output=True, text=True, check=False, timeout=60

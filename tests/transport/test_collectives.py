@@ -66,6 +66,10 @@ WORKER = """
     begun = time.monotonic()
     group = Group(store, rank, 3, epoch=2, device=device)
     rebind(module, group.handle)
+    # A collective that breaks may have reached some and not others, so one of the survivors has
+    # taken a step more than another: they must agree on one's state before they go on.
+    for parameter in model.parameters():
+        group.broadcast(parameter.data)
     for _ in range(5):
         step()
     again = time.monotonic() - begun

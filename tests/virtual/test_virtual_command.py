@@ -3,6 +3,7 @@
 import re
 import shlex
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -31,8 +32,6 @@ SCRIPT = """
 
 @pytest.fixture
 def script(tmp_path: Path) -> Path:
-    import textwrap
-
     path = tmp_path / "script.py"
     path.write_text(textwrap.dedent(SCRIPT), encoding="utf-8")
     return path
@@ -92,6 +91,17 @@ def test_a_run_that_fails_says_how_to_fail_again(start, script: Path) -> None:
     assert started.finish() == 1
     assert "manyhands: all workers are gone after 0.5 s" in started.text()
     assert "--faults 'crash(worker=0, at=0.5)'" in field(started.text(), "replay")
+
+
+def test_an_error_of_the_script_s_is_shown_whole(start, tmp_path: Path, script: Path) -> None:
+    text = script.read_text(encoding="utf-8")
+    text = text.replace("torch.nn.functional.mse_loss", "lambda outputs, targets: 1 / 0")
+    script.write_text(text, encoding="utf-8")
+    started = start(COMMAND, "simulate", script, "--workers", "2")
+    assert started.finish() == 1
+    assert "ZeroDivisionError" in started.text()
+    assert 'script.py", line' in started.text()
+    assert field(started.text(), "replay").endswith("--times 'lognormal(mean=0.1, cv=0.3)'")
 
 
 def test_a_script_needs_one_job(start, tmp_path: Path) -> None:

@@ -81,6 +81,22 @@ def test_the_trained_model_is_what_was_evaluated(virtually) -> None:
     assert done.run.metrics["loss"] == pytest.approx(loss)
 
 
+def test_an_evaluation_gives_all_workers_the_shared_statistics(virtually) -> None:
+    def model() -> nn.Module:
+        return nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 2))
+
+    done = virtually(with_validation(model=model), workers=3)
+    own = [worker.replication.buffers for worker in done.world._workers]
+    shared = done.run.state_dict()
+    for mean, var, _ in own:
+        assert torch.equal(mean, shared["0.running_mean"])
+        assert torch.equal(var, shared["0.running_var"])
+    # How many batches it normalised is a worker's own affair; the first one's is stored.
+    counts = [int(count) for _, _, count in own]
+    assert sum(counts) == done.world.versions[0]
+    assert shared["0.num_batches_tracked"] == counts[0]
+
+
 def test_bytes_are_counted_by_both_sides(virtually) -> None:
     done = virtually(a_job(epochs=1), workers=4)
     found = traffic(done.run.trace)

@@ -11,7 +11,7 @@ import typer
 from manyhands.failure import RunFailed
 from manyhands.job import Job
 from manyhands.live.script import MODULE, execute
-from manyhands.verbs.simulate import Asked, carry_out, replay
+from manyhands.verbs.simulate import Asked, plan, replay
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,18 +27,19 @@ def simulate(script: Path, arguments: list[str], options: Mapping[str, Any]) -> 
     job = _only_job(script)
     asked = Asked(**options)
     try:
+        settled = plan(job, asked, "command line")
         again = shlex.join(
             [*replay(job, asked, script), *(["--", *arguments] if arguments else [])]
         )
-    except ValueError as error:
-        _leave(f"manyhands: {error}", 2)
-    try:
-        run = carry_out(job, asked, "command line")
-    except (RunFailed, KeyboardInterrupt) as failure:
-        words = str(failure) or "interrupted"
-        _leave(f"manyhands: {words}\n  replay       {again}", 1)
     except (TypeError, ValueError) as error:
         _leave(f"manyhands: {error}", 2)
+    try:
+        run = settled.carry_out()
+    except RunFailed as failure:
+        _leave(f"manyhands: {failure}\n  replay       {again}", 1)
+    except BaseException:
+        typer.echo(f"  replay       {again}", err=True)
+        raise
     typer.echo(run.summary())
     typer.echo(f"  replay       {again}")
 

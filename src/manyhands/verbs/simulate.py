@@ -118,19 +118,46 @@ def simulate(
         seed=seed,
         output=None if output is None else Path(output),
     )
-    run = carry_out(job, asked, "script")
+    run = plan(job, asked, "script").carry_out()
     current().runs.append(run)
     return run
 
 
-def carry_out(job: Job, asked: Asked, source: str) -> Run:
-    """Simulate what was asked; `source` says by whom, for the settings."""
+@dataclass(frozen=True)
+class Plan:
+    """A virtual run, all settled."""
+
+    job: Job
+    protocol: StrategyProtocol
+    places: Places
+    conditions: Conditions
+    faults: Faults
+    settings: tuple[Setting, ...]
+    folder: Path
+
+    def carry_out(self) -> Run:
+        """Run it to its end."""
+        simulate_job(
+            self.job,
+            self.protocol,
+            self.places,
+            self.conditions,
+            self.folder,
+            faults=self.faults,
+            settings=self.settings,
+        )
+        return Run(self.folder)
+
+
+def plan(job: Job, asked: Asked, source: str) -> Plan:
+    """What was asked, settled; `source` says by whom, for the settings."""
     protocol = _protocol(read_strategy(asked.strategy or _STRATEGY))
     workers = _WORKERS if asked.workers is None else asked.workers
     protocol.check(workers)
     given = Overrides(epochs=asked.epochs, samples=asked.samples, seed=asked.seed)
     job = override(job, given)
     faults = Faults.read(asked.faults or "[]")
+    faults.check(workers, protocol.servers)
     conditions = Conditions(times=read_times(asked.times or _TIMES))
     if asked.service is not None:
         conditions = replace(conditions, service=read_seconds(asked.service))
@@ -145,11 +172,14 @@ def carry_out(job: Job, asked: Asked, source: str) -> Run:
         "service": f"{conditions.service:g} s" if conditions.service else None,
         "detection": f"{conditions.detection:g} s" if asked.detection is not None else None,
     }
-    settings = (*_settings(values, asked, source), *_job_settings(job, asked, source))
-    settings = (*settings, *_place_settings(places, asked, source), *_versions())
+    settings = (
+        *_settings(values, asked, source),
+        *_job_settings(job, asked, source),
+        *_place_settings(places, asked, source),
+        *_versions(),
+    )
     folder = _new_folder(asked.output, protocol, workers)
-    simulate_job(job, protocol, places, conditions, folder, faults=faults, settings=settings)
-    return Run(folder)
+    return Plan(job, protocol, places, conditions, faults, settings, folder)
 
 
 def _protocol(strategy: Strategy) -> StrategyProtocol:
