@@ -104,7 +104,7 @@ def measure(model: str, blocks: int) -> dict[str, object]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer blocks")
-    blocks = 4 if parser.parse_args().quick else 30
+    blocks = 4 if parser.parse_args().quick else 20
     print("2 workers on each side, one thread each, taking turns; global batch 64")
     report("overhead", {model: measure(model, blocks) for model in STEPS})
 
