@@ -10,6 +10,8 @@ interpreter that MANYHANDS_PEERS_PYTHON names, by default this one.
 """
 
 import argparse
+import signal
+import sys
 
 import torch
 
@@ -23,6 +25,8 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="less of everything")
     parser.add_argument("--only", choices=("exchange", "training"), help="one of the two parts")
     given = parser.parse_args()
+    # Whoever ends this benchmark ends what it has started, and its folders go.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     # Processes are forked from this one; one thread each, and none that they would miss.
     torch.set_num_threads(1)
     print("2 workers and 1 or 2 servers, one thread each, share this machine's cores.")

@@ -13,6 +13,10 @@ TURNS = {("1M", 1): 128, ("1M", 2): 128, ("10M", 1): 13, ("10M", 2): 27}
 """Exchanges of each worker in a turn, by model and servers: as many as one journal holds, so that
 every turn has its share of snapshots."""
 
+SIDES = ("bare", "ours", "unjournaled", "sent")
+"""Bare ZeroMQ; ours as it is on one host; without its journal; and with all bytes sent, as between
+hosts."""
+
 
 def measure(size: str, servers: int, blocks: int, share: int) -> dict[str, object]:
     """The ratios ours / bare, with and without the journal, over so many palindromic blocks.
@@ -47,7 +51,7 @@ def _sides(folder: Path, servers: int) -> tuple[list[Pair], list[Forked]]:
     pairs, processes = [], []
     driver = os.getpid()
     counts: list[int] = []
-    for name in ("bare", "ours", "unjournaled"):
+    for name in SIDES:
         home = folder / name
         home.mkdir()
         pair = Pair(name, home)
@@ -55,7 +59,7 @@ def _sides(folder: Path, servers: int) -> tuple[list[Pair], list[Forked]]:
         assignment = server_ours.assign(home, servers)
         counts = counts or server_ours.elements(assignment)
         addresses = assignment.servers
-        serve = server_ours.serve if name == "ours" else server_ours.serve_without_journal
+        serve = server_ours.serve_without_journal if name == "unjournaled" else server_ours.serve
         for number in range(servers):
             if name == "bare":
                 given = (driver, addresses[number], counts[number])
@@ -67,7 +71,9 @@ def _sides(folder: Path, servers: int) -> tuple[list[Pair], list[Forked]]:
                 given = (driver, path, addresses, counts)
                 processes.append(Forked(target=server_bare.work, args=given))
             else:
-                processes.append(Forked(target=server_ours.work, args=(assignment, rank, path)))
+                processes.append(
+                    Forked(target=server_ours.work, args=(assignment, rank, path, name != "sent"))
+                )
     return pairs, processes
 
 
@@ -80,7 +86,7 @@ def _figures(
         rates[name] = median_interval([1 / value for value in seconds])[0]
         figures[f"{name}_per_second"] = rates[name]
     words = []
-    for name in ("ours", "unjournaled"):
+    for name in SIDES[1:]:
         pairs = zip(times["bare"], times[name], strict=True)
         middle, low, high = median_interval([bare / ours for bare, ours in pairs])
         figures[name] = {"ratio": middle, "low": low, "high": high}
@@ -90,6 +96,6 @@ def _figures(
 
 
 HEADING = (
-    "  parameters, servers; exchanges/s of both workers: bare; ours, ratio (95 %); "
-    "ours without journal, ratio (95 %)"
+    "  parameters, servers; exchanges/s of both workers: bare; and with the ratio to it (95 %): "
+    "ours; ours without journal; ours where no memory is shared"
 )

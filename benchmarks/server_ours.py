@@ -23,6 +23,7 @@ from manyhands.parameters.holder import make
 from manyhands.protocols import Call
 from manyhands.trace import Recorder, live_header
 from manyhands.transport.caller import Caller
+from manyhands.transport.memory import Segment
 
 _JOB = Path(__file__).with_name("server_job.py")
 
@@ -89,13 +90,19 @@ def serve_without_journal(assignment: Assignment, number: int) -> None:
     serve(assignment, number)
 
 
-def work(assignment: Assignment, rank: int, path: str) -> None:
+def work(assignment: Assignment, rank: int, path: str, shares: bool) -> None:
     """Push a gradient to every server and pull, whenever it is this side's turn."""
     die_with(assignment.agent, signal.SIGKILL)
     torch.set_num_threads(1)
     job, _ = load(assignment.origin)
     names = [f"server-{number}" for number in range(len(assignment.servers))]
-    copy = Copy(job, len(names), torch.device("cpu"))
+    segments: list[Segment] = []
+
+    def allocate(size: int) -> torch.Tensor:
+        segments.append(Segment(size))
+        return torch.frombuffer(segments[0].memory, dtype=torch.uint8)
+
+    copy = Copy(job, len(names), torch.device("cpu"), allocate if shares else None)
     for update in copy.updates:
         update.view(torch.float32).fill_(1e-6)
     updates = [update.numpy().data for update in copy.updates]
@@ -105,6 +112,7 @@ def work(assignment: Assignment, rank: int, path: str) -> None:
         dict(zip(names, assignment.servers, strict=True)),
         eager=eager_limit(WORKERS),
         clock=time.monotonic,
+        segment=segments[0] if segments else None,
     )
     read = [0] * len(names)
     turnstile = Turnstile(path)

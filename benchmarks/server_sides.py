@@ -60,14 +60,28 @@ def forked(processes: Iterable[Forked]) -> Iterator[list[Forked]]:
             process.join()
 
 
-def end_session(process: subprocess.Popen[str]) -> None:
-    """End a process that was started with a session of its own, and whatever it has started."""
+@contextlib.contextmanager
+def session(process: subprocess.Popen[str]) -> Iterator[None]:
+    """End a process that was started with a session of its own, and whatever it has started.
+
+    If this process is killed itself, a watcher does it: it sees its input close.
+    """
     group = process.pid
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(group, signal.SIGCONT)
-    process.terminate()
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(10)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(group, signal.SIGKILL)
-    process.wait()
+    watcher = subprocess.Popen(
+        ["sh", "-c", 'cat > /dev/null; kill -KILL -- "-$1"', "sh", str(group)],
+        stdin=subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        yield
+    finally:
+        watcher.kill()
+        watcher.communicate()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(group, signal.SIGCONT)
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(10)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(group, signal.SIGKILL)
+        process.wait()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.figures import median_interval
-from benchmarks.server_sides import Pair, end_session
+from benchmarks.server_sides import Pair, session
 
 PEERS = {  # the one that spins comes first: it is stopped as soon as it is ready
     "torch RPC": "benchmarks.peers.torch_rpc_server",
@@ -131,10 +131,8 @@ def _started(title: str, size: str, folder: Path) -> Iterator[_System]:
             text=True,
             start_new_session=True,
         )
-    try:
+    with session(process):
         yield _System(title, pair, process, log)
-    finally:
-        end_session(process)
 
 
 def _figures(

@@ -8,6 +8,7 @@ import threading
 import time
 from pathlib import Path
 
+import msgspec
 import psutil
 import pytest
 import zmq
@@ -15,6 +16,7 @@ import zmq
 from manyhands.endpoint import Parameters, Pull, Push
 from manyhands.transport import caller as caller_module
 from manyhands.transport.caller import Caller, Refused
+from manyhands.transport.memory import Segment, can_share
 from manyhands.transport.responder import Responder
 from manyhands.transport.security import JobKey
 from manyhands.wire.envelope import Chunk, Offer, open_answer, seal
@@ -80,8 +82,9 @@ def adder(ending, address, **options):
     return one
 
 
-def caller(ending, address, name="worker-0", key=None):
-    one = Caller(name, {"server-0": address}, eager=EAGER, clock=time.monotonic, key=key)
+def caller(ending, address, name="worker-0", key=None, segment=None):
+    addresses = {"server-0": address}
+    one = Caller(name, addresses, eager=EAGER, clock=time.monotonic, key=key, segment=segment)
     ending.callback(one.close)
     return one
 
@@ -129,6 +132,104 @@ def test_a_successor_carries_out_what_its_predecessor_did_not(ending, tmp_path, 
     second = adder(ending, address, done=done, life=2)
     one.receive("server-0", 10)
     assert [number for _, number, _ in second.carried_out] == [2]
+
+
+@pytest.fixture
+def segment(ending):
+    if not can_share():
+        pytest.skip("this system has no memory that can be sealed")
+    one = Segment(2 * SIZE)
+    ending.callback(one.close)
+    return one
+
+
+@pytest.mark.parametrize("size", [1000, SIZE])
+def test_what_lies_in_shared_memory_is_not_sent(ending, tmp_path, segment, size):
+    server = adder(ending, f"ipc://{tmp_path}/s")
+    one = caller(ending, f"ipc://{tmp_path}/s", segment=segment)
+    server.payload[:] = secrets.token_bytes(SIZE)
+    payload, into = segment.memory[:size], segment.memory[SIZE : SIZE + size]
+    for number in range(1, 4):
+        payload[:] = secrets.token_bytes(size)
+        one.post("server-0", Push(number, 1), payload, into)
+        assert one.receive("server-0", 10).version == number
+        assert server.carried_out[-1] == ("worker-0", number, hash(bytes(payload)))
+        assert into == server.payload[:size]
+    assert server.responder._unmade == 2, "no slot was needed"
+    assert one.sent == one.received == {"server-0": 3 * size}
+
+
+@pytest.mark.parametrize("size", [1000, SIZE])
+def test_an_answer_that_is_wanted_again_is_not_written_over_what_came_of_the_first(
+    ending, tmp_path, segment, size
+):
+    server = adder(ending, f"ipc://{tmp_path}/s", mute=1)
+    one = caller(ending, f"ipc://{tmp_path}/s", segment=segment)
+    payload, into = segment.memory[:size], segment.memory[SIZE : SIZE + size]
+    one.post("server-0", Push(0, 1), payload, into)
+    one.receive("server-0", 10)
+    assert (len(server.carried_out), server.repeated) == (1, 1)
+    answered_again = seal(Offer(1, 0, 0, size, Push(0, 1), None, segment.place(into)))
+    into[:] = bytes(size)
+    server.payload[:] = bytes([1]) * SIZE
+    one._peers["server-0"].socket.send(answered_again)
+    wait_for(lambda: server.repeated == 2, 5, "the second answer")
+    one.post("server-0", Pull(), None, memoryview(bytearray(SIZE)))
+    one.receive("server-0", 10)
+    assert into == bytes(size)
+
+
+@pytest.mark.parametrize("wrong", ["offset", "size", "descriptor", "process", "negative"])
+def test_memory_that_is_not_shared_is_refused(ending, tmp_path, segment, wrong):
+    server = adder(ending, f"ipc://{tmp_path}/s")
+    one = caller(ending, f"ipc://{tmp_path}/s")
+    with (tmp_path / "file").open("w+") as file:
+        true = segment.place(segment.memory[:1000])
+        changes = {
+            "offset": {"offset": 2 * SIZE - 999},
+            "size": {"size": 2000},
+            "descriptor": {"descriptor": file.fileno()},
+            "process": {"pid": 1 << 22},
+            "negative": {"offset": -1},
+        }
+        place = msgspec.structs.replace(true, **changes[wrong])
+        one.post("server-0", Pull(), None, memoryview(bytearray(SIZE)))
+        one.receive("server-0", 10)
+        offer = seal(Offer(2, 0, 0, 1000, Push(0, 1), place, None))
+        one._peers["server-0"].socket.send(offer)
+        wait_for(lambda: server.responder.refused == 1, 5, "the refusal")
+    assert [number for _, number, _ in server.carried_out] == [1]
+
+
+def test_memory_is_not_looked_into_for_those_who_come_over_tcp(ending, segment):
+    key = JobKey.new()
+    server = adder(ending, "tcp://127.0.0.1:*", key=key)
+    one = caller(ending, server.responder.address, key=key)
+    place = segment.place(segment.memory[:1000])
+    one.post("server-0", Pull(), None, memoryview(bytearray(SIZE)))
+    one.receive("server-0", 10)
+    one._peers["server-0"].socket.send(seal(Offer(2, 0, 0, 1000, Push(0, 1), place, None)))
+    wait_for(lambda: server.responder.refused == 1, 5, "the refusal")
+
+
+def test_a_place_is_kept_while_there_is_one_for_everybody_and_no_longer(ending, tmp_path):
+    address = f"ipc://{tmp_path}/s"
+    server = adder(ending, address, slots=2)
+    payload, into = memoryview(bytes(SIZE)), memoryview(bytearray(SIZE))
+    callers = [caller(ending, address, name=f"worker-{rank}") for rank in range(4)]
+
+    def exchange(one):
+        one.post("server-0", Push(0, 1), payload, into)
+        one.receive("server-0", 10)
+
+    for one in callers[:2]:
+        exchange(one)
+        assert one._peers["server-0"].credit
+    # Now nobody but these two may send; the others are served all the same, and so are they.
+    for one in [*callers[2:], *callers, *callers]:
+        exchange(one)
+    assert len(server.carried_out) == 12
+    assert not any(one._peers["server-0"].credit for one in callers)
 
 
 def test_a_large_payload_is_not_sent_before_a_place_is_granted(ending, tmp_path):
@@ -277,7 +378,8 @@ def test_a_key_is_stored_for_its_owner_alone(tmp_path):
 STRANGER_SERVER = """
     import sys, time
     from pathlib import Path
-    from manyhands.transport.responder import Responder
+    from manyhands.transport.memory import Segment, can_share
+from manyhands.transport.responder import Responder
     from manyhands.transport.security import JobKey
 
     key = JobKey.read(Path(sys.argv[1]))

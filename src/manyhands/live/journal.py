@@ -6,7 +6,8 @@ and hears the calls since then again. Every `entries` calls a new snapshot makes
 superfluous and their place in the file is used again.
 
 Writing goes to the page cache: it survives the death of the process, not of the machine. It costs
-one copy of each update, and one of the state per `entries` updates.
+one copy of each update, and one of the state per `entries` updates. A large update is written down
+beside the step that it is used for; only the answer waits for both.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import json
 import os
 import struct
 import zlib
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -36,6 +38,8 @@ _HEAD = struct.Struct("<QQQII")
 _ROOM = 512
 _SPACE = 1 << 30
 """Bytes that the calls between two snapshots may take, at least two of them."""
+_ASIDE = 2 << 20
+"""Bytes from which on an update is written down by a thread of its own."""
 
 
 class _Body(msgspec.Struct, frozen=True, array_like=True):
@@ -74,6 +78,8 @@ class Journal:
         self._log = os.open(home / f"{name}.log", os.O_RDWR | os.O_CREAT, 0o600)
         self._generation = 0
         self._index = 0
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
+        self._writing: Future[None] | None = None
 
     def recover(self, holder: Holder) -> tuple[int, dict[str, int]]:
         """Put the last snapshot, if there is one, into `holder`; its version and who was heard."""
@@ -96,7 +102,21 @@ class Journal:
         return self._index >= self.entries
 
     def append(self, call: Call, payload: memoryview) -> None:
-        """Write a call down. It counts from the moment its head is written, which comes last."""
+        """Begin to write a call down; its payload must stay as it is until `settle`."""
+        self.settle()
+        if len(payload) < _ASIDE:
+            self._append(call, payload)
+        else:
+            self._writing = self._thread.submit(self._append, call, payload)
+
+    def settle(self) -> None:
+        """Wait until all is written down: before that, nothing may be answered."""
+        if self._writing is not None:
+            writing, self._writing = self._writing, None
+            writing.result()
+
+    def _append(self, call: Call, payload: memoryview) -> None:
+        """A call counts from the moment its head is written, which comes last."""
         at = self._index * self._stride
         os.pwrite(self._log, payload, at + _ROOM)
         body = _encoder.encode(_Body(call.sender, call.number, call.message))
@@ -109,6 +129,7 @@ class Journal:
 
     def snapshot(self, holder: Holder, version: int, done: Mapping[str, int]) -> None:
         """Write the state, and begin to use the log again."""
+        self.settle()
         tensors, scalars = holder.state()
         facts = {
             "generation": self._generation + 1,
@@ -138,6 +159,7 @@ class Journal:
 
     def close(self) -> None:
         """Let go of the file."""
+        self._thread.shutdown()
         os.close(self._log)
 
     def remove(self) -> None:

@@ -110,6 +110,7 @@ class Serving:
                 self._answer(self._open.pop((call.sender, call.number)), message)
 
     def _answer(self, incoming: Incoming, message: Parameters) -> None:
+        self._journal.settle()
         self._responder.reply(incoming, message, self._holder.bytes.numpy().data)
 
     def _recover(self) -> dict[str, int]:

@@ -103,13 +103,22 @@ def _work_free(
     from manyhands.protocols import StrategyProtocol  # noqa: PLC0415
     from manyhands.strategies import strategy  # noqa: PLC0415
     from manyhands.transport.caller import Caller  # noqa: PLC0415
+    from manyhands.transport.memory import Segment, can_share  # noqa: PLC0415
 
     protocol = strategy(assignment.strategy)
     if not isinstance(protocol, StrategyProtocol):
         raise TypeError(f"{protocol} is no protocol")
     begun = time.monotonic()
     device = torch.device(assignment.devices[rank])
-    copy = Copy(job, protocol.servers, device)
+    segments: list[Segment] = []
+
+    def allocate(size: int) -> torch.Tensor:
+        if not can_share():
+            return torch.zeros(size, dtype=torch.uint8)
+        segments.append(Segment(size))
+        return torch.frombuffer(segments[0].memory, dtype=torch.uint8)
+
+    copy = Copy(job, protocol.servers, device, allocate)
     addresses = {f"server-{number}": at for number, at in enumerate(assignment.servers)}
     # A worker's successor must not be taken for itself: its calls are numbered from one again.
     caller = Caller(
@@ -117,6 +126,7 @@ def _work_free(
         addresses,
         eager=eager_limit(assignment.workers),
         clock=time.monotonic,
+        segment=segments[0] if segments else None,
     )
     caller.epoch = epoch
     recorder.span("start", begun, time.monotonic() - begun, 0)

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
     from manyhands.job import Job
 
+_ALIGNMENT = 64
+"""Bytes on whose multiples stretches begin."""
+
 
 class Copy:
     """The model's parameters in one stretch of bytes, and beside it one for the update.
@@ -25,18 +28,28 @@ class Copy:
         job: whose model.
         servers: how many shards.
         device: where the model computes. What is exchanged lies in the host's memory.
+        allocate: gives so many bytes of it; by default of this process's own.
     """
 
-    def __init__(self, job: Job, servers: int, device: torch.device) -> None:
+    def __init__(
+        self,
+        job: Job,
+        servers: int,
+        device: torch.device,
+        allocate: Callable[[int], torch.Tensor] | None = None,
+    ) -> None:
         self._loss = job.loss
         self.model, optimizer = make(job)
         self.layout = Layout.of(self.model, optimizer, servers)
         self.model.to(device)
         self._device = device
-        self._flat = torch.zeros(self.layout.nbytes, dtype=torch.uint8, device=device)
-        self._host = self._flat if device.type == "cpu" else self._flat.cpu()
+        size = self.layout.nbytes
+        aligned = -(-size // _ALIGNMENT) * _ALIGNMENT
+        room = (allocate or _zeros)(aligned + size)
+        self._host = room[:size]
+        self._flat = self._host if device.type == "cpu" else self._host.to(device)
         self.parameters = self.layout.split(self._host)
-        self.updates = self.layout.split(torch.zeros_like(self._host))
+        self.updates = self.layout.split(room[aligned:])
         self._missing: list[int] = []
         self._arrived: set[str] = set()
         self._ready: Callable[[int], object] = _ignore
@@ -132,6 +145,10 @@ class Copy:
             for fragment in self.layout.shards[-1].buffers:
                 own = fragment.bytes(self.parameters[-1]).clone().view(fragment.dtype)
                 buffers[fragment.name].copy_(own.view(fragment.shape))
+
+
+def _zeros(size: int) -> torch.Tensor:
+    return torch.zeros(size, dtype=torch.uint8)
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:

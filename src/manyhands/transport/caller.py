@@ -1,9 +1,10 @@
 """The calling side of the messenger.
 
 A call is posted and never blocks: ZeroMQ's own thread sends it, large payloads straight from where
-they lie. While an answer is awaited, silence is broken by asking again, which costs a few bytes; if
-the answering process was restarted, or made no progress, the payload is sent anew under another
-attempt, and the numbers see to it that the call is carried out once.
+they lie; what lies in memory that is shared with the other side is not sent at all. While an answer
+is awaited, silence is broken by asking again, which costs a few bytes; if the answering process was
+restarted, or made no progress, the payload is sent anew under another attempt, and the numbers see
+to it that the call is carried out once.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import zmq
 
-from manyhands.transport.responder import HEARTBEAT
+from manyhands.transport.responder import BUFFER, HEARTBEAT
 from manyhands.transport.security import JobKey, connect_securely, needs_key
 from manyhands.wire.envelope import (
     CHUNK,
@@ -22,6 +23,7 @@ from manyhands.wire.envelope import (
     Chunk,
     Grant,
     Offer,
+    Place,
     Progress,
     Refusal,
     Reply,
@@ -34,6 +36,7 @@ from manyhands.wire.message import WireError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from manyhands.transport.memory import Segment
     from manyhands.wire.said import Said
 
 PROBE = 1.0
@@ -63,12 +66,18 @@ class _Outgoing:
     stalled: int = 0
     reply: Reply | None = None
     received: int = 0
+    source: Place | None = None
+    """Where the payload lies in shared memory; it is not sent then."""
 
 
 @dataclass(eq=False)
 class _Peer:
     socket: zmq.Socket[bytes]
+    segment: Segment | None
+    """The memory that is shared with it."""
     number: int = 0
+    credit: bool = False
+    """A place is kept for the next large payload."""
     calls: dict[int, _Outgoing] = field(default_factory=dict)
     answers: list[Said] = field(default_factory=list)
     refusals: list[str] = field(default_factory=list)
@@ -84,6 +93,7 @@ class Caller:
             responders'.
         clock: seconds.
         key: the job's; needed for every address but ipc.
+        segment: memory that those on the same host may look into.
     """
 
     def __init__(
@@ -94,6 +104,7 @@ class Caller:
         eager: int,
         clock: Callable[[], float],
         key: JobKey | None = None,
+        segment: Segment | None = None,
     ) -> None:
         for peer, address in addresses.items():
             if needs_key(address) and key is None:
@@ -117,12 +128,14 @@ class Caller:
             socket.setsockopt(zmq.MAXMSGSIZE, CHUNK + HEAD_LIMIT)
             socket.setsockopt(zmq.SNDHWM, 0)
             socket.setsockopt(zmq.RCVHWM, 64)
+            socket.setsockopt(zmq.SNDBUF, BUFFER)
+            socket.setsockopt(zmq.RCVBUF, BUFFER)
             socket.setsockopt(zmq.RECONNECT_IVL, 50)
             socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
             socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT)
             socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 5 * HEARTBEAT)
             socket.connect(address)
-            self._peers[peer] = _Peer(socket)
+            self._peers[peer] = _Peer(socket, None if needs_key(address) else segment)
             self._poller.register(socket, zmq.POLLIN)
 
     def post(
@@ -136,8 +149,14 @@ class Caller:
         peer = self._peers[to]
         peer.number += 1
         call = _Outgoing(peer.number, message, payload, into, heard=self._clock())
+        if peer.segment is not None:
+            call.source = peer.segment.place(payload)
+            self.sent[to] += call.source.size if call.source else 0
         peer.calls[call.number] = call
         self._offer(to, peer, call)
+        if peer.credit and self._needs_grant(call):
+            peer.credit = False
+            self._deliver(to, peer, call.number, call.attempt)
         self._deliver_granted()
 
     def receive(self, sender: str, timeout: float | None = None) -> Said:
@@ -175,15 +194,18 @@ class Caller:
                     self._take(name, peer)
 
     def _needs_grant(self, call: _Outgoing) -> bool:
-        large = call.payload is not None and len(call.payload) > self._eager
-        return large and not call.granted
+        if call.payload is None or call.source is not None or call.granted:
+            return False
+        return len(call.payload) > self._eager
 
     def _offer(self, to: str, peer: _Peer, call: _Outgoing) -> None:
         size = len(call.payload) if call.payload is not None else 0
-        offer = seal(Offer(call.number, call.attempt, self.epoch, size, call.message))
+        into = peer.segment.place(call.into) if peer.segment is not None else None
+        about = (call.number, call.attempt, self.epoch, size, call.message)
+        offer = seal(Offer(*about, call.source, into))
         # Where there is no connection nothing is sent, and it is asked again later.
         with contextlib.suppress(zmq.Again):
-            if call.payload is not None and size <= self._eager:
+            if call.payload is not None and call.source is None and size <= self._eager:
                 peer.socket.send(offer, zmq.SNDMORE | zmq.NOBLOCK)
                 peer.socket.send(call.payload, zmq.NOBLOCK)
                 self.sent[to] += size
@@ -221,7 +243,7 @@ class Caller:
     def _deliver(self, name: str, peer: _Peer, number: int, attempt: int) -> None:
         """Send the payload of a call that was granted a place."""
         call = peer.calls.get(number)
-        if call is None or call.payload is None or call.attempt != attempt:
+        if call is None or call.payload is None or call.source or call.attempt != attempt:
             return
         if call.granted:
             # Nobody grants twice: this one is new, and knows nothing of what was sent.
@@ -241,7 +263,10 @@ class Caller:
         if call is None:
             return
         call.heard, call.reply, call.received = self._clock(), reply, 0
-        if reply.size and peer.socket.rcvmore:
+        if reply.placed:
+            call.received = reply.size
+            self.received[name] += reply.size
+        elif reply.size and peer.socket.rcvmore:
             self._receive_into(name, peer, call, 0)
         self._complete(peer, call)
 
@@ -264,6 +289,7 @@ class Caller:
     def _complete(self, peer: _Peer, call: _Outgoing) -> None:
         if call.reply is not None and call.received == call.reply.size:
             del peer.calls[call.number]
+            peer.credit = call.reply.credit
             peer.answers.append(call.reply.message)
 
     def _judge(self, name: str, peer: _Peer, progress: Progress) -> None:

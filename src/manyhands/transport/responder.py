@@ -5,6 +5,13 @@ granted, so memory does not grow with the number of callers. A call is handed ou
 complete, exactly once for every number, however often it was sent. The answer is its
 acknowledgement, and goes out after the call was carried out. It reuses the call's slot: what was
 received there is no longer needed when there is something to answer.
+
+While there are slots for all callers, an answer keeps its slot for the same caller's next payload
+and says so, which saves asking. A slot that is kept is taken away when somebody else waits for one.
+
+A caller on the same host may keep payloads in memory that both see. Then nothing is received, and
+the answer is written where the caller wants it; but only the first one: an answer that is wanted
+again goes by slot, because the caller may have gone on with the first.
 """
 
 from __future__ import annotations
@@ -16,6 +23,7 @@ from typing import TYPE_CHECKING
 
 import zmq
 
+from manyhands.transport.memory import Foreign
 from manyhands.transport.security import Guard, JobKey, listen_securely, needs_key
 from manyhands.wire.envelope import (
     CHUNK,
@@ -23,6 +31,7 @@ from manyhands.wire.envelope import (
     Chunk,
     Grant,
     Offer,
+    Place,
     Progress,
     Refusal,
     Reply,
@@ -39,6 +48,8 @@ if TYPE_CHECKING:
 
 HEARTBEAT = 1000
 """Milliseconds between ZeroMQ's own heartbeats."""
+BUFFER = 4 << 20
+"""Bytes that the kernel may hold of what is under way in one direction: fewer, larger turns."""
 
 
 @dataclass(eq=False)
@@ -64,6 +75,8 @@ class Incoming:
     payload: memoryview | None = None
     received: int = 0
     slot: _Slot | None = None
+    into: memoryview | None = None
+    """Where the answer belongs, in memory that is shared with the caller."""
 
 
 @dataclass(eq=False)
@@ -75,6 +88,8 @@ class _Peer:
     current: Incoming | None = None
     epoch: int = 0
     """Calls from an earlier epoch are refused."""
+    memory: Foreign | None = None
+    """What it shares with us."""
 
 
 class Responder:
@@ -111,8 +126,10 @@ class Responder:
         self._socket.setsockopt(zmq.MAXMSGSIZE, CHUNK + HEAD_LIMIT)
         # Credit bounds what is under way; a high-water mark would drop answers silently.
         self._socket.setsockopt(zmq.SNDHWM, 0)
-        # What waits here is memory too: a few chunks of each granted payload.
-        self._socket.setsockopt(zmq.RCVHWM, 8)
+        # What waits here is memory too: a part of each granted payload.
+        self._socket.setsockopt(zmq.RCVHWM, 32)
+        self._socket.setsockopt(zmq.SNDBUF, BUFFER)
+        self._socket.setsockopt(zmq.RCVBUF, BUFFER)
         self._socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT)
         self._socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 5 * HEARTBEAT)
         self._socket.bind(address)
@@ -120,7 +137,12 @@ class Responder:
         self._life = life
         self._size = size
         self._eager = eager
-        self._free = [_Slot(memoryview(bytearray(size))) for _ in range(slots)]
+        self._slots = slots
+        self._unmade = slots
+        """Slots that were never needed, and take no memory yet."""
+        self._free: list[_Slot] = []
+        self._kept: dict[str, _Slot] = {}
+        """Slots that are kept for their callers' next payloads, the longest kept first."""
         self._sending: list[_Slot] = []
         self._peers: dict[str, _Peer] = {}
         self._queue: deque[Incoming] = deque()
@@ -138,6 +160,8 @@ class Responder:
         """Refuse a caller's calls from before an epoch, and forget what it had under way."""
         peer = self._peers.setdefault(sender, _Peer())
         peer.epoch = epoch
+        peer.memory = None
+        self._let_go(sender)
         if peer.current is not None:
             self._drop(peer.current)
             peer.current = None
@@ -200,7 +224,31 @@ class Responder:
                 return None
             self._drop(current)
         peer.current = call
-        return self._place(call)
+        try:
+            return self._share(peer, call, offer) or self._place(call)
+        except WireError as error:
+            self.refused += 1
+            peer.current = None
+            self._send(sender, Refusal(offer.number, str(error)))
+            return None
+
+    def _share(self, peer: _Peer, call: Incoming, offer: Offer) -> Incoming | None:
+        """Look into the memory that is shared with the caller; the call, if all of it is there."""
+        if offer.into is not None:
+            call.into = self._view(peer, offer.into)
+        if offer.source is None:
+            return None
+        if offer.source.size != offer.size:
+            raise WireError(f"{offer.size} bytes were offered, {offer.source.size} are shared")
+        call.payload, call.received = self._view(peer, offer.source), offer.size
+        return call
+
+    def _view(self, peer: _Peer, place: Place) -> memoryview:
+        if needs_key(self.address):
+            raise WireError("memory is shared only within one host")
+        if peer.memory is None or peer.memory.owner != (place.pid, place.descriptor):
+            peer.memory = Foreign(place.pid, place.descriptor)
+        return peer.memory.view(place)
 
     def _place(self, call: Incoming) -> Incoming | None:
         """Receive a payload that came along, or find a place for one that is to come."""
@@ -213,6 +261,11 @@ class Responder:
                 return call
             self.refused += 1
             self._peers[call.sender].current = None
+            return None
+        if call.sender in self._kept:
+            # It has received the whole answer that was sent from there, or it would not call.
+            call.slot = self._kept.pop(call.sender)
+            call.slot.trackers.clear()
             return None
         self._queue.append(call)
         self._settle()
@@ -247,12 +300,18 @@ class Responder:
         peer.done = max(peer.done, call.number)
         if peer.current is call:
             peer.current = None
-        if payload is None or len(payload) <= self._eager:
+        if payload is not None and call.into is not None and len(call.into) >= len(payload):
+            self._release(call)
+            size = len(payload)
+            call.into[:size] = payload
+            self._replies += 1
+            self._send(call.sender, Reply(call.number, self._replies, size, message, placed=True))
+        elif payload is None or len(payload) <= self._eager:
             self._release(call)
             self._replies += 1
             head = Reply(call.number, self._replies, len(payload or b""), message)
             self._send_frames(call.sender, [seal(head), *([] if payload is None else [payload])])
-        elif call.slot is None and not self._free:
+        elif call.slot is None and not self._has_free():
             self._unanswered.append((call, message, payload))
         else:
             self._reply_from_slot(call, message, payload)
@@ -264,7 +323,8 @@ class Responder:
         size = len(payload)
         slot.bytes[:size] = payload
         self._replies += 1
-        self._send(call.sender, Reply(call.number, self._replies, size, message))
+        credit = len(self._peers) <= self._slots and not self._queue
+        self._send(call.sender, Reply(call.number, self._replies, size, message, credit))
         name = call.sender.encode("ascii")
         for offset in range(0, size, CHUNK):
             part = slot.bytes[offset : min(offset + CHUNK, size)]
@@ -273,7 +333,11 @@ class Responder:
             tracker = self._socket.send(part, copy=False, track=True)
             if tracker is not None:
                 slot.trackers.append(tracker)
-        self._sending.append(slot)
+        if credit:
+            self._let_go(call.sender)
+            self._kept[call.sender] = slot
+        else:
+            self._sending.append(slot)
 
     def _settle(self) -> None:
         """Give free slots to those who wait: first to answers, then to offers, in order."""
@@ -281,14 +345,30 @@ class Responder:
             self._sending.remove(slot)
             slot.trackers.clear()
             self._free.append(slot)
-        while self._free and self._unanswered:
+        while self._unanswered and self._has_free():
             self._reply_from_slot(*self._unanswered.popleft())
-        while self._free and self._queue:
+        wanted = len(self._queue) + len(self._unanswered)
+        if self._kept and wanted > self._unmade + len(self._free) + len(self._sending):
+            self._let_go(next(iter(self._kept)))
+        while self._queue and self._has_free():
             call = self._queue.popleft()
             if self._peers[call.sender].current is not call:
                 continue
             call.slot = self._free.pop()
             self._send(call.sender, Grant(call.number, call.attempt))
+
+    def _has_free(self) -> bool:
+        """Whether there is a free slot; one is made if none was needed before."""
+        if not self._free and self._unmade:
+            self._unmade -= 1
+            self._free.append(_Slot(memoryview(bytearray(self._size))))
+        return bool(self._free)
+
+    def _let_go(self, sender: str) -> None:
+        """Keep no slot for a caller any more; it may still be sending from it."""
+        slot = self._kept.pop(sender, None)
+        if slot is not None:
+            self._sending.append(slot)
 
     def _drop(self, call: Incoming) -> None:
         with contextlib.suppress(ValueError):

@@ -4,6 +4,9 @@ Caller                                Responder
 `Offer` (with the payload if small)   `Grant`, if a place for a large payload is free
 `Chunk`, frame by frame               `Progress`, when asked again
                                       `Reply` (with the payload if small), `ReplyChunk` …
+
+On one host an `Offer` may say in which shared memory its payload lies and its answer belongs, and
+nothing more is sent.
 """
 
 from __future__ import annotations
@@ -29,6 +32,15 @@ class Envelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_li
     """The base of every envelope. The calls of one caller are numbered by `number`."""
 
 
+class Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
+    """Bytes in the shared memory of a process on the same host."""
+
+    pid: int
+    descriptor: int
+    offset: int
+    size: int
+
+
 class Offer(Envelope, frozen=True, tag=1):
     """A call, with `size` bytes of payload; asked again with the same `attempt`, it is a probe."""
 
@@ -37,6 +49,8 @@ class Offer(Envelope, frozen=True, tag=1):
     epoch: int
     size: int
     message: Said
+    source: Place | None = None
+    into: Place | None = None
 
 
 class Grant(Envelope, frozen=True, tag=2):
@@ -71,6 +85,10 @@ class Reply(Envelope, frozen=True, tag=5):
     reply: int
     size: int
     message: Said
+    credit: bool = False
+    """A place is kept for the next payload: send it without waiting for a grant."""
+    placed: bool = False
+    """The payload lies where the call wanted it."""
 
 
 class ReplyChunk(Envelope, frozen=True, tag=6):
