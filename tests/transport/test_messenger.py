@@ -378,8 +378,7 @@ def test_a_key_is_stored_for_its_owner_alone(tmp_path):
 STRANGER_SERVER = """
     import sys, time
     from pathlib import Path
-    from manyhands.transport.memory import Segment, can_share
-from manyhands.transport.responder import Responder
+    from manyhands.transport.responder import Responder
     from manyhands.transport.security import JobKey
 
     key = JobKey.read(Path(sys.argv[1]))

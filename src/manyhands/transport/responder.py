@@ -127,7 +127,7 @@ class Responder:
         # Credit bounds what is under way; a high-water mark would drop answers silently.
         self._socket.setsockopt(zmq.SNDHWM, 0)
         # What waits here is memory too: a part of each granted payload.
-        self._socket.setsockopt(zmq.RCVHWM, 32)
+        self._socket.setsockopt(zmq.RCVHWM, 16)
         self._socket.setsockopt(zmq.SNDBUF, BUFFER)
         self._socket.setsockopt(zmq.RCVBUF, BUFFER)
         self._socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT)
