@@ -7,9 +7,10 @@ that awaits never suspends: it waits inside the transport. Virtually, it yields 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from manyhands.wire.said import Parameters, Pull, Push, Said
+from manyhands.wire.said import Left, Parameters, Pull, Push, Rest, Said, Turn
 
 if TYPE_CHECKING:
     import random
@@ -21,12 +22,16 @@ if TYPE_CHECKING:
 __all__ = [
     "Endpoint",
     "LeasedBatch",
+    "Left",
     "MembershipChanged",
     "Parameters",
     "Pull",
     "Push",
     "Replica",
+    "Rest",
     "Said",
+    "Terms",
+    "Turn",
 ]
 
 
@@ -64,22 +69,51 @@ class Endpoint(Protocol):
         """
 
 
+@dataclass(frozen=True)
+class Terms:
+    """What a protocol must know of the job."""
+
+    global_batch: int
+    workers: int
+    """How many take part at the start."""
+    rate: float = 1.0
+    """The learning rate that the optimizer begins with."""
+
+
 class LeasedBatch(Protocol):
     """A worker's next samples, leased to it until it commits them."""
 
     samples: int
+    """How many; none in a lockstep strategy if the global batch is too small for everybody."""
+    total: int
+    """How many the global batch has that they are a part of."""
 
 
 class Replica(Protocol):
     """A worker's copy of the model and its share of the data, as a protocol sees them."""
 
+    rank: int
     servers: tuple[str, ...]
+    terms: Terms
 
-    def batches(self) -> AsyncIterator[LeasedBatch]:
-        """Batches until the run ends; evaluations happen in between."""
+    def batches(self) -> AsyncIterator[LeasedBatch | None]:
+        """Batches until the run ends; evaluations happen in between.
 
-    async def gradient(self, batch: LeasedBatch, ready: Callable[[int], object]) -> None:
+        Under a lockstep strategy None comes when there are no samples at present though others
+        have some, so that they need not wait for this worker.
+        """
+
+    async def gradient(
+        self, batch: LeasedBatch, ready: Callable[[int], object] | None = None
+    ) -> None:
         """Compute the update of a batch; `ready(s)` as soon as server s's part is complete."""
+
+    def apply(self, batch: LeasedBatch) -> None:
+        """Take a step of this worker's own optimizer with the update that was computed.
+
+        The step counts for `batch.total` of the global batch's samples: the other parts of it
+        are stepped with elsewhere, and whoever brings them together takes the mean.
+        """
 
     def update(self, server: int) -> torch.Tensor:
         """The update for server s, as bytes."""
@@ -87,5 +121,20 @@ class Replica(Protocol):
     def parameters(self, server: int) -> torch.Tensor:
         """The parameters of server s, as bytes: what is received here is what is computed on."""
 
-    def commit(self, batch: LeasedBatch) -> None:
-        """The batch's update is part of the shared state now."""
+    def beside(self, server: int) -> torch.Tensor:
+        """Room for the parameters of server s as somebody else has them."""
+
+    def draw(self, by: float) -> None:
+        """Move the parameters towards those that lie beside them by a part of the way."""
+
+    def trade(self, by: float) -> None:
+        """The same, and have the parameters as they were lie beside them now."""
+
+    def adopt(self) -> None:
+        """Take over the buffers (batch-norm statistics) that came with the parameters."""
+
+    def commit(self, *batches: LeasedBatch) -> None:
+        """What was made of the batches is part of the shared state now."""
+
+    def forgo(self, batch: LeasedBatch) -> None:
+        """What was made of the batch is not wanted: its samples are lost."""

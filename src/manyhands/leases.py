@@ -25,6 +25,8 @@ class Lease:
     epoch: int
     start: int
     stop: int
+    total: int = 0
+    """Samples of the global batch that it is a part of."""
 
     @property
     def samples(self) -> int:
@@ -41,6 +43,7 @@ class Leases:
         workers: among how many a global batch is divided.
         budget: samples until the run ends; None for no limit.
         pauses: whether a new epoch waits until the last one is committed and evaluated.
+        lockstep: whether a global batch that is too small for all has empty parts.
     """
 
     def __init__(
@@ -51,10 +54,11 @@ class Leases:
         budget: int | None,
         *,
         pauses: bool = False,
+        lockstep: bool = False,
     ) -> None:
         if samples < 1:
             raise ValueError("the data is empty: there is nothing to train on")
-        self._fresh = _cut(samples, global_batch, workers, budget)
+        self._fresh = _cut(samples, global_batch, workers, budget, empty=lockstep)
         self._next: Lease | None = next(self._fresh, None)
         self._returned: deque[Lease] = deque()
         self._held: dict[int, tuple[str, Lease]] = {}
@@ -65,6 +69,8 @@ class Leases:
         """Samples whose update is part of the shared state."""
         self.repeated = 0
         """Samples that were given again, because their holder was gone."""
+        self.lost = 0
+        """Samples of which nothing came into the shared state."""
 
     def take(self, worker: str) -> Lease | Literal["wait", "evaluate", "over"]:
         """A lease for a worker; or why it gets none.
@@ -107,6 +113,15 @@ class Leases:
         self.committed += lease.samples
         return True
 
+    def forgo(self, worker: str, number: int) -> bool:
+        """What was made of a lease is not wanted: its samples are lost."""
+        holder, lease = self._held.get(number, (None, None))
+        if holder != worker or lease is None:
+            return False
+        del self._held[number]
+        self.lost += lease.samples
+        return True
+
     def give_back(self, worker: str) -> int:
         """A worker is gone: its leases are given again, unless it is enough. How many samples."""
         numbers = [number for number, (holder, _) in self._held.items() if holder == worker]
@@ -131,7 +146,9 @@ class Leases:
         return self._epoch
 
 
-def _cut(samples: int, global_batch: int, workers: int, budget: int | None) -> Iterator[Lease]:
+def _cut(
+    samples: int, global_batch: int, workers: int, budget: int | None, *, empty: bool
+) -> Iterator[Lease]:
     number = dealt = epoch = 0
     while budget is None or dealt < budget:
         for start in range(0, samples, global_batch):
@@ -140,8 +157,9 @@ def _cut(samples: int, global_batch: int, workers: int, budget: int | None) -> I
                 total = min(total, budget - dealt)
             for rank in range(workers):
                 piece = part(total, rank, workers)
-                if piece.stop > piece.start:
-                    yield Lease(number, epoch, start + piece.start, start + piece.stop)
+                if empty or piece.stop > piece.start:
+                    begin, end = start + piece.start, start + piece.stop
+                    yield Lease(number, epoch, begin, end, total)
                     number += 1
             dealt += total
             if dealt == budget:

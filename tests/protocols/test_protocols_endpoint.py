@@ -37,6 +37,9 @@ class Shelf:
     def step(self, update: torch.Tensor, *_: float) -> None:
         self.bytes += update
 
+    def forget(self, sender: str) -> None:
+        """Nothing was remembered."""
+
 
 @dataclass(frozen=True, repr=False)
 class Recording(Asynchronous):

@@ -214,7 +214,7 @@ class Stubborn(Asynchronous):
     async def turn(self, replica, endpoint, batch, read) -> None:
         """One batch, as the parent protocol does it."""
         from manyhands.endpoint import Push
-        from manyhands.protocols.asynchronous import _parameters
+        from manyhands.protocols.exchange import answer
 
         def push(server: int) -> None:
             message = Push(read[server], batch.samples)
@@ -223,7 +223,7 @@ class Stubborn(Asynchronous):
 
         await replica.gradient(batch, ready=push)
         for server, name in enumerate(replica.servers):
-            read[server] = await _parameters(endpoint, name)
+            read[server] = (await answer(endpoint, name)).version
         replica.commit(batch)
 
 

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from virtual_jobs import a_job
 
+from manyhands.endpoint import Terms
 from manyhands.leases import Lease
 from manyhands.virtual.bench import Bench, Replication
 from manyhands.virtual.cores import Cores
@@ -25,9 +26,9 @@ class Quiet:
         self.told.append(("commit", worker, lease.number))
         return True
 
-    async def lease(self, worker: str, _: object) -> Lease | None:
+    async def lease(self, worker: str, _: object) -> str:
         self.told.append(("lease", worker))
-        return None
+        return "over"
 
     def __getattr__(self, name: str) -> object:
         return lambda *arguments: self.told.append((name, *arguments))
@@ -44,13 +45,25 @@ def replicas(count: int, job=None):
         member.begin()
         one = Replication(bench, rank)
         servers = ("server-0", "server-1")
-        arguments = (member, servers, one, bench, quiet, cores, lambda: 2.0, kernel, quiet)
+        arguments = (
+            member,
+            rank,
+            servers,
+            Terms(20, count),
+            one,
+            bench,
+            quiet,
+            cores,
+            lambda: 2.0,
+            kernel,
+            quiet,
+        )
         made.append((member, VirtualReplica(*arguments)))
     return kernel, quiet, made
 
 
 def a_batch(number: int = 0, start: int = 0, stop: int = 10) -> Leased:
-    return Leased(Lease(number, 0, start, stop), stop - start)
+    return Leased(Lease(number, 0, start, stop), stop - start, 20)
 
 
 def run(kernel: Kernel, member: Member, work) -> None:

@@ -177,7 +177,7 @@ def test_data_of_any_kind_is_read(virtually, tmp_path) -> None:
 
 def test_lockstep_strategies_are_refused_with_what_to_use(tmp_path) -> None:
     for strategy in ("allreduce()", "single()"):
-        with pytest.raises(TypeError, match=r"simulate protocols \(asynchronous\(\).*with train"):
+        with pytest.raises(TypeError, match=r"simulate protocols \(synchronous\(\).*with train"):
             mh.simulate(a_job(), strategy, workers=1, output=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

@@ -166,12 +166,25 @@ class _Run:
             store_address=LOOPBACK,
             store_port=port,
             servers=tuple(f"ipc://{self._private}/server-{number}" for number in range(servers)),
-            leasing=_leasing(override(request.job, request.overrides)) if servers else None,
+            leasing=self._leasing(),
             agent=os.getpid(),
             devices=devices(request.workers),
         )
         assignment.write(self._private / "assignment.json")
         return assignment
+
+    def _leasing(self) -> Leasing | None:
+        job, strategy = override(self._request.job, self._request.overrides), self._request.strategy
+        if not isinstance(strategy, StrategyProtocol):
+            return None
+        return Leasing(
+            samples=len(job.data),
+            global_batch=job.global_batch,
+            budget=job.budget,
+            seconds=job.seconds,
+            evaluates=job.validation is not None,
+            lockstep=strategy.lockstep,
+        )
 
     def _start(self) -> None:
         self._coordinator = self._spawn("coordinator", _COORDINATOR)
@@ -266,16 +279,6 @@ class _Run:
             self._follow(line, _POLL)
             if time.monotonic() > deadline:
                 return
-
-
-def _leasing(job: Job) -> Leasing:
-    return Leasing(
-        samples=len(job.data),
-        global_batch=job.global_batch,
-        budget=job.budget,
-        seconds=job.seconds,
-        evaluates=job.validation is not None,
-    )
 
 
 def _words(cause: Exit, folder: Path) -> str:

@@ -40,6 +40,8 @@ class Leasing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     budget: int | None
     seconds: float | None
     evaluates: bool
+    lockstep: bool = False
+    """Whether workers wait for each other: see `manyhands.leases`."""
 
 
 class Assignment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -5,7 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from manyhands.leases import Lease, Leases
-from manyhands.wire.leasing import Ask, Commit, Cut, Enough, Granted, Over, Sum, Tally
+from manyhands.wire.leasing import (
+    Ask,
+    Commit,
+    Cut,
+    Enough,
+    Forgo,
+    Granted,
+    Nothing,
+    Over,
+    Sum,
+    Tally,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -45,6 +56,7 @@ class LeaseDesk:
             workers,
             numbers.budget,
             pauses=numbers.evaluates,
+            lockstep=numbers.lockstep,
         )
         self._hub = hub
         self._recorder = recorder
@@ -54,6 +66,7 @@ class LeaseDesk:
         self._epochs = 0
         self._living: set[str] = set()
         self._waiting: list[str] = []
+        self._told_nothing: set[str] = set()
         self._round = 0
         self._tallies: dict[str, tuple[float, ...]] | None = None
         self._evaluated = -1
@@ -76,6 +89,9 @@ class LeaseDesk:
                 self._waiting.append(worker)
             case Commit(number=number):
                 if self._leases.commit(worker, number):
+                    self._account()
+            case Forgo(number=number):
+                if self._leases.forgo(worker, number):
                     self._account()
             case Tally(round=number, values=values):
                 self._gather(worker, number, values)
@@ -113,10 +129,14 @@ class LeaseDesk:
             taken = self._leases.take(worker)
             settled = settled and taken in ("evaluate", "over")
             if isinstance(taken, Lease):
-                grant = Granted(taken.number, taken.epoch, taken.start, taken.stop)
+                grant = Granted(taken.number, taken.epoch, taken.start, taken.stop, taken.total)
                 self._hub.send(f"{worker}.leases", grant)
+                self._told_nothing.discard(worker)
             else:
                 still.append(worker)
+                if self._numbers.lockstep and worker not in self._told_nothing:
+                    self._told_nothing.add(worker)
+                    self._hub.send(f"{worker}.leases", Nothing())
         self._waiting = still
         # Workers ask ahead, so one that waits may still be computing. Only when nobody holds
         # anything, and all wait, is everything committed that was ever given.
@@ -135,6 +155,7 @@ class LeaseDesk:
             cut = Cut(self._round, index, len(self._living), self._leases.committed)
             self._hub.send(f"{worker}.leases", cut)
         self._waiting = []
+        self._told_nothing.clear()
 
     def _gather(self, worker: str, number: int, values: tuple[float, ...]) -> None:
         if self._tallies is None or number != self._round:
@@ -157,8 +178,8 @@ class LeaseDesk:
 
     def _account(self) -> None:
         leases = self._leases
-        self._recorder.samples(leases.committed, leases.repeated)
-        while leases.committed >= (self._epochs + 1) * self._numbers.samples:
+        self._recorder.samples(leases.committed, leases.repeated, leases.lost)
+        while leases.committed + leases.lost >= (self._epochs + 1) * self._numbers.samples:
             now = self._clock()
             detail = {
                 "number": str(self._epochs),

@@ -8,10 +8,23 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from manyhands.endpoint import Terms
 from manyhands.live.evaluation import Totals, evaluate
 from manyhands.live.loading import as_pair, batches, move
+from manyhands.parameters import Local, lerp, trade
 from manyhands.sampling import mix, permutation
-from manyhands.wire.leasing import Ask, Commit, Cut, Enough, Granted, Over, Sum, Tally
+from manyhands.wire.leasing import (
+    Ask,
+    Commit,
+    Cut,
+    Enough,
+    Forgo,
+    Granted,
+    Nothing,
+    Over,
+    Sum,
+    Tally,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
@@ -85,6 +98,7 @@ class Leased:
     def __init__(self, lease: Granted, inputs: Any, targets: Any) -> None:
         self.lease = lease
         self.samples = lease.stop - lease.start
+        self.total = lease.total
         self.inputs = inputs
         self.targets = targets
 
@@ -99,18 +113,24 @@ class LiveReplica:
     def __init__(
         self,
         job: Job,
+        protocol: StrategyProtocol,
+        rank: int,
+        workers: int,
         copy: Copy,
-        servers: tuple[str, ...],
         line: Line,
         device: torch.device,
         recorder: Recorder,
         progress: Progress,
     ) -> None:
-        self.servers = servers
+        self.rank = rank
+        self.servers = tuple(f"server-{number}" for number in range(protocol.servers))
+        self.terms = Terms(job.global_batch, workers, copy.rate)
         self.stores = False
         """Whether this worker is the one that stores the model."""
         self._job = job
+        self._keeps = protocol.keeps
         self._copy = copy
+        self._local = Local(job, copy.layout, copy.parameters) if protocol.local else None
         self._line = line
         self._device = device
         self._recorder = recorder
@@ -119,13 +139,17 @@ class LiveReplica:
         self.refresh: Callable[[], None] = lambda: None
         """Brings the copy to the shared state; set by whoever runs the protocol."""
 
-    def batches(self) -> AsyncIterator[Leased]:
+    def batches(self) -> AsyncIterator[Leased | None]:
         """Batches until the run ends."""
         self._line.send(Ask())
         return _Batches(self._next)
 
     def _next(self) -> Leased | None:
-        """The next batch, whatever evaluations come before it; None at the end."""
+        """The next batch, whatever evaluations come before it; None if there is none at present.
+
+        Raises:
+            StopAsyncIteration: the run is over.
+        """
         while True:
             begun = time.monotonic()
             self._progress.phase = "lease"
@@ -138,9 +162,11 @@ class LiveReplica:
                 case Cut():
                     self._evaluate(word)
                     self._line.send(Ask())
+                case Nothing():
+                    return None
                 case Over(stores=stores):
                     self.stores = stores
-                    return None
+                    raise StopAsyncIteration
 
     def _hear(self) -> Control:
         while not self._words:
@@ -148,6 +174,8 @@ class LiveReplica:
         return self._words.pop(0)
 
     def _load(self, lease: Granted) -> Leased:
+        if lease.start == lease.stop:
+            return Leased(lease, None, None)
         begun = time.monotonic()
         self._progress.phase = "data"
         order = permutation(len(self._job.data), self._job.seed, lease.epoch)
@@ -156,16 +184,55 @@ class LiveReplica:
         self._recorder.span("data", begun, time.monotonic() - begun, self._progress.step)
         return Leased(lease, inputs, targets)
 
-    async def gradient(self, batch: LeasedBatch, ready: Callable[[int], object]) -> None:
+    async def gradient(
+        self, batch: LeasedBatch, ready: Callable[[int], object] | None = None
+    ) -> None:
         """Compute the update of a batch."""
         if not isinstance(batch, Leased):
             raise TypeError("only batches of this replica can be computed")
+        if not batch.samples:
+            for server in range(len(self.servers)):
+                if ready is not None:
+                    ready(server)
+            return
         begun = time.monotonic()
         self._progress.phase = "compute"
         self._copy.received()
         loss = self._copy.gradient(batch.inputs, batch.targets, ready)
         self._recorder.span("compute", begun, time.monotonic() - begun, self._progress.step)
         self._progress.losses.append((loss, batch.samples))
+
+    def apply(self, batch: LeasedBatch) -> None:
+        """Take a step of this worker's own optimizer."""
+        if self._local is None:
+            raise TypeError("this strategy's workers have no optimizer of their own")
+        if not batch.samples:
+            return
+        begun = time.monotonic()
+        self._local.step(self._copy.updates, batch.total / self.terms.global_batch)
+        self._copy.note_buffers(self._copy.parameters[-1])
+        self._recorder.span("compute", begun, time.monotonic() - begun, self._progress.step)
+
+    def beside(self, server: int) -> torch.Tensor:
+        """Room for somebody else's parameters."""
+        return self._copy.beside[server]
+
+    def draw(self, by: float) -> None:
+        """Move the parameters towards those beside them."""
+        for shard in self._copy.layout.shards:
+            number = shard.number
+            lerp(shard, self._copy.parameters[number], self._copy.beside[number], by)
+
+    def trade(self, by: float) -> None:
+        """The same, and leave the parameters as they were beside them."""
+        for shard in self._copy.layout.shards:
+            number = shard.number
+            trade(shard, self._copy.parameters[number], self._copy.beside[number], by)
+
+    def adopt(self) -> None:
+        """Take over the buffers that came with the parameters."""
+        self._copy.received()
+        self._copy.adopt_buffers()
 
     def update(self, server: int) -> torch.Tensor:
         """The update for a server."""
@@ -175,23 +242,34 @@ class LiveReplica:
         """The parameters of a server, where they are computed on."""
         return self._copy.parameters[server]
 
-    def commit(self, batch: LeasedBatch) -> None:
-        """The batch's update is applied everywhere."""
+    def commit(self, *batches: LeasedBatch) -> None:
+        """What came of the batches is part of the shared state."""
+        for batch in batches:
+            if isinstance(batch, Leased):
+                self._line.send(Commit(batch.lease.number))
+            self._recorder.count(samples=batch.samples, steps=1)
+            self._progress.samples += batch.samples
+            self._progress.step += 1
+
+    def forgo(self, batch: LeasedBatch) -> None:
+        """What came of the batch is not wanted."""
         if isinstance(batch, Leased):
-            self._line.send(Commit(batch.lease.number))
-        self._recorder.count(samples=batch.samples, steps=1)
-        self._progress.samples += batch.samples
+            self._line.send(Forgo(batch.lease.number))
         self._progress.step += 1
 
     def _evaluate(self, cut: Cut) -> None:
         """Evaluate a part of the validation data on the consistent cut that all workers see."""
         begun = time.monotonic()
         self._progress.phase = "evaluate"
+        kept = [stretch.clone() for stretch in self._copy.parameters] if self._keeps else []
         self.refresh()
-        self._copy.received()
-        self._copy.adopt_buffers()
+        self.adopt()
         model, job = self._copy.model, self._job
         totals = evaluate(job, model, self._device, cut.index, cut.parts)
+        for stretch, own in zip(self._copy.parameters, kept, strict=False):
+            stretch.copy_(own)
+        if kept:
+            self.adopt()
         self._line.send(Tally(cut.round, tuple(totals.tensor.tolist())))
         word = self._hear()
         while not isinstance(word, Sum):
@@ -222,17 +300,15 @@ class _Batches:
     def __aiter__(self) -> _Batches:
         return self
 
-    async def __anext__(self) -> Leased:
-        batch = self._take()
-        if batch is None:
-            raise StopAsyncIteration
-        return batch
+    async def __anext__(self) -> Leased | None:
+        return self._take()
 
 
 def run_free(
     job: Job,
     protocol: StrategyProtocol,
     rank: int,
+    workers: int,
     copy: Copy,
     caller: Caller,
     line: Line,
@@ -242,9 +318,8 @@ def run_free(
 ) -> LiveReplica:
     """Work under a protocol until the run is over; the replica, at the shared state."""
     torch.manual_seed(mix(job.seed, 1, rank))
-    servers = tuple(f"server-{number}" for number in range(protocol.servers))
     endpoint = LiveEndpoint(f"worker-{rank}", mix(job.seed, 2, rank), caller, recorder, progress)
-    replica = LiveReplica(job, copy, servers, line, device, recorder, progress)
+    replica = LiveReplica(job, protocol, rank, workers, copy, line, device, recorder, progress)
 
     async def refresh() -> None:
         await protocol.refresh(replica, endpoint)
@@ -256,6 +331,5 @@ def run_free(
     recorder.traffic(sent=caller.sent, received=caller.received)
     if replica.stores:
         replica.refresh()
-        copy.received()
-        copy.adopt_buffers()
+        replica.adopt()
     return replica

@@ -24,11 +24,11 @@ import msgspec
 import torch
 
 from manyhands.checkpoint import read_tensors, write_tensors
-from manyhands.protocols import Call
+from manyhands.protocols import Call, ServerState
 from manyhands.wire.said import Said
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from manyhands.parameters import Holder
@@ -81,15 +81,23 @@ class Journal:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
         self._writing: Future[None] | None = None
 
-    def recover(self, holder: Holder) -> tuple[int, dict[str, int]]:
-        """Put the last snapshot, if there is one, into `holder`; its version and who was heard."""
+    def recover(
+        self, holder: Holder, first: ServerState
+    ) -> tuple[ServerState, dict[str, int], list[tuple[str, int]]]:
+        """Put the last snapshot, if there is one, into `holder`.
+
+        Returns:
+            The state (`first` if there is no snapshot), by caller the number of the last call
+            that was heard, and the calls that were still to be answered.
+        """
         if not self._snapshot.exists():
-            return 0, {}
+            return first, {}, []
         tensors, metadata = read_tensors(self._snapshot)
         facts = json.loads(metadata["server"])
         holder.restore(tensors, facts["optimizer"])
         self._generation = facts["generation"]
-        return facts["version"], facts["done"]
+        state = msgspec.convert(facts["state"], type(first))
+        return state, facts["done"], [(sender, number) for sender, number in facts["waiting"]]
 
     def heard(self) -> Iterator[Heard]:
         """The calls since the snapshot, in order; new ones are appended behind them."""
@@ -127,14 +135,21 @@ class Journal:
         os.pwrite(self._log, head + body, at)
         self._index += 1
 
-    def snapshot(self, holder: Holder, version: int, done: Mapping[str, int]) -> None:
+    def snapshot(
+        self,
+        holder: Holder,
+        state: ServerState,
+        done: Mapping[str, int],
+        waiting: Sequence[tuple[str, int]],
+    ) -> None:
         """Write the state, and begin to use the log again."""
         self.settle()
         tensors, scalars = holder.state()
         facts = {
             "generation": self._generation + 1,
-            "version": version,
+            "state": msgspec.to_builtins(state),
             "done": dict(done),
+            "waiting": list(waiting),
             "optimizer": scalars,
         }
         write_tensors(self._snapshot, tensors, {"server": json.dumps(facts)})
@@ -152,7 +167,7 @@ class Journal:
         if checksum != _checksum(facts, body) or (generation, number) != (self._generation, index):
             return None
         payload = torch.empty(size, dtype=torch.uint8)
-        if os.preadv(self._log, [payload.numpy().data], at + _ROOM) != size:
+        if size and os.preadv(self._log, [payload.numpy().data], at + _ROOM) != size:
             return None
         said = _decoder.decode(body)
         return Heard(Call(said.sender, said.number, said.message), payload)

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
-from manyhands.endpoint import Parameters
+from manyhands.endpoint import Left, Parameters
 from manyhands.live.journal import Journal
 from manyhands.live.script import load
 from manyhands.live.worker import eager_limit, override
 from manyhands.parameters import Holder
-from manyhands.protocols import Action, Answer, Call, Step, StrategyProtocol, Terms
+from manyhands.protocols import (
+    Action,
+    Add,
+    Answer,
+    Call,
+    ServerState,
+    Step,
+    StrategyProtocol,
+    Terms,
+    carry_out,
+)
 from manyhands.strategies import strategy
 from manyhands.transport.responder import Incoming, Responder
 
@@ -44,11 +53,13 @@ class Serving:
         self._protocol = protocol
         self._recorder = recorder
         self._progress = progress
-        self._state = protocol.begin(Terms(job.global_batch, assignment.workers))
         self._holder = Holder(job, number, protocol.servers)
+        terms = Terms(job.global_batch, assignment.workers, self._holder.rate)
+        self._state = protocol.begin(terms)
         size = self._holder.shard.nbytes
         self._journal = Journal(Path(assignment.folder), f"server-{number}", size)
-        self._open: dict[tuple[str, int], Incoming] = {}
+        self._open: dict[tuple[str, int], Incoming | None] = {}
+        """Calls that are still to be answered; None until one of a predecessor's comes again."""
         done = self._recover()
         self._responder = Responder(
             assignment.servers[number],
@@ -74,56 +85,79 @@ class Serving:
 
     def _hear(self, incoming: Incoming) -> None:
         """Decide about a call, write down what changes the state, and do it."""
+        key = (incoming.sender, incoming.number)
         if incoming.repeated:
-            self._answer(incoming, Parameters(self._state.version))
+            if key in self._open:
+                # It was heard, perhaps by our predecessor, and its answer is still to come.
+                self._open[key] = incoming
+            else:
+                self._answer(incoming, Parameters(self._state.version), parameters=True)
             return
         call = Call(incoming.sender, incoming.number, incoming.message)
-        self._open[call.sender, call.number] = incoming
+        self._open[key] = incoming
         after, actions = self._protocol.on_message(self._state, call)
-        update = None
-        if incoming.payload is not None:
-            update = torch.frombuffer(incoming.payload, dtype=torch.uint8)
-            if after != self._state:
-                self._write_down(call, incoming.payload)
+        if after != self._state:
+            self._write_down(call, incoming.payload)
+        self._decide(after, actions, incoming.payload)
+        if key in self._open and incoming.payload is not None:
+            # What came was made use of; its place is needed before the answer can be given.
+            self._journal.settle()
+            self._responder.release(incoming)
+
+    def _decide(
+        self, after: ServerState, actions: list[Action], payload: memoryview | None = None
+    ) -> None:
+        """Do what was decided, and be in the state that follows."""
+        update = None if payload is None else torch.frombuffer(payload, dtype=torch.uint8)
+        if update is not None and len(update) != self._holder.shard.nbytes:
+            raise ValueError(f"an update of {len(update)} bytes has not the shard's size")
         self._state = after
         for action in actions:
-            self._carry_out(action, update)
+            begun = time.monotonic()
+            carry_out(self._holder, action, update)
+            if isinstance(action, Answer):
+                key = (action.call.sender, action.call.number)
+                incoming = self._open.pop(key)
+                if incoming is not None:
+                    self._answer(incoming, action.message, parameters=action.parameters)
+                continue
+            seconds = time.monotonic() - begun
+            self._recorder.span("compute", begun, seconds, self._state.version)
+            if isinstance(action, Add | Step) and action.staleness is not None:
+                self._recorder.staleness(action.staleness)
         self._progress.step = self._state.version
 
-    def _write_down(self, call: Call, payload: memoryview) -> None:
+    def _write_down(self, call: Call, payload: memoryview | None) -> None:
         if self._journal.is_full():
-            done = dict(self._responder.peers())
-            self._journal.snapshot(self._holder, self._state.version, done)
-        self._journal.append(call, payload)
+            waiting = [key for key in self._open if key != (call.sender, call.number)]
+            done = dict(self._responder.peers()) | dict(waiting)
+            self._journal.snapshot(self._holder, self._state, done, waiting)
+        self._journal.append(call, payload or memoryview(b""))
 
-    def _carry_out(self, action: Action, update: torch.Tensor | None) -> None:
-        match action:
-            case Step(weight=weight, staleness=staleness, blend=blend):
-                if update is None or len(update) != self._holder.shard.nbytes:
-                    raise ValueError(f"an update of {action.call.sender} has not the shard's size")
-                begun = time.monotonic()
-                self._holder.step(update, weight, blend)
-                seconds = time.monotonic() - begun
-                self._recorder.span("compute", begun, seconds, self._state.version)
-                self._recorder.staleness(staleness)
-            case Answer(call=call, message=message):
-                self._answer(self._open.pop((call.sender, call.number)), message)
-
-    def _answer(self, incoming: Incoming, message: Parameters) -> None:
+    def _answer(self, incoming: Incoming, message: Parameters, *, parameters: bool) -> None:
         self._journal.settle()
-        self._responder.reply(incoming, message, self._holder.bytes.numpy().data)
+        payload = self._holder.bytes.numpy().data if parameters else None
+        self._responder.reply(incoming, message, payload)
 
     def _recover(self) -> dict[str, int]:
         """Continue for a predecessor: its snapshot, and the calls it heard since."""
-        version, done = self._journal.recover(self._holder)
-        self._state = replace(self._state, version=version)
-        again = 0
+        self._state, done, waiting = self._journal.recover(self._holder, self._state)
+        for sender, number in waiting:
+            self._open[sender, number] = None
+        again, version = 0, self._state.version
         for heard in self._journal.heard():
-            self._state, actions = self._protocol.on_message(self._state, heard.call)
+            call = heard.call
+            if isinstance(call.message, Left):
+                after, actions = self._protocol.on_leave(self._state, call.worker)
+            else:
+                self._open[call.sender, call.number] = None
+                done[call.sender] = call.number
+                after, actions = self._protocol.on_message(self._state, call)
+            self._state = after
             for action in actions:
-                if isinstance(action, Step):
-                    self._holder.step(heard.payload, action.weight, action.blend)
-            done[heard.call.sender] = heard.call.number
+                carry_out(self._holder, action, heard.payload if len(heard.payload) else None)
+                if isinstance(action, Answer):
+                    self._open.pop((action.call.sender, action.call.number), None)
             again += 1
         if version or again:
             detail = {"version": str(self._state.version), "heard again": str(again)}
@@ -131,6 +165,13 @@ class Serving:
         return done
 
     def _fence(self, name: str) -> None:
+        """A worker is gone: hear nothing of it any more, and let the protocol know."""
         for sender, _ in list(self._responder.peers()):
             if sender.partition(".")[0] == name:
                 self._responder.fence(sender, sys.maxsize)
+                self._holder.forget(sender)
+        after, actions = self._protocol.on_leave(self._state, name)
+        if after != self._state:
+            self._write_down(Call(name, 0, Left()), None)
+        self._decide(after, actions)
+        self._journal.settle()

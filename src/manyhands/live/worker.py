@@ -118,7 +118,7 @@ def _work_free(
         segments.append(Segment(size))
         return torch.frombuffer(segments[0].memory, dtype=torch.uint8)
 
-    copy = Copy(job, protocol.servers, device, allocate)
+    copy = Copy(job, protocol.servers, device, allocate, beside=protocol.keeps)
     addresses = {f"server-{number}": at for number, at in enumerate(assignment.servers)}
     # A worker's successor must not be taken for itself: its calls are numbered from one again.
     caller = Caller(
@@ -131,7 +131,18 @@ def _work_free(
     caller.epoch = epoch
     recorder.span("start", begun, time.monotonic() - begun, 0)
     with Line(assignment.coordinator, f"worker-{rank}.leases") as line:
-        replica = run_free(job, protocol, rank, copy, caller, line, device, recorder, progress)
+        replica = run_free(
+            job,
+            protocol,
+            rank,
+            assignment.workers,
+            copy,
+            caller,
+            line,
+            device,
+            recorder,
+            progress,
+        )
     progress.phase = "finish"
     if replica.stores:
         path = Path(assignment.folder) / MODEL

@@ -1,7 +1,9 @@
 """A model's parameters: cut into fragments, held by servers, copied by workers."""
 
+from manyhands.parameters.arithmetic import lerp, trade
 from manyhands.parameters.copy import Copy
 from manyhands.parameters.holder import Holder
 from manyhands.parameters.layout import Fragment, Layout, Shard
+from manyhands.parameters.local import Local
 
-__all__ = ["Copy", "Fragment", "Holder", "Layout", "Shard"]
+__all__ = ["Copy", "Fragment", "Holder", "Layout", "Local", "Shard", "lerp", "trade"]

@@ -29,6 +29,7 @@ class Copy:
         servers: how many shards.
         device: where the model computes. What is exchanged lies in the host's memory.
         allocate: gives so many bytes of it; by default of this process's own.
+        beside: whether there is room for somebody else's parameters.
     """
 
     def __init__(
@@ -37,19 +38,24 @@ class Copy:
         servers: int,
         device: torch.device,
         allocate: Callable[[int], torch.Tensor] | None = None,
+        *,
+        beside: bool = False,
     ) -> None:
         self._loss = job.loss
         self.model, optimizer = make(job)
         self.layout = Layout.of(self.model, optimizer, servers)
+        self.rate = float(optimizer.param_groups[0]["lr"])
+        """The learning rate that the optimizer begins with."""
         self.model.to(device)
         self._device = device
         size = self.layout.nbytes
         aligned = -(-size // _ALIGNMENT) * _ALIGNMENT
-        room = (allocate or _zeros)(aligned + size)
+        room = (allocate or _zeros)((1 + beside) * aligned + size)
         self._host = room[:size]
         self._flat = self._host if device.type == "cpu" else self._host.to(device)
         self.parameters = self.layout.split(self._host)
-        self.updates = self.layout.split(room[aligned:])
+        self.updates = self.layout.split(room[aligned : aligned + size])
+        self.beside = self.layout.split(room[2 * aligned :]) if beside else []
         self._missing: list[int] = []
         self._arrived: set[str] = set()
         self._ready: Callable[[int], object] = _ignore
@@ -119,12 +125,16 @@ class Copy:
         return loss.detach()
 
     def _note_buffers(self) -> None:
+        self.note_buffers(self.updates[-1])
+
+    def note_buffers(self, last: torch.Tensor) -> None:
+        """Write the model's buffers into the bytes of the last shard."""
         if not self.layout.shards[-1].buffers:
             return
         buffers = dict(self.model.named_buffers())
         for fragment in self.layout.shards[-1].buffers:
             # As bytes: a wider type than the parameters' need not be aligned in the whole stretch.
-            fragment.bytes(self.updates[-1]).copy_(_bytes(buffers[fragment.name]))
+            fragment.bytes(last).copy_(_bytes(buffers[fragment.name]))
 
     def _fill_unused(self) -> None:
         """A parameter that the loss does not depend on in this batch has the gradient zero."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from manyhands.parameters.arithmetic import add, lerp, scale
 from manyhands.parameters.layout import Layout
 from manyhands.parameters.weight import weighted_step
 
@@ -48,6 +49,12 @@ class Holder:
         for group, parameters in zip(optimizer.param_groups, groups, strict=True):
             group["params"] = parameters
         self.optimizer: optim.Optimizer = optimizer
+        self.rate = float(optimizer.param_groups[0]["lr"])
+        """The learning rate that it begins with."""
+        self._sum: torch.Tensor | None = None
+        self._velocity: torch.Tensor | None = None
+        self._remembered: dict[str, torch.Tensor] = {}
+        self._scratch: torch.Tensor | None = None
 
     def step(self, update: torch.Tensor, weight: float, blend: float = 1.0) -> None:
         """One optimizer step with an update of this shard's bytes, acting with `weight`.
@@ -64,6 +71,64 @@ class Holder:
         for buffer, fragment in zip(self._buffers, self.shard.buffers, strict=True):
             buffer.lerp_(fragment.view(update), blend)
 
+    def add(self, update: torch.Tensor, share: float) -> None:
+        """Add an update's bytes, times `share`, to the sum."""
+        if self._sum is None:
+            self._sum = torch.zeros_like(self.bytes) if self._scratch is None else self._scratch
+            self._scratch = None
+            self._sum.zero_()
+        add(self.shard, self._sum, update, share)
+
+    def take_sum(self, over: float) -> torch.Tensor:
+        """The sum divided by `over`; another one begins with the next update."""
+        total = self._sum
+        if total is None:
+            raise ValueError("nothing was added up")
+        scale(self.shard, total, 1 / over)
+        self._sum, self._scratch = None, total
+        return total
+
+    def move(self, by: float, over: float) -> None:
+        """Go a part of the way to the sum divided by `over`; buffers all the way."""
+        lerp(self.shard, self.bytes, self.take_sum(over), by)
+
+    def descend(self, over: float, rate: float, momentum: float) -> None:
+        """Nesterov's step of an outer optimizer, its gradient the way to the sum over `over`.
+
+        Buffers are not descended along: they become the mean.
+        """
+        target = self.take_sum(over)
+        if self._velocity is None:
+            self._velocity = torch.zeros_like(self.bytes)
+        for fragment in self.shard.parameters:
+            here, velocity = fragment.view(self.bytes), fragment.view(self._velocity)
+            way = here - fragment.view(target)
+            velocity.mul_(momentum).add_(way)
+            here.sub_(way.add_(velocity, alpha=momentum), alpha=rate)
+        for buffer, fragment in zip(self._buffers, self.shard.buffers, strict=True):
+            buffer.copy_(fragment.view(target))
+
+    def remember(self, sender: str) -> None:
+        """Keep what a sender is given now."""
+        if sender in self._remembered:
+            self._remembered[sender].copy_(self.bytes)
+        else:
+            self._remembered[sender] = self.bytes.clone()
+
+    def forget(self, sender: str) -> None:
+        """A sender is gone."""
+        self._remembered.pop(sender, None)
+
+    def compensate(self, update: torch.Tensor, sender: str, factor: float) -> torch.Tensor:
+        """An update corrected for what has changed since its sender read: g + c·g²·(W − W_then)."""
+        corrected, then = update.clone(), self._remembered.get(sender)
+        if then is not None:
+            for fragment in self.shard.parameters:
+                gradient = fragment.view(corrected)
+                moved = fragment.view(self.bytes) - fragment.view(then)
+                gradient.addcmul_(gradient * gradient, moved, value=factor)
+        return corrected
+
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, object]]:
         """Everything that a successor needs: tensors where they lie, and plain numbers."""
         tensors = {"bytes": self.bytes}
@@ -74,11 +139,22 @@ class Holder:
                     tensors[f"{index}/{key}"] = value.contiguous()
                 else:
                     numbers[f"{index}/{key}"] = value
+        if self._sum is not None:
+            tensors["sum"] = self._sum
+        if self._velocity is not None:
+            tensors["velocity"] = self._velocity
+        for sender, then in self._remembered.items():
+            tensors[f"remembered {sender}"] = then
         return tensors, numbers
 
     def restore(self, tensors: dict[str, torch.Tensor], numbers: dict[str, object]) -> None:
         """Continue where `state` was taken."""
         self.bytes.copy_(tensors["bytes"])
+        self._sum, self._velocity = tensors.get("sum"), tensors.get("velocity")
+        for name, tensor in tensors.items():
+            word, _, sender = name.partition(" ")
+            if word == "remembered":
+                self._remembered[sender] = tensor
         for name, value in (*tensors.items(), *numbers.items()):
             index, _, key = name.partition("/")
             if key:

@@ -173,19 +173,20 @@ def _trained(model: nn.Module, optimizer: optim.Optimizer) -> list[_Tensor]:
 
 
 def _cuts(tensors: Iterable[_Tensor], wanted: list[int], *, anywhere: bool) -> list[int]:
-    """The allowed borders that are nearest to the wanted ones.
+    """The allowed borders that are nearest to the wanted ones, none before the one before it.
 
     A border inside a tensor is allowed only `anywhere`, at a multiple of 64 bytes from the
     tensor's start, so that the fragments stay aligned.
     """
-    cuts = []
+    cuts: list[int] = []
     for border in wanted:
-        best = 0
+        best = last = cuts[-1] if cuts else 0
         for tensor in tensors:
             candidates = [tensor.at, tensor.at + tensor.nbytes]
             if anywhere and tensor.at < border < tensor.at + tensor.nbytes:
                 candidates.append(tensor.at + (border - tensor.at) // 64 * 64)
-            best = min([best, *candidates], key=lambda at: abs(at - border))
+            allowed = [at for at in candidates if at >= last]
+            best = min([best, *allowed], key=lambda at: abs(at - border))
         cuts.append(best)
     return cuts
 

@@ -1,18 +1,58 @@
 """Tier A: protocols, each written once and run on real processes and on a virtual cluster."""
 
+from manyhands.endpoint import Terms
 from manyhands.protocols.asynchronous import Asynchronous
-from manyhands.protocols.protocol import Action, Answer, Call, Step, StrategyProtocol, Terms
+from manyhands.protocols.averaging import Averaging
+from manyhands.protocols.carrying import carry_out
+from manyhands.protocols.diloco import DiLoCo
+from manyhands.protocols.easgd import ElasticAveraging
+from manyhands.protocols.local_sgd import LocalSgd
+from manyhands.protocols.protocol import (
+    Action,
+    Add,
+    Answer,
+    Call,
+    Descend,
+    Move,
+    ServerState,
+    Step,
+    StrategyProtocol,
+)
+from manyhands.protocols.softsync import SoftSync
+from manyhands.protocols.ssp import StaleSynchronous
+from manyhands.protocols.synchronous import Synchronous
 
-ALL: tuple[type[StrategyProtocol], ...] = (Asynchronous,)
+ALL: tuple[type[StrategyProtocol], ...] = (
+    Synchronous,
+    SoftSync,
+    StaleSynchronous,
+    Asynchronous,
+    Averaging,
+    LocalSgd,
+    DiLoCo,
+    ElasticAveraging,
+)
 """Every protocol: add a new one here and the shared contract suite tests it."""
 
 __all__ = [
     "ALL",
     "Action",
+    "Add",
     "Answer",
     "Asynchronous",
+    "Averaging",
     "Call",
+    "Descend",
+    "DiLoCo",
+    "ElasticAveraging",
+    "LocalSgd",
+    "Move",
+    "ServerState",
+    "SoftSync",
+    "StaleSynchronous",
     "Step",
     "StrategyProtocol",
+    "Synchronous",
     "Terms",
+    "carry_out",
 ]

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from manyhands.endpoint import Parameters, Pull, Push
-from manyhands.protocols.protocol import Action, Answer, Call, ServerState, Step, StrategyProtocol
-
-if TYPE_CHECKING:
-    from manyhands.endpoint import Endpoint, Replica
+from manyhands.endpoint import Parameters, Pull, Push, Rest
+from manyhands.protocols.protocol import Action, Answer, Call, ServerState, Step
+from manyhands.protocols.pushing import Pushing
 
 
 @dataclass(frozen=True, repr=False)
-class Asynchronous(StrategyProtocol):
+class Asynchronous(Pushing):
     """Apply every worker's update as soon as it arrives (asynchronous SGD).
 
     W ← W − λ·(b/B)·ΔW(W_then): a worker pulls the parameters, computes the gradient of its b
@@ -24,14 +22,17 @@ class Asynchronous(StrategyProtocol):
 
     Use it when workers are unequal or come and go: nobody waits for the slowest. It costs 2·m
     bytes per worker and update for m bytes of parameters, and staleness, which grows with the
-    workers.
+    workers. Damping takes smaller steps with staler updates; delay compensation corrects an
+    update for what has changed since its worker read: ΔW + c·ΔW²·(W_now − W_then).
 
     A server applies one update at a time, whole, which is what "asynchronous with a lock" means;
     `locked` is another name for this strategy.
 
-    Example: `asynchronous(servers=2)`
+    Example: `asynchronous(servers=2, damping=inverse)`
 
-    Paper: Dean et al., Large Scale Distributed Deep Networks, NIPS 2012 (Downpour SGD).
+    Papers: Dean et al., Large Scale Distributed Deep Networks, NIPS 2012 (Downpour SGD). Damping:
+    Zhang et al., Staleness-aware Async-SGD, IJCAI 2016. Compensation: Zheng et al., Asynchronous
+    Stochastic Gradient Descent with Delay Compensation, ICML 2017.
     """
 
     name: ClassVar[str] = "asynchronous"
@@ -40,53 +41,34 @@ class Asynchronous(StrategyProtocol):
     servers: int = 1
     """How many processes hold the parameters, an equal part each. More of them share the traffic
     and the optimizer's work."""
+    damping: Literal["none", "inverse", "root"] = "none"
+    """What an update of staleness s counts for: all of it, 1/s of it, or 1/√s."""
+    delay_compensation: float = 0.0
+    """The factor c of the correction; 0 for none. It takes a copy of the parameters per worker."""
 
     def __post_init__(self) -> None:
-        if not 1 <= self.servers <= 1024:
-            raise ValueError(f"servers must be between 1 and 1024, not {self.servers}")
-
-    async def worker(self, replica: Replica, endpoint: Endpoint) -> None:
-        """Pull; then, for every batch: compute, push, pull."""
-        read = await self.refresh(replica, endpoint)
-        async for batch in replica.batches():
-
-            def push(server: int, samples: int = batch.samples) -> None:
-                endpoint.post(
-                    replica.servers[server],
-                    Push(read[server], samples),
-                    payload=replica.update(server),
-                    into=replica.parameters(server),
-                )
-
-            await replica.gradient(batch, ready=push)
-            for server, name in enumerate(replica.servers):
-                read[server] = await _parameters(endpoint, name)
-            replica.commit(batch)
-
-    async def refresh(self, replica: Replica, endpoint: Endpoint) -> list[int]:
-        """Pull from every server."""
-        for server, name in enumerate(replica.servers):
-            endpoint.post(name, Pull(), into=replica.parameters(server))
-        return [await _parameters(endpoint, name) for name in replica.servers]
+        super().__post_init__()
+        if self.delay_compensation < 0:
+            raise ValueError(f"delay_compensation must not be below 0: {self.delay_compensation}")
 
     def on_message(self, state: ServerState, call: Call) -> tuple[ServerState, list[Action]]:
         """Step with what was pushed, answer with what is there now."""
+        corrects = self.delay_compensation > 0
         match call.message:
             case Push(version=read, samples=samples):
-                weight = samples / state.terms.global_batch
+                staleness = state.version - read
+                weight = samples / state.terms.global_batch * self._damped(staleness)
                 now = replace(state, version=state.version + 1)
                 blend = 1 / state.terms.workers
-                step = Step(call, weight, staleness=state.version - read, blend=blend)
-                return now, [step, Answer(call, Parameters(now.version))]
+                step = Step(call, weight, staleness, blend, compensation=self.delay_compensation)
+                return now, [step, Answer(call, Parameters(now.version), remember=corrects)]
             case Pull():
-                return state, [Answer(call, Parameters(state.version))]
+                return state, [Answer(call, Parameters(state.version), remember=corrects)]
+            case Rest():
+                return state, [Answer(call, Parameters(state.version), parameters=False)]
             case _:
                 return state, []
 
-
-async def _parameters(endpoint: Endpoint, server: str) -> int:
-    """Receive a server's parameters; their version."""
-    answer = await endpoint.receive(server)
-    if not isinstance(answer, Parameters):
-        raise TypeError(f"{server} answered with {type(answer).__name__}, not with parameters")
-    return answer.version
+    def _damped(self, staleness: int) -> float:
+        power = {"none": 0.0, "inverse": 1.0, "root": 0.5}[self.damping]
+        return float(max(1, staleness) ** -power)

@@ -6,18 +6,12 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+# What a state is made of, so that it can be written down and read again.
+from manyhands.endpoint import Said, Terms  # noqa: TC001
 from manyhands.notation import Value
 
 if TYPE_CHECKING:
-    from manyhands.endpoint import Endpoint, Parameters, Replica, Said
-
-
-@dataclass(frozen=True)
-class Terms:
-    """What a server must know of the job."""
-
-    global_batch: int
-    workers: int
+    from manyhands.endpoint import Endpoint, Parameters, Replica
 
 
 @dataclass(frozen=True)
@@ -29,29 +23,70 @@ class Call:
     """The sender's count of its calls to this server."""
     message: Said
 
+    @property
+    def worker(self) -> str:
+        """Who sent it, in whichever of its lives."""
+        return self.sender.partition(".")[0]
+
+
+@dataclass(frozen=True)
+class Add:
+    """Add what came with a call, times `share`, to the shard's sum."""
+
+    call: Call
+    share: float
+    staleness: int | None = None
+    """Versions between the read that the update was computed from and now."""
+
 
 @dataclass(frozen=True)
 class Step:
-    """Take one optimizer step with the update of a call."""
+    """Take one optimizer step with the update of a call, or with the sum divided by `over`."""
 
-    call: Call
+    call: Call | None
     weight: float
     """What the step counts for, by the learning rate: samples / global batch."""
-    staleness: int
-    """Versions between the read that the update was computed from and now."""
+    staleness: int | None = None
+    """As in `Add`, for the update of a call."""
     blend: float = 1.0
-    """How far shared buffers (batch-norm statistics) move towards the sender's."""
+    """How far shared buffers (batch-norm statistics) move towards the update's."""
+    over: float = 1.0
+    compensation: float = 0.0
+    """How strongly the update is corrected for what changed since its sender's last answer."""
+
+
+@dataclass(frozen=True)
+class Move:
+    """Move the shard towards the sum divided by `over`, by a part of the way."""
+
+    by: float
+    over: float
+
+
+@dataclass(frozen=True)
+class Descend:
+    """Step away from where the shard is, towards the sum divided by `over`, with momentum.
+
+    The way to there is the gradient of an outer step: Nesterov's, with a rate and a momentum.
+    """
+
+    over: float
+    rate: float
+    momentum: float
 
 
 @dataclass(frozen=True)
 class Answer:
-    """Answer a call with the shard's parameters as they are now."""
+    """Answer a call, with the shard's parameters as they are now unless none are wanted."""
 
     call: Call
     message: Parameters
+    parameters: bool = True
+    remember: bool = False
+    """Keep what is sent, to correct the sender's next update by."""
 
 
-Action = Step | Answer
+Action = Add | Step | Move | Descend | Answer
 
 
 @dataclass(frozen=True)
@@ -72,8 +107,22 @@ class StrategyProtocol(Value, ABC):
     """
 
     support: ClassVar[Literal["stable", "beta", "experimental"]]
-    servers: int
-    """How many processes hold the parameters, a part each."""
+    local: ClassVar[bool] = False
+    """Whether workers step with optimizers of their own."""
+    keeps: ClassVar[bool] = False
+    """Whether a worker's parameters are its own, and not the shared ones."""
+    if TYPE_CHECKING:  # every protocol declares it where it wants it among its own parameters
+        servers: int
+        """How many processes hold the parameters, a part each."""
+
+    @property
+    def lockstep(self) -> bool:
+        """Whether workers are waited for, and so get a part of every global batch, be it empty."""
+        return False
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.servers <= 1024:
+            raise ValueError(f"servers must be between 1 and 1024, not {self.servers}")
 
     def check(self, workers: int) -> None:
         """Raise ValueError, naming the fix, if so many workers cannot be served."""
@@ -98,3 +147,8 @@ class StrategyProtocol(Value, ABC):
     @abstractmethod
     def on_message(self, state: ServerState, call: Call) -> tuple[ServerState, list[Action]]:
         """What a server does about a call, and its state afterwards."""
+
+    def on_leave(self, state: ServerState, worker: str) -> tuple[ServerState, list[Action]]:
+        """What a server does when a worker is gone, and its state afterwards."""
+        del worker
+        return state, []

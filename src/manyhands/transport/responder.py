@@ -339,6 +339,11 @@ class Responder:
         else:
             self._sending.append(slot)
 
+    def release(self, call: Incoming) -> None:
+        """What came with a call is no longer needed, though it is still to be answered."""
+        self._release(call)
+        self._settle()
+
     def _settle(self) -> None:
         """Give free slots to those who wait: first to answers, then to offers, in order."""
         for slot in [slot for slot in self._sending if all(t.done for t in slot.trackers)]:

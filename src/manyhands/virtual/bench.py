@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from manyhands.parameters import Copy
+from manyhands.parameters import Copy, Local
 from manyhands.sampling import mix, permutation
 from manyhands.virtual.loading import loader
 
@@ -30,13 +30,20 @@ _PURPOSE = 1
 class Replication:
     """What one life of a worker keeps of the model."""
 
-    def __init__(self, bench: Bench, rank: int) -> None:
+    def __init__(
+        self, bench: Bench, rank: int, *, local: bool = False, beside: bool = False
+    ) -> None:
         self.rank = rank
         self.computed = 0
         """Batches that it has computed."""
         flat = torch.zeros(bench.layout.nbytes, dtype=torch.uint8)
         self.parameters = bench.layout.split(flat)
         self.buffers = bench.first_buffers()
+        self.updates: list[torch.Tensor] = []
+        """The last update, for a worker that has an optimizer of its own."""
+        self.optimizer = bench.optimizer(self.parameters) if local else None
+        self.beside = bench.layout.split(torch.zeros_like(flat)) if beside else []
+        """Somebody else's parameters."""
         self.touched = True
         """Whether the parameters may have changed since they were last computed on."""
 
@@ -54,6 +61,7 @@ class Bench:
         self._load_samples = loader(job, job.data)
         self._copy = Copy(job, servers, torch.device("cpu"))
         self.layout = self._copy.layout
+        self.rate = self._copy.rate
         self._first = [buffer.clone() for buffer in self._copy.model.buffers()]
         self._loaded: Replication | None = None
         """Whose parameters, buffers and update the copy holds."""
@@ -80,7 +88,33 @@ class Bench:
         if worker.buffers:
             for kept, buffer in zip(worker.buffers, self._copy.model.buffers(), strict=True):
                 kept.copy_(buffer)
+        if worker.optimizer is not None:
+            worker.updates = [update.clone() for update in self._copy.updates]
         return loss.item(), completed
+
+    def optimizer(self, parameters: Sequence[torch.Tensor]) -> Local:
+        """The user's optimizer on a worker's parameters."""
+        return Local(self._job, self.layout, parameters)
+
+    def apply(self, worker: Replication, weight: float) -> None:
+        """A step of a worker's own optimizer with the update that it computed last."""
+        if worker.optimizer is None:
+            raise TypeError("this strategy's workers have no optimizer of their own")
+        worker.optimizer.step(worker.updates, weight)
+        worker.touched = True
+        if worker.buffers:
+            self._put_buffers(worker)
+            self._copy.note_buffers(worker.parameters[-1])
+            if self._loaded is not worker:
+                self._loaded = None
+
+    def adopt(self, worker: Replication) -> None:
+        """Give a worker the buffers that came with its parameters."""
+        worker.touched = True
+        if worker.buffers:
+            self._load(worker)
+            self._copy.adopt_buffers()
+            self.adopt_shared_buffers([worker])
 
     def update(self, worker: Replication, server: int) -> torch.Tensor:
         """The update that was computed last, if it was this worker's."""

@@ -7,7 +7,7 @@ an epoch is done and all of it committed, so nothing is under way: a consistent 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from manyhands.leases import Lease, Leases
 from manyhands.virtual.kernel import happens
@@ -34,6 +34,7 @@ class Coordinator:
         kernel: the clock.
         logs: the traces.
         evaluate: gives the validation metrics of what the servers hold now.
+        lockstep: whether workers wait for each other: see `manyhands.leases`.
     """
 
     def __init__(
@@ -43,13 +44,28 @@ class Coordinator:
         kernel: Kernel,
         logs: Logs,
         evaluate: Callable[[], dict[str, float]],
+        *,
+        lockstep: bool = False,
     ) -> None:
         self._job = job
         self._kernel = kernel
         self._logs = logs
         self._evaluate = evaluate
-        pauses = job.validation is not None
-        self.leases = Leases(len(job.data), job.global_batch, workers, job.budget, pauses=pauses)
+        self._lockstep = lockstep
+        self.leases = Leases(
+            len(job.data),
+            job.global_batch,
+            workers,
+            job.budget,
+            pauses=job.validation is not None,
+            lockstep=lockstep,
+        )
+        self._working: set[str] = set()
+        """Everybody who takes part, and lives as far as is known."""
+        self._idle: set[str] = set()
+        """Those who were told that there is nothing at present."""
+        self._looking: set[str] | None = None
+        """During an evaluation: those who have not looked up yet."""
         self._waiting: list[Event] = []
         self._commits = 0
         self._evaluated = 0
@@ -61,25 +77,64 @@ class Coordinator:
         if job.seconds is not None:
             kernel.after(job.seconds, self.stop)
 
-    async def lease(self, worker: str, log: WorkerLog) -> Lease | None:
-        """The next samples for a worker, as soon as there are any; None when the run is over."""
+    def begin(self, worker: str) -> None:
+        """A worker takes part from now on."""
+        self._working.add(worker)
+
+    async def lease(self, worker: str, log: WorkerLog) -> Lease | Literal["cut", "nothing", "over"]:
+        """The next samples for a worker, as soon as there are any.
+
+        Or `cut`: it is to look at the shared state, because everybody evaluates it; `nothing`: it
+        is to rest, because others have what is left; `over`: the run is.
+        """
         while True:
+            if self._looking is not None:
+                if worker in self._looking:
+                    return "cut"
+                await self._change(log)
+                continue
             found = self.leases.take(worker)
             if isinstance(found, Lease):
+                self._idle.discard(worker)
                 return found
             if found == "wait":
-                begun, change = self._kernel.now, self._kernel.env.event()
-                self._waiting.append(change)
-                await happens(change)
-                log.span("wait", begun)
+                if self._lockstep and worker not in self._idle:
+                    self._idle.add(worker)
+                    return "nothing"
+                await self._change(log)
                 continue
             self._judge()
             if found == "over":
                 self.is_over = True
                 self._wake()
-                return None
+                return "over"
+            self._idle.clear()
+            self._looking = set(self._working)
+            self._wake()
+
+    async def _change(self, log: WorkerLog) -> None:
+        """Wait until there is something new for those who wait."""
+        begun, change = self._kernel.now, self._kernel.env.event()
+        self._waiting.append(change)
+        await happens(change)
+        log.span("wait", begun)
+
+    def looked_up(self, worker: str) -> None:
+        """A worker has seen the shared state; when all have, the next epoch begins."""
+        if self._looking is None:
+            return
+        self._looking.discard(worker)
+        if not self._looking:
+            self._looking = None
             self.leases.evaluated()
             self._wake()
+
+    def forgo(self, worker: str, lease: Lease) -> None:
+        """What was made of a lease is not wanted."""
+        if self.leases.forgo(worker, lease.number):
+            self._account()
+            if not self.leases.held:
+                self._wake()
 
     def commit(self, worker: str, lease: Lease) -> bool:
         """A worker's update is part of the shared state; False if the lease was not its own."""
@@ -96,6 +151,9 @@ class Coordinator:
 
     def lose(self, worker: str) -> None:
         """A worker is gone: its samples are given again."""
+        self._working.discard(worker)
+        self._idle.discard(worker)
+        self.looked_up(worker)
         samples = self.leases.give_back(worker)
         detail = {"member": worker, "samples": str(samples)}
         self._logs.coordinator.event("given again", detail)
@@ -109,7 +167,8 @@ class Coordinator:
             self._wake()
 
     def _account(self) -> None:
-        self._logs.coordinator.samples(self.leases.committed, self.leases.repeated)
+        leases = self.leases
+        self._logs.coordinator.samples(leases.committed, leases.repeated, leases.lost)
 
     def _wake(self) -> None:
         """Something changed for those who wait."""
@@ -119,7 +178,7 @@ class Coordinator:
 
     def _note_epochs(self) -> None:
         size, now = len(self._job.data), self._kernel.now
-        while self.leases.committed >= (self._epochs + 1) * size:
+        while self.leases.committed + self.leases.lost >= (self._epochs + 1) * size:
             detail = {
                 "number": str(self._epochs),
                 "samples": str((self._epochs + 1) * size),

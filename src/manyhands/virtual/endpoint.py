@@ -220,16 +220,17 @@ class VirtualEndpoint:
         line.unsent = deque(line.calls)
         self._send(line)
 
-    def take(self, parcel: Parcel, message: Said, payload: torch.Tensor) -> None:
+    def take(self, parcel: Parcel, message: Said, payload: torch.Tensor | None) -> None:
         """An answer has arrived. One that came before, to the same call, is enough."""
         line = self._lines[parcel.server.name]
         if self.is_dead or parcel not in line.calls:
             return
-        self._log.received(parcel.server.name, HEAD + payload.nbytes)
+        nbytes = HEAD + (0 if payload is None else payload.nbytes)
+        self._log.received(parcel.server.name, nbytes)
         line.calls.remove(parcel)
         if parcel in line.unsent and not (line.sending and line.unsent[0] is parcel):
             line.unsent.remove(parcel)
-        if parcel.into is not None:
+        if parcel.into is not None and payload is not None:
             parcel.into.copy_(payload)
         line.answers.append(message)
         if line.listener is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from manyhands.parameters import lerp, trade
 from manyhands.virtual.member import Crashed
 
 if TYPE_CHECKING:
@@ -12,8 +13,9 @@ if TYPE_CHECKING:
 
     import torch
 
-    from manyhands.endpoint import LeasedBatch
+    from manyhands.endpoint import LeasedBatch, Terms
     from manyhands.leases import Lease
+    from manyhands.parameters import Shard
     from manyhands.virtual.bench import Bench, Replication
     from manyhands.virtual.coordinator import Coordinator
     from manyhands.virtual.cores import Cores
@@ -28,6 +30,7 @@ class Leased:
 
     lease: Lease
     samples: int
+    total: int
 
 
 class VirtualReplica:
@@ -35,7 +38,9 @@ class VirtualReplica:
 
     Args:
         member: whose.
+        rank: its.
         servers: their names, in the order of the shards.
+        terms: of the job.
         replication: its parameters and buffers.
         bench: where gradients are computed.
         coordinator: where samples come from.
@@ -48,7 +53,9 @@ class VirtualReplica:
     def __init__(
         self,
         member: Member,
+        rank: int,
         servers: tuple[str, ...],
+        terms: Terms,
         replication: Replication,
         bench: Bench,
         coordinator: Coordinator,
@@ -57,8 +64,13 @@ class VirtualReplica:
         kernel: Kernel,
         log: WorkerLog,
     ) -> None:
+        self.rank = rank
         self.servers = servers
+        self.terms = terms
+        self.refresh: Callable[[], Awaitable[object]] = _nothing
+        """Brings the replica to the shared state, before an evaluation."""
         self.replication = replication
+        self._keeps = bool(replication.beside)
         self._member = member
         self._life = member.life
         self._bench = bench
@@ -68,31 +80,88 @@ class VirtualReplica:
         self._kernel = kernel
         self._log = log
 
-    def batches(self) -> AsyncIterator[Leased]:
+    def batches(self) -> AsyncIterator[Leased | None]:
         """Batches until the run ends."""
         return _Batches(self._next)
 
     async def _next(self) -> Leased | None:
         self._check_alive()
-        lease = await self._coordinator.lease(self._member.name, self._log)
-        return None if lease is None else Leased(lease, lease.samples)
+        while True:
+            found = await self._coordinator.lease(self._member.name, self._log)
+            if found == "cut":
+                await self._look_up()
+            elif found == "nothing":
+                return None
+            elif found == "over":
+                raise StopAsyncIteration
+            else:
+                return Leased(found, found.samples, found.total)
 
-    async def gradient(self, batch: LeasedBatch, ready: Callable[[int], object]) -> None:
+    async def _look_up(self) -> None:
+        """Everybody evaluates: look at the shared state, as live workers do."""
+        mine = self.replication
+        kept = [stretch.clone() for stretch in mine.parameters] if self._keeps else []
+        await self.refresh()
+        self._check_alive()
+        for stretch, own in zip(mine.parameters, kept, strict=False):
+            stretch.copy_(own)
+        self._coordinator.looked_up(self._member.name)
+
+    async def gradient(
+        self, batch: LeasedBatch, ready: Callable[[int], object] | None = None
+    ) -> None:
         """Hold a core for the time that it takes; then the update is there, all at once."""
         self._check_alive()
         if not isinstance(batch, Leased):
             raise TypeError("only batches of this replica can be computed")
-        asked = self._kernel.now
-        begun = await self._cores.compute(self._member, self._seconds())
-        self._log.time("wait", asked, begun - asked)
-        self._log.span("compute", begun)
-        loss, completed = self._bench.gradient(self.replication, batch.lease)
-        self._log.loss(loss, batch.samples)
+        completed = list(range(len(self.servers)))
+        if batch.samples:
+            asked = self._kernel.now
+            begun = await self._cores.compute(self._member, self._seconds())
+            self._log.time("wait", asked, begun - asked)
+            self._log.span("compute", begun)
+            loss, completed = self._bench.gradient(self.replication, batch.lease)
+            self._log.loss(loss, batch.samples)
         for server in completed:
-            ready(server)
+            if ready is not None:
+                ready(server)
+
+    def apply(self, batch: LeasedBatch) -> None:
+        """Take a step of this worker's own optimizer; its time is a part of the gradient's."""
+        if batch.samples:
+            self._bench.apply(self.replication, batch.total / self.terms.global_batch)
+
+    def beside(self, server: int) -> torch.Tensor:
+        """Room for somebody else's parameters."""
+        return self.replication.beside[server]
+
+    def draw(self, by: float) -> None:
+        """Move the parameters towards those beside them."""
+        self._beside_each_other(lerp, by)
+
+    def trade(self, by: float) -> None:
+        """The same, and leave the parameters as they were beside them."""
+        self._beside_each_other(trade, by)
+
+    def _beside_each_other(
+        self, move: Callable[[Shard, torch.Tensor, torch.Tensor, float], None], by: float
+    ) -> None:
+        mine = self.replication
+        for shard, here, there in zip(
+            self._bench.layout.shards, mine.parameters, mine.beside, strict=True
+        ):
+            move(shard, here, there, by)
+        mine.touched = True
+
+    def adopt(self) -> None:
+        """Take over the buffers that came with the parameters."""
+        self._bench.adopt(self.replication)
 
     def update(self, server: int) -> torch.Tensor:
         """The update for a server; to be posted before anything is awaited."""
+        if not self.replication.computed:
+            # Nothing was computed yet: a first batch without samples has an update of nothing.
+            return self.replication.parameters[server]
         return self._bench.update(self.replication, server)
 
     def parameters(self, server: int) -> torch.Tensor:
@@ -100,12 +169,18 @@ class VirtualReplica:
         self.replication.touched = True
         return self.replication.parameters[server]
 
-    def commit(self, batch: LeasedBatch) -> None:
-        """The batch's update is applied everywhere."""
-        if not isinstance(batch, Leased) or not self._member.is_in(self._life):
-            return
-        if self._coordinator.commit(self._member.name, batch.lease):
-            self._log.step(batch.samples)
+    def commit(self, *batches: LeasedBatch) -> None:
+        """What came of the batches is part of the shared state."""
+        for batch in batches:
+            if not isinstance(batch, Leased) or not self._member.is_in(self._life):
+                return
+            if self._coordinator.commit(self._member.name, batch.lease):
+                self._log.step(batch.samples)
+
+    def forgo(self, batch: LeasedBatch) -> None:
+        """What came of the batch is not wanted."""
+        if isinstance(batch, Leased) and self._member.is_in(self._life):
+            self._coordinator.forgo(self._member.name, batch.lease)
 
     def _check_alive(self) -> None:
         if not self._member.is_in(self._life):
@@ -121,8 +196,9 @@ class _Batches:
     def __aiter__(self) -> _Batches:
         return self
 
-    async def __anext__(self) -> Leased:
-        batch = await self._take()
-        if batch is None:
-            raise StopAsyncIteration
-        return batch
+    async def __anext__(self) -> Leased | None:
+        return await self._take()
+
+
+async def _nothing() -> None:
+    pass

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from manyhands.endpoint import Parameters
-from manyhands.protocols import Answer, Call, Step
+from manyhands.protocols import Add, Answer, Call, Descend, Move, Step, carry_out
 from manyhands.virtual.endpoint import HEAD
 from manyhands.virtual.kernel import happens
 
@@ -112,8 +112,17 @@ class Server:
             parcel.lose()
 
     def fence(self, sender: str) -> None:
-        """A caller is gone: hear nothing of it any more."""
+        """A caller is gone: hear nothing of it any more, and let the protocol know.
+
+        A server that is dead itself hears of it when it is back: what it has decided is one with
+        what it was told.
+        """
         self._fenced.add(sender)
+        self.holder.forget(sender)
+        worker = sender.partition(".")[0]
+        self.state, actions = self._protocol.on_leave(self.state, worker)
+        for action in actions:
+            self._carry_out(action)
 
     def _decide(self, parcel: Parcel) -> None:
         if parcel.sender in self._fenced:
@@ -124,7 +133,7 @@ class Server:
             if key in self._open:
                 self._open[key] = parcel
             else:
-                self._reply(parcel, Parameters(self.state.version))
+                self._reply(parcel, Parameters(self.state.version), parameters=True)
         elif parcel.number > last + 1:
             # The one before it was lost, and both will come again.
             parcel.lose()
@@ -137,30 +146,35 @@ class Server:
                 self._carry_out(action)
 
     def _carry_out(self, action: Action) -> None:
-        key = (action.call.sender, action.call.number)
+        parcel = None
+        if not isinstance(action, Move | Descend) and action.call is not None:
+            parcel = self._open[action.call.sender, action.call.number]
+        carry_out(self.holder, action, None if parcel is None else parcel.payload)
         match action:
-            case Step(weight=weight, staleness=staleness, blend=blend):
-                parcel = self._open[key]
-                if parcel.payload is None:
-                    raise ValueError(f"{self._protocol} steps with a call that brought no update")
-                self.holder.step(parcel.payload, weight, blend)
-                self._log.staleness(staleness)
-                parcel.payload = self._sending = None
-            case Answer(message=message):
-                self._reply(self._open.pop(key), message)
+            case Answer(call=call, message=message, parameters=parameters):
+                answered = self._open.pop((call.sender, call.number))
+                self._reply(answered, message, parameters=parameters)
+            case Add() | Step():
+                if action.staleness is not None:
+                    self._log.staleness(action.staleness)
+                if parcel is not None:
+                    parcel.payload = None
+        if isinstance(action, Step | Move | Descend):
+            self._sending = None
 
-    def _reply(self, parcel: Parcel, message: Parameters) -> None:
+    def _reply(self, parcel: Parcel, message: Parameters, *, parameters: bool) -> None:
         endpoint = parcel.endpoint
         if endpoint.is_dead:
             return
-        if self._sending is None:
+        if parameters and self._sending is None:
             self._sending = self.holder.bytes.clone()
-        nbytes = HEAD + self._sending.nbytes
+        payload = self._sending if parameters else None
+        nbytes = HEAD + (0 if payload is None else payload.nbytes)
         self._log.sent(endpoint.name, nbytes)
         self._network.send(
             self.member,
             endpoint.member,
             nbytes,
-            deliver=partial(endpoint.take, parcel, message, self._sending),
+            deliver=partial(endpoint.take, parcel, message, payload),
             lose=parcel.lose,
         )

@@ -100,7 +100,7 @@ class World:
         self._network = Network(kernel, places.cluster, conditions.copy_rate)
         self._cores = {host.name: Cores(kernel, host.cores) for host in places.cluster.hosts}
         self._bench = Bench(job, protocol.servers)
-        self._terms = Terms(job.global_batch, len(places.workers))
+        self._terms = Terms(job.global_batch, len(places.workers), self._bench.rate)
         self._servers = {
             f"server-{number}": self._server(number, host)
             for number, host in enumerate(places.servers)
@@ -112,7 +112,9 @@ class World:
             )
             for rank, host in enumerate(places.workers)
         ]
-        self.coordinator = Coordinator(job, len(self._workers), kernel, logs, self._evaluate)
+        self.coordinator = Coordinator(
+            job, len(self._workers), kernel, logs, self._evaluate, lockstep=protocol.lockstep
+        )
         self._working = 0
         self._returning = 0
 
@@ -164,10 +166,13 @@ class World:
         rng = random.Random(mix(self._job.seed, _RNG, rank, life))  # noqa: S311 - no secrets
         log = self._logs.worker(member, rank)
         endpoint = VirtualEndpoint(member, self._servers, self._kernel, self._network, rng, log)
-        worker.replication = Replication(self._bench, rank)
+        local, keeps = self._protocol.local, self._protocol.keeps
+        worker.replication = Replication(self._bench, rank, local=local, beside=keeps)
         replica = VirtualReplica(
             member,
+            rank,
             tuple(self._servers),
+            self._terms,
             worker.replication,
             self._bench,
             self.coordinator,
@@ -176,6 +181,8 @@ class World:
             self._kernel,
             log,
         )
+        replica.refresh = partial(self._protocol.refresh, replica, endpoint)
+        self.coordinator.begin(member.name)
         work = self._protocol.worker(replica, endpoint)
         worker.works = True
         self._working += 1

@@ -22,6 +22,18 @@ class Granted(Message, frozen=True):
     epoch: int
     start: int
     stop: int
+    total: int
+    """Samples of the global batch that it is a part of."""
+
+
+class Nothing(Message, frozen=True):
+    """There are no samples at present, though others have some; there will be an answer."""
+
+
+class Forgo(Message, frozen=True):
+    """What was made of a lease is not wanted: its samples are lost."""
+
+    number: int
 
 
 class Cut(Message, frozen=True):
@@ -75,4 +87,18 @@ class Dismiss(Message, frozen=True):
     """To servers: the run is over."""
 
 
-Leasing = Ask | Commit | Granted | Cut | Tally | Sum | Enough | Over | Lost | Fence | Dismiss
+Leasing = (
+    Ask
+    | Commit
+    | Forgo
+    | Granted
+    | Nothing
+    | Cut
+    | Tally
+    | Sum
+    | Enough
+    | Over
+    | Lost
+    | Fence
+    | Dismiss
+)

@@ -4,21 +4,34 @@ from manyhands.wire.message import Message
 
 
 class Push(Message, frozen=True):
-    """An update, computed from parameters of `version`, made of `samples` samples."""
+    """An update or a replica, that came from parameters of `version`, made of `samples` samples."""
 
     version: int
     samples: int
 
 
 class Pull(Message, frozen=True):
-    """A request for parameters."""
+    """A request for parameters. Whoever makes it takes part from then on."""
+
+
+class Rest(Message, frozen=True):
+    """There are no samples for this worker at present: nobody need wait for it."""
+
+
+class Turn(Message, frozen=True):
+    """A request to be the next, where one goes after the other."""
 
 
 class Parameters(Message, frozen=True):
-    """Parameters, as they were after `version` updates."""
+    """Parameters, as they were after `version` updates; whether the update is among them."""
 
     version: int
+    applied: bool = True
 
 
-Said = Push | Pull | Parameters
+class Left(Message, frozen=True):
+    """A worker is gone. Nobody sends this: a server notes it in its journal."""
+
+
+Said = Push | Pull | Rest | Turn | Left | Parameters
 """Every message there is; nothing else is ever decoded."""

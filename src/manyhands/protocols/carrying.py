@@ -1,0 +1,44 @@
+"""Carrying out what a protocol decided, the same in every runtime."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from manyhands.protocols.protocol import Action, Add, Answer, Call, Descend, Move, Step
+
+if TYPE_CHECKING:
+    import torch
+
+    from manyhands.parameters import Holder
+
+
+def carry_out(holder: Holder, action: Action, update: torch.Tensor | None) -> None:
+    """Do to a shard what an action says; answers are sent by the runtime.
+
+    Args:
+        holder: the shard.
+        action: what to do.
+        update: what came with the action's call.
+    """
+    match action:
+        case Add(call=call, share=share):
+            holder.add(_came(update, call.sender), share)
+        case Step(call=None, weight=weight, blend=blend, over=over):
+            holder.step(holder.take_sum(over), weight, blend)
+        case Step(call=Call() as call, weight=weight, blend=blend, compensation=compensation):
+            came = _came(update, call.sender)
+            if compensation:
+                came = holder.compensate(came, call.sender, compensation)
+            holder.step(came, weight, blend)
+        case Move(by=by, over=over):
+            holder.move(by, over)
+        case Descend(over=over, rate=rate, momentum=momentum):
+            holder.descend(over, rate, momentum)
+        case Answer(call=call, remember=True):
+            holder.remember(call.sender)
+
+
+def _came(update: torch.Tensor | None, sender: str) -> torch.Tensor:
+    if update is None:
+        raise ValueError(f"a call of {sender} brought no update")
+    return update

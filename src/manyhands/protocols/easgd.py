@@ -1,0 +1,191 @@
+"""Elastic averaging: a spring between every worker and a centre."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from manyhands.endpoint import Parameters, Pull, Push, Terms, Turn
+from manyhands.protocols.exchange import answer, rest
+from manyhands.protocols.protocol import Action, Add, Answer, Call, Move, ServerState
+from manyhands.protocols.rounds import Round, Rounds
+
+if TYPE_CHECKING:
+    from manyhands.endpoint import Endpoint, LeasedBatch, Replica
+
+
+@dataclass(frozen=True)
+class Turns(Round):
+    """Whose turn it is, for `order=round_robin`."""
+
+    last: int = -1
+    """The rank of who had the last turn."""
+    asking: dict[str, Call] = field(default_factory=dict)
+    """Who waits for a turn."""
+    busy: str | None = None
+    """Who is having one."""
+
+
+@dataclass(frozen=True, repr=False)
+class ElasticAveraging(Rounds):
+    """Let every worker train by itself, held by a spring to a centre that follows them all.
+
+    x_i ← x_i − η·∇f(x_i) − α·(x_i − x̄) and x̄ ← x̄ + α·Σ(x_i − x̄), with α = η·ρ. Workers may
+    wander and explore; the centre is the model. All of it uses the values of the same moment: in
+    parallel order everybody's at once, in asynchronous order one worker's whenever it comes, in
+    round-robin order worker t mod N's.
+
+    Use it where communication is dear and workers are many; with `every` > 1 the spring pulls only
+    once in so many steps. It costs 2·m bytes per worker and pull.
+
+    Example: `easgd(order=asynchronous)`
+
+    Paper: Zhang, Choromanska, LeCun, Deep Learning with Elastic Averaging SGD, NIPS 2015.
+    """
+
+    name: ClassVar[str] = "easgd"
+    support: ClassVar[Literal["beta"]] = "beta"
+    local: ClassVar[bool] = True
+    keeps: ClassVar[bool] = True
+
+    rho: float | None = None
+    """ρ: the strength of the springs. By default such that N·η·ρ = 0.9, as the paper has it."""
+    order: Literal["parallel", "asynchronous", "round_robin"] = "parallel"
+    """Who meets the centre when: all together, each when it comes, or one after the other."""
+    every: int = 1
+    """Steps of each worker between two meetings with the centre."""
+    servers: int = 1
+    """How many processes hold the centre, an equal part each."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.every < 1 or (self.rho is not None and self.rho <= 0):
+            raise ValueError(f"every must be 1 or more, rho above 0: {self.every}, {self.rho}")
+
+    @property
+    def lockstep(self) -> bool:
+        """In every order but the asynchronous one somebody waits for somebody."""
+        return self.order != "asynchronous"
+
+    def alpha(self, terms: Terms) -> float:
+        """α: how far a worker and the centre move towards each other."""
+        return 0.9 / terms.workers if self.rho is None else terms.rate * self.rho
+
+    async def worker(self, replica: Replica, endpoint: Endpoint) -> None:
+        """Step alone, and be pulled towards the centre in every so many steps."""
+        await self.refresh(replica, endpoint)
+        await self._look(replica, endpoint)
+        meet = {
+            "parallel": self._meet_together,
+            "asynchronous": self._meet_alone,
+            "round_robin": self._meet_in_turn,
+        }[self.order]
+        steps = 0
+        async for batch in replica.batches():
+            if batch is None:
+                await rest(replica, endpoint)
+                continue
+            steps += 1
+            if steps % self.every == 0:
+                await meet(replica, endpoint, batch)
+            else:
+                await replica.gradient(batch)
+                replica.apply(batch)
+            replica.commit(batch)
+
+    async def _look(self, replica: Replica, endpoint: Endpoint) -> None:
+        """Have the centre lie beside the parameters."""
+        for server, name in enumerate(replica.servers):
+            endpoint.post(name, Pull(), into=replica.beside(server))
+        for name in replica.servers:
+            await answer(endpoint, name)
+
+    async def _meet_together(
+        self, replica: Replica, endpoint: Endpoint, batch: LeasedBatch
+    ) -> None:
+        """x_i(t+1) = x_i(t) − η·∇f(x_i(t)) − α·(x_i(t) − x̄(t)); x̄(t) is known from last time."""
+        await replica.gradient(batch)
+        replica.trade(self.alpha(replica.terms))
+        for server, name in enumerate(replica.servers):
+            beside = replica.beside(server)
+            endpoint.post(name, Push(0, batch.samples), payload=beside, into=beside)
+        replica.apply(batch)
+        for name in replica.servers:
+            await answer(endpoint, name)
+
+    async def _meet_alone(self, replica: Replica, endpoint: Endpoint, batch: LeasedBatch) -> None:
+        """X ← x_i; x_i ← x_i − α·(x − x̄); x̄ ← x̄ + α·(x − x̄); x_i ← x_i − η·∇f(x)."""
+        for server, name in enumerate(replica.servers):
+            payload, into = replica.parameters(server), replica.beside(server)
+            endpoint.post(name, Push(0, batch.samples), payload=payload, into=into)
+        await replica.gradient(batch)
+        for name in replica.servers:
+            await answer(endpoint, name)
+        replica.draw(self.alpha(replica.terms))
+        replica.apply(batch)
+
+    async def _meet_in_turn(self, replica: Replica, endpoint: Endpoint, batch: LeasedBatch) -> None:
+        """The same, when it is this worker's turn."""
+        for name in replica.servers:
+            endpoint.post(name, Turn())
+        for name in replica.servers:
+            await answer(endpoint, name)
+        await self._meet_alone(replica, endpoint, batch)
+
+    def begin(self, terms: Terms) -> Turns:
+        """All workers take part, and the first one has the first turn."""
+        return Turns(terms, present=super().begin(terms).present)
+
+    def needed(self, state: Round) -> int:
+        """All."""
+        return len(state.present)
+
+    def gather(self, state: Round, call: Call, samples: int) -> list[Action]:
+        """Every worker's spring is as strong."""
+        del state, samples
+        return [Add(call, 1.0)]
+
+    def conclude(self, state: Round) -> list[Action]:
+        """x̄ ← x̄ + α·Σ(x_i − x̄)."""
+        givers = len(state.waiting)
+        return [Move(by=givers * self.alpha(state.terms), over=givers)]
+
+    def on_message(self, state: ServerState, call: Call) -> tuple[ServerState, list[Action]]:
+        """All together, or one at a time: then the centre is answered as the worker met it."""
+        assert isinstance(state, Turns)
+        match call.message:
+            case Push() if self.order != "parallel":
+                now = replace(state, version=state.version + 1, busy=None)
+                meeting: list[Action] = [
+                    Add(call, 1.0),
+                    Answer(call, Parameters(now.version)),
+                    Move(by=self.alpha(state.terms), over=1.0),
+                ]
+                return self._next(now, meeting)
+            case Turn():
+                return self._next(replace(state, asking={**state.asking, call.worker: call}), [])
+            case _:
+                after, actions = super().on_message(state, call)
+                return self._next(after, actions)
+
+    def on_leave(self, state: ServerState, worker: str) -> tuple[ServerState, list[Action]]:
+        """Its turn is the next one's."""
+        after, actions = super().on_leave(state, worker)
+        assert isinstance(after, Turns)
+        asking = {name: call for name, call in after.asking.items() if name != worker}
+        busy = None if after.busy == worker else after.busy
+        return self._next(replace(after, asking=asking, busy=busy), actions)
+
+    def _next(self, state: ServerState, actions: list[Action]) -> tuple[ServerState, list[Action]]:
+        """Give the turn to the next of those who are there, if it has asked for it."""
+        assert isinstance(state, Turns)
+        ranks = sorted(int(name.partition("-")[2]) for name in state.present)
+        if state.busy is not None or not ranks:
+            return state, actions
+        rank = next((rank for rank in ranks if rank > state.last), ranks[0])
+        name = f"worker-{rank}"
+        if name not in state.asking:
+            return state, actions
+        asking = {other: call for other, call in state.asking.items() if other != name}
+        go = Answer(state.asking[name], Parameters(state.version), parameters=False)
+        return replace(state, last=rank, busy=name, asking=asking), [*actions, go]

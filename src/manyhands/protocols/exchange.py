@@ -1,0 +1,37 @@
+"""What workers of several protocols do alike: pull, push and rest."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from manyhands.endpoint import Parameters, Pull, Rest
+from manyhands.protocols.protocol import StrategyProtocol
+
+if TYPE_CHECKING:
+    from manyhands.endpoint import Endpoint, Replica
+
+
+class Centred(StrategyProtocol):
+    """A protocol whose shared state is with servers, a part each."""
+
+    async def refresh(self, replica: Replica, endpoint: Endpoint) -> list[int]:
+        """Pull from every server."""
+        for server, name in enumerate(replica.servers):
+            endpoint.post(name, Pull(), into=replica.parameters(server))
+        return [(await answer(endpoint, name)).version for name in replica.servers]
+
+
+async def rest(replica: Replica, endpoint: Endpoint) -> None:
+    """Tell all servers that nobody need wait for this worker at present."""
+    for name in replica.servers:
+        endpoint.post(name, Rest())
+    for name in replica.servers:
+        await answer(endpoint, name)
+
+
+async def answer(endpoint: Endpoint, server: str) -> Parameters:
+    """Receive a server's answer."""
+    said = await endpoint.receive(server)
+    if not isinstance(said, Parameters):
+        raise TypeError(f"{server} answered with {type(said).__name__}, not with parameters")
+    return said

@@ -1,0 +1,87 @@
+"""Servers that gather in rounds: what arrives is added up until enough of it is there."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass, replace
+
+from manyhands.endpoint import Parameters, Pull, Push, Rest, Terms
+from manyhands.protocols.exchange import Centred
+from manyhands.protocols.protocol import Action, Add, Answer, Call, ServerState
+
+
+@dataclass(frozen=True)
+class Round(ServerState):
+    """The round that is being gathered."""
+
+    present: frozenset[str] = frozenset()
+    """The workers that may be waited for: those that live and do not rest."""
+    waiting: tuple[Call, ...] = ()
+    """Those that have given something to this round, and wait for its end."""
+    samples: int = 0
+    """What they have given was made of so many."""
+
+
+class Rounds(Centred):
+    """A protocol whose servers answer when a round is complete.
+
+    A round is complete when `needed` workers have given to it, or all that may be waited for. A
+    worker that is gone, or has no samples, is not waited for; one that pulls is, from then on.
+    """
+
+    @property
+    def lockstep(self) -> bool:
+        """A round waits for its workers."""
+        return True
+
+    def begin(self, terms: Terms) -> Round:
+        """All workers are waited for."""
+        return Round(terms, present=frozenset(f"worker-{rank}" for rank in range(terms.workers)))
+
+    @abstractmethod
+    def needed(self, state: Round) -> int:
+        """How many workers make a round."""
+
+    @abstractmethod
+    def conclude(self, state: Round) -> list[Action]:
+        """What to do with the sum of a round that is complete."""
+
+    def gather(self, state: Round, call: Call, samples: int) -> list[Action]:
+        """What to do with something that was given: it counts in the sum by its samples."""
+        del state
+        return [Add(call, samples)] if samples else []
+
+    def on_message(self, state: ServerState, call: Call) -> tuple[ServerState, list[Action]]:
+        """Gather; and when that completes a round, conclude it and answer all who gave to it."""
+        assert isinstance(state, Round)
+        match call.message:
+            case Push(samples=samples):
+                given = replace(
+                    state,
+                    present=state.present | {call.worker},
+                    waiting=(*state.waiting, call),
+                    samples=state.samples + samples,
+                )
+                return self._close(given, self.gather(state, call, samples))
+            case Pull():
+                there = replace(state, present=state.present | {call.worker})
+                return there, [Answer(call, Parameters(state.version))]
+            case Rest():
+                done = Answer(call, Parameters(state.version), parameters=False)
+                return self._close(replace(state, present=state.present - {call.worker}), [done])
+            case _:
+                return state, []
+
+    def on_leave(self, state: ServerState, worker: str) -> tuple[ServerState, list[Action]]:
+        """Wait for it no longer."""
+        assert isinstance(state, Round)
+        return self._close(replace(state, present=state.present - {worker}), [])
+
+    def _close(self, state: Round, actions: list[Action]) -> tuple[Round, list[Action]]:
+        givers = {call.worker for call in state.waiting}
+        if not givers or len(givers) < min(self.needed(state), len(state.present)):
+            return state, actions
+        conclusion = self.conclude(state)
+        now = replace(state, version=state.version + 1, waiting=(), samples=0)
+        answers = [Answer(call, Parameters(now.version)) for call in state.waiting]
+        return now, [*actions, *conclusion, *answers]

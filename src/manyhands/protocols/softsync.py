@@ -1,0 +1,69 @@
+"""Soft synchronisation: a step as soon as some of the workers have given their gradients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from manyhands.endpoint import Parameters, Push
+from manyhands.protocols.protocol import Action, Answer, Call, ServerState
+from manyhands.protocols.synchronous import Synchronous
+
+if TYPE_CHECKING:
+    from manyhands.protocols.rounds import Round
+
+
+@dataclass(frozen=True, repr=False)
+class SoftSync(Synchronous):
+    """Wait for any S of the N workers, then take one step with the mean of their gradients.
+
+    W ← W − Σ λ_n·ΔW_n over the S that came first. S = N is `synchronous`, S = 1 is
+    `asynchronous`, and what is between is a choice between waiting and staleness: with N − S
+    backup workers, so many stragglers cost no time. A gradient that comes too late for its round
+    joins the next one, or is dropped.
+
+    Example: `softsync(wait_for=3)` with four workers
+
+    Papers: Zhang et al., Staleness-aware Async-SGD, IJCAI 2016 (n-softsync); Chen et al.,
+    Revisiting Distributed Synchronous SGD, 2016 (backup workers, `late=drop`).
+    """
+
+    name: ClassVar[str] = "softsync"
+    support: ClassVar[Literal["beta"]] = "beta"
+
+    wait_for: int = 1
+    """S: how many workers' gradients make a step."""
+    late: Literal["queue", "drop"] = "queue"
+    """What happens to a gradient of parameters that are no longer the newest: it joins the round
+    that is being gathered, or is dropped. Dropped samples are counted as lost."""
+    servers: int = 1
+    """How many processes hold the parameters, an equal part each."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.wait_for < 1:
+            raise ValueError(f"wait_for must be 1 or more, not {self.wait_for}")
+        if self.late == "drop" and self.servers > 1:
+            raise ValueError(
+                "late=drop needs servers=1: two servers may close a round with different workers, "
+                "and would drop half of a gradient"
+            )
+
+    def check(self, workers: int) -> None:
+        """Nobody can wait for more workers than there are."""
+        super().check(workers)
+        if self.wait_for > workers:
+            raise ValueError(f"wait_for={self.wait_for} needs so many workers, not {workers}")
+
+    def needed(self, state: Round) -> int:
+        """S."""
+        del state
+        return self.wait_for
+
+    def on_message(self, state: ServerState, call: Call) -> tuple[ServerState, list[Action]]:
+        """As ever; but what comes late may be dropped."""
+        match call.message:
+            case Push(version=read) if self.late == "drop" and read < state.version:
+                return state, [Answer(call, Parameters(state.version, applied=False))]
+            case _:
+                return super().on_message(state, call)

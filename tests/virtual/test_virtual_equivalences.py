@@ -1,0 +1,143 @@
+"""What must be the same under several strategies, on the virtual cluster, in float64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812 - as everybody calls it
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from manyhands.job import Job
+from manyhands.sampling import permutation
+from manyhands.strategies import strategy
+
+SAMPLES, EPOCHS, SEED = 151, 3, 5
+UNEVEN = "lognormal(0.1, cv=0.5)"
+"""Compute times that differ from batch to batch."""
+
+OPTIMIZERS = {
+    "plain": lambda model: torch.optim.SGD(model.parameters(), lr=0.1),
+    "momentum": lambda model: torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9),
+    "adamw": lambda model: torch.optim.AdamW(model.parameters(), lr=0.01),
+}
+
+
+def a_model() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)).double()
+
+
+def a_job(kind: str, batch: int = 37, *, validates: bool = True) -> Job:
+    generator = torch.Generator().manual_seed(3)
+    inputs = torch.randn(SAMPLES, 6, generator=generator, dtype=torch.float64)
+    data = TensorDataset(inputs, torch.randint(0, 3, (SAMPLES,), generator=generator))
+    return Job(
+        model=a_model,
+        optimizer=OPTIMIZERS[kind],
+        loss=F.cross_entropy,
+        data=data,
+        validation=data if validates else None,
+        global_batch=batch,
+        epochs=EPOCHS,
+        seed=SEED,
+        metrics=(),
+    )
+
+
+def by_hand(kind: str, batch: int = 37) -> dict[str, torch.Tensor]:
+    """One worker with the whole batch, in plain PyTorch."""
+    inputs, targets = a_job(kind).data.tensors  # type: ignore[attr-defined]
+    torch.manual_seed(SEED)
+    model = a_model()
+    optimizer = OPTIMIZERS[kind](model)
+    rate = optimizer.param_groups[0]["lr"]
+    for epoch in range(EPOCHS):
+        order = permutation(SAMPLES, SEED, epoch)
+        for start in range(0, SAMPLES, batch):
+            chosen = order[start : start + batch]
+            optimizer.zero_grad()
+            F.cross_entropy(model(inputs[chosen]), targets[chosen]).backward()
+            optimizer.param_groups[0]["lr"] = rate * len(chosen) / batch
+            optimizer.step()
+    return dict(model.state_dict())
+
+
+def distance(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
+    return max((one[name] - other[name]).abs().max().item() for name in other)
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+@pytest.mark.parametrize("workers", [1, 2, 4])
+@pytest.mark.parametrize("text", ["synchronous", "synchronous(servers=3)", "softsync"])
+def test_n_workers_in_lockstep_are_one_with_the_whole_batch(virtually, text, workers, kind):
+    # 151 = 4 · 37 + 3: in the last batch of an epoch the fourth worker has nothing.
+    recipe = f"softsync(wait_for={workers})" if text == "softsync" else text
+    done = virtually(a_job(kind), strategy(recipe), workers=workers, seconds=UNEVEN)
+    assert distance(done.run.state_dict(), by_hand(kind)) <= 1e-9
+    assert done.run.samples == EPOCHS * SAMPLES
+
+
+@pytest.mark.parametrize("validates", [True, False])
+@pytest.mark.parametrize("text", ["averaging(1)", "ssp(0)", "ssp(staleness=0, servers=2)"])
+def test_with_plain_sgd_these_are_synchronous_too(virtually, text, validates):
+    job = a_job("plain", validates=validates)
+    done = virtually(job, strategy(text), workers=4, seconds=UNEVEN)
+    assert distance(done.run.state_dict(), by_hand("plain")) <= 1e-9
+
+
+@pytest.mark.parametrize("text", ["averaging(1)", "ssp(0)"])
+def test_with_momentum_they_are_not(virtually, text):
+    done = virtually(a_job("momentum"), strategy(text), workers=4, seconds=UNEVEN)
+    assert distance(done.run.state_dict(), by_hand("momentum")) > 1e-4
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_an_outer_step_of_one_without_momentum_is_averaging(virtually, kind):
+    recipe = strategy("diloco(every=1, outer_lr=1.0, outer_momentum=0.0)")
+    outer = virtually(a_job(kind), recipe, workers=4, seconds=UNEVEN)
+    mean = virtually(a_job(kind), strategy("averaging(1)"), workers=4, seconds=UNEVEN)
+    assert distance(outer.run.state_dict(), mean.run.state_dict()) <= 1e-9
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_local_sgd_in_its_warmup_is_averaging_after_every_step(virtually, kind):
+    warm = strategy("local_sgd(every=9, warmup=1000)")
+    one = virtually(a_job(kind), warm, workers=3, seconds=UNEVEN)
+    other = virtually(a_job(kind), strategy("averaging(1)"), workers=3, seconds=UNEVEN)
+    assert distance(one.run.state_dict(), other.run.state_dict()) == 0
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_soft_synchronisation_with_one_is_asynchronous(virtually, kind):
+    # The batch divides the samples: an empty part would be a push more.
+    job = a_job(kind, batch=SAMPLES)
+    soft = virtually(job, strategy("softsync(1)"), workers=4, seconds=UNEVEN)
+    free = virtually(job, strategy("asynchronous"), workers=4, seconds=UNEVEN)
+    assert distance(soft.run.state_dict(), free.run.state_dict()) <= 1e-9
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "asynchronous",
+        "asynchronous(damping=inverse)",
+        "asynchronous(delay_compensation=0.5)",
+        "ssp(3)",
+        "softsync(1)",
+        "averaging(4)",
+        "local_sgd(every=3)",
+        "diloco(every=5, outer_lr=1.0, outer_momentum=0.0)",
+    ],
+)
+def test_one_worker_is_single(virtually, text, kind):
+    done = virtually(a_job(kind), strategy(text), workers=1, seconds=UNEVEN)
+    assert distance(done.run.state_dict(), by_hand(kind)) <= 1e-9
+
+
+@pytest.mark.parametrize("order", ["parallel", "asynchronous", "round_robin"])
+def test_elastic_averaging_ends_and_its_centre_learns(virtually, order):
+    recipe = strategy(f"easgd(order={order})")
+    done = virtually(a_job("momentum"), recipe, workers=4, seconds=UNEVEN)
+    assert done.run.samples == EPOCHS * SAMPLES
+    assert done.run.metrics["loss"] < 1.2
