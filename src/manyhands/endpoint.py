@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from manyhands.wire.said import Left, Parameters, Pull, Push, Rest, Said, Turn
+from manyhands.wire.said import Change, Left, Parameters, Pull, Push, Rest, Said, Turn
 
 if TYPE_CHECKING:
     import random
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 
 __all__ = [
+    "Change",
     "Endpoint",
     "LeasedBatch",
     "Left",
@@ -36,7 +37,7 @@ __all__ = [
 
 
 class MembershipChanged(Exception):  # noqa: N818 - it is an event, not an error
-    """The members are no longer those that the receiver had in mind."""
+    """Somebody is gone from whom an answer was expected."""
 
 
 class Endpoint(Protocol):
@@ -60,12 +61,15 @@ class Endpoint(Protocol):
         Neither tensor may be touched until the answer has been received.
         """
 
+    def reaches(self, name: str) -> bool:
+        """Whether a member is there, as far as is known."""
+
     async def receive(self, sender: str, timeout: float | None = None) -> Said:
         """The answer of `sender` to what was posted to it: the only wait there is.
 
         Raises:
             TimeoutError: nothing came in time.
-            MembershipChanged: the members changed, for protocols that follow them.
+            MembershipChanged: the sender is gone, and no answer will come.
         """
 
 
@@ -78,6 +82,8 @@ class Terms:
     """How many take part at the start."""
     rate: float = 1.0
     """The learning rate that the optimizer begins with."""
+    number: int = 0
+    """Which server this is for."""
 
 
 class LeasedBatch(Protocol):
@@ -87,6 +93,8 @@ class LeasedBatch(Protocol):
     """How many; none in a lockstep strategy if the global batch is too small for everybody."""
     total: int
     """How many the global batch has that they are a part of."""
+    round: int
+    """Which global batch that is, counted from the start."""
 
 
 class Replica(Protocol):
@@ -95,6 +103,8 @@ class Replica(Protocol):
     rank: int
     servers: tuple[str, ...]
     terms: Terms
+    returns: bool
+    """Whether this worker was here before, and lost what it had."""
 
     def batches(self) -> AsyncIterator[LeasedBatch | None]:
         """Batches until the run ends; evaluations happen in between.
@@ -129,6 +139,12 @@ class Replica(Protocol):
 
     def trade(self, by: float) -> None:
         """The same, and have the parameters as they were lie beside them now."""
+
+    def lay_aside(self) -> None:
+        """Have a copy of the parameters lie beside them."""
+
+    def compare(self, by: float) -> None:
+        """Make the update: `by` times how far the parameters are from those beside them."""
 
     def adopt(self) -> None:
         """Take over the buffers (batch-norm statistics) that came with the parameters."""

@@ -44,6 +44,8 @@ class Leases:
         budget: samples until the run ends; None for no limit.
         pauses: whether a new epoch waits until the last one is committed and evaluated.
         lockstep: whether a global batch that is too small for all has empty parts.
+        by_rank: whether a worker gets its own part of every global batch, and not the next one;
+            the parts of those who are gone are for everybody.
     """
 
     def __init__(
@@ -55,11 +57,15 @@ class Leases:
         *,
         pauses: bool = False,
         lockstep: bool = False,
+        by_rank: bool = False,
     ) -> None:
         if samples < 1:
             raise ValueError("the data is empty: there is nothing to train on")
         self._fresh = _cut(samples, global_batch, workers, budget, empty=lockstep)
         self._next: Lease | None = next(self._fresh, None)
+        self._own: list[deque[Lease]] = [deque() for _ in range(workers)] if by_rank else []
+        """By rank, the parts that were cut and not taken."""
+        self._gone: set[int] = set()
         self._returned: deque[Lease] = deque()
         self._held: dict[int, tuple[str, Lease]] = {}
         self._pauses = pauses
@@ -78,11 +84,14 @@ class Leases:
         wait: others hold what is left. evaluate: an epoch is done and all of it committed.
         over: everything is committed.
         """
-        lease = self._take_returned() if self._returned else self._take_fresh()
+        if self._returned:
+            lease: Lease | None = self._take_returned()
+        else:
+            lease = self._take_own(worker) if self._own else self._take_fresh()
         if lease is not None:
             self._held[lease.number] = (worker, lease)
             return lease
-        if self._held:
+        if self._held or any(self._own):
             return "wait"
         if self._next is None or self._stopped:
             return "over"
@@ -99,6 +108,22 @@ class Leases:
             return None
         self._next = next(self._fresh, None)
         return lease
+
+    def _take_own(self, worker: str) -> Lease | None:
+        """A worker's next part, or that of somebody who is gone."""
+        rank = int(worker.rpartition("-")[2])
+        self._gone.discard(rank)
+        for gone in sorted(self._gone):
+            if self._own[gone]:
+                return self._own[gone].popleft()
+        if rank >= len(self._own):
+            return None
+        if not self._own[rank]:
+            for parts in self._own:
+                lease = self._take_fresh()
+                if lease is not None:
+                    parts.append(lease)
+        return self._own[rank].popleft() if self._own[rank] else None
 
     def evaluated(self) -> None:
         """The evaluation after an epoch is done: the next one may begin."""
@@ -124,6 +149,8 @@ class Leases:
 
     def give_back(self, worker: str) -> int:
         """A worker is gone: its leases are given again, unless it is enough. How many samples."""
+        if self._own and worker.rpartition("-")[2].isdigit():
+            self._gone.add(int(worker.rpartition("-")[2]))
         numbers = [number for number, (holder, _) in self._held.items() if holder == worker]
         back = [self._held.pop(number)[1] for number in sorted(numbers)]
         if not self._stopped:
@@ -134,6 +161,8 @@ class Leases:
         """Give no more samples: a limit or a target is reached. What is held is still awaited."""
         self._stopped = True
         self._returned.clear()
+        for parts in self._own:
+            parts.clear()
 
     @property
     def held(self) -> int:

@@ -58,6 +58,11 @@ def mix(seed: int, *words: int) -> int:
     return state >> 1
 
 
+def member_seed(seed: int, rank: int) -> int:
+    """The seed of one member of a committee: the first one's is the run's own."""
+    return seed if rank == 0 else mix(seed, 4, rank)
+
+
 def shares(
     samples: int, global_batch: int, seed: int, rank: int, workers: int, budget: int
 ) -> Iterator[Share]:

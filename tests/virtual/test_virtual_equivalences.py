@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812 - as everybody calls it
@@ -11,6 +13,7 @@ from torch.utils.data import TensorDataset
 from manyhands.job import Job
 from manyhands.sampling import permutation
 from manyhands.strategies import strategy
+from manyhands.virtual import World
 
 SAMPLES, EPOCHS, SEED = 151, 3, 5
 UNEVEN = "lognormal(0.1, cv=0.5)"
@@ -128,6 +131,9 @@ def test_soft_synchronisation_with_one_is_asynchronous(virtually, kind):
         "averaging(4)",
         "local_sgd(every=3)",
         "diloco(every=5, outer_lr=1.0, outer_momentum=0.0)",
+        "gossip",
+        "gossip(order=asynchronous)",
+        "ensemble",
     ],
 )
 def test_one_worker_is_single(virtually, text, kind):
@@ -141,3 +147,82 @@ def test_elastic_averaging_ends_and_its_centre_learns(virtually, order):
     done = virtually(a_job("momentum"), recipe, workers=4, seconds=UNEVEN)
     assert done.run.samples == EPOCHS * SAMPLES
     assert done.run.metrics["loss"] < 1.2
+
+
+ANY = [
+    "synchronous(servers=2)",
+    "softsync(wait_for=2)",
+    "softsync(wait_for=3, late=drop)",
+    "ssp(staleness=1)",
+    "asynchronous(damping=root)",
+    "averaging(every=3)",
+    "local_sgd(every=4, warmup=2)",
+    "diloco(every=4)",
+    "easgd",
+    "easgd(order=asynchronous, every=2)",
+    "easgd(order=round_robin)",
+    "gossip(graph=ring)",
+    "gossip(graph=exponential)",
+    "gossip(graph=random_pairs)",
+    "gossip(graph=ring, order=asynchronous)",
+    "gossip(graph=random_pairs, order=asynchronous)",
+    "ensemble",
+]
+
+
+@pytest.mark.parametrize("validates", [True, False])
+@pytest.mark.parametrize("workers", [3, 5])
+@pytest.mark.parametrize("text", ANY)
+def test_every_strategy_sees_every_sample_and_learns(virtually, text, workers, validates):
+    job = a_job("plain", validates=validates)
+    done = virtually(job, strategy(text), workers=workers, seconds=UNEVEN)
+    accounted = done.run.trace
+    assert done.run.samples + done.world.coordinator.leases.lost == EPOCHS * SAMPLES
+    assert accounted is not None
+    if validates and "diloco" not in text:
+        assert done.run.metrics["loss"] < 1.2
+
+
+CRASHES = "[crash(worker=1, at=0.33), crash(worker=2, at=0.5, restart=6.0)]"
+
+
+@pytest.mark.parametrize("validates", [True, False])
+@pytest.mark.parametrize("text", ANY)
+def test_every_strategy_survives_a_worker_that_dies_and_one_that_returns(
+    virtually, text, validates
+):
+    job = a_job("plain", validates=validates)
+    recipe = strategy(text)
+    done = virtually(job, recipe, workers=4, seconds=UNEVEN, faults=CRASHES, detection=0.7)
+    leases = done.world.coordinator.leases
+    assert leases.committed + leases.lost == EPOCHS * SAMPLES
+
+
+@pytest.mark.parametrize("order", ["lockstep", "asynchronous"])
+@pytest.mark.parametrize("graph", ["ring", "exponential", "random_pairs"])
+@pytest.mark.parametrize("workers", [2, 3, 6])
+def test_gossip_keeps_the_mean(virtually, order, graph, workers):
+    # Without gradients, mixing is all that happens to the replicas.
+    job = replace(a_job("plain"), optimizer=lambda m: torch.optim.SGD(m.parameters(), lr=0.0))
+    recipe = strategy(f"gossip(graph={graph}, order={order})")
+    spread: list[torch.Tensor] = []
+    original = World.begin
+
+    def begin(world: World) -> None:
+        for number, server in enumerate(world._servers.values()):
+            with torch.no_grad():
+                server.holder.bytes.view(torch.float64).add_(float(number))
+        spread.append(_mean(world))
+        original(world)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(World, "begin", begin)
+        done = virtually(job, recipe, workers=workers, seconds=UNEVEN)
+    assert (_mean(done.world) - spread[0]).abs().max() < 1e-12
+    values = [server.holder.bytes.view(torch.float64) for server in done.world._servers.values()]
+    assert max((value - values[0]).abs().max() for value in values) < 0.5
+
+
+def _mean(world: World) -> torch.Tensor:
+    replicas = [server.holder.bytes.view(torch.float64) for server in world._servers.values()]
+    return torch.stack(replicas).mean(0)

@@ -153,7 +153,9 @@ class _Run:
     def _assign(self, port: int) -> Assignment:
         request = self._request
         strategy = request.strategy
-        servers = strategy.servers if isinstance(strategy, StrategyProtocol) else 0
+        servers = 0
+        if isinstance(strategy, StrategyProtocol):
+            servers = strategy.count_servers(request.workers)
         assignment = Assignment(
             origin=request.origin,
             overrides=request.overrides,
@@ -184,12 +186,14 @@ class _Run:
             seconds=job.seconds,
             evaluates=job.validation is not None,
             lockstep=strategy.lockstep,
+            by_rank=strategy.by_rank,
         )
 
     def _start(self) -> None:
         self._coordinator = self._spawn("coordinator", _COORDINATOR)
-        if isinstance(self._request.strategy, StrategyProtocol):
-            for number in range(self._request.strategy.servers):
+        strategy = self._request.strategy
+        if isinstance(strategy, StrategyProtocol) and not strategy.peers:
+            for number in range(strategy.servers):
                 name = f"server-{number}"
                 self._servers[name] = self._spawn(name, _SERVER, str(number))
         for rank in range(self._request.workers):

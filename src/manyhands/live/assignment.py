@@ -42,6 +42,7 @@ class Leasing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     evaluates: bool
     lockstep: bool = False
     """Whether workers wait for each other: see `manyhands.leases`."""
+    by_rank: bool = False
 
 
 class Assignment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

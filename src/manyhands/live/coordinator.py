@@ -184,6 +184,8 @@ class Coordinator:
             self.membership = self.membership.left(name)
             detail = {"member": str(sign.member), "epoch": str(self.membership.epoch)}
             self._recorder.event("left", detail)
+        for worker in self._signs:
+            self._hub.send(worker, Dismiss())
         if not self._signs:
             for server in self._servers:
                 self._hub.send(server, Dismiss())
@@ -193,8 +195,8 @@ class Coordinator:
         self._signs.pop(name, None)
         self.membership = self.membership.left(name)
         self._recorder.event("lost", {"member": name, "words": words})
-        for server in self._servers:
-            self._hub.send(server, Fence(name))
+        for other in (*self._servers, *self._signs):
+            self._hub.send(other, Fence(name))
         if self._desk is not None:
             self._desk.lose(name)
 

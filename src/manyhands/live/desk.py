@@ -57,6 +57,7 @@ class LeaseDesk:
             numbers.budget,
             pauses=numbers.evaluates,
             lockstep=numbers.lockstep,
+            by_rank=numbers.by_rank,
         )
         self._hub = hub
         self._recorder = recorder

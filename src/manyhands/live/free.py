@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import time
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from manyhands.endpoint import Terms
+from manyhands.endpoint import MembershipChanged, Pull, Terms
 from manyhands.live.evaluation import Totals, evaluate
 from manyhands.live.loading import as_pair, batches, move
-from manyhands.parameters import Local, lerp, trade
+from manyhands.parameters import Committee, Local, difference, lerp, trade
 from manyhands.sampling import mix, permutation
 from manyhands.wire.leasing import (
     Ask,
@@ -27,7 +28,7 @@ from manyhands.wire.leasing import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine
+    from collections.abc import AsyncIterator, Callable, Container, Coroutine
 
     from manyhands.endpoint import LeasedBatch, Said
     from manyhands.job import Job
@@ -38,6 +39,10 @@ if TYPE_CHECKING:
     from manyhands.transport.caller import Caller
     from manyhands.transport.control import Line
     from manyhands.wire import Control
+
+
+_PATIENCE = 1.0
+"""Seconds after which one who waits for an answer looks whether there is still somebody."""
 
 
 def drive(coroutine: Coroutine[Any, Any, None]) -> None:
@@ -54,13 +59,24 @@ class LiveEndpoint:
     """The endpoint of a real worker: calls through the messenger."""
 
     def __init__(
-        self, name: str, seed: int, caller: Caller, recorder: Recorder, progress: Progress
+        self,
+        name: str,
+        seed: int,
+        caller: Caller,
+        gone: Container[str],
+        recorder: Recorder,
+        progress: Progress,
     ) -> None:
         self.name = name
         self.rng = random.Random(seed)  # noqa: S311 - for protocols, not for secrets
         self._caller = caller
+        self._gone = gone
         self._recorder = recorder
         self._progress = progress
+
+    def reaches(self, name: str) -> bool:
+        """Whether a member is there, as far as is known."""
+        return name not in self._gone
 
     def clock(self) -> float:
         """Seconds."""
@@ -78,14 +94,45 @@ class LiveEndpoint:
         self._caller.post(to, message, _memory(payload), _memory(into))
         self._recorder.span("send", begun, time.monotonic() - begun, self._progress.step)
 
+    def _await(self, sender: str, timeout: float | None) -> Said:
+        begun = time.monotonic()
+        while True:
+            if sender in self._gone:
+                self._caller.give_up(sender)
+                raise MembershipChanged(f"{sender} is gone")
+            patience = _look_again(time.monotonic() - begun, timeout)
+            try:
+                return self._caller.receive(sender, patience)
+            except TimeoutError:
+                if timeout is not None and time.monotonic() - begun >= timeout:
+                    raise
+
     async def receive(self, sender: str, timeout: float | None = None) -> Said:
         """Wait, here and now, for an answer."""
         begun = time.monotonic()
         before, self._progress.phase = self._progress.phase, "receive"
-        answer = self._caller.receive(sender, timeout)
+        answer = self._await(sender, timeout)
         self._progress.phase = before
         self._recorder.span("receive", begun, time.monotonic() - begun, self._progress.step)
         return answer
+
+
+def _look_again(waited: float, timeout: float | None) -> float:
+    return _PATIENCE if timeout is None else min(_PATIENCE, timeout - waited)
+
+
+async def _hear_members(
+    replica: LiveReplica, endpoint: LiveEndpoint, heard: list[torch.Tensor]
+) -> None:
+    """Pull the replica of everybody who is there."""
+    for name in replica.servers:
+        if not endpoint.reaches(name):
+            continue
+        room = torch.empty_like(replica.parameters(0))
+        endpoint.post(name, Pull(), into=room)
+        with contextlib.suppress(MembershipChanged):
+            await endpoint.receive(name)
+            heard.append(room)
 
 
 def _memory(tensor: torch.Tensor | None) -> memoryview | None:
@@ -95,10 +142,11 @@ def _memory(tensor: torch.Tensor | None) -> memoryview | None:
 class Leased:
     """A batch and the lease that it is made of."""
 
-    def __init__(self, lease: Granted, inputs: Any, targets: Any) -> None:
+    def __init__(self, lease: Granted, round_: int, inputs: Any, targets: Any) -> None:
         self.lease = lease
         self.samples = lease.stop - lease.start
         self.total = lease.total
+        self.round = round_
         self.inputs = inputs
         self.targets = targets
 
@@ -123,12 +171,17 @@ class LiveReplica:
         progress: Progress,
     ) -> None:
         self.rank = rank
-        self.servers = tuple(f"server-{number}" for number in range(protocol.servers))
+        count = protocol.count_servers(workers)
+        self.servers = tuple(f"server-{number}" for number in range(count))
+        self.returns = False
         self.terms = Terms(job.global_batch, workers, copy.rate)
         self.stores = False
         """Whether this worker is the one that stores the model."""
         self._job = job
         self._keeps = protocol.keeps
+        self._speaks_as_committee = protocol.committee
+        self.hear_members: Callable[[], list[torch.Tensor]] = list
+        """The replicas of a committee; set by whoever runs the protocol."""
         self._copy = copy
         self._local = Local(job, copy.layout, copy.parameters) if protocol.local else None
         self._line = line
@@ -174,15 +227,16 @@ class LiveReplica:
         return self._words.pop(0)
 
     def _load(self, lease: Granted) -> Leased:
+        round_ = lease.number // self.terms.workers
         if lease.start == lease.stop:
-            return Leased(lease, None, None)
+            return Leased(lease, round_, None, None)
         begun = time.monotonic()
         self._progress.phase = "data"
         order = permutation(len(self._job.data), self._job.seed, lease.epoch)
         loaded = next(batches(self._job, self._job.data, [order[lease.start : lease.stop]]))
         inputs, targets = as_pair(move(loaded, self._device))
         self._recorder.span("data", begun, time.monotonic() - begun, self._progress.step)
-        return Leased(lease, inputs, targets)
+        return Leased(lease, round_, inputs, targets)
 
     async def gradient(
         self, batch: LeasedBatch, ready: Callable[[int], object] | None = None
@@ -191,9 +245,9 @@ class LiveReplica:
         if not isinstance(batch, Leased):
             raise TypeError("only batches of this replica can be computed")
         if not batch.samples:
-            for server in range(len(self.servers)):
+            for shard in range(len(self._copy.parameters)):
                 if ready is not None:
-                    ready(server)
+                    ready(shard)
             return
         begun = time.monotonic()
         self._progress.phase = "compute"
@@ -228,6 +282,19 @@ class LiveReplica:
         for shard in self._copy.layout.shards:
             number = shard.number
             trade(shard, self._copy.parameters[number], self._copy.beside[number], by)
+
+    def lay_aside(self) -> None:
+        """Have a copy of the parameters lie beside them."""
+        for beside, parameters in zip(self._copy.beside, self._copy.parameters, strict=True):
+            beside.copy_(parameters)
+
+    def compare(self, by: float) -> None:
+        """Make the update: how far the parameters are from those beside them."""
+        copy = self._copy
+        for shard in copy.layout.shards:
+            number = shard.number
+            one, other = copy.parameters[number], copy.beside[number]
+            difference(shard, copy.updates[number], one, other, by)
 
     def adopt(self) -> None:
         """Take over the buffers that came with the parameters."""
@@ -265,6 +332,8 @@ class LiveReplica:
         self.refresh()
         self.adopt()
         model, job = self._copy.model, self._job
+        if self._speaks_as_committee:
+            model = Committee(self._copy, self.hear_members())
         totals = evaluate(job, model, self._device, cut.index, cut.parts)
         for stretch, own in zip(self._copy.parameters, kept, strict=False):
             stretch.copy_(own)
@@ -309,6 +378,7 @@ def run_free(
     protocol: StrategyProtocol,
     rank: int,
     workers: int,
+    gone: Container[str],
     copy: Copy,
     caller: Caller,
     line: Line,
@@ -318,13 +388,20 @@ def run_free(
 ) -> LiveReplica:
     """Work under a protocol until the run is over; the replica, at the shared state."""
     torch.manual_seed(mix(job.seed, 1, rank))
-    endpoint = LiveEndpoint(f"worker-{rank}", mix(job.seed, 2, rank), caller, recorder, progress)
+    seed = mix(job.seed, 2, rank)
+    endpoint = LiveEndpoint(f"worker-{rank}", seed, caller, gone, recorder, progress)
     replica = LiveReplica(job, protocol, rank, workers, copy, line, device, recorder, progress)
 
     async def refresh() -> None:
         await protocol.refresh(replica, endpoint)
 
+    def hear_members() -> list[torch.Tensor]:
+        heard: list[torch.Tensor] = []
+        drive(_hear_members(replica, endpoint, heard))
+        return heard
+
     replica.refresh = lambda: drive(refresh())
+    replica.hear_members = hear_members
     recorder.event("training")
     drive(protocol.worker(replica, endpoint))
     recorder.event("trained")

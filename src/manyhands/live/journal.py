@@ -183,5 +183,39 @@ class Journal:
             path.unlink(missing_ok=True)
 
 
+class NoJournal(Journal):
+    """Nothing is written down, for a server that nobody can continue."""
+
+    def __init__(self, folder: Path, name: str, size: int) -> None:
+        del folder, name, size
+
+    def recover(
+        self, holder: Holder, first: ServerState
+    ) -> tuple[ServerState, dict[str, int], list[tuple[str, int]]]:
+        """There is nothing."""
+        del holder
+        return first, {}, []
+
+    def heard(self) -> Iterator[Heard]:
+        """Nothing."""
+        return iter(())
+
+    def is_full(self) -> bool:
+        """Never."""
+        return False
+
+    def append(self, call: Call, payload: memoryview) -> None:
+        """Forget it."""
+
+    def settle(self) -> None:
+        """Nothing is under way."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def remove(self) -> None:
+        """Nothing is there."""
+
+
 def _checksum(facts: tuple[int, int, int, int], body: bytes) -> int:
     return zlib.crc32(repr(facts).encode() + body)

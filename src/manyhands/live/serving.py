@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import time
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from manyhands.endpoint import Left, Parameters
-from manyhands.live.journal import Journal
+from manyhands.live.journal import Journal, NoJournal
 from manyhands.live.script import load
 from manyhands.live.worker import eager_limit, override
 from manyhands.parameters import Holder
@@ -20,16 +21,20 @@ from manyhands.protocols import (
     Answer,
     Call,
     ServerState,
+    Shift,
     Step,
     StrategyProtocol,
     Terms,
     carry_out,
 )
+from manyhands.sampling import member_seed
 from manyhands.strategies import strategy
 from manyhands.transport.responder import Incoming, Responder
 
 if TYPE_CHECKING:
+    from manyhands.job import Job
     from manyhands.live.assignment import Assignment
+    from manyhands.live.hosted import Hosted
     from manyhands.live.progress import Progress
     from manyhands.live.pulse import LinkPulse
     from manyhands.trace import Recorder
@@ -43,21 +48,32 @@ class Serving:
     """A shard, the decisions about it, and the journal of both."""
 
     def __init__(
-        self, assignment: Assignment, number: int, recorder: Recorder, progress: Progress
+        self,
+        assignment: Assignment,
+        number: int,
+        recorder: Recorder,
+        progress: Progress,
+        job: Job | None = None,
     ) -> None:
-        job, _ = load(assignment.origin)
-        job = override(job, assignment.overrides)
+        if job is None:
+            job = override(load(assignment.origin)[0], assignment.overrides)
         protocol = strategy(assignment.strategy)
         if not isinstance(protocol, StrategyProtocol):
             raise TypeError(f"{protocol} has no servers")
         self._protocol = protocol
         self._recorder = recorder
         self._progress = progress
-        self._holder = Holder(job, number, protocol.servers)
-        terms = Terms(job.global_batch, assignment.workers, self._holder.rate)
+        if protocol.peers:
+            seed = member_seed(job.seed, number) if protocol.committee else job.seed
+            self._holder = Holder(dataclasses.replace(job, seed=seed), 0, 1)
+        else:
+            self._holder = Holder(job, number, protocol.servers)
+        terms = Terms(job.global_batch, assignment.workers, self._holder.rate, number)
         self._state = protocol.begin(terms)
         size = self._holder.shard.nbytes
-        self._journal = Journal(Path(assignment.folder), f"server-{number}", size)
+        # What lives in a worker dies with it: there is no successor to read a journal.
+        kind = NoJournal if protocol.peers else Journal
+        self._journal = kind(Path(assignment.folder), f"server-{number}", size)
         self._open: dict[tuple[str, int], Incoming | None] = {}
         """Calls that are still to be answered; None until one of a predecessor's comes again."""
         done = self._recover()
@@ -70,7 +86,7 @@ class Serving:
         )
         self._responder.restore(done)
 
-    def until_dismissed(self, pulse: LinkPulse) -> None:
+    def until_dismissed(self, pulse: LinkPulse | Hosted) -> None:
         """Hear whoever calls until the run is over."""
         self._progress.phase = "serve"
         while not pulse.dismissed:
@@ -123,7 +139,7 @@ class Serving:
                 continue
             seconds = time.monotonic() - begun
             self._recorder.span("compute", begun, seconds, self._state.version)
-            if isinstance(action, Add | Step) and action.staleness is not None:
+            if isinstance(action, Add | Step | Shift) and action.staleness is not None:
                 self._recorder.staleness(action.staleness)
         self._progress.step = self._state.version
 

@@ -68,7 +68,7 @@ def _work(
     if assignment.servers:
         if loop is not None:
             raise ValueError(f"{assignment.strategy} has a loop of its own: leave out loop=")
-        _work_free(assignment, rank, job, roll.epoch, recorder, progress)
+        _work_free(assignment, rank, job, roll.epoch, recorder, progress, pulse)
         return
     store = connect_store(assignment.store_address, assignment.store_port)
     device = torch.device(assignment.devices[rank])
@@ -93,12 +93,14 @@ def _work_free(
     epoch: int,
     recorder: Recorder,
     progress: Progress,
+    pulse: LinkPulse,
 ) -> None:
     """Work under a protocol, with servers."""
     import torch  # noqa: PLC0415 - torch is imported late
 
     from manyhands.checkpoint import save_model  # noqa: PLC0415
     from manyhands.live.free import run_free  # noqa: PLC0415
+    from manyhands.live.hosted import Hosted  # noqa: PLC0415
     from manyhands.parameters import Copy  # noqa: PLC0415
     from manyhands.protocols import StrategyProtocol  # noqa: PLC0415
     from manyhands.strategies import strategy  # noqa: PLC0415
@@ -118,7 +120,7 @@ def _work_free(
         segments.append(Segment(size))
         return torch.frombuffer(segments[0].memory, dtype=torch.uint8)
 
-    copy = Copy(job, protocol.servers, device, allocate, beside=protocol.keeps)
+    copy = Copy(job, protocol.shards, device, allocate, beside=protocol.keeps)
     addresses = {f"server-{number}": at for number, at in enumerate(assignment.servers)}
     # A worker's successor must not be taken for itself: its calls are numbered from one again.
     caller = Caller(
@@ -129,6 +131,9 @@ def _work_free(
         segment=segments[0] if segments else None,
     )
     caller.epoch = epoch
+    hosted = Hosted(assignment, rank, job, pulse, recorder) if protocol.peers else None
+    if hosted is not None:
+        hosted.start()
     recorder.span("start", begun, time.monotonic() - begun, 0)
     with Line(assignment.coordinator, f"worker-{rank}.leases") as line:
         replica = run_free(
@@ -136,6 +141,7 @@ def _work_free(
             protocol,
             rank,
             assignment.workers,
+            hosted.gone if hosted is not None else (),
             copy,
             caller,
             line,
@@ -147,7 +153,12 @@ def _work_free(
     if replica.stores:
         path = Path(assignment.folder) / MODEL
         recorder.event("parameters", {"sha256": save_model(copy.model, path)})
+    elif hosted is not None:
+        # The one that stores the model may still ask for this replica.
+        pulse.wait_dismissed(JOIN_TIMEOUT)
     caller.close()
+    if hosted is not None:
+        hosted.stop()
 
 
 def eager_limit(workers: int) -> int:

@@ -1,9 +1,21 @@
 """A model's parameters: cut into fragments, held by servers, copied by workers."""
 
-from manyhands.parameters.arithmetic import lerp, trade
+from manyhands.parameters.arithmetic import difference, lerp, trade
+from manyhands.parameters.committee import Committee
 from manyhands.parameters.copy import Copy
 from manyhands.parameters.holder import Holder
 from manyhands.parameters.layout import Fragment, Layout, Shard
 from manyhands.parameters.local import Local
 
-__all__ = ["Copy", "Fragment", "Holder", "Layout", "Local", "Shard", "lerp", "trade"]
+__all__ = [
+    "Committee",
+    "Copy",
+    "Fragment",
+    "Holder",
+    "Layout",
+    "Local",
+    "Shard",
+    "difference",
+    "lerp",
+    "trade",
+]

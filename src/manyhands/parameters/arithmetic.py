@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    import torch
 
     from manyhands.parameters.layout import Shard
 
@@ -47,6 +47,16 @@ def trade(shard: Shard, here: torch.Tensor, there: torch.Tensor, by: float) -> N
         before = mine.clone()
         mine.add_(its - mine, alpha=by)
         its.copy_(before)
+
+
+def difference(
+    shard: Shard, result: torch.Tensor, one: torch.Tensor, other: torch.Tensor, by: float
+) -> None:
+    """Result ← by · (one − other), for parameters; buffers are those of `one`."""
+    for fragment in shard.parameters:
+        torch.sub(fragment.view(one), fragment.view(other), out=fragment.view(result)).mul_(by)
+    for fragment in shard.buffers:
+        fragment.bytes(result).copy_(fragment.bytes(one))
 
 
 def _pairs(

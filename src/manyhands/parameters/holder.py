@@ -51,7 +51,7 @@ class Holder:
         self.optimizer: optim.Optimizer = optimizer
         self.rate = float(optimizer.param_groups[0]["lr"])
         """The learning rate that it begins with."""
-        self._sum: torch.Tensor | None = None
+        self._sums: dict[int, torch.Tensor] = {}
         self._velocity: torch.Tensor | None = None
         self._remembered: dict[str, torch.Tensor] = {}
         self._scratch: torch.Tensor | None = None
@@ -71,26 +71,32 @@ class Holder:
         for buffer, fragment in zip(self._buffers, self.shard.buffers, strict=True):
             buffer.lerp_(fragment.view(update), blend)
 
-    def add(self, update: torch.Tensor, share: float) -> None:
-        """Add an update's bytes, times `share`, to the sum."""
-        if self._sum is None:
-            self._sum = torch.zeros_like(self.bytes) if self._scratch is None else self._scratch
+    def add(self, update: torch.Tensor, share: float, pot: int = 0) -> None:
+        """Add an update's bytes, times `share`, to a sum."""
+        if pot not in self._sums:
+            free = self._scratch
+            self._sums[pot] = torch.zeros_like(self.bytes) if free is None else free.zero_()
             self._scratch = None
-            self._sum.zero_()
-        add(self.shard, self._sum, update, share)
+        add(self.shard, self._sums[pot], update, share)
 
-    def take_sum(self, over: float) -> torch.Tensor:
-        """The sum divided by `over`; another one begins with the next update."""
-        total = self._sum
-        if total is None:
+    def take_sum(self, over: float, pot: int = 0) -> torch.Tensor:
+        """A sum divided by `over`; another one begins with the next update."""
+        if pot not in self._sums:
             raise ValueError("nothing was added up")
+        self._scratch = total = self._sums.pop(pot)
         scale(self.shard, total, 1 / over)
-        self._sum, self._scratch = None, total
         return total
 
-    def move(self, by: float, over: float) -> None:
-        """Go a part of the way to the sum divided by `over`; buffers all the way."""
-        lerp(self.shard, self.bytes, self.take_sum(over), by)
+    def move(self, by: float, over: float, pot: int = 0) -> None:
+        """Go a part of the way to a sum divided by `over`; buffers all the way."""
+        lerp(self.shard, self.bytes, self.take_sum(over, pot), by)
+
+    def shift(self, change: torch.Tensor) -> None:
+        """Add a change to the parameters; buffers become the change's."""
+        for fragment in self.shard.parameters:
+            fragment.view(self.bytes).add_(fragment.view(change))
+        for fragment in self.shard.buffers:
+            fragment.bytes(self.bytes).copy_(fragment.bytes(change))
 
     def descend(self, over: float, rate: float, momentum: float) -> None:
         """Nesterov's step of an outer optimizer, its gradient the way to the sum over `over`.
@@ -139,8 +145,8 @@ class Holder:
                     tensors[f"{index}/{key}"] = value.contiguous()
                 else:
                     numbers[f"{index}/{key}"] = value
-        if self._sum is not None:
-            tensors["sum"] = self._sum
+        for pot, total in self._sums.items():
+            tensors[f"sum {pot}"] = total
         if self._velocity is not None:
             tensors["velocity"] = self._velocity
         for sender, then in self._remembered.items():
@@ -150,11 +156,13 @@ class Holder:
     def restore(self, tensors: dict[str, torch.Tensor], numbers: dict[str, object]) -> None:
         """Continue where `state` was taken."""
         self.bytes.copy_(tensors["bytes"])
-        self._sum, self._velocity = tensors.get("sum"), tensors.get("velocity")
+        self._velocity = tensors.get("velocity")
         for name, tensor in tensors.items():
-            word, _, sender = name.partition(" ")
-            if word == "remembered":
-                self._remembered[sender] = tensor
+            match name.partition(" "):
+                case ("remembered", _, sender):
+                    self._remembered[sender] = tensor
+                case ("sum", _, pot):
+                    self._sums[int(pot)] = tensor
         for name, value in (*tensors.items(), *numbers.items()):
             index, _, key = name.partition("/")
             if key:

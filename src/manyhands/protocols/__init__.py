@@ -6,6 +6,8 @@ from manyhands.protocols.averaging import Averaging
 from manyhands.protocols.carrying import carry_out
 from manyhands.protocols.diloco import DiLoCo
 from manyhands.protocols.easgd import ElasticAveraging
+from manyhands.protocols.ensemble import Ensemble
+from manyhands.protocols.gossip import Gossip
 from manyhands.protocols.local_sgd import LocalSgd
 from manyhands.protocols.protocol import (
     Action,
@@ -15,6 +17,7 @@ from manyhands.protocols.protocol import (
     Descend,
     Move,
     ServerState,
+    Shift,
     Step,
     StrategyProtocol,
 )
@@ -31,6 +34,8 @@ ALL: tuple[type[StrategyProtocol], ...] = (
     LocalSgd,
     DiLoCo,
     ElasticAveraging,
+    Gossip,
+    Ensemble,
 )
 """Every protocol: add a new one here and the shared contract suite tests it."""
 
@@ -45,9 +50,12 @@ __all__ = [
     "Descend",
     "DiLoCo",
     "ElasticAveraging",
+    "Ensemble",
+    "Gossip",
     "LocalSgd",
     "Move",
     "ServerState",
+    "Shift",
     "SoftSync",
     "StaleSynchronous",
     "Step",

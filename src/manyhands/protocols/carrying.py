@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from manyhands.protocols.protocol import Action, Add, Answer, Call, Descend, Move, Step
+from manyhands.protocols.protocol import Action, Add, Answer, Call, Descend, Move, Shift, Step
 
 if TYPE_CHECKING:
     import torch
@@ -21,8 +21,10 @@ def carry_out(holder: Holder, action: Action, update: torch.Tensor | None) -> No
         update: what came with the action's call.
     """
     match action:
-        case Add(call=call, share=share):
-            holder.add(_came(update, call.sender), share)
+        case Add(call=call, share=share, pot=pot):
+            holder.add(_came(update, call.sender), share, pot)
+        case Shift(call=call):
+            holder.shift(_came(update, call.sender))
         case Step(call=None, weight=weight, blend=blend, over=over):
             holder.step(holder.take_sum(over), weight, blend)
         case Step(call=Call() as call, weight=weight, blend=blend, compensation=compensation):
@@ -30,8 +32,8 @@ def carry_out(holder: Holder, action: Action, update: torch.Tensor | None) -> No
             if compensation:
                 came = holder.compensate(came, call.sender, compensation)
             holder.step(came, weight, blend)
-        case Move(by=by, over=over):
-            holder.move(by, over)
+        case Move(by=by, over=over, pot=pot):
+            holder.move(by, over, pot)
         case Descend(over=over, rate=rate, momentum=momentum):
             holder.descend(over, rate, momentum)
         case Answer(call=call, remember=True):

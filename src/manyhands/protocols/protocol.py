@@ -37,6 +37,8 @@ class Add:
     share: float
     staleness: int | None = None
     """Versions between the read that the update was computed from and now."""
+    pot: int = 0
+    """Which sum, where several are gathered at once."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,7 @@ class Move:
 
     by: float
     over: float
+    pot: int = 0
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,14 @@ class Descend:
 
 
 @dataclass(frozen=True)
+class Shift:
+    """Add what came with a call to the shard."""
+
+    call: Call
+    staleness: int | None = None
+
+
+@dataclass(frozen=True)
 class Answer:
     """Answer a call, with the shard's parameters as they are now unless none are wanted."""
 
@@ -86,7 +97,7 @@ class Answer:
     """Keep what is sent, to correct the sender's next update by."""
 
 
-Action = Add | Step | Move | Descend | Answer
+Action = Add | Step | Move | Descend | Shift | Answer
 
 
 @dataclass(frozen=True)
@@ -111,6 +122,10 @@ class StrategyProtocol(Value, ABC):
     """Whether workers step with optimizers of their own."""
     keeps: ClassVar[bool] = False
     """Whether a worker's parameters are its own, and not the shared ones."""
+    peers: ClassVar[bool] = False
+    """Whether every worker has a server of its own, with a whole replica in it."""
+    committee: ClassVar[bool] = False
+    """Whether the replicas stay apart, and the mean of their outputs is what they say."""
     if TYPE_CHECKING:  # every protocol declares it where it wants it among its own parameters
         servers: int
         """How many processes hold the parameters, a part each."""
@@ -120,9 +135,23 @@ class StrategyProtocol(Value, ABC):
         """Whether workers are waited for, and so get a part of every global batch, be it empty."""
         return False
 
+    @property
+    def by_rank(self) -> bool:
+        """Whether a worker gets its own part of every global batch, and not the next one."""
+        return False
+
     def __post_init__(self) -> None:
         if not 1 <= self.servers <= 1024:
             raise ValueError(f"servers must be between 1 and 1024, not {self.servers}")
+
+    @property
+    def shards(self) -> int:
+        """Into how many parts the parameters are cut."""
+        return 1 if self.peers else self.servers
+
+    def count_servers(self, workers: int) -> int:
+        """How many servers there are with so many workers."""
+        return workers if self.peers else self.servers
 
     def check(self, workers: int) -> None:
         """Raise ValueError, naming the fix, if so many workers cannot be served."""

@@ -26,7 +26,7 @@ class Pushing(Centred):
                 endpoint.post(
                     replica.servers[server],
                     Push(read[server], samples),
-                    payload=replica.update(server),
+                    payload=replica.update(server) if samples else None,
                     into=replica.parameters(server),
                 )
 

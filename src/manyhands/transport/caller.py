@@ -181,6 +181,13 @@ class Caller:
             self._probe()
         return peer.answers.pop(0)
 
+    def give_up(self, sender: str) -> None:
+        """A peer is gone: expect no answers of it any more."""
+        peer = self._peers[sender]
+        peer.calls.clear()
+        peer.answers.clear()
+        peer.refusals.clear()
+
     def _deliver_granted(self) -> None:
         """Send payloads that were granted a place meanwhile.
 

@@ -157,13 +157,14 @@ def plan(job: Job, asked: Asked, source: str) -> Plan:
     given = Overrides(epochs=asked.epochs, samples=asked.samples, seed=asked.seed)
     job = override(job, given)
     faults = Faults.read(asked.faults or "[]")
-    faults.check(workers, protocol.servers)
+    servers = 0 if protocol.peers else protocol.servers
+    faults.check(workers, servers)
     conditions = Conditions(times=read_times(asked.times or _TIMES))
     if asked.service is not None:
         conditions = replace(conditions, service=read_seconds(asked.service))
     if asked.detection is not None:
         conditions = replace(conditions, detection=read_seconds(asked.detection))
-    places = _places(asked, workers, protocol.servers)
+    places = _places(asked, workers, servers)
     values = {
         "strategy": str(protocol),
         "workers": str(workers),

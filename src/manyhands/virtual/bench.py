@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from manyhands.parameters import Copy, Local
+from manyhands.parameters import Committee, Copy, Local
 from manyhands.sampling import mix, permutation
 from manyhands.virtual.loading import loader
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from manyhands.job import Job
     from manyhands.leases import Lease
-    from manyhands.parameters import Holder
 
 _PURPOSE = 1
 """What `mix` tells a worker's draws while it computes (dropout) from other uses of a seed by."""
@@ -140,13 +139,18 @@ class Bench:
             for buffer, kept in zip(self._copy.model.buffers(), worker.buffers, strict=True):
                 buffer.copy_(kept)
 
-    def shared(self, holders: Sequence[Holder], first: Replication | None) -> nn.Module:
-        """The model as the servers have it; buffers that nobody shares are the first worker's."""
+    def committee(self, replicas: Sequence[torch.Tensor]) -> nn.Module:
+        """A model that says what these replicas say in the mean."""
+        self._loaded = None
+        return Committee(self._copy, replicas)
+
+    def shared(self, shards: Sequence[torch.Tensor], first: Replication | None) -> nn.Module:
+        """The model of these shards; buffers that nobody shares are the first worker's."""
         self._loaded = None
         if first is not None:
             self._put_buffers(first)
-        for place, holder in zip(self._copy.parameters, holders, strict=True):
-            place.copy_(holder.bytes)
+        for place, shard in zip(self._copy.parameters, shards, strict=True):
+            place.copy_(shard)
         self._copy.received()
         self._copy.adopt_buffers()
         return self._copy.model

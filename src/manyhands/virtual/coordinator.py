@@ -35,6 +35,7 @@ class Coordinator:
         logs: the traces.
         evaluate: gives the validation metrics of what the servers hold now.
         lockstep: whether workers wait for each other: see `manyhands.leases`.
+        by_rank: whether each has its own parts.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class Coordinator:
         evaluate: Callable[[], dict[str, float]],
         *,
         lockstep: bool = False,
+        by_rank: bool = False,
     ) -> None:
         self._job = job
         self._kernel = kernel
@@ -59,6 +61,7 @@ class Coordinator:
             job.budget,
             pauses=job.validation is not None,
             lockstep=lockstep,
+            by_rank=by_rank,
         )
         self._working: set[str] = set()
         """Everybody who takes part, and lives as far as is known."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
+from manyhands.endpoint import MembershipChanged
 from manyhands.virtual.kernel import happens
 from manyhands.virtual.member import Crashed
 
@@ -47,6 +48,8 @@ class Parcel:
     message: Said
     payload: torch.Tensor | None
     into: torch.Tensor | None
+    life: int
+    """The server's, when it was posted."""
 
     @property
     def sender(self) -> str:
@@ -79,6 +82,8 @@ class _Line:
     broken: bool = False
     """Something was lost, and will be sent again."""
     answers: deque[Said] = field(default_factory=deque)
+    gone: bool = False
+    """There is nobody at the other end."""
     listener: Event | None = None
 
 
@@ -144,18 +149,37 @@ class VirtualEndpoint:
         if self.is_dead:
             return
         line, server = self._lines[to], self._servers[to]
+        if line.gone:
+            return
         line.number += 1
         copied = None if payload is None else payload.clone()
-        parcel = Parcel(self, server, line.number, message, copied, into)
+        parcel = Parcel(self, server, line.number, message, copied, into, server.member.life)
         line.calls.append(parcel)
         line.unsent.append(parcel)
         self._send(line)
+
+    def reaches(self, name: str) -> bool:
+        """Whether a member is there, as far as is known."""
+        return not self._lines[name].gone
+
+    def lose(self, name: str) -> None:
+        """A server is gone for good: whoever waits for its answer need wait no longer."""
+        listener = self._lines[name].listener
+        self._lines[name] = _Line(gone=True)
+        if listener is not None:
+            listener.succeed()
+
+    def regain(self, name: str) -> None:
+        """There is a server again, which knows nothing of what was asked of the one before."""
+        self._lines[name] = _Line()
 
     async def receive(self, sender: str, timeout: float | None = None) -> Said:
         """Wait for an answer."""
         if self.is_dead:
             raise Crashed(f"{self.name} is dead and receives nothing")
         line = self._lines[sender]
+        if line.gone:
+            raise MembershipChanged(f"{sender} is gone")
         if not line.answers:
             if not line.calls:
                 raise RuntimeError(f"nothing was asked of {sender}, so no answer will come")
@@ -170,6 +194,8 @@ class VirtualEndpoint:
         else:
             await happens(kernel.env.any_of([line.listener, kernel.env.timeout(timeout)]))
         self._log.span("receive", begun)
+        if self._lines[sender] is not line:
+            raise MembershipChanged(f"{sender} is gone")
         if not line.answers:
             line.listener = None
             raise TimeoutError(f"{sender} did not answer within {timeout} s")

@@ -189,7 +189,7 @@ class Faults:
 
 
 def _draw(rng: random.Random, workers: int, servers: int, horizon: float) -> Fault:
-    worker, server = rng.randrange(workers), rng.randrange(servers)
+    worker, server = rng.randrange(workers), rng.randrange(max(1, servers))
     at = round(rng.uniform(0, horizon), 3)
     seconds = max(0.001, round(rng.expovariate(10 / horizon), 3))
     match rng.choice(("worker", "worker", "server", "pause", "pause server", "cut")):

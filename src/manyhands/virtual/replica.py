@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from manyhands.parameters import lerp, trade
+import torch
+
+from manyhands.parameters import difference, lerp, trade
 from manyhands.virtual.member import Crashed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
-
-    import torch
 
     from manyhands.endpoint import LeasedBatch, Terms
     from manyhands.leases import Lease
@@ -31,6 +31,7 @@ class Leased:
     lease: Lease
     samples: int
     total: int
+    round: int
 
 
 class VirtualReplica:
@@ -71,6 +72,7 @@ class VirtualReplica:
         """Brings the replica to the shared state, before an evaluation."""
         self.replication = replication
         self._keeps = bool(replication.beside)
+        self.returns = member.life > 1
         self._member = member
         self._life = member.life
         self._bench = bench
@@ -95,7 +97,7 @@ class VirtualReplica:
             elif found == "over":
                 raise StopAsyncIteration
             else:
-                return Leased(found, found.samples, found.total)
+                return Leased(found, found.samples, found.total, found.number // self.terms.workers)
 
     async def _look_up(self) -> None:
         """Everybody evaluates: look at the shared state, as live workers do."""
@@ -114,7 +116,7 @@ class VirtualReplica:
         self._check_alive()
         if not isinstance(batch, Leased):
             raise TypeError("only batches of this replica can be computed")
-        completed = list(range(len(self.servers)))
+        completed = list(range(len(self.replication.parameters)))
         if batch.samples:
             asked = self._kernel.now
             begun = await self._cores.compute(self._member, self._seconds())
@@ -153,15 +155,30 @@ class VirtualReplica:
             move(shard, here, there, by)
         mine.touched = True
 
+    def lay_aside(self) -> None:
+        """Have a copy of the parameters lie beside them."""
+        mine = self.replication
+        for beside, parameters in zip(mine.beside, mine.parameters, strict=True):
+            beside.copy_(parameters)
+
+    def compare(self, by: float) -> None:
+        """Make the update: how far the parameters are from those beside them."""
+        mine = self.replication
+        if not mine.updates:
+            mine.updates = [torch.zeros_like(stretch) for stretch in mine.parameters]
+        for shard, result, one, other in zip(
+            self._bench.layout.shards, mine.updates, mine.parameters, mine.beside, strict=True
+        ):
+            difference(shard, result, one, other, by)
+
     def adopt(self) -> None:
         """Take over the buffers that came with the parameters."""
         self._bench.adopt(self.replication)
 
     def update(self, server: int) -> torch.Tensor:
         """The update for a server; to be posted before anything is awaited."""
-        if not self.replication.computed:
-            # Nothing was computed yet: a first batch without samples has an update of nothing.
-            return self.replication.parameters[server]
+        if self.replication.optimizer is not None:
+            return self.replication.updates[server]
         return self._bench.update(self.replication, server)
 
     def parameters(self, server: int) -> torch.Tensor:

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from manyhands.endpoint import Parameters
-from manyhands.protocols import Add, Answer, Call, Descend, Move, Step, carry_out
+from manyhands.protocols import Add, Answer, Call, Descend, Move, Shift, Step, carry_out
 from manyhands.virtual.endpoint import HEAD
 from manyhands.virtual.kernel import happens
 
@@ -63,6 +63,8 @@ class Server:
         self.holder = holder
         self.state = protocol.begin(terms)
         self._protocol = protocol
+        self._terms = terms
+        self._is_anew = False
         self._kernel = kernel
         self._network = network
         self._cores = cores
@@ -85,6 +87,8 @@ class Server:
 
     def hear(self, parcel: Parcel) -> None:
         """A call has arrived."""
+        if self._is_anew and parcel.life != self.member.life:
+            return
         self._log.received(parcel.endpoint.name, parcel.nbytes)
         self._inbox.append(parcel)
         if self._idle is not None:
@@ -110,6 +114,16 @@ class Server:
         self._idle = None
         for parcel in lost:
             parcel.lose()
+
+    def begin_anew(self, holder: Holder) -> None:
+        """Nothing survived: whoever is here now begins from the beginning."""
+        self.holder = holder
+        self.state = self._protocol.begin(self._terms)
+        self._is_anew = True
+        self._heard.clear()
+        self._open.clear()
+        self._inbox.clear()
+        self._sending = None
 
     def fence(self, sender: str) -> None:
         """A caller is gone: hear nothing of it any more, and let the protocol know.
@@ -154,12 +168,12 @@ class Server:
             case Answer(call=call, message=message, parameters=parameters):
                 answered = self._open.pop((call.sender, call.number))
                 self._reply(answered, message, parameters=parameters)
-            case Add() | Step():
+            case Add() | Step() | Shift():
                 if action.staleness is not None:
                     self._log.staleness(action.staleness)
                 if parcel is not None:
                     parcel.payload = None
-        if isinstance(action, Step | Move | Descend):
+        if isinstance(action, Step | Move | Descend | Shift):
             self._sending = None
 
     def _reply(self, parcel: Parcel, message: Parameters, *, parameters: bool) -> None:

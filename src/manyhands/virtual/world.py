@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from manyhands.failure import RunFailed
-from manyhands.parameters import Holder
+from manyhands.parameters import Holder, lerp
 from manyhands.protocols import Terms
-from manyhands.sampling import mix
+from manyhands.sampling import member_seed, mix
 from manyhands.virtual.bench import Bench, Replication
 from manyhands.virtual.coordinator import Coordinator
 from manyhands.virtual.cores import Cores
@@ -66,6 +66,7 @@ class _Worker:
     member: Member
     seconds: Callable[[], float]
     replication: Replication | None = None
+    endpoint: VirtualEndpoint | None = None
     works: bool = False
     missed: set[int] = field(default_factory=set)
     """Lives that ended and whose samples were given back."""
@@ -99,11 +100,11 @@ class World:
         self._logs = logs
         self._network = Network(kernel, places.cluster, conditions.copy_rate)
         self._cores = {host.name: Cores(kernel, host.cores) for host in places.cluster.hosts}
-        self._bench = Bench(job, protocol.servers)
+        self._bench = Bench(job, protocol.shards)
         self._terms = Terms(job.global_batch, len(places.workers), self._bench.rate)
         self._servers = {
             f"server-{number}": self._server(number, host)
-            for number, host in enumerate(places.servers)
+            for number, host in enumerate(places.workers if protocol.peers else places.servers)
         }
         self._workers = [
             _Worker(
@@ -113,7 +114,13 @@ class World:
             for rank, host in enumerate(places.workers)
         ]
         self.coordinator = Coordinator(
-            job, len(self._workers), kernel, logs, self._evaluate, lockstep=protocol.lockstep
+            job,
+            len(self._workers),
+            kernel,
+            logs,
+            self._evaluate,
+            lockstep=protocol.lockstep,
+            by_rank=protocol.by_rank,
         )
         self._working = 0
         self._returning = 0
@@ -122,15 +129,23 @@ class World:
         member = Member(f"server-{number}", host)
         return Server(
             member,
-            Holder(self._job, number, self._protocol.servers),
+            self._holder(number),
             self._protocol,
-            self._terms,
+            replace(self._terms, number=number),
             self._kernel,
             self._network,
             self._cores[host],
             self._conditions.service,
             self._logs.server(member, number),
         )
+
+    def _holder(self, number: int) -> Holder:
+        if not self._protocol.peers:
+            return Holder(self._job, number, self._protocol.servers)
+        seed = self._job.seed
+        if self._protocol.committee:
+            seed = member_seed(seed, number)
+        return Holder(replace(self._job, seed=seed), 0, 1)
 
     def begin(self) -> None:
         """Start everybody."""
@@ -140,9 +155,21 @@ class World:
             self._start_worker(rank)
 
     def shared(self) -> nn.Module:
-        """The model as the servers have it now."""
-        holders = [server.holder for server in self._servers.values()]
-        return self._bench.shared(holders, self._workers[0].replication)
+        """The model as the servers have it; the mean of their replicas, if they have whole ones.
+
+        Of a committee it is the first member's.
+        """
+        servers, protocol = list(self._servers.values()), self._protocol
+        first = self._workers[0].replication
+        if not protocol.peers:
+            return self._bench.shared([server.holder.bytes for server in servers], first)
+        if protocol.committee and first is not None:
+            return self._bench.shared([first.parameters[0].clone()], first)
+        living = [server.holder for server in servers if server.member.alive] or [servers[0].holder]
+        mean = living[0].bytes.clone()
+        for count, holder in enumerate(living[1:], start=2):
+            lerp(holder.shard, mean, holder.bytes, 1 / count)
+        return self._bench.shared([mean], first)
 
     @property
     def versions(self) -> tuple[int, ...]:
@@ -150,6 +177,10 @@ class World:
         return tuple(server.state.version for server in self._servers.values())
 
     def _evaluate(self) -> dict[str, float]:
+        if self._protocol.committee:
+            members = [worker.replication for worker in self._workers if worker.member.alive]
+            replicas = [one.parameters[0].clone() for one in members if one is not None]
+            return evaluate(self._job, self._bench.committee(replicas))
         values = evaluate(self._job, self.shared())
         kept = (worker.replication for worker in self._workers if worker.member.alive)
         self._bench.adopt_shared_buffers([one for one in kept if one is not None])
@@ -166,6 +197,9 @@ class World:
         rng = random.Random(mix(self._job.seed, _RNG, rank, life))  # noqa: S311 - no secrets
         log = self._logs.worker(member, rank)
         endpoint = VirtualEndpoint(member, self._servers, self._kernel, self._network, rng, log)
+        worker.endpoint = endpoint
+        if self._protocol.peers and life > 1:
+            self._bring_back(rank)
         local, keeps = self._protocol.local, self._protocol.keeps
         worker.replication = Replication(self._bench, rank, local=local, beside=keeps)
         replica = VirtualReplica(
@@ -220,6 +254,11 @@ class World:
             return
         self._note(fault)
         self._kill(worker.member)
+        if self._protocol.peers:
+            own = self._servers[f"server-{rank}"]
+            if own.member.alive:
+                self._kill(own.member)
+            own.crash()
         self._logs.close(rank)
         self._working -= worker.works
         worker.works = False
@@ -248,7 +287,20 @@ class World:
         name = worker.member.name
         for server in self._servers.values():
             server.fence(caller(name, life))
+        if self._protocol.peers:
+            for other in self._workers:
+                if other.endpoint is not None and not other.endpoint.is_dead:
+                    other.endpoint.lose(name.replace("worker", "server"))
         self.coordinator.lose(name)
+
+    def _bring_back(self, rank: int) -> None:
+        """A worker's own server begins anew with it."""
+        own = self._servers[f"server-{rank}"]
+        own.begin_anew(self._holder(rank))
+        self._start_server(own)
+        for other in self._workers:
+            if other.endpoint is not None and not other.endpoint.is_dead:
+                other.endpoint.regain(own.name)
 
     def _return(self, rank: int) -> None:
         worker = self._workers[rank]

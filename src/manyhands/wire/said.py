@@ -14,6 +14,12 @@ class Pull(Message, frozen=True):
     """A request for parameters. Whoever makes it takes part from then on."""
 
 
+class Change(Message, frozen=True):
+    """Something to be added to the parameters, that came from parameters of `version`."""
+
+    version: int
+
+
 class Rest(Message, frozen=True):
     """There are no samples for this worker at present: nobody need wait for it."""
 
@@ -33,5 +39,5 @@ class Left(Message, frozen=True):
     """A worker is gone. Nobody sends this: a server notes it in its journal."""
 
 
-Said = Push | Pull | Rest | Turn | Left | Parameters
+Said = Push | Change | Pull | Rest | Turn | Left | Parameters
 """Every message there is; nothing else is ever decoded."""

@@ -1,0 +1,74 @@
+"""An ensemble: the replicas never exchange anything, and their predictions are averaged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from manyhands.endpoint import Parameters, Pull, Push
+from manyhands.protocols.exchange import answer
+from manyhands.protocols.protocol import (
+    Action,
+    Add,
+    Answer,
+    Call,
+    Move,
+    ServerState,
+    StrategyProtocol,
+)
+
+if TYPE_CHECKING:
+    from manyhands.endpoint import Endpoint, Replica
+
+
+@dataclass(frozen=True, repr=False)
+class Ensemble(StrategyProtocol):
+    """Train every worker's replica by itself, and average what they predict.
+
+    y(x) = (1/N)·Σ f(x; W_n): the inconsistent end of the line. Replicas begin differently and see
+    different samples, so their errors differ, and the mean of their outputs is better than any of
+    them.
+
+    Use it where nothing can be exchanged, or where the better prediction is worth N models. While
+    training it costs no communication at all; each replica learns from 1/N of the samples.
+
+    Example: `ensemble()`
+
+    Paper: Hansen, Salamon, Neural Network Ensembles, IEEE PAMI 1990.
+    """
+
+    name: ClassVar[str] = "ensemble"
+    support: ClassVar[Literal["experimental"]] = "experimental"
+    local: ClassVar[bool] = True
+    keeps: ClassVar[bool] = True
+    peers: ClassVar[bool] = True
+    committee: ClassVar[bool] = True
+    servers = 1
+
+    async def worker(self, replica: Replica, endpoint: Endpoint) -> None:
+        """Step alone."""
+        own = replica.servers[replica.rank]
+        endpoint.post(own, Pull(), into=replica.parameters(0))
+        await answer(endpoint, own)
+        async for batch in replica.batches():
+            if batch is not None:
+                await replica.gradient(batch)
+                replica.apply(batch)
+                replica.commit(batch)
+
+    async def refresh(self, replica: Replica, endpoint: Endpoint) -> list[int]:
+        """Lay the replica open, for the others to hear what it would say."""
+        own = replica.servers[replica.rank]
+        endpoint.post(own, Push(0, 1), payload=replica.parameters(0), into=replica.beside(0))
+        return [(await answer(endpoint, own)).version]
+
+    def on_message(self, state: ServerState, call: Call) -> tuple[ServerState, list[Action]]:
+        """Hold what the worker laid open."""
+        match call.message:
+            case Push():
+                now = replace(state, version=state.version + 1)
+                return now, [Add(call, 1.0), Move(1.0, 1.0), Answer(call, Parameters(now.version))]
+            case Pull():
+                return state, [Answer(call, Parameters(state.version))]
+            case _:
+                return state, []
