@@ -11,6 +11,7 @@ from manyhands.reports import (
     loss_curve,
     staleness,
     staleness_by_process,
+    staleness_by_sender,
     throughput,
     time_to,
     traffic,
@@ -100,6 +101,18 @@ def test_staleness_as_a_distribution(stage) -> None:
     by = staleness_by_process(trace)
     assert list(by) == ["worker-1", "worker-2"]
     assert by["worker-2"].mean == 50
+
+
+def test_staleness_by_sender_whichever_server_applied_the_update(stage) -> None:
+    for number in range(2):
+        server = stage.process("server", number).recorder
+        server.staleness(1 + number, "worker-1")
+        server.staleness(7, "worker-0")
+    by = staleness_by_sender(stage.trace())
+    assert {name: (spread.updates, spread.mean) for name, spread in by.items()} == {
+        "worker-0": (2, 7.0),
+        "worker-1": (2, 1.5),
+    }
 
 
 def stage_with(stage, histograms):

@@ -109,6 +109,12 @@ def test_staleness_and_lost_samples_and_skipped_lines(stage) -> None:
     assert "sent         not measured" in text
 
 
+def test_staleness_is_told_by_worker_where_it_is_known(stage) -> None:
+    for rank in range(2):
+        stage.process("server", 0).recorder.staleness(rank + 1, f"worker-{rank}")
+    assert "means by worker 1 to 2" in " ".join(summary(stage.trace()).split())
+
+
 def test_a_diverged_run_says_so(stage) -> None:
     worker = stage.process("worker", 0)
     for loss in (2.5, float("nan")):

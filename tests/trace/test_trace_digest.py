@@ -6,7 +6,13 @@ from manyhands.trace import Header, Recorder, digest, merge
 
 
 def run(
-    *, pid: int = 1, host: str = "a", boot: str = "b", wall: float = 1e9, loss: float = 0.5
+    *,
+    pid: int = 1,
+    host: str = "a",
+    boot: str = "b",
+    wall: float = 1e9,
+    loss: float = 0.5,
+    sender: str = "worker-1",
 ) -> str:
     parts: list[bytes] = []
     header = Header(
@@ -17,7 +23,7 @@ def run(
     recorder.point("loss", loss, samples=8, weight=8)
     for peer in sorted({"worker-2", "worker-1"}, key=lambda _: pid):
         recorder.count(sent={peer: 8})
-    recorder.staleness(1)
+    recorder.staleness(1, sender)
     recorder.flush()
     return digest(merge([("worker-0", io.BytesIO(b"".join(parts)))]))
 
@@ -29,4 +35,5 @@ def test_who_where_and_when_do_not_matter(change: dict[str, object]) -> None:
 
 def test_what_was_done_matters() -> None:
     assert run(loss=0.25) != run()
+    assert run(sender="worker-2") != run()
     assert len(run()) == 64

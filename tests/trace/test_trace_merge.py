@@ -215,13 +215,14 @@ def test_the_last_cumulative_record_counts() -> None:
     def fill(recorder: Recorder) -> None:
         for _ in range(3):
             recorder.count(steps=1)
-            recorder.staleness(2)
+            recorder.staleness(2, "worker-1")
             recorder.samples(7, 1, 0)
             recorder.flush()
 
     (worker,) = merged(worker_0=written("worker", 0, fill)).workers
     assert worker.totals.steps == 3
     assert worker.staleness == {2: 3}
+    assert worker.staleness_by_sender == {"worker-1": {2: 3}}
     assert worker.samples is not None
     assert worker.samples.seen == 7
 

@@ -17,12 +17,13 @@ from manyhands.trace import (
     Record,
     Recorder,
     Samples,
+    SenderStaleness,
     Setting,
     Span,
     Staleness,
     Totals,
 )
-from manyhands.trace.recorder import keeps
+from manyhands.trace.recorder import SENDERS, keeps
 
 HEADER = Header(role="worker", rank=0, host="a", pid=1, boot="b", clock=100.0, wall=1e9)
 
@@ -73,6 +74,46 @@ def test_everything_recorded_is_written_in_order() -> None:
         Samples(101.0, 32, 1, 2),
         Totals(101.0, 1, 32, {"compute": 0.25}, {"worker-1": 10}, {"worker-1": 20}),
     ]
+
+
+def told(written: list[bytes]) -> list[SenderStaleness]:
+    return [record for record in records(written) if isinstance(record, SenderStaleness)]
+
+
+def test_staleness_is_told_apart_by_sender() -> None:
+    rec, written, _ = recorder()
+    for versions, sender in ((3, "worker-1"), (0, "worker-0"), (3, "worker-1"), (5, "")):
+        rec.staleness(versions, sender)
+    rec.flush()
+    assert last(written, Staleness) == Staleness(100.0, {3: 2, 0: 1, 5: 1})
+    assert told(written) == [
+        SenderStaleness(100.0, "worker-1", {3: 2}),
+        SenderStaleness(100.0, "worker-0", {0: 1}),
+    ]
+    rec.flush()
+    assert len(told(written)) == 2, "nothing new"
+
+
+def test_a_sender_is_told_as_often_as_the_logarithm_of_its_updates() -> None:
+    rec, written, clock = recorder()
+    for _ in range(10_000):
+        clock.now += 2 * max(1.0, 0.01 * (clock.now - 100.0))
+        rec.staleness(1, "worker-0")
+        rec.drain()
+    assert 30 <= len(told(written)) <= 45
+    rec.flush()
+    assert told(written)[-1].counts == {1: 10_000}
+
+
+def test_of_very_many_senders_the_first_are_told_apart() -> None:
+    rec, written, _ = recorder()
+    for number in range(2 * SENDERS):
+        rec.staleness(1, f"worker-{number}")
+    rec.staleness(2, "worker-0")
+    rec.flush()
+    assert len(told(written)) == SENDERS
+    assert told(written)[0].counts == {1: 1, 2: 1}
+    assert last(written, Staleness).counts == {1: 2 * SENDERS, 2: 1}
 
 
 def test_the_sink_gets_whole_lines_and_first_of_all_an_empty_one() -> None:

@@ -17,6 +17,9 @@ def test_equal_workers_are_n_minus_1_stale_after_the_start(virtually, workers: i
     # All begin with version 0: the first round finds 0, 1, …, N − 1 updates before it.
     expected = dict.fromkeys(range(workers - 1), 1) | {workers - 1: 320 - workers + 1}
     assert server.staleness == expected
+    by_sender = server.staleness_by_sender
+    assert sum(sum(counts.values()) for counts in by_sender.values()) == 320
+    assert by_sender.keys() == {f"worker-{rank}" for rank in range(workers)}
 
 
 @pytest.mark.parametrize(

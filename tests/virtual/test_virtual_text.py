@@ -176,12 +176,13 @@ def test_measured_times_are_those_of_a_run(tmp_path) -> None:
             recorder = Recorder(header, file.write, lambda: 9.0)
             recorder.span("compute", 0.0, 99.0, 0)
             for step in range(1, 6):
+                recorder.span("data", step, pace / 10, step)
                 recorder.span("compute", step, pace, step)
                 recorder.span("exchange", step, 5.0, step)
                 recorder.span("compute", step + 0.5, pace / 2, step)
             recorder.flush()
     one = Measured(str(tmp_path))
-    for rank, expected in ((0, 0.15), (1, 0.6), (2, 0.15), (3, 0.6)):
+    for rank, expected in ((0, 0.16), (1, 0.64), (2, 0.16), (3, 0.64)):
         draw = one.of(rank, a_source(0))
         assert {round(draw(), 6) for _ in range(20)} == {expected}
 

@@ -109,16 +109,22 @@ class Serving:
             else:
                 self._answer(incoming, Parameters(self._state.version), parameters=True)
             return
+        begun = time.monotonic()
         call = Call(incoming.sender, incoming.number, incoming.message)
         self._open[key] = incoming
         after, actions = self._protocol.on_message(self._state, call)
         if after != self._state:
             self._write_down(call, incoming.payload)
+        brought = incoming.payload is not None
         self._decide(after, actions, incoming.payload)
         if key in self._open and incoming.payload is not None:
             # What came was made use of; its place is needed before the answer can be given.
             self._journal.settle()
             self._responder.release(incoming)
+        if brought:
+            # From its arrival to its answer, as a virtual server's `service`.
+            seconds = time.monotonic() - begun
+            self._recorder.span("compute", begun, seconds, self._state.version)
 
     def _decide(
         self, after: ServerState, actions: list[Action], payload: memoryview | None = None
@@ -129,18 +135,15 @@ class Serving:
             raise ValueError(f"an update of {len(update)} bytes has not the shard's size")
         self._state = after
         for action in actions:
-            begun = time.monotonic()
             carry_out(self._holder, action, update)
             if isinstance(action, Answer):
                 key = (action.call.sender, action.call.number)
                 incoming = self._open.pop(key)
                 if incoming is not None:
                     self._answer(incoming, action.message, parameters=action.parameters)
-                continue
-            seconds = time.monotonic() - begun
-            self._recorder.span("compute", begun, seconds, self._state.version)
-            if isinstance(action, Add | Step | Shift) and action.staleness is not None:
-                self._recorder.staleness(action.staleness)
+            elif isinstance(action, Add | Step | Shift) and action.staleness is not None:
+                sender = "" if action.call is None else action.call.worker
+                self._recorder.staleness(action.staleness, sender)
         self._progress.step = self._state.version
 
     def _write_down(self, call: Call, payload: memoryview | None) -> None:

@@ -193,6 +193,16 @@ def staleness_by_process(trace: Trace) -> dict[str, Spread]:
     return {name: spread for name, spread in spreads.items() if spread is not None}
 
 
+def staleness_by_sender(trace: Trace) -> dict[str, Spread]:
+    """The staleness of each worker's updates, whichever server applied them, where it is known."""
+    names = sorted({name for process in trace.processes for name in process.staleness_by_sender})
+    spreads = {
+        name: _spread(process.staleness_by_sender.get(name, {}) for process in trace.processes)
+        for name in names
+    }
+    return {name: spread for name, spread in spreads.items() if spread is not None}
+
+
 def loss_curve(trace: Trace, points: int = 100) -> tuple[LossPoint, ...]:
     """The training loss over time in at most about `points` values.
 

@@ -11,6 +11,7 @@ from manyhands.reports.figures import (
     loss_curve,
     staleness,
     staleness_by_process,
+    staleness_by_sender,
     throughput,
     traffic,
     validation,
@@ -160,10 +161,12 @@ def _staleness(trace: Trace) -> str:
     spread = staleness(trace)
     if spread is None:
         return "none: lockstep"
-    means = [each.mean for each in staleness_by_process(trace).values()]
+    by_sender = staleness_by_sender(trace)
+    means = [each.mean for each in (by_sender or staleness_by_process(trace)).values()]
     by = ""
     if len(means) > 1:
-        by = f"; means by process {_value(min(means))} to {_value(max(means))}"
+        whose = "worker" if by_sender else "process"
+        by = f"; means by {whose} {_value(min(means))} to {_value(max(means))}"
     return (
         f"mean {_value(spread.mean)}, 99 % within {spread.p99:,}, at most {spread.most:,} "
         f"({spread.updates:,} updates{by})"

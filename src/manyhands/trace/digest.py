@@ -29,6 +29,10 @@ def digest(trace: Trace) -> str:
             sorted(process.staleness.items()),
             process.samples,
             process.skipped,
+            [
+                (sender, sorted(counts.items()))
+                for sender, counts in sorted(process.staleness_by_sender.items())
+            ],
         ]
         for process in trace.processes
     ]

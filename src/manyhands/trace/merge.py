@@ -22,6 +22,7 @@ from manyhands.trace.records import (
     Point,
     Record,
     Samples,
+    SenderStaleness,
     Setting,
     Span,
     Staleness,
@@ -61,6 +62,8 @@ class ProcessTrace:
     samples: Samples | None
     skipped: int
     """Lines that were torn, too long or unknown."""
+    staleness_by_sender: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    """Of the first senders only, where there are very many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +103,7 @@ class _Life:
     settings: list[Setting] = field(default_factory=list)
     offsets: list[Offset] = field(default_factory=list)
     staleness: Staleness | None = None
+    by_sender: dict[str, Mapping[int, int]] = field(default_factory=dict)
     samples: Samples | None = None
     skipped: int = 0
 
@@ -117,6 +121,8 @@ class _Life:
                 self.settings.append(record)
             case Staleness():
                 self.staleness = record
+            case SenderStaleness():
+                self.by_sender[record.sender] = record.counts
             case Samples():
                 self.samples = record
             case Offset():
@@ -155,6 +161,7 @@ class _Life:
             samples=self.samples
             and msgspec.structs.replace(self.samples, at=place(self.samples.at)),
             skipped=self.skipped,
+            staleness_by_sender=self.by_sender,
         )
 
 

@@ -15,10 +15,14 @@ full_steps)` in all. The choice looks at the number of the step and at nothing e
 keep the same steps and their spans can be held against each other. Points are thinned likewise by
 their number within their name, `start` and `evaluate` spans by their number within their kind
 (they fall on few steps, which the sampling would mostly miss).
+
+Staleness is told apart by sender for the first `SENDERS` of them. A sender's distribution is
+written when the sums are and it has grown by a quarter, and by `flush` in any case: as often as the
+logarithm of its updates.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 import msgspec
@@ -32,6 +36,7 @@ from manyhands.trace.records import (
     Point,
     Record,
     Samples,
+    SenderStaleness,
     Setting,
     Span,
     Staleness,
@@ -46,6 +51,10 @@ _RARE: Final = frozenset(("start", "evaluate"))
 # killed has lost a hundredth of its sums at most.
 _DUE_SHARE: Final = 0.01
 _DUE_SECONDS: Final = 1.0
+
+SENDERS: Final = 64
+"""Senders whose staleness is told apart; that of the others is in the sum of all."""
+_GROWTH: Final = 1.25
 
 # A nanosecond is what the clock resolves; further digits are the subtraction's noise.
 _DIGITS: Final = 9
@@ -63,7 +72,12 @@ class _Traffic(msgspec.Struct, frozen=True):
     received: dict[str, int]
 
 
-_Pending = tuple[Kind, float, float, int] | int | _Count | _Traffic | Record
+class _Applied(msgspec.Struct, frozen=True, gc=False):
+    versions: int
+    sender: str
+
+
+_Pending = tuple[Kind, float, float, int] | _Applied | _Count | _Traffic | Record
 
 
 def keeps(number: int, full: int) -> bool:
@@ -116,6 +130,8 @@ class Recorder:
         self._sent: Counter[str] = Counter()
         self._received: Counter[str] = Counter()
         self._staleness: Counter[int] = Counter()
+        self._by_sender: dict[str, Counter[int]] = {}
+        self._told: Counter[str] = Counter()
         self._accounted: Samples | None = None
         self._numbers: Counter[str] = Counter()
         self._latest: dict[str, Point] = {}
@@ -148,9 +164,9 @@ class Recorder:
         """`name` has this value now. The latest of a name is written by `flush` in any case."""
         self._append(Point(self._clock(), name, value, samples, weight))
 
-    def staleness(self, versions: int) -> None:
-        """An update this many versions old was applied."""
-        self._append(int(versions))
+    def staleness(self, versions: int, sender: str = "") -> None:
+        """An update this many versions old was applied; `sender` computed it, if that is known."""
+        self._append(_Applied(int(versions), sender))
 
     def samples(self, seen: int, repeated: int = 0, lost: int = 0) -> None:
         """What this process answers for so far, in place of what it said before."""
@@ -180,7 +196,7 @@ class Recorder:
     def flush(self) -> None:
         """Write what is pending and the sums, fresh. For the end, and before anything risky."""
         records = self._fold()
-        self._write(records + self._sums(self._clock()))
+        self._write(records + self._sums(self._clock(), growth=1.0))
 
     def _fold(self) -> list[Record]:
         """Add what is pending to the sums; return what of it is to be written."""
@@ -194,8 +210,8 @@ class Recorder:
                 self._seconds[kind] = self._seconds.get(kind, 0.0) + seconds
                 if self._keeps_next(f"span/{kind}") if kind in _RARE else keeps(step, self._full):
                     kept.append(Span(kind, round(start, _DIGITS), round(seconds, _DIGITS), step))
-            elif isinstance(item, int):
-                self._staleness[item] += 1
+            elif isinstance(item, _Applied):
+                self._note_applied(item)
             elif isinstance(item, _Count):
                 self._add(item)
             elif isinstance(item, _Traffic):
@@ -205,6 +221,13 @@ class Recorder:
             elif self._keeps_record(item):
                 kept.append(item)
         return kept
+
+    def _note_applied(self, applied: _Applied) -> None:
+        versions, sender = applied.versions, applied.sender
+        self._staleness[versions] += 1
+        known = self._by_sender
+        if sender and (sender in known or len(known) < SENDERS):
+            known.setdefault(sender, Counter())[versions] += 1
 
     def _add(self, count: _Count) -> None:
         self._samples += count.samples
@@ -234,13 +257,14 @@ class Recorder:
         self._numbers[name] = number + 1
         return keeps(number, self._full)
 
-    def _sums(self, now: float) -> list[Record]:
+    def _sums(self, now: float, growth: float = _GROWTH) -> list[Record]:
         """The cumulative records, and the latest points that thinning had left out."""
         self._summed_at = now
         sums: list[Record] = list(self._latest.values())
         self._latest.clear()
         if self._staleness:
             sums.append(Staleness(now, dict(self._staleness)))
+            sums += self._senders(now, growth)
         if self._accounted is not None:
             sums.append(self._accounted)
         sums.append(
@@ -254,6 +278,14 @@ class Recorder:
             )
         )
         return sums
+
+    def _senders(self, now: float, growth: float) -> Iterator[Record]:
+        """The staleness of each sender that has more to tell than when it was last told."""
+        for sender, counts in self._by_sender.items():
+            total = counts.total()
+            if total > self._told[sender] and total >= growth * self._told[sender]:
+                self._told[sender] = total
+                yield SenderStaleness(now, sender, dict(counts))
 
     def _write(self, records: list[Record]) -> None:
         if not records:

@@ -111,6 +111,15 @@ class Staleness(_Record, frozen=True):
     counts: dict[int, int]
 
 
+class SenderStaleness(_Record, frozen=True):
+    """As `Staleness`, of the updates of one sender. Cumulative for each sender."""
+
+    at: float
+    sender: str
+    """Who computed the updates, as in `worker-3`."""
+    counts: dict[int, int]
+
+
 class Samples(_Record, frozen=True, gc=False):
     """Samples this process answers for; the run's are the sum over processes. Cumulative."""
 
@@ -155,7 +164,18 @@ class Setting(_Record, frozen=True, gc=False):
     source: str
 
 
-Record = Header | Span | Totals | Point | Staleness | Samples | Event | Offset | Setting
+Record = (
+    Header
+    | Span
+    | Totals
+    | Point
+    | Staleness
+    | SenderStaleness
+    | Samples
+    | Event
+    | Offset
+    | Setting
+)
 
 
 def live_header(

@@ -93,9 +93,9 @@ class ServerLog:
         """Bytes came in."""
         self._received[worker] = self._received.get(worker, 0) + nbytes
 
-    def staleness(self, versions: int) -> None:
-        """An update was applied."""
-        self.recorder.staleness(versions)
+    def staleness(self, versions: int, worker: str) -> None:
+        """An update of a worker was applied."""
+        self.recorder.staleness(versions, worker)
 
     def settle(self) -> None:
         """Hand the counted bytes to the trace."""

@@ -1,12 +1,13 @@
 """Messages between hosts: how long they take, and which are lost.
 
 Every host has one port. Its outgoing and its incoming bandwidth, each that of the host's fastest
-link, are shared by all transfers of the host: first come, first served, one whole message at a
-time. (Real flows share a port at once; together they take as long, and the last of them ends at
-the same time.) A message is cut through, not stored and forwarded: it occupies the sender's port
-from its first byte to its last and the receiver's port likewise, a latency later, so on idle
-ports it takes latency + size / bandwidth. What lies between the ports holds whatever a busy
-receiver cannot take yet. Within one host there is no port and no latency: a message is copied.
+link, are shared equally by all transfers of the host that are under way, as real flows share them.
+(That they end together in the end, as if they had queued, is not enough: updates that arrive
+together are answered together, and meanwhile nothing comes in.) A message is cut through, not
+stored and forwarded: the receiver's port sees its first byte a latency after it left, so on idle
+ports it takes latency + size / bandwidth. Each port shares by itself: what a transfer cannot use at
+one port, because it is held up at the other, is not given to others. Within one host there is no
+port and no latency: a message is copied.
 
 A message is lost if its receiver dies before it is complete, if its sender dies before the last
 byte has left, or if the two are cut off from each other at any moment in between.
@@ -15,9 +16,9 @@ byte has left, or if the two are cut off from each other at any moment in betwee
 from __future__ import annotations
 
 import math
-from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -38,62 +39,103 @@ class Transfer:
     link: Link | None
     deliver: Callable[[], object]
     lose: Callable[[], object]
-    lives: tuple[int, int] = (0, 0)
+    began: float
+    lives: tuple[int, int]
     """The sender's and the receiver's, when the first byte left."""
-    began: float = math.inf
     left: float = math.inf
-    """When the last byte leaves."""
+    """When the last byte left."""
+    taken: bool = False
+    """Whether the receiver's port is through with it."""
+    ports: list[Port] = field(default_factory=list)
+    """Those that it is at."""
+    is_lost: bool = False
 
 
 class Port:
     """One direction of a host's traffic.
 
+    How many bytes each transfer has got since the port was last idle, in `_given`, is the same for
+    all that have been there all the time; one that joins is done when that has grown by its size.
+
     Args:
         kernel: the clock.
         bandwidth: bytes per second.
-        admit: whether a transfer still makes sense when its turn comes.
-        begin: called with a transfer whose turn has come and the seconds it occupies the port.
+        done: called with a transfer that is through.
     """
 
     def __init__(
-        self,
-        kernel: Kernel,
-        bandwidth: float,
-        admit: Callable[[Transfer], bool],
-        begin: Callable[[Transfer, float], None],
+        self, kernel: Kernel, bandwidth: float, done: Callable[[Transfer], object]
     ) -> None:
         self._kernel = kernel
         self._bandwidth = bandwidth
-        self._admit = admit
-        self._begin = begin
-        self._queue: deque[Transfer] = deque()
-        self._busy = False
+        self._done = done
+        self._here: dict[Transfer, float] = {}
+        """Until what is given to each, by transfer."""
+        self._next: list[tuple[float, int, Transfer]] = []
+        self._joined = 0
+        self._given = 0.0
+        self._since = 0.0
+        self._changes = 0
+        self._due = math.inf
+        """When the port looks again whether a transfer is through."""
 
     def join(self, transfer: Transfer) -> None:
-        """Queue up."""
-        self._queue.append(transfer)
-        if not self._busy:
-            self._turn()
+        """Share the port."""
+        self._give()
+        self._joined += 1
+        until = self._given + transfer.nbytes
+        self._here[transfer] = until
+        transfer.ports.append(self)
+        heappush(self._next, (until, self._joined, transfer))
+        self._changed()
 
-    def _turn(self) -> None:
-        self._busy = False
-        while self._queue:
-            transfer = self._queue.popleft()
-            if self._admit(transfer):
-                self._busy = True
-                seconds = transfer.nbytes / self._bandwidth
-                self._begin(transfer, seconds)
-                self._kernel.after(seconds, self._turn)
-                return
+    def leave(self, transfer: Transfer) -> None:
+        """Give up a share."""
+        self._give()
+        del self._here[transfer]
+        self._changed()
 
-    def purge(self, member: Member) -> None:
-        """Lose what waits to leave, or to be taken in by, a member that died."""
-        waiting, self._queue = self._queue, deque()
-        for transfer in waiting:
-            if member in (transfer.sender, transfer.receiver):
-                transfer.lose()
-            else:
-                self._queue.append(transfer)
+    def of(self, member: Member) -> list[Transfer]:
+        """The transfers from or to a member."""
+        return [one for one in self._here if member in (one.sender, one.receiver)]
+
+    def _give(self) -> None:
+        now = self._kernel.now
+        if self._here:
+            self._given += (now - self._since) * self._bandwidth / len(self._here)
+        self._since = now
+
+    def _changed(self) -> None:
+        """Look when the next transfer is through; one that is looked for earlier does no harm."""
+        self._changes += 1
+        while self._next and self._next[0][2] not in self._here:
+            heappop(self._next)
+        if not self._next:
+            self._given, self._due = 0.0, math.inf
+            return
+        seconds = max(0.0, self._next[0][0] - self._given) * len(self._here) / self._bandwidth
+        due = self._kernel.now + seconds
+        if due < self._due:
+            self._due = due
+            self._kernel.after(seconds, partial(self._look, due, self._changes))
+
+    def _look(self, due: float, changes: int) -> None:
+        if due != self._due:
+            return
+        self._due = math.inf
+        self._give()
+        if changes == self._changes:
+            # Exactly when it was foreseen, whatever the sums of shares were rounded to.
+            self._given = max(self._given, self._next[0][0])
+        through = []
+        while self._next and self._next[0][0] <= self._given:
+            transfer = heappop(self._next)[2]
+            if self._here.pop(transfer, None) is not None:
+                transfer.ports.remove(self)
+                through.append(transfer)
+        self._changed()
+        for transfer in through:
+            self._done(transfer)
 
 
 class Network:
@@ -131,22 +173,31 @@ class Network:
         lose: Callable[[], object],
     ) -> None:
         """Send so many bytes; then either `deliver` or `lose` is called, once."""
-        link = self._link(sender.host, receiver.host)
-        transfer = Transfer(sender, receiver, nbytes, link, deliver, lose)
         if not self.reaches(sender, receiver):
             lose()
-        elif link is None:
+            return
+        link, now = self._link(sender.host, receiver.host), self._kernel.now
+        lives = (sender.life, receiver.life)
+        transfer = Transfer(sender, receiver, nbytes, link, deliver, lose, now, lives)
+        if link is None:
             seconds = nbytes / self._copy_rate
-            self._leave(transfer, seconds)
+            transfer.left = now + seconds
             self._kernel.after(seconds, partial(self._arrive, transfer))
+            return
+        self._port(self._out, sender.host).join(transfer)
+        if link.latency:
+            self._kernel.after(link.latency, partial(self._reach, transfer))
         else:
-            self._port(self._out, sender.host).join(transfer)
+            self._reach(transfer)
 
     def drop(self, member: Member) -> None:
         """A member died: what it had not sent, and what it had not taken in, is lost."""
         for ports in (self._out, self._in):
-            if member.host in ports:
-                ports[member.host].purge(member)
+            port = ports.get(member.host)
+            for transfer in port.of(member) if port else ():
+                # What has left a sender that dies afterwards is on its way all the same.
+                if transfer.receiver is member or transfer.left == math.inf:
+                    self._lose(transfer)
 
     def _link(self, one: str, other: str) -> Link | None:
         found = self._links.get((one, other))
@@ -163,55 +214,61 @@ class Network:
             links = [link for one, other, link in self._cluster.links if host in (one, other)]
             links += [self._cluster.link] if self._cluster.link else []
             fastest = max(link.bandwidth for link in links)
-            begin = self._leave_port if ports is self._out else self._take_in
-            port = ports[host] = Port(self._kernel, fastest, self._admit, begin)
+            done = self._leave if ports is self._out else self._take_in
+            port = ports[host] = Port(self._kernel, fastest, done)
         return port
 
-    def _admit(self, transfer: Transfer) -> bool:
-        if transfer.began < math.inf:
-            sound = self._is_sound(transfer)
+    def _reach(self, transfer: Transfer) -> None:
+        """The first byte is at the receiver's port."""
+        if transfer.is_lost:
+            return
+        if self._is_sound(transfer):
+            self._port(self._in, transfer.receiver.host).join(transfer)
         else:
-            sound = self.reaches(transfer.sender, transfer.receiver)
-        if not sound:
-            transfer.lose()
-        return sound
+            self._lose(transfer)
 
-    def _leave(self, transfer: Transfer, seconds: float) -> None:
-        transfer.began = self._kernel.now
-        transfer.left = transfer.began + seconds
-        transfer.lives = (transfer.sender.life, transfer.receiver.life)
+    def _leave(self, transfer: Transfer) -> None:
+        """The last byte leaves, though no faster than the link takes it."""
+        slowest = transfer.link.bandwidth if transfer.link else math.inf
+        transfer.left = max(self._kernel.now, transfer.began + transfer.nbytes / slowest)
+        self._expect(transfer)
 
-    def _leave_port(self, transfer: Transfer, seconds: float) -> None:
-        """The first byte leaves: the receiver's port sees it a latency later."""
-        link = transfer.link
-        if link is None:
-            raise AssertionError("a message within one host uses no port")
-        self._leave(transfer, max(seconds, transfer.nbytes / link.bandwidth))
-        join = partial(self._port(self._in, transfer.receiver.host).join, transfer)
-        if link.latency:
-            self._kernel.after(link.latency, join)
+    def _take_in(self, transfer: Transfer) -> None:
+        """The receiver's port is through with it, though no earlier than it comes."""
+        transfer.taken = True
+        self._expect(transfer)
+
+    def _expect(self, transfer: Transfer) -> None:
+        """Have it arrive when both ports are through with it."""
+        if not transfer.taken or transfer.left == math.inf:
+            return
+        wait = transfer.left + (transfer.link.latency if transfer.link else 0.0) - self._kernel.now
+        if wait > 0:
+            self._kernel.after(wait, partial(self._arrive, transfer))
         else:
-            join()
-
-    def _take_in(self, transfer: Transfer, seconds: float) -> None:
-        """The receiver's port takes it in, though no faster than it comes."""
-        now = self._kernel.now
-        latency = transfer.link.latency if transfer.link else 0.0
-        arrives = max(now + seconds, transfer.left + latency)
-        self._kernel.after(arrives - now, partial(self._arrive, transfer))
+            self._arrive(transfer)
 
     def _arrive(self, transfer: Transfer) -> None:
+        if transfer.is_lost:
+            return
         if self._is_sound(transfer):
             transfer.deliver()
         else:
-            transfer.lose()
+            self._lose(transfer)
+
+    def _lose(self, transfer: Transfer) -> None:
+        transfer.is_lost = True
+        for port in transfer.ports:
+            port.leave(transfer)
+        transfer.ports.clear()
+        transfer.lose()
 
     def _is_sound(self, transfer: Transfer) -> bool:
         sender, receiver = transfer.sender, transfer.receiver
         sending, receiving = transfer.lives
         return (
             receiver.is_in(receiving)
-            and sender.died(sending) >= transfer.left
+            and (sender.is_in(sending) or sender.died(sending) >= transfer.left)
             and not self._is_cut(sender, receiver, transfer.began)
         )
 

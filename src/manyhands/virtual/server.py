@@ -170,7 +170,8 @@ class Server:
                 self._reply(answered, message, parameters=parameters)
             case Add() | Step() | Shift():
                 if action.staleness is not None:
-                    self._log.staleness(action.staleness)
+                    worker = "" if action.call is None else action.call.worker
+                    self._log.staleness(action.staleness, worker)
                 if parcel is not None:
                     parcel.payload = None
         if isinstance(action, Step | Move | Descend | Shift):

@@ -178,7 +178,7 @@ class Gamma(Times):
 
 @dataclass(frozen=True, repr=False)
 class Measured(Times):
-    """Times that a live run's workers took, drawn anew.
+    """Times that a live run's workers took to load and compute a batch, drawn anew.
 
     Worker r draws from what worker r took, so that a slow one stays slow; where more are simulated
     than were measured, they are counted round. The first step, which warms up, is left out.
@@ -216,12 +216,12 @@ def times(source: str | Times) -> Times:
 
 @lru_cache(maxsize=8)
 def _steps(path: str) -> tuple[tuple[float, ...], ...]:
-    """For each worker of a live run, the time it computed in each recorded step."""
+    """For each worker of a live run, the time it loaded and computed in each recorded step."""
     by_rank: dict[int, dict[tuple[int, int], float]] = {}
     for worker in read(path).workers:
         steps = by_rank.setdefault(worker.header.rank, {})
         for span in worker.spans:
-            if span.kind == "compute":
+            if span.kind in ("data", "compute"):
                 step = (worker.life, span.step)
                 steps[step] = steps.get(step, 0.0) + span.seconds
     found = []
