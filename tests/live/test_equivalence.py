@@ -23,6 +23,7 @@ SCRIPT = """
 
     def optimizer(model):
         kinds = {
+            "plain": lambda: torch.optim.SGD(model.parameters(), lr=0.05),
             "sgd": lambda: torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9),
             "adamw": lambda: torch.optim.AdamW(model.parameters(), lr=0.003, weight_decay=0.1),
         }
@@ -60,10 +61,11 @@ def by_hand(kind: str) -> dict[str, torch.Tensor]:
     torch.manual_seed(11)
     model = nn.Sequential(nn.Linear(20, 32), nn.Tanh(), nn.Linear(32, 5))
     torch.set_default_dtype(before)
-    rate = {"sgd": 0.05, "adamw": 0.003}[kind]
+    rate = {"plain": 0.05, "sgd": 0.05, "adamw": 0.003}[kind]
     optimizer: torch.optim.Optimizer
-    if kind == "sgd":
-        optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9)
+    if kind != "adamw":
+        momentum = 0.9 if kind == "sgd" else 0.0
+        optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=momentum)
     else:
         optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.1)
     for epoch in range(3):
@@ -84,12 +86,28 @@ def by_hand(kind: str) -> dict[str, torch.Tensor]:
 def test_allreduce_with_1_to_4_workers_equals_single_equals_plain_pytorch(run_script, kind):
     # 1,001 = 27 · 37 + 2: the last batch leaves workers 2 and 3 of four empty.
     wanted = [["single()", 1], *(["allreduce()", n] for n in (1, 2, 3, 4))]
+    _equal_plain_pytorch(run_script, kind, wanted)
+
+
+@pytest.mark.timeout(300)
+def test_with_servers_lockstep_is_plain_pytorch_too(run_script):
+    _equal_plain_pytorch(run_script, "adamw", [["synchronous(servers=3)", 4], ["softsync(3)", 3]])
+
+
+@pytest.mark.timeout(300)
+def test_without_an_optimizer_state_averaging_is_plain_pytorch_too(run_script):
+    outer = "diloco(every=1, outer_lr=1.0, outer_momentum=0.0)"
+    wanted = [["averaging(every=1)", 4], ["ssp(staleness=0)", 3], [outer, 2]]
+    _equal_plain_pytorch(run_script, "plain", wanted)
+
+
+def _equal_plain_pytorch(run_script, kind, wanted):
     started = run_script(SCRIPT, kind, json.dumps(wanted))
     assert started.finish(280) == 0, started.text()
     results = json.loads(started.text().split("RESULTS ")[1].splitlines()[0])
     oracle = by_hand(kind)
-    metrics = results["single() 1"][1]
-    assert len(results) == 5
+    assert len(results) == len(wanted)
+    metrics = next(iter(results.values()))[1]
     for name, (folder, values, samples) in results.items():
         state = load_state(Path(folder) / "model.safetensors")
         assert state.keys() == oracle.keys()

@@ -186,7 +186,7 @@ class _Run:
             seconds=job.seconds,
             evaluates=job.validation is not None,
             lockstep=strategy.lockstep,
-            by_rank=strategy.by_rank,
+            by_rank=strategy.by_rank(self._request.workers),
         )
 
     def _start(self) -> None:

@@ -163,7 +163,9 @@ class ElasticAveraging(Rounds):
                 ]
                 return self._next(now, meeting)
             case Turn():
-                return self._next(replace(state, asking={**state.asking, call.worker: call}), [])
+                asking = {**state.asking, call.worker: call}
+                present = state.present | {call.worker}
+                return self._next(replace(state, asking=asking, present=present), [])
             case _:
                 after, actions = super().on_message(state, call)
                 return self._next(after, actions)

@@ -74,9 +74,9 @@ class Gossip(StrategyProtocol):
         """Neighbours wait for each other, unless they are asynchronous."""
         return self.order == "lockstep"
 
-    @property
-    def by_rank(self) -> bool:
+    def by_rank(self, workers: int) -> bool:
         """Neighbours wait for each other in every round; others may be further ahead."""
+        del workers
         return self.lockstep
 
     @property
@@ -262,11 +262,12 @@ class Gossip(StrategyProtocol):
             givers = state.given[number]
             if not awaited <= set(givers):
                 continue
+            waiting = {at: one for at, one in state.waiting.items() if at != number}
             state = replace(
                 state,
                 version=state.version + 1,
-                given={at: who for at, who in state.given.items() if at > number},
-                waiting={at: one for at, one in state.waiting.items() if at != number},
+                given={at: who for at, who in state.given.items() if at > number or at in waiting},
+                waiting=waiting,
                 mixed=max(state.mixed, number),
             )
             move = Move(by=1.0, over=len(givers), pot=number + 1)

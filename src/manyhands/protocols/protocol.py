@@ -135,9 +135,13 @@ class StrategyProtocol(Value, ABC):
         """Whether workers are waited for, and so get a part of every global batch, be it empty."""
         return False
 
-    @property
-    def by_rank(self) -> bool:
-        """Whether a worker gets its own part of every global batch, and not the next one."""
+    def by_rank(self, workers: int) -> bool:
+        """Whether a worker gets its own part of every global batch, and not the next one.
+
+        Where all wait for each other after every step, all parts of a global batch are then
+        computed in one round; where some run ahead, they would be given less than they can do.
+        """
+        del workers
         return False
 
     def __post_init__(self) -> None:

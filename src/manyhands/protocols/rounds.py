@@ -34,6 +34,11 @@ class Rounds(Centred):
         """A round waits for its workers."""
         return True
 
+    def by_rank(self, workers: int) -> bool:
+        """Everybody gives to every round."""
+        del workers
+        return self.lockstep
+
     def begin(self, terms: Terms) -> Round:
         """All workers are waited for."""
         return Round(terms, present=frozenset(f"worker-{rank}" for rank in range(terms.workers)))

@@ -55,6 +55,10 @@ class SoftSync(Synchronous):
         if self.wait_for > workers:
             raise ValueError(f"wait_for={self.wait_for} needs so many workers, not {workers}")
 
+    def by_rank(self, workers: int) -> bool:
+        """Only if all are waited for; otherwise the fast are to do more."""
+        return self.wait_for >= workers
+
     def needed(self, state: Round) -> int:
         """S."""
         del state

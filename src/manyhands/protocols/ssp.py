@@ -18,6 +18,11 @@ class Clocks(ServerState):
     """Of the workers that may be waited for, how many updates each has pushed."""
     waiting: tuple[Call, ...] = ()
     """Pushes of those that are too far ahead, to be answered when the slowest has caught up."""
+    awaited: frozenset[str] = frozenset()
+    """Workers that have not read yet. The first read is the same for all: nobody gets it, and so
+    nobody can push, before all have asked for it."""
+    asking: tuple[Call, ...] = ()
+    """Those who have."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -60,9 +65,15 @@ class StaleSynchronous(Pushing):
         """The fast wait for the slow."""
         return True
 
+    def by_rank(self, workers: int) -> bool:
+        """Only if nobody may run ahead; otherwise the fast are to do more."""
+        del workers
+        return self.staleness == 0
+
     def begin(self, terms: Terms) -> Clocks:
         """All clocks stand at zero."""
-        return Clocks(terms, clocks={f"worker-{rank}": 0 for rank in range(terms.workers)})
+        names = [f"worker-{rank}" for rank in range(terms.workers)]
+        return Clocks(terms, clocks=dict.fromkeys(names, 0), awaited=frozenset(names))
 
     def on_message(self, state: ServerState, call: Call) -> tuple[ServerState, list[Action]]:
         """Step with what was pushed; answer whoever is not too far ahead."""
@@ -82,8 +93,13 @@ class StaleSynchronous(Pushing):
                 )
                 return self._release(now, [step] if samples else [])
             case Pull():
-                there = replace(state, clocks=_joined(state, call.worker))
-                return there, [Answer(call, Parameters(state.version))]
+                there = replace(
+                    state,
+                    clocks=_joined(state, call.worker),
+                    awaited=state.awaited - {call.worker},
+                    asking=(*state.asking, call),
+                )
+                return self._release(there, [])
             case Rest():
                 done = Answer(call, Parameters(state.version), parameters=False)
                 return self._release(_without(state, call.worker), [done])
@@ -100,8 +116,11 @@ class StaleSynchronous(Pushing):
         limit = slowest + self.staleness
         held = tuple(call for call in state.waiting if state.clocks.get(call.worker, 0) > limit)
         freed = [call for call in state.waiting if call not in held]
+        asking = state.asking
+        if not state.awaited:
+            freed, asking = [*freed, *asking], ()
         answers = [Answer(call, Parameters(state.version)) for call in freed]
-        return replace(state, waiting=held), [*actions, *answers]
+        return replace(state, waiting=held, asking=asking), [*actions, *answers]
 
 
 def _joined(state: Clocks, worker: str) -> dict[str, int]:
@@ -111,4 +130,4 @@ def _joined(state: Clocks, worker: str) -> dict[str, int]:
 
 def _without(state: Clocks, worker: str) -> Clocks:
     clocks = {name: clock for name, clock in state.clocks.items() if name != worker}
-    return replace(state, clocks=clocks)
+    return replace(state, clocks=clocks, awaited=state.awaited - {worker})

@@ -120,7 +120,7 @@ class World:
             logs,
             self._evaluate,
             lockstep=protocol.lockstep,
-            by_rank=protocol.by_rank,
+            by_rank=protocol.by_rank(len(self._workers)),
         )
         self._working = 0
         self._returning = 0
