@@ -94,6 +94,15 @@ def test_with_momentum_they_are_not(virtually, text):
     assert distance(done.run.state_dict(), by_hand("momentum")) > 1e-4
 
 
+@pytest.mark.parametrize("text", ["averaging(1)", "gossip(graph=exponential)"])
+def test_with_momentum_they_are_if_all_parts_are_of_one_size(virtually, text):
+    # Momentum is linear. Of four workers everybody is everybody's neighbour, 1 or 2 away.
+    job = replace(a_job("momentum", batch=36), epochs=None, samples=4 * 36)
+    mean = virtually(job, strategy(text), workers=4, seconds=UNEVEN)
+    step = virtually(job, strategy("synchronous"), workers=4, seconds=UNEVEN)
+    assert distance(mean.run.state_dict(), step.run.state_dict()) <= 1e-9
+
+
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 def test_an_outer_step_of_one_without_momentum_is_averaging(virtually, kind):
     recipe = strategy("diloco(every=1, outer_lr=1.0, outer_momentum=0.0)")

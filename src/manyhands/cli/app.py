@@ -114,10 +114,13 @@ def summary(run: Annotated[Path, typer.Argument(help="A run's folder.")]) -> Non
 def timeline(
     run: Annotated[Path, typer.Argument(help="A run's folder.")],
     output: Annotated[
-        Path | None, typer.Option(help="The file to write; default: timeline.json in the folder.")
+        Path | None,
+        typer.Option(
+            help="The file to write, a picture if it ends in .svg; default: timeline.json."
+        ),
     ] = None,
 ) -> None:
-    """Export a run's timeline as a Chrome trace, to be opened in Perfetto."""
+    """Export a run's timeline as a Chrome trace for Perfetto, or draw it as an SVG."""
     from manyhands.cli.timeline import timeline as export  # noqa: PLC0415 - see above
 
     export(run, output)

@@ -13,11 +13,19 @@ if TYPE_CHECKING:
 
 
 def timeline(folder: Path, output: Path | None) -> None:
-    """Write a run's timeline as a Chrome trace."""
+    """Write a run's timeline: a picture where the file ends in .svg, else a Chrome trace."""
     target = output or folder / "timeline.json"
+    drawn = target.suffix == ".svg"
     try:
-        Run(folder).chrome(target)
+        run = Run(folder)
+        if drawn:
+            run.timeline(target)
+        else:
+            run.chrome(target)
     except (OSError, ValueError) as error:
         typer.echo(f"manyhands: {error}", err=True)
         raise typer.Exit(2) from None
+    if drawn:
+        typer.echo(f"{target}: open it in a browser")
+        return
     typer.echo(f"{target}: open it at https://ui.perfetto.dev (the file stays on your machine)")

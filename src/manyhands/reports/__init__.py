@@ -25,6 +25,7 @@ from manyhands.reports.figures import (
 from manyhands.reports.outcome import Ending, ending, parameters_digest, settings
 from manyhands.reports.run import Run
 from manyhands.reports.summary import summary
+from manyhands.reports.timeline import timeline
 
 __all__ = [
     "Accounting",
@@ -53,6 +54,7 @@ __all__ = [
     "summary",
     "throughput",
     "time_to",
+    "timeline",
     "traffic",
     "training_interval",
     "validation",

@@ -18,7 +18,7 @@ from typing import Final
 
 from manyhands.trace import ProcessTrace, Trace
 
-_CATEGORY: Final = {
+CATEGORY: Final = {
     "compute": "compute",
     "wait": "wait",
     "send": "communication",
@@ -27,6 +27,7 @@ _CATEGORY: Final = {
     "data": "data",
     "evaluate": "evaluation",
 }
+"""What a kind of span is shown as; `exchange` is a wait and communication, `start` is neither."""
 _OUTSIDE_STEPS: Final = frozenset(("start", "evaluate"))
 
 _Seconds = dict[str, float]
@@ -100,7 +101,7 @@ def _by_category(worker: ProcessTrace, waiting: float) -> _Seconds:
         if kind == "exchange":
             parts = {"wait": spent * waiting, "communication": spent * (1 - waiting)}
         else:
-            category = _CATEGORY.get(kind)
+            category = CATEGORY.get(kind)
             parts = {category: spent} if category else {}
         for category, part in parts.items():
             seconds[category] = seconds.get(category, 0.0) + part

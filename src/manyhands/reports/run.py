@@ -9,6 +9,7 @@ from manyhands.reports.chrome import chrome
 from manyhands.reports.figures import accounting, throughput, validation
 from manyhands.reports.outcome import ending, parameters_digest
 from manyhands.reports.summary import summary
+from manyhands.reports.timeline import timeline
 from manyhands.trace import Trace, read
 
 if TYPE_CHECKING:
@@ -89,6 +90,12 @@ class Run:
         """Write the trace as a Chrome trace, for https://ui.perfetto.dev; returns the path."""
         path = Path(path)
         path.write_bytes(chrome(self.trace))
+        return path
+
+    def timeline(self, path: Path | str) -> Path:
+        """Draw who did what when, as one SVG file; returns the path."""
+        path = Path(path)
+        path.write_text(timeline(self.trace), "utf-8")
         return path
 
     def __repr__(self) -> str:

@@ -1,0 +1,79 @@
+"""Draws the pictures of docs/strategies on the virtual cluster: `python -m docs.pictures`.
+
+Four workers, of which the last takes twice as long, with log-normal compute times; a host for each,
+links of 1 Gbit/s and 1 MB of parameters. The same seed gives the same pictures, to the byte.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - as everybody calls it
+from torch.utils.data import TensorDataset
+
+import manyhands as mh
+from manyhands.reports import timeline
+
+FOLDER = Path(__file__).parent / "strategies" / "pictures"
+TIMES = "lognormal(0.1, cv=0.25, slow=[slow(rank=3, factor=2.0)])"
+
+PICTURES = {
+    "synchronous": "synchronous()",
+    "softsync": "softsync(wait_for=3)",
+    "softsync_drop": "softsync(wait_for=3, late=drop)",
+    "ssp": "ssp(staleness=2)",
+    "asynchronous": "asynchronous()",
+    "averaging": "averaging(every=3)",
+    "local_sgd": "local_sgd(every=3, warmup=2)",
+    "diloco": "diloco(every=5)",
+    "easgd": "easgd(every=2)",
+    "easgd_asynchronous": "easgd(order=asynchronous, every=2)",
+    "gossip": "gossip(graph=ring)",
+    "gossip_asynchronous": "gossip(graph=ring, order=asynchronous)",
+    "ensemble": "ensemble()",
+}
+"""By file, the strategy that it shows."""
+
+
+def draw(strategy: str) -> str:
+    """The timeline of a short run under a strategy."""
+    torch.manual_seed(0)
+    data = TensorDataset(torch.randn(320, 499), torch.randint(0, 500, (320,)))
+    job = mh.Job(
+        model=lambda: torch.nn.Linear(499, 500),
+        optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=0.01),
+        loss=F.cross_entropy,
+        data=data,
+        global_batch=32,
+        epochs=1,
+        seed=1,
+        metrics=(),
+    )
+    without_servers = strategy.startswith(("gossip", "ensemble"))
+    with tempfile.TemporaryDirectory() as folder:
+        run = mh.simulate(
+            job,
+            strategy,
+            workers=4,
+            times=TIMES,
+            bandwidth="1gbit",
+            # A server's time per update; where every worker has its own, it has no row.
+            service=None if without_servers else "4ms",
+            output=folder,
+        )
+        return timeline(run.trace)
+
+
+def main() -> None:
+    """Draw all of them."""
+    FOLDER.mkdir(exist_ok=True)
+    for name, strategy in PICTURES.items():
+        path = FOLDER / f"{name}.svg"
+        path.write_text(draw(strategy), "utf-8")
+        print(f"{path.name}: {strategy}, {path.stat().st_size / 1e3:.0f} kB")
+
+
+if __name__ == "__main__":
+    main()
