@@ -1,10 +1,12 @@
-"""The pictures in the docs are what the code draws."""
+"""The pages of strategies: titles, links, and pictures that are what the code draws."""
 
 import re
 import runpy
 from pathlib import Path
 
 import pytest
+
+from manyhands.strategies import CATALOG
 
 DOCS = Path(__file__).parents[2] / "docs"
 SCRIPT = runpy.run_path(str(DOCS / "pictures.py"))
@@ -15,6 +17,16 @@ def test_drawing_again_gives_the_same_file(name: str) -> None:
     drawn = SCRIPT["draw"](SCRIPT["PICTURES"][name])
     path = DOCS / "strategies" / "pictures" / f"{name}.svg"
     assert path.read_text("utf-8") == drawn, "draw them again: python -m docs.pictures"
+
+
+@pytest.mark.parametrize(
+    "page", sorted((DOCS / "strategies").glob("[a-z]*.md")), ids=lambda p: p.stem
+)
+def test_a_page_has_the_signature_for_a_title_and_its_links_lead_somewhere(page: Path) -> None:
+    text = page.read_text("utf-8")
+    assert text.splitlines()[0] == f"# {CATALOG.describe(page.stem).signature}"
+    for link in re.findall(r"\]\(([^)#:]+)\)", text):
+        assert (page.parent / link).exists(), link
 
 
 def test_every_picture_is_shown_and_small() -> None:
