@@ -118,11 +118,12 @@ class Replica(Protocol):
     ) -> None:
         """Compute the update of a batch; `ready(s)` as soon as server s's part is complete."""
 
-    def apply(self, batch: LeasedBatch) -> None:
+    def apply(self, batch: LeasedBatch, counts: int | None = None) -> None:
         """Take a step of this worker's own optimizer with the update that was computed.
 
-        The step counts for `batch.total` of the global batch's samples: the other parts of it
-        are stepped with elsewhere, and whoever brings them together takes the mean.
+        The step counts for so many of the global batch's samples. By default for all that
+        `batch` is a part of: the other parts are stepped with elsewhere, and whoever brings them
+        together takes the mean. Where steps add up, each counts for its own samples.
         """
 
     def update(self, server: int) -> torch.Tensor:

@@ -71,7 +71,9 @@ def distance(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> fl
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 @pytest.mark.parametrize("workers", [1, 2, 4])
-@pytest.mark.parametrize("text", ["synchronous", "synchronous(servers=3)", "softsync"])
+@pytest.mark.parametrize(
+    "text", ["synchronous", "synchronous(servers=3)", "softsync", "central_storage"]
+)
 def test_n_workers_in_lockstep_are_one_with_the_whole_batch(virtually, text, workers, kind):
     # 151 = 4 · 37 + 3: in the last batch of an epoch the fourth worker has nothing.
     recipe = f"softsync(wait_for={workers})" if text == "softsync" else text
@@ -135,6 +137,7 @@ def test_soft_synchronisation_with_one_is_asynchronous(virtually, kind):
         "asynchronous",
         "asynchronous(damping=inverse)",
         "asynchronous(delay_compensation=0.5)",
+        "hogwild",
         "ssp(3)",
         "softsync(1)",
         "averaging(4)",

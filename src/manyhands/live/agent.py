@@ -32,6 +32,7 @@ from manyhands.protocols import StrategyProtocol
 from manyhands.trace import Recorder, live_header, trace_file
 from manyhands.transport.collectives import LOOPBACK, serve_store
 from manyhands.transport.control import Line
+from manyhands.transport.memory import reserve
 from manyhands.wire import Goodbye, Status, Warn
 from manyhands.wire.leasing import Lost
 
@@ -84,6 +85,9 @@ def launch(request: Request) -> None:
         RunFailed: a process of the run failed; the message ends with its traceback.
         KeyboardInterrupt: the user interrupted; everything is ended first.
     """
+    if isinstance(request.strategy, StrategyProtocol):
+        hosts = [host.name for host in request.cluster.hosts]
+        request.strategy.check_places(hosts, devices(request.workers))
     prepare(request.job)
     (request.folder / "trace").mkdir(parents=True, exist_ok=True)
     (request.folder / "logs").mkdir(exist_ok=True)
@@ -134,7 +138,10 @@ class _Run:
     def to_its_end(self) -> None:
         """Start, watch, end."""
         store, port = serve_store(LOOPBACK)
-        assignment = self._assign(port)
+        strategy = self._request.strategy
+        shares = isinstance(strategy, StrategyProtocol) and strategy.shares
+        memory = reserve() if shares else None
+        assignment = self._assign(port, memory)
         try:
             with Line(assignment.coordinator, "agent-0") as line:
                 self._start()
@@ -148,9 +155,11 @@ class _Run:
             end(self._processes, _GRACE)
             for process in self._processes:
                 process.close()
+            if memory is not None:
+                os.close(memory)
             del store
 
-    def _assign(self, port: int) -> Assignment:
+    def _assign(self, port: int, memory: int | None) -> Assignment:
         request = self._request
         strategy = request.strategy
         servers = 0
@@ -171,6 +180,7 @@ class _Run:
             leasing=self._leasing(),
             agent=os.getpid(),
             devices=devices(request.workers),
+            memory=memory,
         )
         assignment.write(self._private / "assignment.json")
         return assignment

@@ -68,6 +68,8 @@ class Assignment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The agent's process id: when it is no longer the parent, the run is over."""
     devices: tuple[str, ...]
     """One per worker, as torch names them."""
+    memory: int | None = None
+    """The descriptor, in the agent, of memory that all share; None where nothing is shared so."""
 
     def write(self, path: Path) -> None:
         """Store it."""

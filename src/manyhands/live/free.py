@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from manyhands.endpoint import LeasedBatch, Said
     from manyhands.job import Job
     from manyhands.live.progress import Progress
-    from manyhands.parameters import Copy
+    from manyhands.parameters import Copy, Writes
     from manyhands.protocols import StrategyProtocol
     from manyhands.trace import Recorder
     from manyhands.transport.caller import Caller
@@ -169,6 +169,7 @@ class LiveReplica:
         device: torch.device,
         recorder: Recorder,
         progress: Progress,
+        writes: Writes | None = None,
     ) -> None:
         self.rank = rank
         count = protocol.count_servers(workers)
@@ -188,6 +189,10 @@ class LiveReplica:
         self._device = device
         self._recorder = recorder
         self._progress = progress
+        self._writes = writes
+        """Where workers write shared parameters themselves: how often each has."""
+        self._read = 0
+        """How often the others had, when this worker last read."""
         self._words: list[Control] = []
         self.refresh: Callable[[], None] = lambda: None
         """Brings the copy to the shared state; set by whoever runs the protocol."""
@@ -252,19 +257,27 @@ class LiveReplica:
         begun = time.monotonic()
         self._progress.phase = "compute"
         self._copy.received()
+        if self._writes is not None:
+            self._read = self._writes.by_others(self.rank)
         loss = self._copy.gradient(batch.inputs, batch.targets, ready)
         self._recorder.span("compute", begun, time.monotonic() - begun, self._progress.step)
         self._progress.losses.append((loss, batch.samples))
 
-    def apply(self, batch: LeasedBatch) -> None:
+    def apply(self, batch: LeasedBatch, counts: int | None = None) -> None:
         """Take a step of this worker's own optimizer."""
         if self._local is None:
             raise TypeError("this strategy's workers have no optimizer of their own")
         if not batch.samples:
             return
         begun = time.monotonic()
-        self._local.step(self._copy.updates, batch.total / self.terms.global_batch)
+        if self._writes is not None:
+            versions = self._writes.by_others(self.rank) - self._read
+            self._recorder.staleness(versions, f"worker-{self.rank}")
+        samples = batch.total if counts is None else counts
+        self._local.step(self._copy.updates, samples / self.terms.global_batch)
         self._copy.note_buffers(self._copy.parameters[-1])
+        if self._writes is not None:
+            self._writes.add(self.rank)
         self._recorder.span("compute", begun, time.monotonic() - begun, self._progress.step)
 
     def beside(self, server: int) -> torch.Tensor:
@@ -385,12 +398,15 @@ def run_free(
     device: torch.device,
     recorder: Recorder,
     progress: Progress,
+    writes: Writes | None = None,
 ) -> LiveReplica:
     """Work under a protocol until the run is over; the replica, at the shared state."""
     torch.manual_seed(mix(job.seed, 1, rank))
     seed = mix(job.seed, 2, rank)
     endpoint = LiveEndpoint(f"worker-{rank}", seed, caller, gone, recorder, progress)
-    replica = LiveReplica(job, protocol, rank, workers, copy, line, device, recorder, progress)
+    replica = LiveReplica(
+        job, protocol, rank, workers, copy, line, device, recorder, progress, writes
+    )
 
     async def refresh() -> None:
         await protocol.refresh(replica, endpoint)

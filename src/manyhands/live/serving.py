@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from manyhands.endpoint import Left, Parameters
+from manyhands.live.common import Common
 from manyhands.live.journal import Journal, NoJournal
 from manyhands.live.script import load
 from manyhands.live.worker import eager_limit, override
@@ -71,6 +72,10 @@ class Serving:
         terms = Terms(job.global_batch, assignment.workers, self._holder.rate, number)
         self._state = protocol.begin(terms)
         size = self._holder.shard.nbytes
+        self._common: torch.Tensor | None = None
+        """Where the workers read, if they share memory with this server."""
+        if protocol.shares:
+            self._common = Common(assignment, size, self._fill).parameters
         # What lives in a worker dies with it: there is no successor to read a journal.
         kind = NoJournal if protocol.peers else Journal
         self._journal = kind(Path(assignment.folder), f"server-{number}", size)
@@ -107,7 +112,8 @@ class Serving:
                 # It was heard, perhaps by our predecessor, and its answer is still to come.
                 self._open[key] = incoming
             else:
-                self._answer(incoming, Parameters(self._state.version), parameters=True)
+                parameters = not self._protocol.shares
+                self._answer(incoming, Parameters(self._state.version), parameters=parameters)
             return
         begun = time.monotonic()
         call = Call(incoming.sender, incoming.number, incoming.message)
@@ -136,6 +142,8 @@ class Serving:
         self._state = after
         for action in actions:
             carry_out(self._holder, action, update)
+            if isinstance(action, Step):
+                self._publish()
             if isinstance(action, Answer):
                 key = (action.call.sender, action.call.number)
                 incoming = self._open.pop(key)
@@ -145,6 +153,18 @@ class Serving:
                 sender = "" if action.call is None else action.call.worker
                 self._recorder.staleness(action.staleness, sender)
         self._progress.step = self._state.version
+
+    def _fill(self, common: torch.Tensor) -> None:
+        common.copy_(self._holder.bytes)
+
+    def _publish(self) -> None:
+        """Have the workers see the parameters as they are now: all of them wait, and none reads.
+
+        The shard itself stays in this process's own memory: a successor that reads its journal
+        goes through older states, which nobody may see.
+        """
+        if self._common is not None:
+            self._common.copy_(self._holder.bytes)
 
     def _write_down(self, call: Call, payload: memoryview | None) -> None:
         if self._journal.is_full():
@@ -179,6 +199,7 @@ class Serving:
                     self._open.pop((action.call.sender, action.call.number), None)
             again += 1
         if version or again:
+            self._publish()
             detail = {"version": str(self._state.version), "heard again": str(again)}
             self._recorder.event("recovered", detail)
         return done

@@ -65,7 +65,7 @@ def _work(
     job, loop = load(assignment.origin)
     job = override(job, assignment.overrides)
     roll = pulse.roll(JOIN_TIMEOUT)
-    if assignment.servers:
+    if assignment.leasing is not None:
         if loop is not None:
             raise ValueError(f"{assignment.strategy} has a loop of its own: leave out loop=")
         _work_free(assignment, rank, job, roll.epoch, recorder, progress, pulse)
@@ -95,10 +95,11 @@ def _work_free(
     progress: Progress,
     pulse: LinkPulse,
 ) -> None:
-    """Work under a protocol, with servers."""
+    """Work under a protocol."""
     import torch  # noqa: PLC0415 - torch is imported late
 
     from manyhands.checkpoint import save_model  # noqa: PLC0415
+    from manyhands.live.common import Common  # noqa: PLC0415
     from manyhands.live.free import run_free  # noqa: PLC0415
     from manyhands.live.hosted import Hosted  # noqa: PLC0415
     from manyhands.parameters import Copy  # noqa: PLC0415
@@ -113,6 +114,7 @@ def _work_free(
     begun = time.monotonic()
     device = torch.device(assignment.devices[rank])
     segments: list[Segment] = []
+    commons: list[Common] = []
 
     def allocate(size: int) -> torch.Tensor:
         if not can_share():
@@ -120,7 +122,12 @@ def _work_free(
         segments.append(Segment(size))
         return torch.frombuffer(segments[0].memory, dtype=torch.uint8)
 
-    copy = Copy(job, protocol.shards, device, allocate, beside=protocol.keeps)
+    def home(size: int, fill: Callable[[torch.Tensor], None]) -> torch.Tensor:
+        commons.append(Common(assignment, size, fill))
+        return commons[0].parameters
+
+    shared = home if protocol.shares else None
+    copy = Copy(job, protocol.shards, device, allocate, shared, beside=protocol.keeps)
     addresses = {f"server-{number}": at for number, at in enumerate(assignment.servers)}
     # A worker's successor must not be taken for itself: its calls are numbered from one again.
     caller = Caller(
@@ -148,6 +155,7 @@ def _work_free(
             device,
             recorder,
             progress,
+            commons[0].writes if commons and protocol.local else None,
         )
     progress.phase = "finish"
     if replica.stores:
@@ -185,7 +193,7 @@ def run_loop(
     placement = read_strategy(strategy)
     if not isinstance(placement, Placement):
         raise TypeError(
-            f"{placement} has servers, which torchrun does not start; use manyhands train"
+            f"{placement} needs a coordinator, which torchrun does not start; use manyhands train"
         )
     begun = time.monotonic()
     trainer = Trainer(job, placement, group, device, recorder, progress, time.monotonic)

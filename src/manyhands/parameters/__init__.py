@@ -6,6 +6,7 @@ from manyhands.parameters.copy import Copy
 from manyhands.parameters.holder import Holder
 from manyhands.parameters.layout import Fragment, Layout, Shard
 from manyhands.parameters.local import Local
+from manyhands.parameters.writes import Writes
 
 __all__ = [
     "Committee",
@@ -15,6 +16,7 @@ __all__ = [
     "Layout",
     "Local",
     "Shard",
+    "Writes",
     "difference",
     "lerp",
     "trade",

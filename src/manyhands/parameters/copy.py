@@ -10,9 +10,11 @@ from manyhands.parameters.holder import make
 from manyhands.parameters.layout import Layout
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from manyhands.job import Job
+
+    Fill = Callable[[torch.Tensor], None]
 
 _ALIGNMENT = 64
 """Bytes on whose multiples stretches begin."""
@@ -29,6 +31,8 @@ class Copy:
         servers: how many shards.
         device: where the model computes. What is exchanged lies in the host's memory.
         allocate: gives so many bytes of it; by default of this process's own.
+        home: gives so many bytes that hold the parameters, where others may use them too. It
+            fills them by the function it is given, unless somebody has done so before.
         beside: whether there is room for somebody else's parameters.
     """
 
@@ -38,6 +42,7 @@ class Copy:
         servers: int,
         device: torch.device,
         allocate: Callable[[int], torch.Tensor] | None = None,
+        home: Callable[[int, Fill], torch.Tensor] | None = None,
         *,
         beside: bool = False,
     ) -> None:
@@ -50,38 +55,53 @@ class Copy:
         self._device = device
         size = self.layout.nbytes
         aligned = -(-size // _ALIGNMENT) * _ALIGNMENT
-        room = (allocate or _zeros)((1 + beside) * aligned + size)
-        self._host = room[:size]
+        first = aligned if home is None else 0
+        room = (allocate or _zeros)(first + beside * aligned + size)
+        if home is None:
+            self._host = room[:size]
+            self._fill(self._host)
+        else:
+            self._host = home(size, self._fill)
         self._flat = self._host if device.type == "cpu" else self._host.to(device)
         self.parameters = self.layout.split(self._host)
-        self.updates = self.layout.split(room[aligned : aligned + size])
-        self.beside = self.layout.split(room[2 * aligned :]) if beside else []
+        self.updates = self.layout.split(room[first : first + size])
+        self.beside = self.layout.split(room[first + aligned :]) if beside else []
         self._missing: list[int] = []
         self._arrived: set[str] = set()
         self._ready: Callable[[int], object] = _ignore
         self._gradients: dict[str, list[tuple[int, torch.Tensor, int, int]]] = {}
         self._place()
 
-    def _place(self) -> None:
-        """Move the model's parameters into the stretch, and have gradients put beside it."""
+    @torch.no_grad()
+    def _fill(self, flat: torch.Tensor) -> None:
+        """Write the model's parameters and buffers into a stretch."""
+        for parameter, view in self._views(flat):
+            view.copy_(parameter)
+        self.note_buffers(self.layout.split(flat)[-1])
+
+    def _views(self, flat: torch.Tensor) -> Iterator[tuple[torch.nn.Parameter, torch.Tensor]]:
+        """Every parameter of the model, and where it lies in a stretch."""
         named = dict(self.model.named_parameters())
         begin = 0
+        for shard in self.layout.shards:
+            for fragment in shard.parameters:
+                if fragment.start == 0:
+                    parameter = named[fragment.name]
+                    at = begin + fragment.offset
+                    stretch = flat[at : at + parameter.numel() * parameter.element_size()]
+                    yield parameter, stretch.view(parameter.dtype).view(parameter.shape)
+            begin += shard.nbytes
+
+    def _place(self) -> None:
+        """Have the model compute where the stretch is, and its gradients put beside it."""
+        named = dict(self.model.named_parameters())
+        for parameter, view in self._views(self._flat):
+            parameter.data = view
         for shard, update in zip(self.layout.shards, self.updates, strict=True):
             for fragment in shard.parameters:
-                parameter = named[fragment.name]
                 pieces = self._gradients.setdefault(fragment.name, [])
                 target = fragment.view(update).view(-1)
                 pieces.append((shard.number, target, fragment.start, fragment.stop))
-                if fragment.start == 0:
-                    at = begin + fragment.offset
-                    stretch = self._flat[at : at + parameter.numel() * parameter.element_size()]
-                    view = stretch.view(parameter.dtype).view(parameter.shape)
-                    with torch.no_grad():
-                        view.copy_(parameter)
-                        parameter.data = view
-            begin += shard.nbytes
-        if self._host is not self._flat:
-            self._host.copy_(self._flat)
         for name in self._gradients:
             named[name].register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
                 self._keeper(name)

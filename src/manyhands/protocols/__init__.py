@@ -4,10 +4,12 @@ from manyhands.endpoint import Terms
 from manyhands.protocols.asynchronous import Asynchronous
 from manyhands.protocols.averaging import Averaging
 from manyhands.protocols.carrying import carry_out
+from manyhands.protocols.central_storage import CentralStorage
 from manyhands.protocols.diloco import DiLoCo
 from manyhands.protocols.easgd import ElasticAveraging
 from manyhands.protocols.ensemble import Ensemble
 from manyhands.protocols.gossip import Gossip
+from manyhands.protocols.hogwild import Hogwild
 from manyhands.protocols.local_sgd import LocalSgd
 from manyhands.protocols.protocol import (
     Action,
@@ -27,9 +29,11 @@ from manyhands.protocols.synchronous import Synchronous
 
 ALL: tuple[type[StrategyProtocol], ...] = (
     Synchronous,
+    CentralStorage,
     SoftSync,
     StaleSynchronous,
     Asynchronous,
+    Hogwild,
     Averaging,
     LocalSgd,
     DiLoCo,
@@ -47,11 +51,13 @@ __all__ = [
     "Asynchronous",
     "Averaging",
     "Call",
+    "CentralStorage",
     "Descend",
     "DiLoCo",
     "ElasticAveraging",
     "Ensemble",
     "Gossip",
+    "Hogwild",
     "LocalSgd",
     "Move",
     "ServerState",

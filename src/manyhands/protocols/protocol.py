@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 # What a state is made of, so that it can be written down and read again.
@@ -11,6 +11,8 @@ from manyhands.endpoint import Said, Terms  # noqa: TC001
 from manyhands.notation import Value
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from manyhands.endpoint import Endpoint, Parameters, Replica
 
 
@@ -126,6 +128,9 @@ class StrategyProtocol(Value, ABC):
     """Whether every worker has a server of its own, with a whole replica in it."""
     committee: ClassVar[bool] = False
     """Whether the replicas stay apart, and the mean of their outputs is what they say."""
+    shares: ClassVar[bool] = False
+    """Whether the parameters lie in memory that everybody on one host uses where it is: then
+    servers write there what workers read, and without servers the workers write themselves."""
     if TYPE_CHECKING:  # every protocol declares it where it wants it among its own parameters
         servers: int
         """How many processes hold the parameters, a part each."""
@@ -145,13 +150,14 @@ class StrategyProtocol(Value, ABC):
         return False
 
     def __post_init__(self) -> None:
-        if not 1 <= self.servers <= 1024:
+        chosen = any(field.name == "servers" for field in fields(self))
+        if chosen and not 1 <= self.servers <= 1024:
             raise ValueError(f"servers must be between 1 and 1024, not {self.servers}")
 
     @property
     def shards(self) -> int:
         """Into how many parts the parameters are cut."""
-        return 1 if self.peers else self.servers
+        return 1 if self.peers else max(1, self.servers)
 
     def count_servers(self, workers: int) -> int:
         """How many servers there are with so many workers."""
@@ -161,6 +167,29 @@ class StrategyProtocol(Value, ABC):
         """Raise ValueError, naming the fix, if so many workers cannot be served."""
         if workers < 1:
             raise ValueError(f"a run needs at least 1 worker, not {workers}")
+
+    def check_places(self, hosts: Collection[str], devices: Collection[str]) -> None:
+        """Raise ValueError, naming the fix, if members on these hosts and devices cannot do it.
+
+        Args:
+            hosts: the names of all on which somebody runs.
+            devices: what the workers compute on, as torch names it.
+        """
+        if not self.shares:
+            return
+        if len(set(hosts)) > 1:
+            raise ValueError(
+                f"{self} keeps the parameters in memory that only one host's processes share, and "
+                f"this run has {len(set(hosts))} hosts: run it on one, or use a strategy that "
+                "sends them, as synchronous() or asynchronous()"
+            )
+        others = sorted({device for device in devices if device != "cpu"})
+        if self.local and others:
+            raise ValueError(
+                f"{self} has all workers write the parameters in the host's memory, which "
+                f"{', '.join(others)} cannot: hide the GPUs (CUDA_VISIBLE_DEVICES=) to compute on "
+                "the cores, or use asynchronous()"
+            )
 
     def begin(self, terms: Terms) -> ServerState:
         """The state of a server that has heard nothing yet."""
@@ -177,9 +206,10 @@ class StrategyProtocol(Value, ABC):
         Called by a worker for itself, and by the runtime before an evaluation.
         """
 
-    @abstractmethod
     def on_message(self, state: ServerState, call: Call) -> tuple[ServerState, list[Action]]:
         """What a server does about a call, and its state afterwards."""
+        del call
+        return state, []
 
     def on_leave(self, state: ServerState, worker: str) -> tuple[ServerState, list[Action]]:
         """What a server does when a worker is gone, and its state afterwards."""

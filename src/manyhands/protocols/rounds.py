@@ -70,7 +70,7 @@ class Rounds(Centred):
                 return self._close(given, self.gather(state, call, samples))
             case Pull():
                 there = replace(state, present=state.present | {call.worker})
-                return there, [Answer(call, Parameters(state.version))]
+                return there, [self._told(call, state.version)]
             case Rest():
                 done = Answer(call, Parameters(state.version), parameters=False)
                 return self._close(replace(state, present=state.present - {call.worker}), [done])
@@ -88,5 +88,9 @@ class Rounds(Centred):
             return state, actions
         conclusion = self.conclude(state)
         now = replace(state, version=state.version + 1, waiting=(), samples=0)
-        answers = [Answer(call, Parameters(now.version)) for call in state.waiting]
+        answers = [self._told(call, now.version) for call in state.waiting]
         return now, [*actions, *conclusion, *answers]
+
+    def _told(self, call: Call, version: int) -> Answer:
+        """The answer to a call: with the parameters, unless their reader shares them anyway."""
+        return Answer(call, Parameters(version), parameters=not self.shares)

@@ -11,8 +11,27 @@ from manyhands.protocols.pushing import Pushing
 from manyhands.protocols.rounds import Round, Rounds
 
 
+class Together(Rounds):
+    """Servers that wait for all workers, then take one step with the mean of their gradients."""
+
+    def needed(self, state: Round) -> int:
+        """All."""
+        return len(state.present)
+
+    def gather(self, state: Round, call: Call, samples: int) -> list[Action]:
+        """A gradient counts by its samples."""
+        read = call.message.version if isinstance(call.message, Push) else state.version
+        return [Add(call, samples, staleness=state.version - read)] if samples else []
+
+    def conclude(self, state: Round) -> list[Action]:
+        """One step with the mean."""
+        if not state.samples:
+            return []
+        return [Step(None, state.samples / state.terms.global_batch, over=state.samples)]
+
+
 @dataclass(frozen=True, repr=False)
-class Synchronous(Rounds, Pushing):
+class Synchronous(Together, Pushing):
     """Wait for all workers, then take one step with the mean of their gradients.
 
     W ← W − λ·mean(ΔW_n), weighted by samples: to the last bit of the mathematics the same as one
@@ -32,18 +51,3 @@ class Synchronous(Rounds, Pushing):
 
     servers: int = 1
     """How many processes hold the parameters, an equal part each."""
-
-    def needed(self, state: Round) -> int:
-        """All."""
-        return len(state.present)
-
-    def gather(self, state: Round, call: Call, samples: int) -> list[Action]:
-        """A gradient counts by its samples."""
-        read = call.message.version if isinstance(call.message, Push) else state.version
-        return [Add(call, samples, staleness=state.version - read)] if samples else []
-
-    def conclude(self, state: Round) -> list[Action]:
-        """One step with the mean."""
-        if not state.samples:
-            return []
-        return [Step(None, state.samples / state.terms.global_batch, over=state.samples)]

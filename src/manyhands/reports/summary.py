@@ -153,7 +153,9 @@ def _sent(trace: Trace) -> str:
     bytes_ = traffic(trace)
     if not bytes_.measured:
         alone = len({worker.header.rank for worker in trace.workers}) < 2
-        return "nothing" if alone else "not measured"
+        # Workers that applied updates themselves, and sent none, wrote into shared memory.
+        shared = any(worker.staleness for worker in trace.workers)
+        return "nothing" if alone or shared else "not measured"
     return f"{_bytes(bytes_.sent)}, {_bytes(bytes_.sent_per_sample)} per sample"
 
 

@@ -12,9 +12,13 @@ import ctypes
 import fcntl
 import mmap
 import os
+from typing import TYPE_CHECKING
 
 from manyhands.wire.envelope import Place
 from manyhands.wire.message import WireError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _SEALS = ("F_ADD_SEALS", "F_GET_SEALS", "F_SEAL_SHRINK", "F_SEAL_SEAL")
 
@@ -81,6 +85,49 @@ class Foreign:
         if not 0 <= place.offset <= len(self._memory) - place.size or place.size < 0:
             raise WireError(f"{place.size} bytes at {place.offset} are not in that memory")
         return self._memory[place.offset : place.offset + place.size]
+
+
+def reserve() -> int:
+    """A descriptor of memory that is still empty, for others to `join`.
+
+    Raises:
+        OSError: this system has no such memory.
+    """
+    if not can_share():
+        raise OSError("sharing memory between processes needs Linux (memfd_create)")
+    return os.memfd_create("manyhands", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+
+
+def join(pid: int, descriptor: int, size: int, fill: Callable[[memoryview], object]) -> memoryview:
+    """The memory that a process reserved, filled once, by whoever comes first.
+
+    It is sealed when it is filled. The lock is held only until then, and ends with its holder: if
+    that dies over it, the next one fills the memory again.
+
+    Raises:
+        ValueError: others made it another size.
+    """
+    opened = os.open(f"/proc/{pid}/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX)
+        if not fcntl.fcntl(opened, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
+            os.ftruncate(opened, size)
+            memory = memoryview(mmap.mmap(opened, size))
+            fill(memory)
+            seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+            fcntl.fcntl(opened, fcntl.F_ADD_SEALS, seals)
+            return memory
+        there = os.fstat(opened).st_size
+        if there != size:
+            raise ValueError(
+                f"the memory that is shared has {there} bytes, and here {size} are needed: the "
+                "processes of this run have built different models"
+            )
+        return memoryview(mmap.mmap(opened, size))
+    finally:
+        # A mapping keeps the descriptor's twin open, and with it the lock.
+        fcntl.flock(opened, fcntl.LOCK_UN)
+        os.close(opened)
 
 
 def _address(view: memoryview) -> int:

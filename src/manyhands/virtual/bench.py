@@ -27,24 +27,46 @@ _PURPOSE = 1
 
 
 class Replication:
-    """What one life of a worker keeps of the model."""
+    """What one life of a worker keeps of the model.
+
+    Args:
+        bench: where it computes.
+        rank: the worker's.
+        local: whether it has an optimizer of its own.
+        beside: whether there is room for somebody else's parameters.
+        common: the parameters, where it shares them with others.
+    """
 
     def __init__(
-        self, bench: Bench, rank: int, *, local: bool = False, beside: bool = False
+        self,
+        bench: Bench,
+        rank: int,
+        *,
+        local: bool = False,
+        beside: bool = False,
+        common: list[torch.Tensor] | None = None,
     ) -> None:
         self.rank = rank
         self.computed = 0
         """Batches that it has computed."""
-        flat = torch.zeros(bench.layout.nbytes, dtype=torch.uint8)
-        self.parameters = bench.layout.split(flat)
+        self.shares = common is not None
+        self.parameters = common if common is not None else bench.room()
+        self.seen: list[torch.Tensor] = []
+        """Shared parameters as they were when the worker began to compute."""
         self.buffers = bench.first_buffers()
         self.updates: list[torch.Tensor] = []
         """The last update, for a worker that has an optimizer of its own."""
         self.optimizer = bench.optimizer(self.parameters) if local else None
-        self.beside = bench.layout.split(torch.zeros_like(flat)) if beside else []
+        self.beside = bench.room() if beside else []
         """Somebody else's parameters."""
         self.touched = True
         """Whether the parameters may have changed since they were last computed on."""
+
+    def look(self) -> None:
+        """Computing begins: what others write into shared parameters from now on is not seen."""
+        if self.shares:
+            self.seen = [stretch.clone() for stretch in self.parameters]
+            self.touched = True
 
 
 class Bench:
@@ -52,18 +74,26 @@ class Bench:
 
     Args:
         job: whose model and data.
-        servers: how many shards the parameters have.
+        shards: how many the parameters have.
     """
 
-    def __init__(self, job: Job, servers: int) -> None:
+    def __init__(self, job: Job, shards: int) -> None:
         self._job = job
         self._load_samples = loader(job, job.data)
-        self._copy = Copy(job, servers, torch.device("cpu"))
+        self._copy = Copy(job, shards, torch.device("cpu"))
         self.layout = self._copy.layout
         self.rate = self._copy.rate
         self._first = [buffer.clone() for buffer in self._copy.model.buffers()]
         self._loaded: Replication | None = None
         """Whose parameters, buffers and update the copy holds."""
+
+    def room(self) -> list[torch.Tensor]:
+        """Room for parameters."""
+        return self.layout.split(torch.zeros(self.layout.nbytes, dtype=torch.uint8))
+
+    def first_parameters(self) -> list[torch.Tensor]:
+        """The model's parameters, if nothing was computed yet: as they are at the start."""
+        return [stretch.clone() for stretch in self._copy.parameters]
 
     def first_buffers(self) -> list[torch.Tensor]:
         """The model's buffers as they are at the start."""
@@ -82,6 +112,7 @@ class Bench:
         order = permutation(len(job.data), job.seed, lease.epoch)
         inputs, targets = self._load_samples(order[lease.start : lease.stop])
         self._load(worker)
+        worker.seen = []
         completed: list[int] = []
         loss = self._copy.gradient(inputs, targets, completed.append)
         if worker.buffers:
@@ -127,7 +158,8 @@ class Bench:
     def _load(self, worker: Replication) -> None:
         if self._loaded is worker and not worker.touched:
             return
-        for place, kept in zip(self._copy.parameters, worker.parameters, strict=True):
+        parameters = worker.seen or worker.parameters
+        for place, kept in zip(self._copy.parameters, parameters, strict=True):
             place.copy_(kept)
         self._put_buffers(worker)
         self._copy.received()

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from manyhands.virtual.kernel import happens
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from simpy import Event
 
     from manyhands.virtual.kernel import Kernel
@@ -32,8 +34,10 @@ class Cores:
         self._holding: set[Member] = set()
         self._queue: deque[tuple[Member, Event]] = deque()
 
-    async def compute(self, member: Member, seconds: float) -> float:
-        """Compute for so long as soon as a core is free; when it began.
+    async def compute(
+        self, member: Member, seconds: float, begin: Callable[[], object] | None = None
+    ) -> float:
+        """Compute for so long as soon as a core is free, and call `begin` then; when it began.
 
         Time in which the member stood still is not time in which it computed.
         """
@@ -46,6 +50,8 @@ class Cores:
             self._queue.append((member, turn))
             await happens(turn)
         begun, stopped = kernel.now, member.stopped
+        if begin is not None:
+            begin()
         due = begun + seconds
         await happens(kernel.env.timeout(seconds))
         while member.stopped != stopped:

@@ -59,6 +59,10 @@ class WorkerLog:
         self._samples += samples
         self.recorder.point("loss", value, samples=self._samples, weight=samples)
 
+    def staleness(self, versions: int, worker: str) -> None:
+        """An update that a worker computed was applied."""
+        self.recorder.staleness(versions, worker)
+
     def step(self, samples: int) -> None:
         """A batch is done."""
         self._step += 1

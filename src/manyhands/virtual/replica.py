@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from manyhands.endpoint import LeasedBatch, Terms
     from manyhands.leases import Lease
-    from manyhands.parameters import Shard
+    from manyhands.parameters import Shard, Writes
     from manyhands.virtual.bench import Bench, Replication
     from manyhands.virtual.coordinator import Coordinator
     from manyhands.virtual.cores import Cores
@@ -49,6 +49,7 @@ class VirtualReplica:
         seconds: draws the time that a batch takes.
         kernel: the clock.
         log: its trace.
+        writes: where workers write shared parameters themselves: how often each has.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class VirtualReplica:
         seconds: Callable[[], float],
         kernel: Kernel,
         log: WorkerLog,
+        writes: Writes | None = None,
     ) -> None:
         self.rank = rank
         self.servers = servers
@@ -81,6 +83,9 @@ class VirtualReplica:
         self._seconds = seconds
         self._kernel = kernel
         self._log = log
+        self._writes = writes
+        self._read = 0
+        """How often the others had written when this worker last read."""
 
     def batches(self) -> AsyncIterator[Leased | None]:
         """Batches until the run ends."""
@@ -119,7 +124,7 @@ class VirtualReplica:
         completed = list(range(len(self.replication.parameters)))
         if batch.samples:
             asked = self._kernel.now
-            begun = await self._cores.compute(self._member, self._seconds())
+            begun = await self._cores.compute(self._member, self._seconds(), self._look)
             self._log.time("wait", asked, begun - asked)
             self._log.span("compute", begun)
             loss, completed = self._bench.gradient(self.replication, batch.lease)
@@ -128,10 +133,22 @@ class VirtualReplica:
             if ready is not None:
                 ready(server)
 
-    def apply(self, batch: LeasedBatch) -> None:
+    def _look(self) -> None:
+        """Computing begins with the parameters as they are now."""
+        self.replication.look()
+        if self._writes is not None:
+            self._read = self._writes.by_others(self.rank)
+
+    def apply(self, batch: LeasedBatch, counts: int | None = None) -> None:
         """Take a step of this worker's own optimizer; its time is a part of the gradient's."""
-        if batch.samples:
-            self._bench.apply(self.replication, batch.total / self.terms.global_batch)
+        if not batch.samples:
+            return
+        samples = batch.total if counts is None else counts
+        self._bench.apply(self.replication, samples / self.terms.global_batch)
+        if self._writes is not None:
+            versions = self._writes.by_others(self.rank) - self._read
+            self._log.staleness(versions, self._member.name)
+            self._writes.add(self.rank)
 
     def beside(self, server: int) -> torch.Tensor:
         """Room for somebody else's parameters."""

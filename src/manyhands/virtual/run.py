@@ -58,6 +58,7 @@ def simulate_job(
     """
     faults = faults or Faults()
     protocol.check(len(places.workers))
+    protocol.check_places({*places.workers, *places.servers}, ())
     faults.check(len(places.workers), len(places.servers))
     prepare(job)
     kernel = Kernel()

@@ -147,7 +147,8 @@ class Server:
             if key in self._open:
                 self._open[key] = parcel
             else:
-                self._reply(parcel, Parameters(self.state.version), parameters=True)
+                parameters = not self._protocol.shares
+                self._reply(parcel, Parameters(self.state.version), parameters=parameters)
         elif parcel.number > last + 1:
             # The one before it was lost, and both will come again.
             parcel.lose()

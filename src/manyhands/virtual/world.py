@@ -7,8 +7,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+import torch
+
 from manyhands.failure import RunFailed
-from manyhands.parameters import Holder, lerp
+from manyhands.parameters import Holder, Writes, lerp
 from manyhands.protocols import Terms
 from manyhands.sampling import member_seed, mix
 from manyhands.virtual.bench import Bench, Replication
@@ -106,6 +108,9 @@ class World:
             f"server-{number}": self._server(number, host)
             for number, host in enumerate(places.workers if protocol.peers else places.servers)
         }
+        self._common = self._share()
+        writes = torch.zeros(len(places.workers), dtype=torch.int64)
+        self._writes = Writes(writes) if protocol.shares and protocol.local else None
         self._workers = [
             _Worker(
                 Member(f"worker-{rank}", host),
@@ -147,6 +152,13 @@ class World:
             seed = member_seed(seed, number)
         return Holder(replace(self._job, seed=seed), 0, 1)
 
+    def _share(self) -> list[torch.Tensor] | None:
+        """The parameters that everybody uses where they lie, if the protocol has it so."""
+        if not self._protocol.shares:
+            return None
+        held = [server.holder.bytes for server in self._servers.values()]
+        return held or self._bench.first_parameters()
+
     def begin(self) -> None:
         """Start everybody."""
         for server in self._servers.values():
@@ -155,12 +167,14 @@ class World:
             self._start_worker(rank)
 
     def shared(self) -> nn.Module:
-        """The model as the servers have it; the mean of their replicas, if they have whole ones.
+        """The model as it is shared; the mean of the servers' replicas, if they have whole ones.
 
         Of a committee it is the first member's.
         """
         servers, protocol = list(self._servers.values()), self._protocol
         first = self._workers[0].replication
+        if self._common is not None:
+            return self._bench.shared(self._common, first)
         if not protocol.peers:
             return self._bench.shared([server.holder.bytes for server in servers], first)
         if protocol.committee and first is not None:
@@ -201,7 +215,9 @@ class World:
         if self._protocol.peers and life > 1:
             self._bring_back(rank)
         local, keeps = self._protocol.local, self._protocol.keeps
-        worker.replication = Replication(self._bench, rank, local=local, beside=keeps)
+        worker.replication = Replication(
+            self._bench, rank, local=local, beside=keeps, common=self._common
+        )
         replica = VirtualReplica(
             member,
             rank,
@@ -214,6 +230,7 @@ class World:
             worker.seconds,
             self._kernel,
             log,
+            self._writes,
         )
         replica.refresh = partial(self._protocol.refresh, replica, endpoint)
         self.coordinator.begin(member.name)

@@ -1,0 +1,62 @@
+"""Central storage: one place holds the variables, and everybody else computes from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from manyhands.endpoint import Pull, Push
+from manyhands.protocols.exchange import answer, rest
+from manyhands.protocols.synchronous import Together
+
+if TYPE_CHECKING:
+    from manyhands.endpoint import Endpoint, Replica
+
+
+@dataclass(frozen=True, repr=False)
+class CentralStorage(Together):
+    """Keep one copy of the parameters in the host's memory, and have all workers compute from it.
+
+    W ← W − λ·mean(ΔW_n), weighted by samples: the same steps as `synchronous`, and as one worker
+    with the whole batch. One server holds W and the optimizer, sums the gradients and steps;
+    workers on the same host read W where it lies, so nothing is pulled. W changes only while all
+    who compute wait for it.
+
+    Use it on one host with several devices, where a copy of the parameters and the optimizer's
+    state for each would be too much, or where the steps must be exact and the network is none. The
+    server steps alone: with many workers `allreduce` is faster.
+
+    Example: `central_storage()`
+
+    After TensorFlow's `tf.distribute.experimental.CentralStorageStrategy`.
+    """
+
+    name: ClassVar[str] = "central_storage"
+    support: ClassVar[Literal["beta"]] = "beta"
+    shares: ClassVar[bool] = True
+    servers = 1
+
+    async def worker(self, replica: Replica, endpoint: Endpoint) -> None:
+        """For every batch: compute from the shared parameters, push, and wait for the step."""
+        (server,) = replica.servers
+        (read,) = await self.refresh(replica, endpoint)
+        resting = False
+        async for batch in replica.batches():
+            if batch is None:
+                await rest(replica, endpoint)
+                resting = True
+                continue
+            if resting:
+                # From the answer on this worker is waited for, so nobody steps while it reads.
+                (read,) = await self.refresh(replica, endpoint)
+                resting = False
+            await replica.gradient(batch)
+            endpoint.post(server, Push(read, batch.samples), payload=replica.update(0))
+            read = (await answer(endpoint, server)).version
+            replica.commit(batch)
+
+    async def refresh(self, replica: Replica, endpoint: Endpoint) -> list[int]:
+        """Be waited for from now on: the parameters are there already."""
+        (server,) = replica.servers
+        endpoint.post(server, Pull())
+        return [(await answer(endpoint, server)).version]
