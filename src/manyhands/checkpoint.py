@@ -18,6 +18,19 @@ if TYPE_CHECKING:
 _ALIASES = "manyhands.aliases"
 
 
+MODEL = "model.safetensors"
+"""The trained model, in the run's folder."""
+
+
+def member_file(rank: int) -> str:
+    """Where one member of a committee is stored, beside the first.
+
+    >>> member_file(0), member_file(3)
+    ('model.safetensors', 'model-3.safetensors')
+    """
+    return f"model-{rank}.safetensors" if rank else MODEL
+
+
 def save_model(model: nn.Module, path: Path) -> str:
     """Write a model's parameters and buffers; the SHA-256 of their names, shapes and bytes.
 

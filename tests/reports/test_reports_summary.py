@@ -106,7 +106,7 @@ def test_staleness_and_lost_samples_and_skipped_lines(stage) -> None:
     assert "means by process 1 to 2" in " ".join(text.split())
     assert "12,345 seen, 6 repeated, 7 lost" in text
     assert "1 line could not be read" in text
-    assert "sent         not measured" in text
+    assert "sent         nothing" in text
 
 
 def test_staleness_is_told_by_worker_where_it_is_known(stage) -> None:

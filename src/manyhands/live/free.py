@@ -113,7 +113,11 @@ class LiveEndpoint:
         before, self._progress.phase = self._progress.phase, "receive"
         answer = self._await(sender, timeout)
         self._progress.phase = before
-        self._recorder.span("receive", begun, time.monotonic() - begun, self._progress.step)
+        # What the server had to wait for, or to do, is waiting; the rest is the way.
+        spent, step = time.monotonic() - begun, self._progress.step
+        waited = min(self._caller.held, spent)
+        self._recorder.span("wait", begun, waited, step)
+        self._recorder.span("receive", begun + waited, spent - waited, step)
         return answer
 
 

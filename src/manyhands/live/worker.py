@@ -98,7 +98,7 @@ def _work_free(
     """Work under a protocol."""
     import torch  # noqa: PLC0415 - torch is imported late
 
-    from manyhands.checkpoint import save_model  # noqa: PLC0415
+    from manyhands.checkpoint import MODEL, member_file, save_model  # noqa: PLC0415
     from manyhands.live.common import Common  # noqa: PLC0415
     from manyhands.live.free import run_free  # noqa: PLC0415
     from manyhands.live.hosted import Hosted  # noqa: PLC0415
@@ -161,7 +161,9 @@ def _work_free(
     if replica.stores:
         path = Path(assignment.folder) / MODEL
         recorder.event("parameters", {"sha256": save_model(copy.model, path)})
-    elif hosted is not None:
+    elif protocol.committee:
+        save_model(copy.model, Path(assignment.folder) / member_file(rank))
+    if hosted is not None and not replica.stores:
         # The one that stores the model may still ask for this replica.
         pulse.wait_dismissed(JOIN_TIMEOUT)
     caller.close()
@@ -185,7 +187,7 @@ def run_loop(
     folder: Path,
 ) -> None:
     """Train as one member of `group`; the first worker stores the model."""
-    from manyhands.checkpoint import save_model  # noqa: PLC0415 - torch is imported late
+    from manyhands.checkpoint import MODEL, save_model  # noqa: PLC0415 - torch is imported late
     from manyhands.live.trainer import Trainer  # noqa: PLC0415
     from manyhands.placements import Placement  # noqa: PLC0415
     from manyhands.strategies import strategy as read_strategy  # noqa: PLC0415
@@ -205,10 +207,6 @@ def run_loop(
     progress.phase = "finish"
     if trainer.rank == 0:
         recorder.event("parameters", {"sha256": save_model(trainer.model, folder / MODEL)})
-
-
-MODEL = "model.safetensors"
-"""The trained model, in the run's folder."""
 
 
 def train_all(trainer: Trainer) -> None:

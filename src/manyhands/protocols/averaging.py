@@ -14,32 +14,12 @@ if TYPE_CHECKING:
     from manyhands.endpoint import Endpoint, LeasedBatch, Replica
 
 
-@dataclass(frozen=True, repr=False)
-class Averaging(Rounds):
-    """Train every worker on its own part, and average the parameters every so many steps.
+class Meeting(Rounds):
+    """Workers that step alone with optimizers of their own, and meet every so many steps."""
 
-    W ← Σ b_n·W_n / Σ b_n over what the workers came to, each weighing what it was trained on.
-    With every=1 and plain SGD it is `synchronous`, exactly; an optimizer with a state makes a
-    difference, because every worker keeps its own.
-
-    Use it where the network is slow: it moves 2·m bytes per worker once in `every` steps, not in
-    each. Rare averaging lets the replicas drift apart, and what they learn in between fits
-    together less well.
-
-    Example: `averaging(every=8)`
-
-    Paper: McDonald, Hall, Mann, Distributed Training Strategies for the Structured Perceptron,
-    NAACL 2010.
-    """
-
-    name: ClassVar[str] = "averaging"
-    support: ClassVar[Literal["beta"]] = "beta"
     local: ClassVar[bool] = True
-
-    every: int = 1
-    """Steps of each worker between two averages."""
-    servers: int = 1
-    """How many processes hold the parameters, an equal part each."""
+    if TYPE_CHECKING:
+        every: int
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -83,6 +63,33 @@ class Averaging(Rounds):
     def needed(self, state: Round) -> int:
         """All."""
         return len(state.present)
+
+
+@dataclass(frozen=True, repr=False)
+class Averaging(Meeting):
+    """Train every worker on its own part, and average the parameters every so many steps.
+
+    W ← Σ b_n·W_n / Σ b_n over what the workers came to, each weighing what it was trained on.
+    With every=1 and plain SGD it is `synchronous`, exactly; an optimizer with a state makes a
+    difference, because every worker keeps its own.
+
+    Use it where the network is slow: it moves 2·m bytes per worker once in `every` steps, not in
+    each. Rare averaging lets the replicas drift apart, and what they learn in between fits
+    together less well.
+
+    Example: `averaging(every=8)`
+
+    Paper: McDonald, Hall, Mann, Distributed Training Strategies for the Structured Perceptron,
+    NAACL 2010.
+    """
+
+    name: ClassVar[str] = "averaging"
+    support: ClassVar[Literal["beta"]] = "beta"
+
+    every: int = 1
+    """Steps of each worker between two averages."""
+    servers: int = 1
+    """How many processes hold the parameters, an equal part each."""
 
     def conclude(self, state: Round) -> list[Action]:
         """The mean takes the place of what was there."""

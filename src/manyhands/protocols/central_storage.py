@@ -51,7 +51,8 @@ class CentralStorage(Together):
                 (read,) = await self.refresh(replica, endpoint)
                 resting = False
             await replica.gradient(batch)
-            endpoint.post(server, Push(read, batch.samples), payload=replica.update(0))
+            update = replica.update(0) if batch.samples else None
+            endpoint.post(server, Push(read, batch.samples), payload=update)
             read = (await answer(endpoint, server)).version
             replica.commit(batch)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from manyhands.protocols.averaging import Averaging
+from manyhands.protocols.averaging import Meeting
 from manyhands.protocols.protocol import Action, Descend
 
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, repr=False)
-class DiLoCo(Averaging):
+class DiLoCo(Meeting):
     """Take many steps alone, then one outer step with Nesterov momentum along the mean way.
 
     Δ = θ − mean(θ_n), the way the workers went in `every` inner steps, is the gradient of an

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from manyhands.protocols.averaging import Averaging
+from manyhands.protocols.averaging import Meeting
+from manyhands.protocols.protocol import Action, Move
+
+if TYPE_CHECKING:
+    from manyhands.protocols.rounds import Round
 
 
 @dataclass(frozen=True, repr=False)
-class LocalSgd(Averaging):
+class LocalSgd(Meeting):
     """Take `every` steps alone, then average; in the beginning, average after every step.
 
     x_n ← x_n − λ·∇f(x_n), and after every H steps x_n ← mean of all. Early in training the
@@ -38,6 +42,10 @@ class LocalSgd(Averaging):
         super().__post_init__()
         if self.warmup < 0:
             raise ValueError(f"warmup must be 0 or more steps, not {self.warmup}")
+
+    def conclude(self, state: Round) -> list[Action]:
+        """The mean takes the place of what was there."""
+        return [Move(by=1.0, over=state.samples)] if state.samples else []
 
     def interval(self, steps: int) -> int:
         """1 while warming up, then H."""

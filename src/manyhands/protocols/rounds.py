@@ -83,11 +83,13 @@ class Rounds(Centred):
         return self._close(replace(state, present=state.present - {worker}), [])
 
     def _close(self, state: Round, actions: list[Action]) -> tuple[Round, list[Action]]:
-        givers = {call.worker for call in state.waiting}
-        if not givers or len(givers) < min(self.needed(state), len(state.present)):
+        # What somebody gave who is gone since is in the sum, but does not stand for a living one.
+        givers = {call.worker for call in state.waiting} & state.present
+        enough = len(givers) >= min(self.needed(state), len(state.present))
+        if not state.waiting or not enough:
             return state, actions
         conclusion = self.conclude(state)
-        now = replace(state, version=state.version + 1, waiting=(), samples=0)
+        now = replace(state, version=state.version + bool(conclusion), waiting=(), samples=0)
         answers = [self._told(call, now.version) for call in state.waiting]
         return now, [*actions, *conclusion, *answers]
 

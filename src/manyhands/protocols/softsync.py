@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from manyhands.endpoint import Parameters, Push
 from manyhands.protocols.protocol import Action, Answer, Call, ServerState
-from manyhands.protocols.synchronous import Synchronous
+from manyhands.protocols.pushing import Pushing
+from manyhands.protocols.synchronous import Together
 
 if TYPE_CHECKING:
     from manyhands.protocols.rounds import Round
 
 
 @dataclass(frozen=True, repr=False)
-class SoftSync(Synchronous):
+class SoftSync(Together, Pushing):
     """Wait for any S of the N workers, then take one step with the mean of their gradients.
 
     W ← W − Σ λ_n·ΔW_n over the S that came first. S = N is `synchronous`, S = 1 is

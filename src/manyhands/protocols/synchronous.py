@@ -27,7 +27,9 @@ class Together(Rounds):
         """One step with the mean."""
         if not state.samples:
             return []
-        return [Step(None, state.samples / state.terms.global_batch, over=state.samples)]
+        weight = state.samples / state.terms.global_batch
+        blend = min(1.0, len(state.waiting) / state.terms.workers)
+        return [Step(None, weight, blend=blend, over=state.samples)]
 
 
 @dataclass(frozen=True, repr=False)

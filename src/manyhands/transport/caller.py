@@ -79,7 +79,8 @@ class _Peer:
     credit: bool = False
     """A place is kept for the next large payload."""
     calls: dict[int, _Outgoing] = field(default_factory=dict)
-    answers: list[Said] = field(default_factory=list)
+    answers: list[tuple[Said, float]] = field(default_factory=list)
+    """With the seconds that the other side had the call."""
     refusals: list[str] = field(default_factory=list)
 
 
@@ -120,6 +121,8 @@ class Caller:
         self.received: dict[str, int] = dict.fromkeys(addresses, 0)
         self.repeats = 0
         """Payloads that were sent again."""
+        self.held = 0.0
+        """Seconds that the other side had the call until it gave the last answer received."""
         for peer, address in addresses.items():
             socket = self._context.socket(zmq.DEALER)
             if needs_key(address) and key is not None:
@@ -179,7 +182,8 @@ class Caller:
             wait = PROBE if deadline is None else min(PROBE, deadline - now)
             self._sweep(max(1, int(1000 * wait)))
             self._probe()
-        return peer.answers.pop(0)
+        answer, self.held = peer.answers.pop(0)
+        return answer
 
     def give_up(self, sender: str) -> None:
         """A peer is gone: expect no answers of it any more."""
@@ -297,7 +301,7 @@ class Caller:
         if call.reply is not None and call.received == call.reply.size:
             del peer.calls[call.number]
             peer.credit = call.reply.credit
-            peer.answers.append(call.reply.message)
+            peer.answers.append((call.reply.message, call.reply.held))
 
     def _judge(self, name: str, peer: _Peer, progress: Progress) -> None:
         """Whether a call that takes long is under way or lost."""

@@ -17,6 +17,7 @@ again goes by slot, because the caller may have gone on with the first.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -77,6 +78,13 @@ class Incoming:
     slot: _Slot | None = None
     into: memoryview | None = None
     """Where the answer belongs, in memory that is shared with the caller."""
+    arrived: float = 0.0
+    """When all of it was there."""
+
+    @property
+    def held(self) -> float:
+        """Seconds since then."""
+        return time.monotonic() - self.arrived
 
 
 @dataclass(eq=False)
@@ -183,6 +191,7 @@ class Responder:
             call = self._take(sender)
             self._discard()
             if call is not None:
+                call.arrived = time.monotonic()
                 return call
         return None
 
@@ -305,11 +314,15 @@ class Responder:
             size = len(payload)
             call.into[:size] = payload
             self._replies += 1
-            self._send(call.sender, Reply(call.number, self._replies, size, message, placed=True))
+            self._send(
+                call.sender,
+                Reply(call.number, self._replies, size, message, placed=True, held=call.held),
+            )
         elif payload is None or len(payload) <= self._eager:
             self._release(call)
             self._replies += 1
-            head = Reply(call.number, self._replies, len(payload or b""), message)
+            size = len(payload or b"")
+            head = Reply(call.number, self._replies, size, message, held=call.held)
             self._send_frames(call.sender, [seal(head), *([] if payload is None else [payload])])
         elif call.slot is None and not self._has_free():
             self._unanswered.append((call, message, payload))
@@ -324,7 +337,8 @@ class Responder:
         slot.bytes[:size] = payload
         self._replies += 1
         credit = len(self._peers) <= self._slots and not self._queue
-        self._send(call.sender, Reply(call.number, self._replies, size, message, credit))
+        about = (call.number, self._replies, size, message, credit)
+        self._send(call.sender, Reply(*about, held=call.held))
         name = call.sender.encode("ascii")
         for offset in range(0, size, CHUNK):
             part = slot.bytes[offset : min(offset + CHUNK, size)]

@@ -50,6 +50,8 @@ class Parcel:
     into: torch.Tensor | None
     life: int
     """The server's, when it was posted."""
+    arrived: float = 0.0
+    """When the server had it."""
 
     @property
     def sender(self) -> str:
@@ -82,6 +84,8 @@ class _Line:
     broken: bool = False
     """Something was lost, and will be sent again."""
     answers: deque[Said] = field(default_factory=deque)
+    held: float = 0.0
+    """Seconds that the server had the last call that was answered."""
     gone: bool = False
     """There is nobody at the other end."""
     listener: Event | None = None
@@ -193,7 +197,10 @@ class VirtualEndpoint:
             await happens(line.listener)
         else:
             await happens(kernel.env.any_of([line.listener, kernel.env.timeout(timeout)]))
-        self._log.span("receive", begun)
+        # What the server had to wait for, or to do, is waiting; the rest is the way.
+        waited = min(line.held, kernel.now - begun)
+        self._log.time("wait", begun, waited)
+        self._log.time("receive", begun + waited, kernel.now - begun - waited)
         if self._lines[sender] is not line:
             raise MembershipChanged(f"{sender} is gone")
         if not line.answers:
@@ -246,7 +253,9 @@ class VirtualEndpoint:
         line.unsent = deque(line.calls)
         self._send(line)
 
-    def take(self, parcel: Parcel, message: Said, payload: torch.Tensor | None) -> None:
+    def take(
+        self, parcel: Parcel, message: Said, payload: torch.Tensor | None, held: float
+    ) -> None:
         """An answer has arrived. One that came before, to the same call, is enough."""
         line = self._lines[parcel.server.name]
         if self.is_dead or parcel not in line.calls:
@@ -259,6 +268,7 @@ class VirtualEndpoint:
         if parcel.into is not None and payload is not None:
             parcel.into.copy_(payload)
         line.answers.append(message)
+        line.held = held
         if line.listener is not None:
             listener, line.listener = line.listener, None
             listener.succeed()

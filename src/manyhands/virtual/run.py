@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from manyhands.checkpoint import save_model
+from manyhands.checkpoint import MODEL, member_file, save_model
 from manyhands.virtual.faults import Faults
 from manyhands.virtual.kernel import Kernel
 from manyhands.virtual.loading import prepare
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from manyhands.trace import Setting
     from manyhands.virtual.places import Places
     from manyhands.virtual.world import Conditions
-
-MODEL = "model.safetensors"
-"""The trained model, in the run's folder."""
 
 
 def simulate_job(
@@ -75,6 +72,9 @@ def simulate_job(
             kernel.run()
             sha256 = save_model(world.shared(), folder / MODEL)
             logs.coordinator.event("parameters", {"sha256": sha256})
+            if protocol.committee:
+                for rank, model in world.members():
+                    save_model(model, folder / member_file(rank))
     except Exception as error:
         end = {"status": "failed", "words": str(error).partition("\n")[0] or type(error).__name__}
         raise

@@ -90,6 +90,7 @@ class Server:
         if self._is_anew and parcel.life != self.member.life:
             return
         self._log.received(parcel.endpoint.name, parcel.nbytes)
+        parcel.arrived = self._kernel.now
         self._inbox.append(parcel)
         if self._idle is not None:
             idle, self._idle = self._idle, None
@@ -191,6 +192,8 @@ class Server:
             self.member,
             endpoint.member,
             nbytes,
-            deliver=partial(endpoint.take, parcel, message, payload),
+            deliver=partial(
+                endpoint.take, parcel, message, payload, self._kernel.now - parcel.arrived
+            ),
             lose=parcel.lose,
         )

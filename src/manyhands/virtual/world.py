@@ -25,7 +25,7 @@ from manyhands.virtual.replica import VirtualReplica
 from manyhands.virtual.server import Server
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from torch import nn
 
@@ -184,6 +184,13 @@ class World:
         for count, holder in enumerate(living[1:], start=2):
             lerp(holder.shard, mean, holder.bytes, 1 / count)
         return self._bench.shared([mean], first)
+
+    def members(self) -> Iterator[tuple[int, nn.Module]]:
+        """The replica of every worker that lives, one at a time, on one model."""
+        for rank, worker in enumerate(self._workers):
+            if worker.member.alive and worker.replication is not None:
+                own = worker.replication
+                yield rank, self._bench.shared([own.parameters[0].clone()], own)
 
     @property
     def versions(self) -> tuple[int, ...]:

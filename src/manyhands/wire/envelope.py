@@ -89,6 +89,8 @@ class Reply(Envelope, frozen=True, tag=5):
     """A place is kept for the next payload: send it without waiting for a grant."""
     placed: bool = False
     """The payload lies where the call wanted it."""
+    held: float = 0.0
+    """Seconds from the call's arrival until it was answered: not spent on the way."""
 
 
 class ReplyChunk(Envelope, frozen=True, tag=6):
