@@ -152,7 +152,7 @@ def test_text_that_is_not_utf_8_is_a_wire_error() -> None:
         None,
         [],
         {},
-        {"type": "Nothing"},
+        {"type": "Nonsense"},
         {"type": "Warn"},
         {"type": "Warn", "words": 3},
         {"type": "Warn", "words": "x", "more": 1},
