@@ -95,6 +95,8 @@ class Replica(Protocol):
     rank: int
     servers: tuple[str, ...]
     terms: Terms
+    versions: list[int]
+    """Of which version the parameters of each server are that were received last."""
 
     def batches(self) -> AsyncIterator[LeasedBatch | None]:
         """Batches until the run ends; evaluations happen in between.

@@ -125,6 +125,7 @@ class LiveReplica:
         self.rank = rank
         self.servers = tuple(f"server-{number}" for number in range(protocol.servers))
         self.terms = Terms(job.global_batch, workers, copy.rate)
+        self.versions = [0] * len(self.servers)
         self.stores = False
         """Whether this worker is the one that stores the model."""
         self._job = job

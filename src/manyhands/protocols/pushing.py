@@ -16,23 +16,28 @@ class Pushing(Centred):
 
     async def worker(self, replica: Replica, endpoint: Endpoint) -> None:
         """What a worker does."""
-        read = await self.refresh(replica, endpoint)
+        await self.refresh(replica, endpoint)
+        rested = False
         async for batch in replica.batches():
             if batch is None:
                 await rest(replica, endpoint)
+                rested = True
                 continue
+            if rested:
+                await self.refresh(replica, endpoint)
+                rested = False
 
-            def push(server: int, read: list[int] = read, samples: int = batch.samples) -> None:
+            def push(server: int, samples: int = batch.samples) -> None:
                 endpoint.post(
                     replica.servers[server],
-                    Push(read[server], samples),
+                    Push(replica.versions[server], samples),
                     payload=replica.update(server),
                     into=replica.parameters(server),
                 )
 
             await replica.gradient(batch, ready=push)
             answers = [await answer(endpoint, name) for name in replica.servers]
-            read = [one.version for one in answers]
+            replica.versions[:] = [one.version for one in answers]
             if all(one.applied for one in answers):
                 replica.commit(batch)
             else:

@@ -33,10 +33,6 @@ class Synchronous(Rounds, Pushing):
     servers: int = 1
     """How many processes hold the parameters, an equal part each."""
 
-    def needed(self, state: Round) -> int:
-        """All."""
-        return len(state.present)
-
     def gather(self, state: Round, call: Call, samples: int) -> list[Action]:
         """A gradient counts by its samples."""
         read = call.message.version if isinstance(call.message, Push) else state.version

@@ -67,10 +67,13 @@ class VirtualReplica:
         self.rank = rank
         self.servers = servers
         self.terms = terms
+        self.versions = [0] * len(self.servers)
         self.refresh: Callable[[], Awaitable[object]] = _nothing
         """Brings the replica to the shared state, before an evaluation."""
         self.replication = replication
         self._keeps = bool(replication.beside)
+        self._empty = False
+        """Whether the batch that was computed last had no samples."""
         self._member = member
         self._life = member.life
         self._bench = bench
@@ -115,6 +118,7 @@ class VirtualReplica:
         if not isinstance(batch, Leased):
             raise TypeError("only batches of this replica can be computed")
         completed = list(range(len(self.servers)))
+        self._empty = not batch.samples
         if batch.samples:
             asked = self._kernel.now
             begun = await self._cores.compute(self._member, self._seconds())
@@ -159,8 +163,8 @@ class VirtualReplica:
 
     def update(self, server: int) -> torch.Tensor:
         """The update for a server; to be posted before anything is awaited."""
-        if not self.replication.computed:
-            # Nothing was computed yet: a first batch without samples has an update of nothing.
+        if self._empty:
+            # A batch without samples has an update of nothing, which nobody looks at.
             return self.replication.parameters[server]
         return self._bench.update(self.replication, server)
 
