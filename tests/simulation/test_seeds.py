@@ -39,7 +39,7 @@ def simulate(variant: Variant, seed: int, *, twice: bool = False) -> None:
     try:
         first = variant.run(seed)
         assert not twice or first == variant.run(seed), "the same seed gave another run"
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - whatever it is, the seed is named
         pytest.fail(
             f"{variant.name}, seed {seed}: {type(error).__name__}: {error}\n"
             f"  {variant.case(seed)}\n"
