@@ -105,6 +105,10 @@ class Replica(Protocol):
     terms: Terms
     returns: bool
     """Whether this worker was here before, and lost what it had."""
+    rests: bool
+    """Whether it has said that it rests, and not pulled since."""
+    versions: list[int]
+    """Of which version the parameters of each server are that were received last."""
 
     def batches(self) -> AsyncIterator[LeasedBatch | None]:
         """Batches until the run ends; evaluations happen in between.

@@ -180,6 +180,8 @@ class LiveReplica:
         self.servers = tuple(f"server-{number}" for number in range(count))
         self.returns = False
         self.terms = Terms(job.global_batch, workers, copy.rate)
+        self.versions = [0] * len(self.servers)
+        self.rests = False
         self.stores = False
         """Whether this worker is the one that stores the model."""
         self._job = job

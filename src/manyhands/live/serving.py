@@ -107,16 +107,17 @@ class Serving:
     def _hear(self, incoming: Incoming) -> None:
         """Decide about a call, write down what changes the state, and do it."""
         key = (incoming.sender, incoming.number)
+        call = Call(incoming.sender, incoming.number, incoming.message)
         if incoming.repeated:
             if key in self._open:
                 # It was heard, perhaps by our predecessor, and its answer is still to come.
                 self._open[key] = incoming
             else:
-                parameters = not self._protocol.shares
-                self._answer(incoming, Parameters(self._state.version), parameters=parameters)
+                again = self._protocol.on_repeat(self._state, call)
+                carry_out(self._holder, again, None)
+                self._answer(incoming, again.message, parameters=again.parameters)
             return
         begun = time.monotonic()
-        call = Call(incoming.sender, incoming.number, incoming.message)
         self._open[key] = incoming
         after, actions = self._protocol.on_message(self._state, call)
         if after != self._state:

@@ -69,6 +69,10 @@ class Asynchronous(Pushing):
             case _:
                 return state, []
 
+    def on_repeat(self, state: ServerState, call: Call) -> Answer:
+        """What is there now is what the worker will compute on."""
+        return replace(super().on_repeat(state, call), remember=self.delay_compensation > 0)
+
     def _damped(self, staleness: int) -> float:
         power = {"none": 0.0, "inverse": 1.0, "root": 0.5}[self.damping]
         return float(max(1, staleness) ** -power)

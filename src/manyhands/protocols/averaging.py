@@ -28,17 +28,20 @@ class Meeting(Rounds):
 
     async def worker(self, replica: Replica, endpoint: Endpoint) -> None:
         """Step alone; meet the others after every so many steps, and before resting."""
-        read = await self.refresh(replica, endpoint)
+        await self.refresh(replica, endpoint)
         steps = 0
         alone: list[LeasedBatch] = []
         async for batch in replica.batches():
             if batch is not None:
+                if replica.rests:
+                    await self.refresh(replica, endpoint)
+                    replica.adopt()
                 await replica.gradient(batch)
                 replica.apply(batch)
                 alone.append(batch)
                 steps += 1
             if alone and (batch is None or len(alone) >= self.interval(steps)):
-                read = await self._meet(replica, endpoint, read, alone)
+                await self._meet(replica, endpoint, alone)
                 replica.commit(*alone)
                 alone.clear()
             if batch is None:
@@ -49,20 +52,15 @@ class Meeting(Rounds):
         del steps
         return self.every
 
-    async def _meet(
-        self, replica: Replica, endpoint: Endpoint, read: list[int], alone: list[LeasedBatch]
-    ) -> list[int]:
+    async def _meet(self, replica: Replica, endpoint: Endpoint, alone: list[LeasedBatch]) -> None:
         samples = sum(batch.samples for batch in alone)
         for server, name in enumerate(replica.servers):
             parameters = replica.parameters(server)
-            endpoint.post(name, Push(read[server], samples), payload=parameters, into=parameters)
-        met = [(await answer(endpoint, name)).version for name in replica.servers]
+            message = Push(replica.versions[server], samples)
+            endpoint.post(name, message, payload=parameters, into=parameters)
+        for server, name in enumerate(replica.servers):
+            replica.versions[server] = (await answer(endpoint, name)).version
         replica.adopt()
-        return met
-
-    def needed(self, state: Round) -> int:
-        """All."""
-        return len(state.present)
 
 
 @dataclass(frozen=True, repr=False)

@@ -80,11 +80,15 @@ class ElasticAveraging(Rounds):
             "asynchronous": self._meet_alone,
             "round_robin": self._meet_in_turn,
         }[self.order]
-        steps = 0
+        steps, rested = 0, False
         async for batch in replica.batches():
             if batch is None:
                 await rest(replica, endpoint)
+                rested = True
                 continue
+            if rested:
+                await self._look(replica, endpoint)
+                rested = False
             steps += 1
             if steps % self.every == 0:
                 await meet(replica, endpoint, batch)
@@ -115,9 +119,8 @@ class ElasticAveraging(Rounds):
 
     async def _meet_alone(self, replica: Replica, endpoint: Endpoint, batch: LeasedBatch) -> None:
         """X ← x_i; x_i ← x_i − α·(x − x̄); x̄ ← x̄ + α·(x − x̄); x_i ← x_i − η·∇f(x)."""
-        for server, name in enumerate(replica.servers):
-            payload, into = replica.parameters(server), replica.beside(server)
-            endpoint.post(name, Push(0, batch.samples), payload=payload, into=into)
+        for server in range(len(replica.servers)):
+            self._give(replica, endpoint, server, batch)
         await replica.gradient(batch)
         for name in replica.servers:
             await answer(endpoint, name)
@@ -125,20 +128,32 @@ class ElasticAveraging(Rounds):
         replica.apply(batch)
 
     async def _meet_in_turn(self, replica: Replica, endpoint: Endpoint, batch: LeasedBatch) -> None:
-        """The same, when it is this worker's turn."""
-        for name in replica.servers:
-            endpoint.post(name, Turn())
-        for name in replica.servers:
+        """The same, when it is this worker's turn.
+
+        The first server gives turns, and its part is met last, which ends the turn. If all of them
+        gave turns, two workers might each have one and wait for the other's.
+        """
+        first, *others = replica.servers
+        endpoint.post(first, Turn())
+        await answer(endpoint, first)
+        for server in range(1, len(replica.servers)):
+            self._give(replica, endpoint, server, batch)
+        for name in others:
             await answer(endpoint, name)
-        await self._meet_alone(replica, endpoint, batch)
+        self._give(replica, endpoint, 0, batch)
+        await replica.gradient(batch)
+        await answer(endpoint, first)
+        replica.draw(self.alpha(replica.terms))
+        replica.apply(batch)
+
+    def _give(self, replica: Replica, endpoint: Endpoint, server: int, batch: LeasedBatch) -> None:
+        """Show a server where this worker is, and have its centre lie beside."""
+        payload, into = replica.parameters(server), replica.beside(server)
+        endpoint.post(replica.servers[server], Push(0, batch.samples), payload=payload, into=into)
 
     def begin(self, terms: Terms) -> Turns:
         """All workers take part, and the first one has the first turn."""
         return Turns(terms, present=super().begin(terms).present)
-
-    def needed(self, state: Round) -> int:
-        """All."""
-        return len(state.present)
 
     def gather(self, state: Round, call: Call, samples: int) -> list[Action]:
         """Every worker's spring is as strong."""
@@ -147,7 +162,7 @@ class ElasticAveraging(Rounds):
 
     def conclude(self, state: Round) -> list[Action]:
         """x̄ ← x̄ + α·Σ(x_i − x̄)."""
-        givers = len(state.waiting)
+        givers = len(state.waiting) + len(state.gone)
         return [Move(by=givers * self.alpha(state.terms), over=givers)]
 
     def on_message(self, state: ServerState, call: Call) -> tuple[ServerState, list[Action]]:

@@ -18,11 +18,18 @@ class Centred(StrategyProtocol):
         """Pull from every server."""
         for server, name in enumerate(replica.servers):
             endpoint.post(name, Pull(), into=replica.parameters(server))
-        return [(await answer(endpoint, name)).version for name in replica.servers]
+        for server, name in enumerate(replica.servers):
+            replica.versions[server] = (await answer(endpoint, name)).version
+        replica.rests = False
+        return list(replica.versions)
 
 
 async def rest(replica: Replica, endpoint: Endpoint) -> None:
-    """Tell all servers that nobody need wait for this worker at present."""
+    """Tell all servers that nobody need wait for this worker at present.
+
+    They go on without it, so it has to pull before it computes again.
+    """
+    replica.rests = True
     for name in replica.servers:
         endpoint.post(name, Rest())
     for name in replica.servers:

@@ -7,13 +7,13 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 # What a state is made of, so that it can be written down and read again.
-from manyhands.endpoint import Said, Terms  # noqa: TC001
+from manyhands.endpoint import Parameters, Said, Terms
 from manyhands.notation import Value
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from manyhands.endpoint import Endpoint, Parameters, Replica
+    from manyhands.endpoint import Endpoint, Replica
 
 
 @dataclass(frozen=True)
@@ -210,6 +210,10 @@ class StrategyProtocol(Value, ABC):
         """What a server does about a call, and its state afterwards."""
         del call
         return state, []
+
+    def on_repeat(self, state: ServerState, call: Call) -> Answer:
+        """How a server answers a call that it has answered before: with what is there now."""
+        return Answer(call, Parameters(state.version), parameters=not self.shares)
 
     def on_leave(self, state: ServerState, worker: str) -> tuple[ServerState, list[Action]]:
         """What a server does when a worker is gone, and its state afterwards."""

@@ -16,23 +16,25 @@ class Pushing(Centred):
 
     async def worker(self, replica: Replica, endpoint: Endpoint) -> None:
         """What a worker does."""
-        read = await self.refresh(replica, endpoint)
+        await self.refresh(replica, endpoint)
         async for batch in replica.batches():
             if batch is None:
                 await rest(replica, endpoint)
                 continue
+            if replica.rests:
+                await self.refresh(replica, endpoint)
 
-            def push(server: int, read: list[int] = read, samples: int = batch.samples) -> None:
+            def push(server: int, samples: int = batch.samples) -> None:
                 endpoint.post(
                     replica.servers[server],
-                    Push(read[server], samples),
+                    Push(replica.versions[server], samples),
                     payload=replica.update(server) if samples else None,
                     into=replica.parameters(server),
                 )
 
             await replica.gradient(batch, ready=push)
             answers = [await answer(endpoint, name) for name in replica.servers]
-            read = [one.version for one in answers]
+            replica.versions[:] = [one.version for one in answers]
             if all(one.applied for one in answers):
                 replica.commit(batch)
             else:

@@ -18,6 +18,8 @@ class Round(ServerState):
     """The workers that may be waited for: those that live and do not rest."""
     waiting: tuple[Call, ...] = ()
     """Those that have given something to this round, and wait for its end."""
+    gone: tuple[Call, ...] = ()
+    """Those that have given something to it and were gone before its end."""
     samples: int = 0
     """What they have given was made of so many."""
 
@@ -27,6 +29,8 @@ class Rounds(Centred):
 
     A round is complete when `needed` workers have given to it, or all that may be waited for. A
     worker that is gone, or has no samples, is not waited for; one that pulls is, from then on.
+    What a worker gave before it was gone counts, but stands for nobody who is there, not even for
+    itself when it is back.
     """
 
     @property
@@ -43,9 +47,10 @@ class Rounds(Centred):
         """All workers are waited for."""
         return Round(terms, present=frozenset(f"worker-{rank}" for rank in range(terms.workers)))
 
-    @abstractmethod
-    def needed(self, state: Round) -> int:
-        """How many workers make a round."""
+    @property
+    def needed(self) -> int | None:
+        """How many workers make a round; None if all do that may be waited for."""
+        return None
 
     @abstractmethod
     def conclude(self, state: Round) -> list[Action]:
@@ -80,17 +85,23 @@ class Rounds(Centred):
     def on_leave(self, state: ServerState, worker: str) -> tuple[ServerState, list[Action]]:
         """Wait for it no longer."""
         assert isinstance(state, Round)
-        return self._close(replace(state, present=state.present - {worker}), [])
+        without = replace(
+            state,
+            present=state.present - {worker},
+            waiting=tuple(call for call in state.waiting if call.worker != worker),
+            gone=(*state.gone, *(call for call in state.waiting if call.worker == worker)),
+        )
+        return self._close(without, [])
 
     def _close(self, state: Round, actions: list[Action]) -> tuple[Round, list[Action]]:
-        # What somebody gave who is gone since is in the sum, but does not stand for a living one.
-        givers = {call.worker for call in state.waiting} & state.present
-        enough = len(givers) >= min(self.needed(state), len(state.present))
-        if not state.waiting or not enough:
+        calls, there = (*state.gone, *state.waiting), {call.worker for call in state.waiting}
+        enough = self.needed is not None and len(there) + len(state.gone) >= self.needed
+        if not calls or (state.present - there and not enough):
             return state, actions
         conclusion = self.conclude(state)
-        now = replace(state, version=state.version + bool(conclusion), waiting=(), samples=0)
-        answers = [self._told(call, now.version) for call in state.waiting]
+        version = state.version + bool(conclusion)
+        now = replace(state, version=version, waiting=(), gone=(), samples=0)
+        answers = [self._told(call, now.version) for call in calls]
         return now, [*actions, *conclusion, *answers]
 
     def _told(self, call: Call, version: int) -> Answer:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal
 
-from manyhands.endpoint import Parameters, Push
+from manyhands.endpoint import Parameters, Push, Terms
 from manyhands.protocols.protocol import Action, Answer, Call, ServerState
 from manyhands.protocols.pushing import Pushing
+from manyhands.protocols.rounds import Round
 from manyhands.protocols.synchronous import Together
 
-if TYPE_CHECKING:
-    from manyhands.protocols.rounds import Round
+
+@dataclass(frozen=True)
+class Drops(Round):
+    """What was dropped, for `late=drop`."""
+
+    dropped: dict[str, int] = field(default_factory=dict)
+    """By sender, the number of its last push that was."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -55,20 +61,37 @@ class SoftSync(Together, Pushing):
         super().check(workers)
         if self.wait_for > workers:
             raise ValueError(f"wait_for={self.wait_for} needs so many workers, not {workers}")
+        if self.servers > 1 and 1 < self.wait_for < workers:
+            raise ValueError(
+                f"wait_for={self.wait_for} of {workers} workers needs servers=1: two servers may "
+                "close a round with different workers, and wait for each other's for ever"
+            )
 
     def by_rank(self, workers: int) -> bool:
         """Only if all are waited for; otherwise the fast are to do more."""
         return self.wait_for >= workers
 
-    def needed(self, state: Round) -> int:
+    def begin(self, terms: Terms) -> Drops:
+        """All workers are waited for, and nothing was dropped."""
+        return Drops(terms, present=super().begin(terms).present)
+
+    @property
+    def needed(self) -> int:
         """S."""
-        del state
         return self.wait_for
 
     def on_message(self, state: ServerState, call: Call) -> tuple[ServerState, list[Action]]:
         """As ever; but what comes late may be dropped."""
+        assert isinstance(state, Drops)
         match call.message:
             case Push(version=read) if self.late == "drop" and read < state.version:
-                return state, [Answer(call, Parameters(state.version, applied=False))]
+                now = replace(state, dropped={**state.dropped, call.sender: call.number})
+                return now, [Answer(call, Parameters(state.version, applied=False))]
             case _:
                 return super().on_message(state, call)
+
+    def on_repeat(self, state: ServerState, call: Call) -> Answer:
+        """What was dropped stays dropped."""
+        assert isinstance(state, Drops)
+        applied = state.dropped.get(call.sender) != call.number
+        return Answer(call, Parameters(state.version, applied=applied))

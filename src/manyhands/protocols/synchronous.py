@@ -14,10 +14,6 @@ from manyhands.protocols.rounds import Round, Rounds
 class Together(Rounds):
     """Servers that wait for all workers, then take one step with the mean of their gradients."""
 
-    def needed(self, state: Round) -> int:
-        """All."""
-        return len(state.present)
-
     def gather(self, state: Round, call: Call, samples: int) -> list[Action]:
         """A gradient counts by its samples."""
         read = call.message.version if isinstance(call.message, Push) else state.version
@@ -28,7 +24,8 @@ class Together(Rounds):
         if not state.samples:
             return []
         weight = state.samples / state.terms.global_batch
-        blend = min(1.0, len(state.waiting) / state.terms.workers)
+        givers = len(state.waiting) + len(state.gone)
+        blend = min(1.0, givers / state.terms.workers)
         return [Step(None, weight, blend=blend, over=state.samples)]
 
 

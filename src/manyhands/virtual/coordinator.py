@@ -136,6 +136,7 @@ class Coordinator:
         """What was made of a lease is not wanted."""
         if self.leases.forgo(worker, lease.number):
             self._account()
+            self._note_epochs()
             if not self.leases.held:
                 self._wake()
 

@@ -126,7 +126,6 @@ class Logs:
 
     def __init__(self, folder: Path, workers: int, kernel: Kernel) -> None:
         self._folder = folder / "trace"
-        self._folder.mkdir(parents=True, exist_ok=True)
         self._kernel = kernel
         self._workers = workers
         self._lives: dict[int, WorkerLog] = {}
@@ -196,10 +195,15 @@ class Logs:
             wall=self._kernel.now,
             kind="virtual",
         )
+        return Recorder(header, self._sink(name), lambda: self._kernel.now, full_steps)
+
+    def _sink(self, name: str) -> Callable[[bytes], object]:
+        """Where the trace of that name goes."""
+        self._folder.mkdir(parents=True, exist_ok=True)
         path = self._folder / f"{name}.jsonl"
 
         def write(lines: bytes) -> None:
             with path.open("ab") as file:
                 file.write(lines)
 
-        return Recorder(header, write, lambda: self._kernel.now, full_steps)
+        return write

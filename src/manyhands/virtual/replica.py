@@ -70,6 +70,8 @@ class VirtualReplica:
         self.rank = rank
         self.servers = servers
         self.terms = terms
+        self.versions = [0] * len(self.servers)
+        self.rests = False
         self.refresh: Callable[[], Awaitable[object]] = _nothing
         """Brings the replica to the shared state, before an evaluation."""
         self.replication = replication

@@ -12,7 +12,6 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
 
-from manyhands.endpoint import Parameters
 from manyhands.protocols import Add, Answer, Call, Descend, Move, Shift, Step, carry_out
 from manyhands.virtual.endpoint import HEAD
 from manyhands.virtual.kernel import happens
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     import torch
     from simpy import Event
 
+    from manyhands.endpoint import Parameters
     from manyhands.parameters import Holder
     from manyhands.protocols import Action, StrategyProtocol, Terms
     from manyhands.virtual.cores import Cores
@@ -144,19 +144,20 @@ class Server:
             return
         last = self._heard.get(parcel.sender, 0)
         key = (parcel.sender, parcel.number)
+        call = Call(parcel.sender, parcel.number, parcel.message)
         if parcel.number <= last:
             if key in self._open:
                 self._open[key] = parcel
             else:
-                parameters = not self._protocol.shares
-                self._reply(parcel, Parameters(self.state.version), parameters=parameters)
+                again = self._protocol.on_repeat(self.state, call)
+                carry_out(self.holder, again, None)
+                self._reply(parcel, again.message, parameters=again.parameters)
         elif parcel.number > last + 1:
             # The one before it was lost, and both will come again.
             parcel.lose()
         else:
             self._heard[parcel.sender] = parcel.number
             self._open[key] = parcel
-            call = Call(parcel.sender, parcel.number, parcel.message)
             self.state, actions = self._protocol.on_message(self.state, call)
             for action in actions:
                 self._carry_out(action)

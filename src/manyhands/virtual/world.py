@@ -84,6 +84,7 @@ class World:
         conditions: times and rates.
         kernel: the clock.
         logs: the traces.
+        bench: where gradients are computed, if not by the job's model.
     """
 
     def __init__(
@@ -94,6 +95,7 @@ class World:
         conditions: Conditions,
         kernel: Kernel,
         logs: Logs,
+        bench: Bench | None = None,
     ) -> None:
         self._job = job
         self._protocol = protocol
@@ -102,7 +104,7 @@ class World:
         self._logs = logs
         self._network = Network(kernel, places.cluster, conditions.copy_rate)
         self._cores = {host.name: Cores(kernel, host.cores) for host in places.cluster.hosts}
-        self._bench = Bench(job, protocol.shards)
+        self._bench = bench or Bench(job, protocol.shards)
         self._terms = Terms(job.global_batch, len(places.workers), self._bench.rate)
         self._servers = {
             f"server-{number}": self._server(number, host)
@@ -254,7 +256,7 @@ class World:
     def _look_for_the_end(self) -> None:
         if self._working or (self._returning and not self.coordinator.is_over):
             return
-        if any(worker.member.alive for worker in self._workers):
+        if self.coordinator.is_over or any(worker.member.alive for worker in self._workers):
             self._kernel.finish()
         else:
             self._kernel.fail(RunFailed(f"all workers are gone after {self._kernel.now:g} s"))

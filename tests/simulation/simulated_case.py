@@ -1,0 +1,205 @@
+"""What a seed decides: a problem, a cluster, and what goes wrong."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from manyhands.cluster import Link
+from manyhands.job import Job
+from manyhands.sampling import mix, permutation
+from manyhands.virtual import Conditions, Crash, Cut, Fault, Faults, Pause, Places
+from manyhands.virtual.bench import Bench
+from manyhands.virtual.times import Constant, Exponential, LogNormal, Slow
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from manyhands.leases import Lease
+    from manyhands.protocols import StrategyProtocol
+    from manyhands.virtual.bench import Replication
+
+    Draw = Callable[[random.Random, int, int], StrategyProtocol]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One run, in all that decides about it."""
+
+    variant: str
+    seed: int
+    protocol: StrategyProtocol
+    workers: int
+    job: Job
+    targets: np.ndarray
+    """The problem: the gradient of a sample is x − its target."""
+    momentum: float
+    places: Places
+    conditions: Conditions
+    faults: Faults
+    deadline: float
+    """Virtual seconds, long after the last fault, by which the run must be over."""
+
+    @property
+    def servers(self) -> int:
+        return self.protocol.servers
+
+    @property
+    def rate(self) -> float:
+        return RATE
+
+    def __str__(self) -> str:
+        job = self.job
+        return (
+            f"{self.protocol}, {self.workers} workers, {len(self.targets)} samples, global batch "
+            f"{job.global_batch}, epochs {job.epochs}, seconds {job.seconds}, "
+            f"{'with' if job.validation else 'without'} validation, {self.conditions}, "
+            f"{'one host' if len(self.places.cluster.hosts) == 1 else self.places.cluster.link}, "
+            f"faults {self.faults}"
+        )
+
+    def gradient(self, x: np.ndarray, lease: Lease) -> np.ndarray:
+        """The gradient of the mean of |x − target|² / 2 over a lease, for all servers' parts."""
+        order = permutation(len(self.targets), self.job.seed, lease.epoch)
+        return x - self.targets[order[lease.start : lease.stop].numpy()].mean(0)
+
+
+RATE = 0.1
+
+
+class Point(nn.Module):
+    """A vector in as many pieces as there are servers."""
+
+    def __init__(self, pieces: int, size: int) -> None:
+        super().__init__()
+        for number in range(pieces):
+            first = torch.arange(size, dtype=torch.float64) + number
+            self.register_parameter(f"piece{number}", nn.Parameter(first))
+
+    def forward(self, targets: torch.Tensor) -> torch.Tensor:
+        return torch.cat(list(self.parameters())) - targets
+
+
+def half_square(way: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+    return way.square().sum() / (2 * len(way))
+
+
+class Formula(Bench):
+    """A bench whose gradients are a formula, so that a run costs milliseconds."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__(case.job, case.servers)
+        self._case = case
+        self._here = [part.numpy().view(np.float64) for part in self._copy.parameters]
+        self._found = [part.numpy().view(np.float64) for part in self._copy.updates]
+
+    def gradient(self, worker: Replication, lease: Lease) -> tuple[float, list[int]]:
+        """x − the mean target."""
+        worker.computed += 1
+        self._load(worker)
+        found = self._case.gradient(np.concatenate(self._here), lease)
+        for place, part in zip(self._found, np.split(found, len(self._found)), strict=True):
+            place[:] = part
+        if worker.optimizer is not None:
+            worker.updates = [update.clone() for update in self._copy.updates]
+        servers = list(range(len(self._found)))
+        return float(found @ found), servers if worker.rank % 2 else servers[::-1]
+
+
+def draw(variant: str, protocol: Draw, seed: int) -> Case:
+    """The case that a seed stands for."""
+    rng = random.Random(mix(seed, 11))  # noqa: S311 - not for secrets
+    workers, servers = rng.randint(2, 6), rng.choice((1, 1, 2))
+    drawn = protocol(rng, workers, servers)
+    size, samples, batch = rng.randint(1, 3), rng.randint(1, 24), rng.randint(1, 12)
+    epochs = rng.choice((1, 2, 3, 1.5)) if samples < 14 else 1
+    momentum = rng.choice((0.0, 0.0, 0.5))
+    table = np.random.default_rng(seed).integers(-8, 9, (samples, size * drawn.servers))
+    targets = table.astype(np.float64)
+    mean = rng.choice((0.05, 0.3, 1.0))
+    link = Link(rng.choice((300.0, 1e4, 1e6)), rng.choice((0.0, 0.01, 0.3)))
+    rounds = max(1, round(epochs * samples / batch)) + 2
+    horizon = rounds * (mean + 2 * link.latency + 200 / link.bandwidth) * rng.uniform(0.5, 1.5)
+    data = TensorDataset(torch.from_numpy(targets), torch.zeros(samples))
+    job = Job(
+        model=lambda: Point(drawn.servers, size),
+        optimizer=lambda model: torch.optim.SGD(model.parameters(), RATE, momentum),
+        loss=half_square,
+        data=data,
+        validation=data if rng.random() < 0.5 else None,
+        metrics=(),
+        global_batch=batch,
+        epochs=epochs,
+        seconds=round(horizon / 2, 3) if rng.random() < 0.1 else None,
+        seed=seed,
+    )
+    slow = (Slow(rng.randrange(workers), 4.0),) if rng.random() < 0.3 else ()
+    times = rng.choice(
+        (
+            Constant(mean, slow=slow),
+            LogNormal(mean, 0.6, slow=slow),
+            Exponential(mean, slow=slow),
+        )
+    )
+    detection = rng.choice((0.0, 0.3, 2.0, 8.0))
+    conditions = Conditions(times, service=rng.choice((0.0, 0.02)), detection=detection)
+    places = (
+        Places.host_each(workers, drawn.servers, link)
+        if rng.random() < 0.7
+        else Places.one_host(workers, drawn.servers, rng.randint(1, workers))
+    )
+    count = rng.choice((0, 1, 2, 3, 4, 6, 8))
+    faults = tuple(_fault(rng, workers, drawn.servers, horizon, mean) for _ in range(count))
+    calm = max((_healed(fault) for fault in faults), default=0.0) + detection
+    work = (2 + count) * rounds * workers * (8 * mean + 8 * link.latency + 2000 / link.bandwidth)
+    return Case(
+        variant,
+        seed,
+        drawn,
+        workers,
+        job,
+        targets,
+        momentum,
+        places,
+        conditions,
+        Faults(faults),
+        deadline=calm + 10 * work + 100,
+    )
+
+
+def _fault(rng: random.Random, workers: int, servers: int, horizon: float, tick: float) -> Fault:
+    """Like those of `Faults.draw`; often at the very moment at which something is computed."""
+    worker, server = rng.randrange(workers), rng.randrange(servers)
+    at = rng.uniform(0, horizon)
+    at = round(at // tick * tick if rng.random() < 0.3 else at, 3)
+    seconds = max(0.001, round(rng.expovariate(4 / horizon), 3))
+    match rng.choice(("worker", "worker", "server", "pause", "pause server", "cut", "cut")):
+        case "worker":
+            # The first one always returns, so that every run can end.
+            stays_away = worker > 0 and rng.random() < 0.4
+            return Crash(worker=worker, at=at, restart=None if stays_away else seconds)
+        case "server":
+            return Crash(server=server, at=at, restart=seconds)
+        case "pause":
+            return Pause(worker=worker, at=at, seconds=seconds)
+        case "pause server":
+            return Pause(server=server, at=at, seconds=seconds)
+        case _:
+            return Cut(f"worker-{worker}", f"server-{server}", at, round(at + seconds, 3))
+
+
+def _healed(fault: Fault) -> float:
+    match fault:
+        case Crash(at=at, restart=restart):
+            return at + (restart or 0.0)
+        case Pause(at=at, seconds=seconds):
+            return at + seconds
+        case Cut(stop=stop):
+            return stop
+    raise TypeError(f"{fault} is no fault that is drawn here")

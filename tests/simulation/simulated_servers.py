@@ -1,0 +1,337 @@
+# ruff: noqa: ARG002 - a model hears of more than it looks at
+"""Every protocol's server once more, in plain NumPy and in the words of its paper.
+
+These know nothing of `manyhands.protocols`: they hear the same calls as the servers do, and say
+which of them are to be answered, with what, and what the parameters are then.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from manyhands.endpoint import Pull, Push, Rest, Turn
+
+if TYPE_CHECKING:
+    from simulated_case import Case
+
+    from manyhands.protocols import Call
+
+
+class Expected(NamedTuple):
+    """An answer that is due."""
+
+    sender: str
+    number: int
+    version: int
+    applied: bool
+    x: np.ndarray | None
+    """The parameters that go with it."""
+
+
+class Model:
+    """One server."""
+
+    def __init__(self, case: Case, x: np.ndarray) -> None:
+        self.case = case
+        self.protocol = case.protocol
+        self.x = x
+        self.version = 0
+        self._velocity: np.ndarray | None = None
+
+    def hear(self, call: Call, payload: np.ndarray | None) -> list[Expected]:
+        """The answers that are due when a call has come."""
+        match call.message:
+            case Push(samples=samples, version=read):
+                return self.push(call, payload, samples, read)
+            case Pull():
+                return self.pull(call)
+            case Rest():
+                return self.rest(call)
+            case Turn():
+                return self.turn(call)
+        raise TypeError(f"nobody says {call.message} to a server")
+
+    def push(self, call: Call, payload: np.ndarray, samples: int, read: int) -> list[Expected]:
+        raise NotImplementedError
+
+    def pull(self, call: Call) -> list[Expected]:
+        return [self.answer(call)]
+
+    def rest(self, call: Call) -> list[Expected]:
+        return [self.answer(call, parameters=False)]
+
+    def turn(self, call: Call) -> list[Expected]:
+        raise NotImplementedError
+
+    def leave(self, worker: str) -> list[Expected]:
+        return []
+
+    def again(self, sender: str) -> None:
+        """An answer is sent once more, with the parameters of now."""
+
+    def answer(self, call: Call, *, applied: bool = True, parameters: bool = True) -> Expected:
+        x = self.x.copy() if parameters else None
+        return Expected(call.sender, call.number, self.version, applied, x)
+
+    def descend(self, gradient: np.ndarray, weight: float) -> None:
+        """SGD, which the job has: v ← μ·v + g, x ← x − λ·weight·v."""
+        mu = self.case.momentum
+        if self._velocity is None or not mu:
+            self._velocity = gradient.copy()
+        else:
+            self._velocity = mu * self._velocity + gradient
+        self.x = self.x - self.case.rate * weight * self._velocity
+
+
+class AsynchronousModel(Model):
+    """A step per push, whenever it comes."""
+
+    def push(self, call: Call, payload: np.ndarray, samples: int, read: int) -> list[Expected]:
+        stale = max(1, self.version - read)
+        damping = {"none": 1.0, "inverse": 1 / stale, "root": stale**-0.5}[self.protocol.damping]
+        weight = samples / self.case.job.global_batch
+        self.descend(self.compensated(call.sender, payload), weight * damping)
+        self.version += 1
+        return [self.answer(call)]
+
+    def compensated(self, sender: str, gradient: np.ndarray) -> np.ndarray:
+        return gradient
+
+
+class CompensatedModel(AsynchronousModel):
+    """The same, with g + c·g²·(x − what the sender read) in place of g."""
+
+    def __init__(self, case: Case, x: np.ndarray) -> None:
+        super().__init__(case, x)
+        self._given: dict[str, np.ndarray] = {}
+
+    def compensated(self, sender: str, gradient: np.ndarray) -> np.ndarray:
+        moved = self.x - self._given[sender]
+        return gradient + self.protocol.delay_compensation * gradient**2 * moved
+
+    def hear(self, call: Call, payload: np.ndarray | None) -> list[Expected]:
+        answers = super().hear(call, payload)
+        if not isinstance(call.message, Rest):
+            self.again(call.sender)
+        return answers
+
+    def again(self, sender: str) -> None:
+        self._given[sender] = self.x.copy()
+
+
+class StaleModel(Model):
+    """A step per push; the answer waits until the pusher is at most s ahead of the slowest."""
+
+    def __init__(self, case: Case, x: np.ndarray) -> None:
+        super().__init__(case, x)
+        self._clocks = {f"worker-{rank}": 0 for rank in range(case.workers)}
+        self._held: list[Call] = []
+        self._unread = set(self._clocks)
+        """Who has never asked to read; the first read is given to all at once."""
+        self._reading: list[Call] = []
+
+    def push(self, call: Call, payload: np.ndarray, samples: int, read: int) -> list[Expected]:
+        self._join(call.worker)
+        self._clocks[call.worker] += 1
+        if samples:
+            self.descend(payload, samples / self.case.job.global_batch)
+            self.version += 1
+        self._held.append(call)
+        return self._release()
+
+    def pull(self, call: Call) -> list[Expected]:
+        self._join(call.worker)
+        self._unread.discard(call.worker)
+        self._reading.append(call)
+        return self._release()
+
+    def rest(self, call: Call) -> list[Expected]:
+        return super().rest(call) + self.leave(call.worker)
+
+    def leave(self, worker: str) -> list[Expected]:
+        self._clocks.pop(worker, None)
+        self._unread.discard(worker)
+        return self._release()
+
+    def _join(self, worker: str) -> None:
+        if worker not in self._clocks:
+            self._clocks[worker] = min(self._clocks.values(), default=0)
+
+    def _release(self) -> list[Expected]:
+        free = min(self._clocks.values(), default=0) + self.protocol.staleness
+        due = [call for call in self._held if self._clocks.get(call.worker, 0) <= free]
+        self._held = [call for call in self._held if call not in due]
+        if not self._unread:
+            due, self._reading = due + self._reading, []
+        return [self.answer(call) for call in due]
+
+
+class RoundModel(Model):
+    """Rounds: over when so many have given, or all who are there."""
+
+    def __init__(self, case: Case, x: np.ndarray) -> None:
+        super().__init__(case, x)
+        self.present = {f"worker-{rank}" for rank in range(case.workers)}
+        self.given: list[tuple[Call, int, np.ndarray]] = []
+        self.gone: set[str] = set()
+        """Lives that are over."""
+
+    @property
+    def enough(self) -> float:
+        return np.inf
+
+    def conclude(self) -> None:
+        """What a round does to the parameters."""
+        raise NotImplementedError
+
+    def push(self, call: Call, payload: np.ndarray, samples: int, read: int) -> list[Expected]:
+        self.present.add(call.worker)
+        self.given.append((call, samples, payload))
+        return self._close()
+
+    def pull(self, call: Call) -> list[Expected]:
+        self.present.add(call.worker)
+        return super().pull(call)
+
+    def rest(self, call: Call) -> list[Expected]:
+        return super().rest(call) + self.leave(call.worker)
+
+    def leave(self, worker: str) -> list[Expected]:
+        self.present.discard(worker)
+        self.gone.update(call.sender for call, _, _ in self.given if call.worker == worker)
+        return self._close()
+
+    def _close(self) -> list[Expected]:
+        givers = {call.sender for call, _, _ in self.given}
+        awaited = self.present - {sender.partition(".")[0] for sender in givers - self.gone}
+        if not givers or (awaited and len(givers) < self.enough):
+            return []
+        self.conclude()
+        self.version += self.counts()
+        calls = [call for call, _, _ in self.given]
+        self.given = []
+        return [self.answer(call) for call in calls]
+
+    def counts(self) -> bool:
+        """Whether a round makes a version: one of empty batches does not."""
+        return any(samples for _, samples, _ in self.given)
+
+    def mean(self) -> tuple[int, np.ndarray]:
+        """Samples of this round, and the mean of what was given, by samples."""
+        samples = sum(count for _, count, _ in self.given)
+        total = sum((count * what for _, count, what in self.given if count), np.zeros(1))
+        return samples, total / max(1, samples)
+
+
+class SynchronousModel(RoundModel):
+    """One step with the mean gradient."""
+
+    def conclude(self) -> None:
+        samples, mean = self.mean()
+        if samples:
+            self.descend(mean, samples / self.case.job.global_batch)
+
+
+class SoftModel(SynchronousModel):
+    """The same, of S; what is late is perhaps not wanted."""
+
+    @property
+    def enough(self) -> int:
+        return self.protocol.wait_for
+
+    def push(self, call: Call, payload: np.ndarray, samples: int, read: int) -> list[Expected]:
+        if self.protocol.late == "drop" and read < self.version:
+            return [self.answer(call, applied=False)]
+        return super().push(call, payload, samples, read)
+
+
+class AveragingModel(RoundModel):
+    """The mean replica."""
+
+    def conclude(self) -> None:
+        samples, mean = self.mean()
+        if samples:
+            self.x = mean
+
+
+class OuterModel(RoundModel):
+    """Δ = θ − mean(θ_n); v ← μ·v + Δ; θ ← θ − η·(Δ + μ·v)."""
+
+    def conclude(self) -> None:
+        samples, mean = self.mean()
+        if samples:
+            way, mu = self.x - mean, self.protocol.outer_momentum
+            before = np.zeros(1) if self._velocity is None else self._velocity
+            self._velocity = mu * before + way
+            self.x = self.x - self.protocol.outer_lr * (way + mu * self._velocity)
+
+
+def alpha(case: Case) -> float:
+    """α = η·ρ, or 0.9 / N."""
+    rho = case.protocol.rho
+    return 0.9 / case.workers if rho is None else case.rate * rho
+
+
+class ElasticModel(RoundModel):
+    """x̄ ← x̄ + α·Σ(x_i − x̄), all together."""
+
+    def counts(self) -> bool:
+        return True
+
+    def conclude(self) -> None:
+        pull = sum((what - self.x for _, _, what in self.given), np.zeros(1))
+        self.x = self.x + alpha(self.case) * pull
+
+
+class ElasticAloneModel(RoundModel):
+    """The same with one worker at a time, which is given the centre as it met it."""
+
+    def push(self, call: Call, payload: np.ndarray, samples: int, read: int) -> list[Expected]:
+        met = self.x.copy()
+        self.x = self.x + alpha(self.case) * (payload - self.x)
+        self.version += 1
+        return [Expected(call.sender, call.number, self.version, True, met)]
+
+
+class ElasticTurnsModel(ElasticAloneModel):
+    """The same, in the order of the ranks of those who are there."""
+
+    def __init__(self, case: Case, x: np.ndarray) -> None:
+        super().__init__(case, x)
+        self._asking: dict[str, Call] = {}
+        self._having: str | None = None
+        self._last = -1
+
+    def turn(self, call: Call) -> list[Expected]:
+        self.present.add(call.worker)
+        self._asking[call.worker] = call
+        return self._go()
+
+    def push(self, call: Call, payload: np.ndarray, samples: int, read: int) -> list[Expected]:
+        answers = super().push(call, payload, samples, read)
+        if self._having == call.worker:
+            self._having = None
+        return answers + self._go()
+
+    def pull(self, call: Call) -> list[Expected]:
+        return super().pull(call) + self._go()
+
+    def leave(self, worker: str) -> list[Expected]:
+        answers = super().leave(worker)
+        self._asking.pop(worker, None)
+        if self._having == worker:
+            self._having = None
+        return answers + self._go()
+
+    def _go(self) -> list[Expected]:
+        ranks = sorted(int(name[7:]) for name in self.present)
+        if self._having or not ranks:
+            return []
+        after = [rank for rank in ranks if rank > self._last] or ranks
+        call = self._asking.pop(f"worker-{after[0]}", None)
+        if call is None:
+            return []
+        self._having, self._last = call.worker, after[0]
+        return [self.answer(call, parameters=False)]

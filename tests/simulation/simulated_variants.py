@@ -1,0 +1,167 @@
+"""Every protocol, in the variants that are simulated, and the laws that each must keep.
+
+To add one: a `Variant` in the list, with what draws its parameters, a model of its server in NumPy
+(`simulated_servers`), and the laws of its workers (`simulated_laws`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from simulated_case import draw
+from simulated_laws import (
+    Acknowledged,
+    Alone,
+    Calls,
+    Elastic,
+    Fresh,
+    Gradients,
+    Samples,
+    Staleness,
+    reference,
+)
+from simulated_servers import (
+    AsynchronousModel,
+    AveragingModel,
+    CompensatedModel,
+    ElasticAloneModel,
+    ElasticModel,
+    ElasticTurnsModel,
+    OuterModel,
+    SoftModel,
+    StaleModel,
+    SynchronousModel,
+)
+from simulated_world import run
+
+from manyhands.protocols import (
+    Asynchronous,
+    Averaging,
+    DiLoCo,
+    ElasticAveraging,
+    LocalSgd,
+    SoftSync,
+    StaleSynchronous,
+    Synchronous,
+)
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Sequence
+
+    from simulated_case import Case, Draw
+    from simulated_servers import Model
+    from simulated_world import Law
+
+EVERYBODY: tuple[type[Law], ...] = (Calls, Samples)
+PUSHING = (Staleness, Acknowledged, Gradients)
+LOCAL = (Staleness, Acknowledged, Fresh, Alone)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A protocol with some of its parameters, and its laws."""
+
+    name: str
+    protocol: Draw
+    """Draws one: from a random source, for so many workers and servers."""
+    model: type[Model]
+    laws: Sequence[type[Law]]
+    _reference: list[type[Law]] = field(default_factory=list, repr=False)
+
+    def case(self, seed: int) -> Case:
+        """What a seed stands for."""
+        return draw(self.name, self.protocol, seed)
+
+    def run(self, seed: int) -> str:
+        """Simulate a seed; a fingerprint of the run."""
+        return self.watch(self.case(seed))
+
+    def watch(self, case: Case) -> str:
+        """Simulate a case under the laws; a fingerprint of the run."""
+        if not self._reference:
+            self._reference.append(reference(self.model))
+        return run(case, (*EVERYBODY, *self._reference, *self.laws))
+
+
+def _easgd(order: str) -> Draw:
+    return lambda rng, _, servers: ElasticAveraging(
+        rho=rng.choice((None, 0.5, 2.0)),
+        order=order,
+        every=rng.choice((1, 1, 2, 3)),
+        servers=servers,
+    )
+
+
+def _softsync(rng: random.Random, workers: int, servers: int) -> SoftSync:
+    wait_for = rng.randint(1, workers)
+    return SoftSync(wait_for=wait_for, servers=servers if wait_for in (1, workers) else 1)
+
+
+VARIANTS = (
+    Variant(
+        "synchronous",
+        lambda _, __, servers: Synchronous(servers=servers),
+        SynchronousModel,
+        (*PUSHING, Fresh),
+    ),
+    Variant(
+        "softsync",
+        _softsync,
+        SoftModel,
+        PUSHING,
+    ),
+    Variant(
+        "softsync_drop",
+        lambda rng, workers, _: SoftSync(wait_for=rng.randint(1, workers), late="drop"),
+        SoftModel,
+        PUSHING,
+    ),
+    Variant(
+        "ssp",
+        lambda rng, _, servers: StaleSynchronous(
+            staleness=rng.choice((0, 1, 2, 5)), servers=servers
+        ),
+        StaleModel,
+        PUSHING,
+    ),
+    Variant(
+        "asynchronous",
+        lambda rng, _, servers: Asynchronous(
+            servers=servers, damping=rng.choice(("none", "inverse", "root"))
+        ),
+        AsynchronousModel,
+        PUSHING,
+    ),
+    Variant(
+        "compensated",
+        lambda _, __, servers: Asynchronous(servers=servers, delay_compensation=0.01),
+        CompensatedModel,
+        PUSHING,
+    ),
+    Variant(
+        "averaging",
+        lambda rng, _, servers: Averaging(every=rng.choice((1, 2, 3)), servers=servers),
+        AveragingModel,
+        LOCAL,
+    ),
+    Variant(
+        "local_sgd",
+        lambda rng, _, servers: LocalSgd(
+            every=rng.choice((2, 3)), warmup=rng.choice((0, 1, 2)), servers=servers
+        ),
+        AveragingModel,
+        LOCAL,
+    ),
+    Variant(
+        "diloco",
+        lambda rng, _, servers: DiLoCo(every=rng.choice((1, 2, 3)), servers=servers),
+        OuterModel,
+        LOCAL,
+    ),
+    Variant("easgd_parallel", _easgd("parallel"), ElasticModel, (Elastic,)),
+    Variant("easgd_asynchronous", _easgd("asynchronous"), ElasticAloneModel, (Elastic,)),
+    Variant("easgd_round_robin", _easgd("round_robin"), ElasticTurnsModel, (Elastic,)),
+)
+BY_NAME = {variant.name: variant for variant in VARIANTS}

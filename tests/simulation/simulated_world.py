@@ -1,0 +1,332 @@
+"""One simulated run, watched: laws hear of everything that happens in it."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from simulated_case import Case, Formula
+
+from manyhands.virtual.endpoint import VirtualEndpoint, caller
+from manyhands.virtual.kernel import Kernel
+from manyhands.virtual.log import Logs
+from manyhands.virtual.world import World
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    import torch
+
+    from manyhands.endpoint import Parameters, Said
+    from manyhands.leases import Lease
+    from manyhands.protocols import Action, Answer, Call, ServerState, StrategyProtocol
+    from manyhands.virtual.bench import Replication
+    from manyhands.virtual.endpoint import Parcel
+    from manyhands.virtual.server import Server
+
+
+class BrokenLawError(AssertionError):
+    """Something happened that must not."""
+
+
+@dataclass(eq=False)
+class Life:
+    """One life of a worker, as laws see it."""
+
+    sender: str
+    """What servers call it."""
+    name: str
+    rank: int
+    replication: Replication
+
+
+class Law:
+    """Something that must hold in every run. It hears of what it overrides, as it happens."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+
+    def started(self, life: Life) -> None:
+        """A worker begins a life."""
+
+    def posted(self, life: Life, server: int, message: Said, payload: np.ndarray | None) -> None:
+        """A worker calls a server."""
+
+    def took(
+        self,
+        life: Life,
+        server: int,
+        message: Parameters,
+        payload: np.ndarray | None,
+        *,
+        beside: bool,
+    ) -> None:
+        """A worker accepts an answer; whether it lies beside its parameters now."""
+
+    def computed(self, life: Life, lease: Lease, x: np.ndarray) -> None:
+        """A worker is about to compute a gradient at x."""
+
+    def decided(
+        self,
+        server: int,
+        before: ServerState,
+        call: Call,
+        payload: np.ndarray | None,
+        after: ServerState,
+        actions: Sequence[Action],
+    ) -> None:
+        """A server has decided about a call; it will now do it."""
+
+    def left(
+        self,
+        server: int,
+        worker: str,
+        before: ServerState,
+        after: ServerState,
+        actions: Sequence[Action],
+    ) -> None:
+        """A server has decided about somebody's death; it will now do it."""
+
+    def settled(self, server: int, x: np.ndarray) -> None:
+        """A server has done what it decided, and its part of the parameters is x."""
+
+    def replied(
+        self, server: int, call: tuple[str, int], message: Parameters, payload: np.ndarray | None
+    ) -> None:
+        """A server sends an answer, perhaps not for the first time."""
+
+    def fenced(self, sender: str) -> None:
+        """A life is over, and everybody knows."""
+
+    def leased(self, worker: str, lease: Lease) -> None:
+        """A worker is given samples."""
+
+    def committed(self, life: Life, number: int, *, accepted: bool) -> None:
+        """A worker says that the update made of a lease is shared."""
+
+    def forwent(self, life: Life, number: int, *, accepted: bool) -> None:
+        """A worker says that it is not wanted."""
+
+    def gave_back(self, worker: str, samples: int, *, alive: bool) -> None:
+        """A worker's leases are taken from it."""
+
+    def stopped(self) -> None:
+        """It is enough."""
+
+    def ended(self, world: World) -> None:
+        """The run is over."""
+
+
+_HOOKS = [name for name, thing in vars(Law).items() if callable(thing) and name[0] != "_"]
+
+
+class Memory(Logs):
+    """Traces that are kept in memory."""
+
+    def __init__(self, workers: int, kernel: Kernel) -> None:
+        self.written: dict[str, list[bytes]] = {}
+        super().__init__(Path(), workers, kernel)
+
+    def _sink(self, name: str) -> Callable[[bytes], object]:
+        return self.written.setdefault(name, []).append
+
+
+@dataclass
+class _Listening:
+    """A protocol on a server, and somebody who listens."""
+
+    inner: StrategyProtocol
+    server: int
+    watch: Watch
+
+    def on_message(self, state: ServerState, call: Call) -> tuple[ServerState, list[Action]]:
+        after, actions = self.inner.on_message(state, call)
+        self.watch.tell(
+            "decided", self.server, state, call, self.watch.payload, after, tuple(actions)
+        )
+        return after, actions
+
+    def on_repeat(self, state: ServerState, call: Call) -> Answer:
+        return self.inner.on_repeat(state, call)
+
+    def on_leave(self, state: ServerState, worker: str) -> tuple[ServerState, list[Action]]:
+        after, actions = self.inner.on_leave(state, worker)
+        self.watch.tell("left", self.server, worker, state, after, tuple(actions))
+        return after, actions
+
+
+@dataclass
+class Watch:
+    """Whoever tells the laws what happens in a world."""
+
+    world: World
+    laws: Sequence[Law]
+    payload: np.ndarray | None = None
+    """What came with the call that is being decided about."""
+    lives: dict[str, Life] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._hooks = {
+            name: [
+                getattr(law, name)
+                for law in self.laws
+                if getattr(type(law), name) is not getattr(Law, name)
+            ]
+            for name in _HOOKS
+        }
+        self._watch_workers()
+        self._watch_leases()
+        for number, server in enumerate(self.world._servers.values()):
+            self._watch_server(number, server)
+
+    def tell(self, what: str, *words: object, **more: object) -> None:
+        for hook in self._hooks[what]:
+            hook(*words, **more)
+
+    def _watch_workers(self) -> None:
+        world, start, miss = self.world, self.world._start_worker, self.world._miss
+        gradient = world._bench.gradient
+        by_replication: dict[int, Life] = {}
+
+        def started(rank: int) -> None:
+            start(rank)
+            worker = world._workers[rank]
+            name = worker.member.name
+            life = Life(caller(name, worker.member.life), name, rank, worker.replication)
+            self.lives[life.sender] = self.lives[name + " now"] = life
+            by_replication[id(worker.replication)] = life
+            self.tell("started", life)
+
+        def missed(worker: object, life: int) -> None:
+            new = life not in worker.missed
+            miss(worker, life)
+            if new:
+                self.tell("fenced", caller(worker.member.name, life))
+
+        def computed(replication: Replication, lease: Lease) -> tuple[float, list[int]]:
+            x = np.concatenate([values(part) for part in replication.parameters])
+            self.tell("computed", by_replication[id(replication)], lease, x)
+            return gradient(replication, lease)
+
+        world._start_worker, world._miss = started, missed
+        world._bench.gradient = computed
+
+    def _watch_leases(self) -> None:
+        book, workers = self.world.coordinator.leases, self.world._workers
+        take, commit, forgo = book.take, book.commit, book.forgo
+        give_back, stop = book.give_back, book.stop
+
+        def taken(worker: str) -> object:
+            found = take(worker)
+            if not isinstance(found, str):
+                self.tell("leased", worker, found)
+            return found
+
+        def committed(worker: str, number: int) -> bool:
+            accepted = commit(worker, number)
+            self.tell("committed", self.lives[worker + " now"], number, accepted=accepted)
+            return accepted
+
+        def forwent(worker: str, number: int) -> bool:
+            accepted = forgo(worker, number)
+            self.tell("forwent", self.lives[worker + " now"], number, accepted=accepted)
+            return accepted
+
+        def given_back(worker: str) -> int:
+            samples = give_back(worker)
+            alive = workers[int(worker.partition("-")[2])].member.alive
+            self.tell("gave_back", worker, samples, alive=alive)
+            return samples
+
+        def stopped() -> None:
+            stop()
+            self.tell("stopped")
+
+        book.take, book.commit, book.forgo = taken, committed, forwent
+        book.give_back, book.stop = given_back, stopped
+
+    def _watch_server(self, number: int, server: Server) -> None:
+        decide, fence, reply = server._decide, server.fence, server._reply
+
+        def decided(parcel: Parcel) -> None:
+            self.payload = None if parcel.payload is None else values(parcel.payload)
+            decide(parcel)
+            self.tell("settled", number, values(server.holder.bytes))
+
+        def fenced(sender: str) -> None:
+            fence(sender)
+            self.tell("settled", number, values(server.holder.bytes))
+
+        def replied(parcel: Parcel, message: Parameters, *, parameters: bool) -> None:
+            reply(parcel, message, parameters=parameters)
+            if not parcel.endpoint.is_dead:
+                payload = values(server._sending) if parameters else None
+                self.tell("replied", number, (parcel.sender, parcel.number), message, payload)
+
+        server._protocol = _Listening(server._protocol, number, self)
+        server._decide, server.fence, server._reply = decided, fenced, replied
+
+    @contextlib.contextmanager
+    def endpoints(self) -> Iterator[None]:
+        """Hear of what endpoints send and accept."""
+        post, take = VirtualEndpoint.post, VirtualEndpoint.take
+
+        def posted(endpoint, to, message, payload=None, into=None) -> None:
+            if not endpoint.is_dead:
+                sent = None if payload is None else values(payload)
+                self.tell("posted", self.lives[endpoint.caller], int(to[7:]), message, sent)
+            post(endpoint, to, message, payload, into)
+
+        def took(endpoint, parcel, message, payload, held) -> None:
+            name = parcel.server.name
+            if not endpoint.is_dead and parcel in endpoint._lines[name].calls:
+                life, number = self.lives[endpoint.caller], int(name[7:])
+                kept = None if payload is None or parcel.into is None else values(payload)
+                room = life.replication.beside
+                beside = bool(room) and parcel.into is room[number]
+                self.tell("took", life, number, message, kept, beside=beside)
+            take(endpoint, parcel, message, payload, held)
+
+        VirtualEndpoint.post, VirtualEndpoint.take = posted, took
+        try:
+            yield
+        finally:
+            VirtualEndpoint.post, VirtualEndpoint.take = post, take
+
+
+def values(tensor: torch.Tensor) -> np.ndarray:
+    """A copy of what bytes stand for."""
+    return tensor.numpy().view(np.float64).copy()
+
+
+def run(case: Case, laws: Sequence[Callable[[Case], Law]]) -> str:
+    """Run a case under laws; a fingerprint of the run.
+
+    Raises:
+        Exception: a law was broken, or the run failed or did not end.
+    """
+    kernel = Kernel()
+    logs = Memory(case.workers, kernel)
+    world = World(
+        case.job, case.protocol, case.places, case.conditions, kernel, logs, Formula(case)
+    )
+    watch = Watch(world, [law(case) for law in laws])
+    for fault in case.faults.faults:
+        world.expect(fault)
+    words = f"the run is not over {case.deadline:g} s after its begin, long after its last fault"
+    kernel.after(case.deadline, lambda: kernel.fail(BrokenLawError(words)))
+    with watch.endpoints():
+        world.begin()
+        kernel.run()
+    logs.flush()
+    watch.tell("ended", world)
+    found = hashlib.sha256(repr((kernel.now, world.versions)).encode())
+    for server in world._servers.values():
+        found.update(server.holder.bytes.numpy().tobytes())
+    for name, lines in sorted(logs.written.items()):
+        found.update(name.encode() + b"".join(lines))
+    return found.hexdigest()

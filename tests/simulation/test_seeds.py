@@ -1,0 +1,85 @@
+"""Deterministic simulation: every protocol under thousands of schedules, each a seed.
+
+A seed that breaks a law is printed with the command that replays it. `MANYHANDS_SEED` replays one;
+`MANYHANDS_SEEDS` says how many each variant gets.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from simulated_variants import BY_NAME, VARIANTS, Variant
+
+from manyhands.protocols import ALL, CentralStorage, Ensemble, Gossip, Hogwild
+
+EVERYDAY = int(os.environ.get("MANYHANDS_SEEDS", "150"))
+BATTERY = 20_000
+AGAIN = 25
+"""Every so many seeds one is run twice."""
+FOUND = {
+    "synchronous": [0, 2, 14, 47],
+    "softsync": [0],
+    "softsync_drop": [2, 5, 6, 10],
+    "ssp": [0, 2],
+    "asynchronous": [0],
+    "compensated": [2, 21, 36, 57, 78],
+    "averaging": [2, 7, 26, 77],
+    "local_sgd": [9, 12, 13],
+    "easgd_parallel": [9, 26, 29, 74],
+    "easgd_round_robin": [24, 35, 74],
+}
+"""Seeds that once broke a law."""
+ELSEWHERE = {Gossip, Ensemble, Hogwild, CentralStorage}
+"""What has no server of this kind: tests/virtual holds these to their laws, with crashes."""
+
+every = pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
+
+
+def simulate(variant: Variant, seed: int, *, twice: bool = False) -> None:
+    """Run a seed; if it breaks a law, say how to run it again."""
+    try:
+        first = variant.run(seed)
+        assert not twice or first == variant.run(seed), "the same seed gave another run"
+    except Exception as error:  # noqa: BLE001 - whatever it is, the seed is named
+        pytest.fail(
+            f"{variant.name}, seed {seed}: {type(error).__name__}: {error}\n"
+            f"  {variant.case(seed)}\n"
+            f"  MANYHANDS_SEED={seed} python -m pytest tests/simulation -k 'seeds and "
+            f"{variant.name}]'",
+            pytrace=bool(os.environ.get("MANYHANDS_SEED")),
+        )
+
+
+def simulate_all(variant: Variant, first: int, last: int) -> None:
+    only = os.environ.get("MANYHANDS_SEED")
+    if only is not None:
+        first, last = int(only), int(only) + 1
+    for seed in range(first, last):
+        simulate(variant, seed, twice=seed % AGAIN == 0 or only is not None)
+
+
+def test_every_protocol_is_simulated() -> None:
+    drawn = {type(variant.case(1).protocol) for variant in VARIANTS}
+    assert drawn == set(ALL) - ELSEWHERE
+
+
+@every
+def test_no_law_is_broken_under_any_of_these_seeds(variant: Variant) -> None:
+    simulate_all(variant, 0, EVERYDAY)
+
+
+@pytest.mark.parametrize(
+    ("name", "seed"), [(name, seed) for name, seeds in FOUND.items() for seed in seeds]
+)
+def test_what_was_found_stays_mended(name: str, seed: int) -> None:
+    simulate(BY_NAME[name], seed, twice=True)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("part", range(10))
+@every
+def test_the_battery_of_seeds(variant: Variant, part: int) -> None:
+    size = BATTERY // 10
+    simulate_all(variant, part * size, (part + 1) * size)
