@@ -139,7 +139,7 @@ class _Run:
         self._recorder = recorder
         self._display = display
         self._nursery = loaded
-        self._nurse: Process | None = None
+        self._nursery_process: Process | None = None
         self._coordinator: Process | None = None
         self._servers: dict[str, Process] = {}
         self._workers: dict[str, Process] = {}
@@ -147,7 +147,7 @@ class _Run:
 
     @property
     def _processes(self) -> list[Process]:
-        first = (self._coordinator, self._nurse)
+        first = (self._coordinator, self._nursery_process)
         return [*filter(None, first), *self._servers.values(), *self._workers.values()]
 
     def to_its_end(self) -> None:
@@ -232,14 +232,14 @@ class _Run:
         if self._nursery is None:
             return
         error = self._request.folder / "logs" / f"{_NURSERY}.error.json"
-        self._nurse = Process(_NURSERY, self._nursery, error)
+        self._nursery_process = Process(_NURSERY, self._nursery, error)
         while not self._nursery.is_ready(_POLL):
             self._follow(line, 0.0)
             self._look_after(line)
         if self._nursery.unfit:
             self._recorder.event("no nursery", {"words": self._nursery.unfit})
             self._nursery.close()
-            self._nursery = self._nurse = None
+            self._nursery = self._nursery_process = None
 
     def _spawn(self, name: str, module: str, number: str, log: str = "") -> Process:
         """Start a process that needs torch."""
@@ -248,7 +248,7 @@ class _Run:
         try:
             return self._process(name, module, self._nursery.fork, number, log=log)
         except NotBorn as error:
-            gone = self._nurse.wait(1.0) if self._nurse else None
+            gone = self._nursery_process.wait(1.0) if self._nursery_process else None
             words = f"{name.replace('-', ' ')} could not be started: {gone or error}"
             raise RunFailed(words) from error
 

@@ -328,20 +328,25 @@ def main(descriptor: int, agent: int) -> None:
 def _load() -> str:
     """Import what processes need; why this process must not fork, or nothing."""
     gc.disable()
+    before = _threads()
     importlib.import_module("numpy")
     # The threads of numpy's linear algebra are ended before each fork, by itself.
-    threads = _threads()
+    own = _threads() - before
     for module in _PRELOADED:
         importlib.import_module(module)
-    from manyhands.engine import load_late_parts  # noqa: PLC0415 - torch is imported here
+    import torch  # noqa: PLC0415 - here, and nowhere else in this file
+
+    from manyhands.engine import load_late_parts  # noqa: PLC0415
 
     load_late_parts()
     gc.enable()
     # What is there already is never garbage; not to look at it saves copying its pages.
     gc.collect()
     gc.freeze()
-    more = max(_threads() - threads, threading.active_count() - 1)
-    return f"{more} threads run in it" if more else ""
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch does not say
+        return "CUDA is initialised in it"
+    more = max(_threads() - own, threading.active_count()) - 1
+    return f"{more} more threads run in it" if more else ""
 
 
 def _threads() -> int:
