@@ -53,6 +53,7 @@ _BIRTH_WITHIN = 60.0
 """Seconds in which a newborn must report itself."""
 _MESSAGE = 1 << 17
 _PRELOADED = (
+    "manyhands.live.common",
     "manyhands.live.free",
     "manyhands.live.hosted",
     "manyhands.live.server",
