@@ -48,7 +48,7 @@ class Started:
         """The descendant that runs a module of ours with these last arguments."""
         for child in self.tree():
             with contextlib.suppress(psutil.NoSuchProcess):
-                line = child.cmdline()
+                line = [part for part in child.cmdline() if part]
                 if module in line and (not arguments or line[-len(arguments) :] == [*arguments]):
                     return child
         return None
@@ -58,6 +58,9 @@ class Started:
 
     def coordinator(self) -> psutil.Process | None:
         return self.named("manyhands.live.coordinator")
+
+    def nursery(self) -> psutil.Process | None:
+        return self.named("manyhands.live.nursery")
 
     def text(self) -> str:
         """What it printed so far, both streams in order."""

@@ -122,7 +122,17 @@ def test_light_names_are_used_without_torch() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["live.coordinator", "transport.control", "wire", "trace", "membership", "cli"]
+    "module",
+    [
+        "live.coordinator",
+        "live.nursery",
+        "cli.early",
+        "transport.control",
+        "wire",
+        "trace",
+        "membership",
+        "cli",
+    ],
 )
 def test_what_must_start_at_once_does_not_load_torch(module: str) -> None:
     printed = fresh(f"import sys, manyhands.{module}; print('torch' in sys.modules)")

@@ -128,6 +128,51 @@ def test_killed_coordinator_is_named(run_script, shared_memory):
     assert left_behind(started.folder) == []
 
 
+def test_killed_nursery_is_named(run_script, shared_memory):
+    started = training(run_script)
+    started.nursery().kill()
+    assert started.finish(10) != 0
+    wait_for(lambda: all_gone(started), 10, "everything gone")
+    assert "nursery on " in started.text()
+    assert "was killed (SIGKILL)" in started.text()
+    assert left_behind(started.folder) == []
+
+
+def loading(run_script):
+    """A run whose nursery is still loading torch."""
+    started = run_script(JOB)
+    wait_for(started.nursery, 60, "a nursery")
+    assert started.worker(0) is None
+    return started
+
+
+def test_a_nursery_killed_while_it_loads_is_named(run_script):
+    started = loading(run_script)
+    started.nursery().kill()
+    assert started.finish(10) != 0
+    wait_for(lambda: all_gone(started), 10, "everything gone")
+    assert "nursery on " in started.text()
+    assert "was killed (SIGKILL)" in started.text()
+    assert left_behind(started.folder) == []
+
+
+def test_an_agent_killed_while_the_nursery_loads_leaves_no_process(run_script):
+    started = loading(run_script)
+    os.kill(started.process.pid, signal.SIGKILL)
+    started.process.wait()
+    wait_for(lambda: not started.tree(), 10, "no orphan")
+
+
+def test_ctrl_c_while_the_nursery_loads_ends_everything(run_script, interrupt):
+    started = loading(run_script)
+    wait_for(started.coordinator, 30, "a coordinator")
+    interrupt(started)
+    assert started.finish(10) != 0
+    wait_for(lambda: all_gone(started), 5, "everything gone")
+    assert started.text().rstrip().endswith("KeyboardInterrupt")
+    assert left_behind(started.folder) == []
+
+
 def test_killed_agent_takes_everything_with_it_and_the_coordinator_says_so(
     run_script, shared_memory
 ):

@@ -33,11 +33,14 @@ def train(
     output: Annotated[Path | None, typer.Option(help="A folder for the run.")] = None,
 ) -> None:
     """Train a script's job on real processes. What is given here wins over the script."""
-    from manyhands.cli.train import train as run  # noqa: PLC0415 - see above
-    from manyhands.verbs.command import Command  # noqa: PLC0415
+    from manyhands.cli.early import nursery_ahead  # noqa: PLC0415 - see above
 
-    command = Command(strategy, workers, epochs, samples, seed, output)
-    run(script, arguments or [], command)
+    with nursery_ahead(script, strategy, workers):
+        from manyhands.cli.train import train as run  # noqa: PLC0415
+        from manyhands.verbs.command import Command  # noqa: PLC0415
+
+        command = Command(strategy, workers, epochs, samples, seed, output)
+        run(script, arguments or [], command)
 
 
 @app.command(context_settings={"allow_interspersed_args": True})

@@ -1,6 +1,7 @@
 """The one folder that touches private and alpha parts of torch."""
 
 from manyhands.engine.groups import gloo_group, nccl_group, rebind
+from manyhands.engine.late import load_late_parts
 from manyhands.engine.stores import PrefixStore, Store, TCPStore, rendezvous
 
 __all__ = [
@@ -8,6 +9,7 @@ __all__ = [
     "Store",
     "TCPStore",
     "gloo_group",
+    "load_late_parts",
     "nccl_group",
     "rebind",
     "rendezvous",

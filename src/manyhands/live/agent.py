@@ -1,8 +1,8 @@
 """The agent: the foreground process that starts a run on its host and ends it.
 
-It starts a coordinator and the workers, shows one progress line, and sees to it that nothing is
-left when the run is over, whichever way it ends. If the agent itself is killed, the kernel ends
-its workers and the coordinator says so.
+It starts a coordinator, has a nursery fork the servers and workers, shows one progress line, and
+sees to it that nothing is left when the run is over, whichever way it ends. If the agent itself is
+killed, the kernel ends its workers and the coordinator says so.
 """
 
 from __future__ import annotations
@@ -23,10 +23,12 @@ import torch
 
 from manyhands.failure import RunFailed
 from manyhands.live.assignment import Assignment, Leasing, Origin, Overrides
+from manyhands.live.direct import Direct
 from manyhands.live.display import Display
 from manyhands.live.loading import prepare
+from manyhands.live.nursery import NotBorn, Nursery, environment, nursery
 from manyhands.live.pulse import append_to
-from manyhands.live.supervise import Exit, Process, end, first_failure
+from manyhands.live.supervise import Exit, Handle, Process, Start, end, first_failure
 from manyhands.live.worker import override
 from manyhands.protocols import StrategyProtocol
 from manyhands.trace import Recorder, live_header, trace_file
@@ -37,7 +39,7 @@ from manyhands.wire import Goodbye, Status, Warn
 from manyhands.wire.leasing import Lost
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from types import FrameType
 
     from manyhands.cluster import Cluster
@@ -51,6 +53,7 @@ _CAUSE_WITHIN = 3.0
 _COORDINATOR = "manyhands.live.coordinator"
 _SERVER = "manyhands.live.server"
 _WORKER = "manyhands.live.worker"
+_NURSERY = "nursery"
 _RESTARTS = 1000
 """How often servers may be started again in one run."""
 
@@ -88,7 +91,12 @@ def launch(request: Request) -> None:
     if isinstance(request.strategy, StrategyProtocol):
         hosts = [host.name for host in request.cluster.hosts]
         request.strategy.check_places(hosts, devices(request.workers))
-    prepare(request.job)
+    with nursery(_environment(request)) as loaded:
+        prepare(request.job)
+        _launch(request, loaded)
+
+
+def _launch(request: Request, loaded: Nursery | None) -> None:
     (request.folder / "trace").mkdir(parents=True, exist_ok=True)
     (request.folder / "logs").mkdir(exist_ok=True)
     head = live_header("agent", 0, clock=time.monotonic, wall=time.time)
@@ -100,7 +108,7 @@ def launch(request: Request) -> None:
     display = Display(job.budget, job.seconds, time.monotonic)
     try:
         with _private_folder() as private, _signals_raise():
-            _Run(request, private, recorder, display).to_its_end()
+            _Run(request, private, recorder, display, loaded).to_its_end()
     except RunFailed as failure:
         recorder.event("end", {"status": "failed", "words": _first_line(failure)})
         raise
@@ -119,12 +127,19 @@ class _Run:
     """The processes of one run, from their start to their end."""
 
     def __init__(
-        self, request: Request, private: Path, recorder: Recorder, display: Display
+        self,
+        request: Request,
+        private: Path,
+        recorder: Recorder,
+        display: Display,
+        loaded: Nursery | None,
     ) -> None:
         self._request = request
         self._private = private
         self._recorder = recorder
         self._display = display
+        self._nursery = loaded
+        self._nursery_process: Process | None = None
         self._coordinator: Process | None = None
         self._servers: dict[str, Process] = {}
         self._workers: dict[str, Process] = {}
@@ -132,8 +147,8 @@ class _Run:
 
     @property
     def _processes(self) -> list[Process]:
-        first = [] if self._coordinator is None else [self._coordinator]
-        return [*first, *self._servers.values(), *self._workers.values()]
+        first = (self._coordinator, self._nursery_process)
+        return [*filter(None, first), *self._servers.values(), *self._workers.values()]
 
     def to_its_end(self) -> None:
         """Start, watch, end."""
@@ -144,7 +159,7 @@ class _Run:
         assignment = self._assign(port, memory)
         try:
             with Line(assignment.coordinator, "agent-0") as line:
-                self._start()
+                self._start(line)
                 try:
                     self._watch(line)
                 finally:
@@ -199,8 +214,10 @@ class _Run:
             by_rank=strategy.by_rank(self._request.workers),
         )
 
-    def _start(self) -> None:
-        self._coordinator = self._spawn("coordinator", _COORDINATOR)
+    def _start(self, line: Line) -> None:
+        # It needs no torch, so it is sooner there without the nursery.
+        self._coordinator = self._process("coordinator", _COORDINATOR, Direct)
+        self._await_nursery(line)
         strategy = self._request.strategy
         if isinstance(strategy, StrategyProtocol) and not strategy.peers:
             for number in range(strategy.servers):
@@ -210,29 +227,61 @@ class _Run:
             name = f"worker-{rank}"
             self._workers[name] = self._spawn(name, _WORKER, str(rank))
 
-    def _spawn(self, name: str, module: str, *arguments: str, log: str = "") -> Process:
-        threads = max(1, self._request.cluster.hosts[0].cores // self._request.workers)
-        environment = {
-            "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
-            "PYTHONUNBUFFERED": "1",
-        }
+    def _await_nursery(self, line: Line) -> None:
+        """Watch until the nursery has loaded everything; do without it if it must not fork."""
+        if self._nursery is None:
+            return
+        error = self._request.folder / "logs" / f"{_NURSERY}.error.json"
+        self._nursery_process = Process(_NURSERY, self._nursery, error)
+        while not self._nursery.is_ready(_POLL):
+            self._follow(line, 0.0)
+            self._look_after(line)
+        if self._nursery.unfit:
+            self._recorder.event("no nursery", {"words": self._nursery.unfit})
+            self._nursery.close()
+            self._nursery = self._nursery_process = None
+
+    def _spawn(self, name: str, module: str, number: str, log: str = "") -> Process:
+        """Start a process that needs torch."""
+        if self._nursery is None:
+            return self._process(name, module, Direct, number, log=log)
+        try:
+            return self._process(name, module, self._nursery.fork, number, log=log)
+        except NotBorn as error:
+            gone = self._nursery_process.wait(1.0) if self._nursery_process else None
+            words = f"{name.replace('-', ' ')} could not be started: {gone or error}"
+            raise RunFailed(words) from error
+
+    def _process(
+        self,
+        name: str,
+        module: str,
+        how: Callable[[Start], Handle],
+        *arguments: str,
+        log: str = "",
+    ) -> Process:
         assignment = str(self._private / "assignment.json")
-        logs = self._request.folder / "logs"
-        return Process(name, module, [assignment, *arguments], logs, environment, log=log)
+        stem = self._request.folder.resolve() / "logs" / (log or name)
+        start = Start(module, (assignment, *arguments), str(stem), _environment(self._request))
+        return Process(name, how(start), Path(start.error))
 
     def _watch(self, line: Line) -> None:
         """Follow the run until all workers have finished or something failed."""
         while True:
             self._follow(line, _POLL)
-            for process in self._processes:
-                exit_ = process.poll()
-                if exit_ is not None and exit_.failed and not self._survives(exit_, line):
-                    raise self._failure(line)
+            self._look_after(line)
             if all(worker.poll() is not None for worker in self._workers.values()):
                 return
             gone = self._coordinator.poll() if self._coordinator else None
             if gone is not None:
                 raise RunFailed(f"{gone} before the workers had finished")
+
+    def _look_after(self, line: Line) -> None:
+        """See whether a process failed, and whether the run survives it."""
+        for process in self._processes:
+            exit_ = process.poll()
+            if exit_ is not None and exit_.failed and not self._survives(exit_, line):
+                raise self._failure(line)
 
     def _survives(self, exit_: Exit, line: Line) -> bool:
         """Whether the run goes on without a process that was killed, or with its successor.
@@ -261,7 +310,7 @@ class _Run:
         self._servers[exit_.name].close()
         number = exit_.name.removeprefix("server-")
         log = f"{exit_.name}.{self._restarts}"
-        self._servers[exit_.name] = self._spawn(exit_.name, _SERVER, number, log=log)
+        self._servers[exit_.name] = self._spawn(exit_.name, _SERVER, number, log)
 
     def _follow(self, line: Line, timeout: float) -> None:
         for message in line.receive(timeout):
@@ -283,6 +332,8 @@ class _Run:
             if cause and (certain or time.monotonic() > deadline):
                 break
             self._follow(line, _POLL)
+        if self._nursery is not None and cause.name == _NURSERY:
+            (self._request.folder / "logs" / f"{_NURSERY}.err").write_text(self._nursery.words())
         self._recorder.event("failure", {"words": str(cause)})
         return RunFailed(_words(cause, self._request.folder))
 
@@ -293,6 +344,10 @@ class _Run:
             self._follow(line, _POLL)
             if time.monotonic() > deadline:
                 return
+
+
+def _environment(request: Request) -> dict[str, str]:
+    return environment(request.cluster.hosts[0].cores, request.workers)
 
 
 def _words(cause: Exit, folder: Path) -> str:

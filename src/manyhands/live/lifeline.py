@@ -1,16 +1,22 @@
-"""Processes that die with the one that started them."""
+"""Processes that die with the one that started them, and processes that are adopted."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import sys
+import threading
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import signal
+    from collections.abc import Iterator
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_PR_GET_CHILD_SUBREAPER = 37
+_adopting = threading.Lock()
 
 
 def die_with(parent: int, death: signal.Signals) -> None:
@@ -23,3 +29,33 @@ def die_with(parent: int, death: signal.Signals) -> None:
         raise OSError(ctypes.get_errno(), "prctl refused a parent-death signal")
     if os.getppid() != parent:
         sys.exit(f"the agent (pid {parent}) was gone before this process began")
+
+
+@contextlib.contextmanager
+def adopting() -> Iterator[None]:
+    """Be the new parent of descendants that lose theirs.
+
+    Only while it is asked for: at any other time the orphans of a process that this one started
+    go to the system, as they always do, and leave no zombies here.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    with _adopting:
+        before = _adopts(libc)
+        if before is None or libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+            raise OSError(ctypes.get_errno(), "prctl refused to let this process adopt others")
+        try:
+            yield
+        finally:
+            libc.prctl(_PR_SET_CHILD_SUBREAPER, before, 0, 0, 0)
+
+
+def can_adopt() -> bool:
+    """Whether the kernel knows of adopting."""
+    return sys.platform == "linux" and _adopts(ctypes.CDLL(None, use_errno=True)) is not None
+
+
+def _adopts(libc: ctypes.CDLL) -> int | None:
+    """Whether this process adopts others now; None if the kernel does not say."""
+    answer = ctypes.c_int()
+    refused = libc.prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(answer), 0, 0, 0)
+    return None if refused else answer.value

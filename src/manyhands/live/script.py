@@ -18,6 +18,7 @@ from manyhands.live.assignment import Origin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from importlib.machinery import ModuleSpec
 
 MODULE = "__manyhands__"
 """The name under which workers execute the script."""
@@ -93,9 +94,10 @@ def load(origin: Origin) -> tuple[Job, Callable[..., Any] | None]:
     return job, loop
 
 
-def execute(path: Path, name: str, package: str = "") -> ModuleType:
+def execute(path: Path, name: str, package: str = "", spec: ModuleSpec | None = None) -> ModuleType:
     """Execute a file as the module `name`."""
     module = ModuleType(name)
+    module.__spec__ = spec
     module.__file__ = str(path)
     module.__package__ = package
     sys.modules[name] = module

@@ -1,34 +1,26 @@
-"""Starting, watching and ending the processes of one host.
+"""Watching and ending the processes of one host, however they were started.
 
-Each process has a torch.distributed.elastic context of its own: a shared one ends all siblings
-when one of them dies. Every process leads a process group, so what it started ends with it.
+Every process leads a process group, so what it started ends with it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import signal
 import socket
-import subprocess
 import sys
-import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
-from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs, start_processes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-
-# Its warnings repeat, in other words, what the agent says about every failure.
-logging.getLogger("torch.distributed.elastic.multiprocessing").setLevel(logging.CRITICAL)
+_ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 
 
 class ErrorReport(msgspec.Struct, frozen=True):
@@ -95,25 +87,50 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-class _Files(LogsSpecs):
-    """Two log files and an error file per process, by its name."""
+class Start(msgspec.Struct, frozen=True):
+    """A process to be started: `python -m module`, its arguments, files and environment."""
 
-    def __init__(self, folder: Path, name: str) -> None:
-        super().__init__(log_dir=str(folder))
-        self._stem = folder / name
-
-    def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:  # noqa: ARG002 - the contract
-        return LogsDest(
-            stdouts={0: f"{self._stem}.out"},
-            stderrs={0: f"{self._stem}.err"},
-            tee_stdouts={},
-            tee_stderrs={},
-            error_files={0: f"{self._stem}.error.json"},
-        )
+    module: str
+    arguments: tuple[str, ...]
+    stem: str
+    """The path of its files, without their endings."""
+    environment: dict[str, str]
+    """What is set besides the agent's own environment."""
 
     @property
-    def root_log_dir(self) -> str:
-        return str(self._root_log_dir)
+    def out(self) -> str:
+        """Where its standard output goes."""
+        return f"{self.stem}.out"
+
+    @property
+    def err(self) -> str:
+        """Where its standard error goes."""
+        return f"{self.stem}.err"
+
+    @property
+    def error(self) -> str:
+        """Where it reports why it fails."""
+        return f"{self.stem}.error.json"
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """Its environment, and in it where to report a failure."""
+        return {**self.environment, _ERROR_FILE: self.error}
+
+
+class Handle(Protocol):
+    """A started process, as whoever started it hands it over."""
+
+    pid: int
+
+    def poll(self) -> int | None:
+        """Its exit code, negative for a signal; None while it runs."""
+
+    def wait(self, timeout: float) -> None:
+        """Wait for its end, at most `timeout` seconds."""
+
+    def close(self) -> None:
+        """Let go of what belongs to it. Only for a process that has ended."""
 
 
 class Process:
@@ -121,44 +138,22 @@ class Process:
 
     Args:
         name: `worker-2`, `coordinator-0`.
-        module: the module that it runs, as in `python -m`.
-        arguments: its command line.
-        logs: the folder of its log files.
-        environment: what is set besides the agent's own environment.
-        log: the name of its files, where it differs from its own.
+        handle: the process.
+        error: the file of its report if it fails.
     """
 
-    def __init__(
-        self,
-        name: str,
-        module: str,
-        arguments: Iterable[str],
-        logs: Path,
-        environment: Mapping[str, str],
-        log: str = "",
-    ) -> None:
+    def __init__(self, name: str, handle: Handle, error: Path) -> None:
         self.name = name
         self.host = socket.gethostname()
-        log = log or name
-        self._error = logs / f"{log}.error.json"
+        self.pid = handle.pid
+        self._handle = handle
+        self._error = error
         self._exit: Exit | None = None
-        with _handlers_kept():
-            context: Any = start_processes(
-                name=name,
-                entrypoint=sys.executable,
-                args={0: ("-m", module, *arguments)},
-                envs={0: {**environment, "TORCHELASTIC_ERROR_FILE": str(self._error)}},
-                logs_specs=_Files(logs, log),
-            )
-        self._context = context
-        self.pid: int = context.pids()[0]
-        # The declared type of a context has no attribute for the one process that it holds.
-        self._process: subprocess.Popen[bytes] = context.subprocess_handlers[0].proc
 
     def poll(self) -> Exit | None:
         """How it ended; None while it runs."""
         if self._exit is None:
-            code = self._process.poll()
+            code = self._handle.poll()
             if code is not None:
                 self._exit = Exit(self.name, self.host, self.pid, code, self._report())
                 self._end_descendants()
@@ -166,8 +161,7 @@ class Process:
 
     def wait(self, timeout: float) -> Exit | None:
         """How it ended, if it does within `timeout` seconds."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout)
+        self._handle.wait(timeout)
         return self.poll()
 
     def signal(self, number: signal.Signals) -> None:
@@ -178,7 +172,7 @@ class Process:
 
     def close(self) -> None:
         """Let go of its files. Only for a process that has ended."""
-        self._context.close(timeout=5)
+        self._handle.close()
 
     def _report(self) -> ErrorReport | None:
         try:
@@ -190,20 +184,6 @@ class Process:
         """A dead leader's group can live on (data loaders): end it by the leader's id."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
-
-
-@contextlib.contextmanager
-def _handlers_kept() -> Iterator[None]:
-    """Torch elastic installs signal handlers that raise its own exception; the agent has its."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    kept = {number: signal.getsignal(number) for number in _SIGNALS}
-    try:
-        yield
-    finally:
-        for number, handler in kept.items():
-            signal.signal(number, handler)
 
 
 def end(processes: Iterable[Process], grace: float) -> None:
@@ -231,7 +211,7 @@ def leave_report(error: BaseException, text: str, *, consequence: bool, at: floa
     """Write why this process fails to where its agent will look, and into its own log."""
     sys.stderr.write(text)
     sys.stderr.flush()
-    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    path = os.environ.get(_ERROR_FILE)
     if path:
         report = ErrorReport(f"{type(error).__name__}: {error}", int(at), at, consequence, text)
         Path(path).write_bytes(msgspec.json.encode(report))

@@ -1,0 +1,29 @@
+"""What `manyhands train` starts before it loads torch itself."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import TYPE_CHECKING
+
+from manyhands.cluster import Cluster
+from manyhands.live.nursery import ahead, environment
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def nursery_ahead(
+    script: Path, strategy: str | None, workers: int | None
+) -> contextlib.AbstractContextManager[None]:
+    """A nursery that loads torch while this process does, for the run that the script will make.
+
+    How many workers there will be is a guess where the command line does not say. A run for which
+    it was wrong starts a nursery of its own.
+    """
+    if not script.is_file() or "WORLD_SIZE" in os.environ:  # nothing to train; torchrun's workers
+        return contextlib.nullcontext()
+    cluster = Cluster.local()
+    alone = workers is None and (strategy or "").startswith("single")
+    count = 1 if alone else workers or cluster.default_workers()
+    return ahead(environment(cluster.hosts[0].cores, count))

@@ -1,0 +1,422 @@
+"""The nursery: a process that has loaded torch, and forks the workers and servers of a run.
+
+Loading torch, and what optimizers load of it later, costs a process four seconds of computing. The
+nursery pays them once. It runs nothing, opens no socket but the one to its agent and has no thread,
+so what it forks is as good as a process that was started afresh, and is there in milliseconds.
+
+Who is whose parent? The nursery forks twice and its child leaves at once; the orphan is adopted by
+the agent, which asks the kernel for that while a birth is under way. So the agent is the parent of
+all processes of a run: it collects their exit codes, and they are killed with it. The nursery is
+nobody's parent, and nobody depends on its life but those still to be born.
+
+    agent ──Start──> nursery ──fork──> (child) ──fork──> newborn, soon a worker
+      ^                                  leaves at once     |
+      └─────────────────────Born(pid)───────────────────────┘
+
+A newborn reports itself once it leads its session, has its parent, its log files and its
+environment; then it closes its end. So when the nursery is gone and nothing more can be read, every
+process that was born is known.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import importlib.util
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from manyhands.live.lifeline import adopting, can_adopt, die_with
+from manyhands.live.supervise import Start
+from manyhands.live.title import ROOM, show
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from manyhands.live.supervise import Handle
+
+SWITCH = "MANYHANDS_FORK"
+"""Set to 0, every process is started afresh."""
+_BIRTH_WITHIN = 60.0
+"""Seconds in which a newborn must report itself."""
+_MESSAGE = 1 << 17
+_PRELOADED = (
+    "manyhands.live.common",
+    "manyhands.live.free",
+    "manyhands.live.hosted",
+    "manyhands.live.server",
+    "manyhands.live.serving",
+    "manyhands.live.trainer",
+    "manyhands.live.worker",
+    "manyhands.transport.caller",
+)
+"""What workers and servers run."""
+
+
+class _Order(msgspec.Struct, frozen=True):
+    """A process to be born: how, and in which surroundings."""
+
+    start: Start
+    folder: str
+    changed: dict[str, str]
+    """The environment, where it differs from the nursery's."""
+    removed: list[str]
+
+
+class _Ready(msgspec.Struct, frozen=True, tag="ready"):
+    """The nursery has loaded everything."""
+
+    unfit: str
+    """Why it must not fork; empty if it may."""
+
+
+class _Born(msgspec.Struct, frozen=True, tag="born"):
+    """A newborn says its process id."""
+
+    pid: int
+
+
+class _Unborn(msgspec.Struct, frozen=True, tag="unborn"):
+    """A process could not be born."""
+
+    words: str
+
+
+_Word = _Ready | _Born | _Unborn
+
+
+class NotBorn(RuntimeError):  # noqa: N818 - it names what happened
+    """The nursery gave no process."""
+
+
+def environment(cores: int, workers: int) -> dict[str, str]:
+    """What the processes of a run have set besides the agent's own environment."""
+    threads = max(1, cores // workers)
+    return {
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+class Nursery:
+    """The agent's side of a nursery: a handle of its process, and orders to it.
+
+    Args:
+        environment: what is set besides the agent's own environment.
+    """
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._surroundings = _surroundings(environment)
+        self._environment = {**os.environ, **environment}
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the nursery
+        self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(  # noqa: S603 - our own module
+                [
+                    *(sys.executable, "-m", __name__),
+                    *(str(theirs.fileno()), str(os.getpid()), "." * ROOM),
+                ],
+                env=self._environment,
+                stdout=self._log,
+                stderr=self._log,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+        self.pid = self._process.pid
+        self.unfit = ""
+        """Why it must not be used, once it is ready."""
+        self._is_ready = False
+        self._born: list[_Forked] = []
+
+    def suits(self, environment: Mapping[str, str]) -> bool:
+        """Whether one that was started now would be the same."""
+        return self.poll() is None and self._surroundings == _surroundings(environment)
+
+    def is_ready(self, timeout: float) -> bool:
+        """Whether it has loaded everything, within `timeout` seconds."""
+        if not self._is_ready and select.select([self._link], [], [], timeout)[0]:
+            word = self._hear()
+            if isinstance(word, _Ready):
+                self._is_ready, self.unfit = True, word.unfit
+        return self._is_ready
+
+    def fork(self, start: Start) -> Handle:
+        """A process that does what `start` says.
+
+        Raises:
+            NotBorn: it could not be born, or the nursery is gone.
+        """
+        now = {**os.environ, **start.settings}
+        then = self._environment
+        order = _Order(
+            start,
+            str(Path.cwd()),
+            {name: value for name, value in now.items() if then.get(name) != value},
+            [name for name in then if name not in now],
+        )
+        with adopting():
+            with contextlib.suppress(OSError):  # if it is gone, nothing will be heard of it
+                self._link.send(msgspec.json.encode(order))
+            if not select.select([self._link], [], [], _BIRTH_WITHIN)[0]:
+                raise NotBorn(f"the nursery gave no answer within {_BIRTH_WITHIN:.0f} s")
+            word = self._hear()
+        if isinstance(word, _Born):
+            self._born.append(_Forked(word.pid))
+            return self._born[-1]
+        raise NotBorn(word.words if isinstance(word, _Unborn) else "the nursery is gone")
+
+    def poll(self) -> int | None:
+        """Its exit code; None while it runs."""
+        return self._process.poll()
+
+    def wait(self, timeout: float) -> None:
+        """Wait for its end, at most `timeout` seconds."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout)
+
+    def close(self) -> None:
+        """End it, and whoever was born and is not known to anybody."""
+        if self._link.fileno() < 0:
+            return
+        if self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
+        self._process.wait()
+        while select.select([self._link], [], [], 5.0)[0]:
+            word = self._hear()
+            if word is None:
+                break
+            if isinstance(word, _Born):
+                self._born.append(_Forked(word.pid))
+        for forked in self._born:
+            forked.end()
+        self._link.close()
+        self._log.close()
+
+    def words(self) -> str:
+        """What it wrote to its standard streams."""
+        self._log.seek(0)
+        return self._log.read().decode(errors="replace")
+
+    def _hear(self) -> _Word | None:
+        """Its next word; None when there will be none."""
+        try:
+            data = self._link.recv(_MESSAGE)
+        except OSError:
+            return None
+        return msgspec.json.decode(data, type=_Word) if data else None
+
+
+class _Forked:
+    """The handle of a process that a nursery forked: the agent's own child."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._code: int | None = None
+
+    def poll(self) -> int | None:
+        """Its exit code, negative for a signal; None while it runs."""
+        if self._code is None:
+            try:
+                pid, status = os.waitpid(self.pid, os.WNOHANG)
+            except ChildProcessError:
+                # Somebody else in this process waited for all children. As subprocess does:
+                self._code = 0
+            else:
+                self._code = os.waitstatus_to_exitcode(status) if pid else None
+        return self._code
+
+    def wait(self, timeout: float) -> None:
+        """Wait for its end, at most `timeout` seconds."""
+        deadline = time.monotonic() + timeout
+        while self.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.005)
+
+    def close(self) -> None:
+        """Nothing: its files are its own."""
+
+    def end(self) -> None:
+        """Kill it if it still runs."""
+        if self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
+            self.wait(5.0)
+
+
+def _surroundings(environment: Mapping[str, str]) -> tuple[object, ...]:
+    """All that a process takes over from the one that starts it, and that loading may read."""
+    status = Path("/proc/self/status").read_text(encoding="utf-8", errors="replace")
+    return (
+        {**os.environ, **environment},
+        Path.cwd(),
+        os.sched_getaffinity(0),
+        os.getpriority(os.PRIO_PROCESS, 0),
+        Path("/proc/self/limits").read_text(encoding="utf-8"),
+        next((line for line in status.splitlines() if line.startswith("Umask:")), ""),
+    )
+
+
+def can_fork() -> bool:
+    """Whether a nursery can be used here and nobody has switched it off."""
+    return hasattr(os, "fork") and os.environ.get(SWITCH) != "0" and can_adopt()
+
+
+_early: Nursery | None = None
+
+
+@contextlib.contextmanager
+def ahead(environment: Mapping[str, str]) -> Iterator[None]:
+    """Start a nursery while this process still loads torch itself; the first run takes it."""
+    global _early  # noqa: PLW0603 - it waits for a run that a script may or may not begin
+    _early = Nursery(environment) if can_fork() else None
+    try:
+        yield
+    finally:
+        if _early is not None:
+            _early.close()
+            _early = None
+
+
+@contextlib.contextmanager
+def nursery(environment: Mapping[str, str]) -> Iterator[Nursery | None]:
+    """The nursery of one run, ended with it; None where there can be none."""
+    global _early
+    taken, _early = _early, None
+    if taken is not None and not taken.suits(environment):
+        taken.close()
+        taken = None
+    if taken is None and can_fork():
+        taken = Nursery(environment)
+    try:
+        yield taken
+    finally:
+        if taken is not None:
+            taken.close()
+
+
+def main(descriptor: int, agent: int) -> None:
+    """Load everything, then fork for the agent until it hangs up; or be what was forked."""
+    die_with(agent, signal.SIGKILL)
+    show([*sys.orig_argv[:-1]])
+    folder = str(Path.cwd())
+    order = None
+    with socket.socket(fileno=descriptor) as link:
+        # A script that a worker starts with subprocess must not hold the link open.
+        os.set_inheritable(descriptor, False)
+        unfit = _load()
+        link.send(msgspec.json.encode(_Ready(unfit)))
+        while data := link.recv(_MESSAGE):
+            order = msgspec.json.decode(data, type=_Order)
+            if _fork(link, agent, order):
+                break
+            order = None
+    if order is not None:
+        _become(order.start, folder, order.folder)
+
+
+def _load() -> str:
+    """Import what processes need; why this process must not fork, or nothing."""
+    gc.disable()
+    before = _threads()
+    importlib.import_module("numpy")
+    # The threads of numpy's linear algebra are ended before each fork, by itself.
+    own = _threads() - before
+    for module in _PRELOADED:
+        importlib.import_module(module)
+    import torch  # noqa: PLC0415 - here, and nowhere else in this file
+
+    from manyhands.engine import load_late_parts  # noqa: PLC0415
+
+    load_late_parts()
+    gc.enable()
+    # What is there already is never garbage; not to look at it saves copying its pages.
+    gc.collect()
+    gc.freeze()
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch does not say
+        return "CUDA is initialised in it"
+    more = max(_threads() - own, threading.active_count()) - 1
+    return f"{more} more threads run in it" if more else ""
+
+
+def _threads() -> int:
+    return len(list(Path("/proc/self/task").iterdir()))
+
+
+def _fork(link: socket.socket, agent: int, order: _Order) -> bool:
+    """Give birth as ordered; whether this process is the newborn."""
+    try:
+        child = os.fork()
+    except OSError as error:
+        link.send(msgspec.json.encode(_Unborn(f"the nursery could not fork: {error}")))
+        return False
+    if child:
+        _, status = os.waitpid(child, 0)
+        if status:
+            link.send(msgspec.json.encode(_Unborn("the nursery could not fork twice")))
+        return False
+    leaving = os.getpid()
+    try:
+        newborn = os.fork()
+    except OSError:
+        os._exit(1)
+    if newborn:
+        os._exit(0)
+    try:
+        _settle(leaving, agent, order)
+    except BaseException as error:
+        link.send(msgspec.json.encode(_Unborn(f"{type(error).__name__}: {error}")))
+        raise
+    link.send(msgspec.json.encode(_Born(os.getpid())))
+    return True
+
+
+def _settle(leaving: int, agent: int, order: _Order) -> None:
+    """Take up the surroundings that a process started afresh would have."""
+    start = order.start
+    show([sys.executable, "-m", start.module, *start.arguments])
+    os.setsid()
+    while os.getppid() == leaving:
+        time.sleep(0.001)
+    die_with(agent, signal.SIGKILL)
+    os.chdir(order.folder)
+    for name in order.removed:
+        os.environ.pop(name, None)
+    os.environ.update(order.changed)
+    for target, path in ((1, start.out), (2, start.err)):
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+        os.dup2(file, target)
+        os.close(file)
+
+
+def _become(start: Start, before: str, folder: str) -> None:
+    """Run the module as `python -m` does."""
+    import numpy as np  # noqa: PLC0415 - it is loaded already
+
+    from manyhands.live.script import execute  # noqa: PLC0415 - see above
+
+    # Python draws a new seed after a fork by itself; torch begins with the same in all processes.
+    np.random.seed()
+    if sys.path and sys.path[0] == before:
+        sys.path[0] = folder
+    spec = importlib.util.find_spec(start.module)
+    if spec is None or spec.origin is None:
+        raise ImportError(f"there is no module {start.module}")
+    sys.orig_argv = [sys.executable, "-m", start.module, *start.arguments]
+    sys.argv = [spec.origin, *start.arguments]
+    execute(Path(spec.origin), "__main__", spec.parent or "", spec)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))
