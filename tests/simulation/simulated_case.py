@@ -117,8 +117,8 @@ def draw(variant: str, protocol: Draw, seed: int) -> Case:
     rng = random.Random(mix(seed, 11))  # noqa: S311 - not for secrets
     workers, servers = rng.randint(2, 6), rng.choice((1, 1, 2))
     drawn = protocol(rng, workers, servers)
-    size, samples, batch = rng.randint(1, 3), rng.randint(1, 24), rng.randint(1, 12)
-    epochs = rng.choice((1, 2, 3, 1.5)) if samples < 14 else 1
+    size, samples, epochs = rng.randint(1, 3), rng.randint(1, 20), rng.choice((1, 2, 3, 1.5))
+    batch = max(rng.randint(1, 12), round(samples * epochs / 6))
     momentum = rng.choice((0.0, 0.0, 0.5))
     table = np.random.default_rng(seed).integers(-8, 9, (samples, size * drawn.servers))
     targets = table.astype(np.float64)

@@ -13,21 +13,22 @@ from simulated_variants import BY_NAME, VARIANTS, Variant
 
 from manyhands.protocols import ALL, CentralStorage, Ensemble, Gossip, Hogwild
 
-EVERYDAY = int(os.environ.get("MANYHANDS_SEEDS", "150"))
+EVERYDAY = int(os.environ.get("MANYHANDS_SEEDS", "300"))
 BATTERY = 20_000
+REPLAY = "tests/simulation/test_seeds.py::test_no_law_is_broken_under_any_of_these_seeds"
 AGAIN = 25
 """Every so many seeds one is run twice."""
 FOUND = {
-    "synchronous": [0, 2, 14, 47],
-    "softsync": [0],
-    "softsync_drop": [2, 5, 6, 10],
-    "ssp": [0, 2],
+    "synchronous": [1, 11, 15, 17, 44],
+    "softsync": [0, 5, 7, 51, 100],
+    "softsync_drop": [0, 2, 6, 7, 26],
+    "ssp": [1, 4],
     "asynchronous": [0],
-    "compensated": [2, 21, 36, 57, 78],
-    "averaging": [2, 7, 26, 77],
-    "local_sgd": [9, 12, 13],
-    "easgd_parallel": [9, 26, 29, 74],
-    "easgd_round_robin": [24, 35, 74],
+    "compensated": [0, 2, 7, 22],
+    "averaging": [2, 7, 12, 32],
+    "local_sgd": [4, 19, 25, 33, 75],
+    "easgd_parallel": [23, 29, 42, 119],
+    "easgd_round_robin": [1, 33, 81, 89, 103],
 }
 """Seeds that once broke a law."""
 ELSEWHERE = {Gossip, Ensemble, Hogwild, CentralStorage}
@@ -45,8 +46,7 @@ def simulate(variant: Variant, seed: int, *, twice: bool = False) -> None:
         pytest.fail(
             f"{variant.name}, seed {seed}: {type(error).__name__}: {error}\n"
             f"  {variant.case(seed)}\n"
-            f"  MANYHANDS_SEED={seed} python -m pytest tests/simulation -k 'seeds and "
-            f"{variant.name}]'",
+            f"  MANYHANDS_SEED={seed} python -m pytest '{REPLAY}[{variant.name}]'",
             pytrace=bool(os.environ.get("MANYHANDS_SEED")),
         )
 
@@ -64,6 +64,7 @@ def test_every_protocol_is_simulated() -> None:
     assert drawn == set(ALL) - ELSEWHERE
 
 
+@pytest.mark.timeout(900)
 @every
 def test_no_law_is_broken_under_any_of_these_seeds(variant: Variant) -> None:
     simulate_all(variant, 0, EVERYDAY)

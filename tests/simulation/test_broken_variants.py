@@ -1,0 +1,212 @@
+# ruff: noqa: ARG005 - what is broken looks at less than what is right
+"""Would the laws notice? Each of these breaks one piece on purpose, and must be caught."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+import pytest
+from simulated_variants import BY_NAME
+
+from manyhands.leases import Leases
+from manyhands.parameters import Holder
+from manyhands.protocols import (
+    Add,
+    Answer,
+    Asynchronous,
+    Averaging,
+    ElasticAveraging,
+    Move,
+    SoftSync,
+    StaleSynchronous,
+    Step,
+)
+from manyhands.protocols.rounds import Rounds
+from manyhands.protocols.synchronous import Together
+from manyhands.virtual.replica import VirtualReplica
+from manyhands.virtual.server import Server
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SEEDS = 1000
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One piece, broken."""
+
+    name: str
+    variant: str
+    """Where it shows."""
+    owner: type
+    attribute: str
+    broken: Callable[[Any], object]
+    """What takes the place of the piece, made of it."""
+
+
+def bound_off_by_one(right):
+    return lambda self, *given: right(replace(self, staleness=self.staleness + 1), *given)
+
+
+def applied_twice(right):
+    def on_message(self, state, call):
+        state, actions = right(self, state, call)
+        return state, [*(a for a in actions if isinstance(a, Step)), *actions]
+
+    return on_message
+
+
+def fence_forgotten(right):
+    def fence(self, sender):
+        right(self, sender)
+        self._fenced.discard(sender)
+
+    return fence
+
+
+def weights_ignored(right):
+    return lambda self, state, call, samples: [Add(call, 1.0)] if samples else []
+
+
+def late_twice(right):
+    def gather(self, state, call, samples):
+        actions = right(self, state, call, samples)
+        return actions * 2 if call.message.version < state.version else actions
+
+    return gather
+
+
+def one_is_enough(right):
+    return property(lambda self: 1)
+
+
+def nobody_leaves(right):
+    return lambda self, state, worker: (state, [])
+
+
+def gone_stand_for_those_who_are_back(right):
+    def on_leave(self, state, worker):
+        return self._close(replace(state, present=state.present - {worker}), [])
+
+    return on_leave
+
+
+def skips_somebody(right):
+    def next_one(self, state, actions):
+        skipped = state.last + 1 if state.busy is None and state.version == 2 else state.last
+        return right(self, replace(state, last=skipped), actions)
+
+    return next_one
+
+
+def version_of_before(right):
+    def on_message(self, state, call):
+        after, actions = right(self, state, call)
+        old = replace_version(actions, state.version)
+        return after, old
+
+    return on_message
+
+
+def replace_version(actions, version):
+    return [
+        replace(a, message=type(a.message)(version)) if isinstance(a, Answer) else a
+        for a in actions
+    ]
+
+
+def pushed_away(right):
+    return lambda self, by: right(self, -by)
+
+
+def centre_pushed_away(right):
+    def conclude(self, state):
+        return [replace(a, by=-a.by) if isinstance(a, Move) else a for a in right(self, state)]
+
+    return conclude
+
+
+def resends_heard_again(right):
+    def decide(self, parcel):
+        if (parcel.sender, parcel.number) not in self._open:
+            self._heard[parcel.sender] = parcel.number - 1
+        right(self, parcel)
+
+    return decide
+
+
+def never_given_again(right):
+    def give_back(self, worker):
+        samples = right(self, worker)
+        self._returned.clear()
+        return samples
+
+    return give_back
+
+
+def old_parameters_sent(right):
+    def carry_out(self, action):
+        before = self._sending
+        right(self, action)
+        if isinstance(action, Step):
+            self._sending = before
+
+    return carry_out
+
+
+def momentum_forgotten(right):
+    return lambda self, over, rate, momentum: right(self, over, rate, 0.0)
+
+
+def undamped(right):
+    return lambda self, staleness: 1.0
+
+
+def drops_are_applied(right):
+    return super(SoftSync, SoftSync).on_repeat
+
+
+MUTANTS = (
+    Mutant("bound off by one", "ssp", StaleSynchronous, "_release", bound_off_by_one),
+    Mutant("applied twice", "asynchronous", Asynchronous, "on_message", applied_twice),
+    Mutant("fence forgotten", "asynchronous", Server, "fence", fence_forgotten),
+    Mutant("weights ignored", "averaging", Averaging, "gather", weights_ignored),
+    Mutant("late update added twice", "softsync", Together, "gather", late_twice),
+    Mutant("answered too early", "synchronous", Rounds, "needed", one_is_enough),
+    Mutant("the departed waited for", "synchronous", Rounds, "on_leave", nobody_leaves),
+    Mutant(
+        "the departed stand in", "averaging", Rounds, "on_leave", gone_stand_for_those_who_are_back
+    ),
+    Mutant("turn skipped", "easgd_round_robin", ElasticAveraging, "_next", skips_somebody),
+    Mutant("version of before", "asynchronous", Asynchronous, "on_message", version_of_before),
+    Mutant("worker pushed away", "easgd_asynchronous", VirtualReplica, "draw", pushed_away),
+    Mutant(
+        "centre pushed away", "easgd_parallel", ElasticAveraging, "conclude", centre_pushed_away
+    ),
+    Mutant("resends heard again", "asynchronous", Server, "_decide", resends_heard_again),
+    Mutant("lease never given again", "asynchronous", Leases, "give_back", never_given_again),
+    Mutant("old parameters sent", "ssp", Server, "_carry_out", old_parameters_sent),
+    Mutant("momentum forgotten", "diloco", Holder, "descend", momentum_forgotten),
+    Mutant("damping forgotten", "asynchronous", Asynchronous, "_damped", undamped),
+    Mutant(
+        "what was dropped is committed", "softsync_drop", SoftSync, "on_repeat", drops_are_applied
+    ),
+)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name.replace(" ", "_"))
+def test_it_is_caught(mutant: Mutant, record_property: Callable[[str, object], None]) -> None:
+    right = vars(mutant.owner).get(mutant.attribute) or getattr(mutant.owner, mutant.attribute)
+    variant = BY_NAME[mutant.variant]
+    with mock.patch.object(mutant.owner, mutant.attribute, mutant.broken(right)):
+        for seed in range(SEEDS):
+            try:
+                variant.run(seed)
+            except Exception as error:  # noqa: BLE001 - however it shows
+                record_property("seeds", seed + 1)
+                print(f"{mutant.name}: seed {seed}, {type(error).__name__}: {error}")
+                return
+    pytest.fail(f"{mutant.name} was not caught within {SEEDS} seeds")
