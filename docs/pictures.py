@@ -1,7 +1,8 @@
 """Draws the pictures of docs/strategies on the virtual cluster: `python -m docs.pictures`.
 
 Four workers, of which the last takes twice as long, with log-normal compute times; a host for each,
-links of 1 Gbit/s and 1 MB of parameters. The same seed gives the same pictures, to the byte.
+links of 1 Gbit/s and 1 MB of parameters; one host for all where they share memory. The same seed
+gives the same pictures, to the byte.
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ TIMES = "lognormal(0.1, cv=0.25, slow=[slow(rank=3, factor=2.0)])"
 
 PICTURES = {
     "synchronous": "synchronous()",
+    "central_storage": "central_storage()",
     "softsync": "softsync(wait_for=3)",
     "softsync_drop": "softsync(wait_for=3, late=drop)",
     "ssp": "ssp(staleness=2)",
     "asynchronous": "asynchronous()",
+    "hogwild": "hogwild()",
     "averaging": "averaging(every=3)",
     "local_sgd": "local_sgd(every=3, warmup=2)",
     "diloco": "diloco(every=5)",
@@ -51,14 +54,15 @@ def draw(strategy: str) -> str:
         seed=1,
         metrics=(),
     )
-    without_servers = strategy.startswith(("gossip", "ensemble"))
+    without_servers = strategy.startswith(("gossip", "ensemble", "hogwild"))
+    one_host = strategy.startswith(("central_storage", "hogwild"))
     with tempfile.TemporaryDirectory() as folder:
         run = mh.simulate(
             job,
             strategy,
             workers=4,
             times=TIMES,
-            bandwidth="1gbit",
+            bandwidth=None if one_host else "1gbit",
             # A server's time per update; where every worker has its own, it has no row.
             service=None if without_servers else "4ms",
             output=folder,

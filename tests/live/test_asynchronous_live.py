@@ -62,7 +62,8 @@ EQUIVALENCE = '''
 
     if __name__ == "__main__":
         results, first = {}, None
-        for strategy in ["single()", *(f"asynchronous(servers={n})" for n in (1, 2, 3))]:
+        servers = [f"asynchronous(servers={n})" for n in (1, 2, 3)]
+        for strategy in ["single()", "hogwild()", *servers]:
             run = mh.train(job, strategy, workers=1)
             state = run.state_dict()
             first = first or state
@@ -78,13 +79,13 @@ def test_one_asynchronous_worker_equals_single_whatever_the_servers(run_script, 
     started = run_script(EQUIVALENCE, kind)
     assert started.finish(220) == 0, started.text()
     results = json.loads(started.text().split("RESULTS ")[1].splitlines()[0])
-    assert len(results) == 4
+    assert len(results) == 5
     for strategy, (worst, metrics, samples, _) in results.items():
         assert worst <= 1e-9, strategy
         assert metrics == pytest.approx(results["single()"][1], abs=1e-9)
         assert samples == 3003
     digests = {row[3] for name, row in results.items() if name != "single()"}
-    assert len(digests) == 1, "1, 2 and 3 servers give the same parameters to the bit"
+    assert len(digests) == 1, "0, 1, 2 and 3 servers give the same parameters to the bit"
 
 
 INTEGERS = '''

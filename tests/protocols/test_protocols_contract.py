@@ -140,3 +140,19 @@ def test_locked_is_asynchronous() -> None:
     assert CATALOG.read("locked(servers=2)") == protocols.Asynchronous(servers=2)
     with pytest.raises(ValueError, match="servers must be between 1 and 1024"):
         protocols.Asynchronous(servers=0)
+
+
+def test_a_round_waits_for_all_who_live_though_somebody_gave_and_died() -> None:
+    one = protocols.Synchronous()
+    state: protocols.ServerState = one.begin(Terms(global_batch=8, workers=3))
+    for sender in ("worker-0", "worker-1"):
+        state, actions = one.on_message(state, Call(sender, 1, Push(version=0, samples=2)))
+        assert not any(isinstance(action, Answer) for action in actions)
+    state, actions = one.on_leave(state, "worker-0")
+    assert actions == [], "worker 2 has not given yet"
+    state, _ = one.on_message(state, Call("worker-0.2", 1, Pull()))
+    state, actions = one.on_message(state, Call("worker-0.2", 2, Push(version=0, samples=0)))
+    assert actions == [], "nor has it now that worker 0 is back"
+    state, actions = one.on_message(state, Call("worker-2", 1, Push(version=0, samples=2)))
+    assert Step(None, 0.75, over=6) in actions
+    assert state.version == 1

@@ -207,7 +207,7 @@ class StrategyProtocol(Value, ABC):
         """
 
     def on_message(self, state: ServerState, call: Call) -> tuple[ServerState, list[Action]]:
-        """What a server does about a call, and its state afterwards."""
+        """What a server does about a call, and its state afterwards. Without servers: nothing."""
         del call
         return state, []
 
