@@ -206,3 +206,17 @@ def test_without_a_budget_there_is_always_more() -> None:
 def test_empty_data_is_refused() -> None:
     with pytest.raises(ValueError, match="the data is empty"):
         Leases(0, 4, 1, None)
+
+
+def test_by_rank_nobody_gets_a_part_of_a_later_batch_before_one_of_an_earlier():
+    book = Leases(24, 6, 3, None, lockstep=True, by_rank=True)
+    first = [book.take(f"worker-{rank}") for rank in range(3)]
+    assert [(lease.start, lease.stop) for lease in first] == [(0, 2), (2, 4), (4, 6)]
+    for rank, lease in enumerate(first):
+        book.commit(f"worker-{rank}", lease.number)
+    ahead = book.take("worker-0")
+    assert ahead.start == 6
+    book.give_back("worker-2")
+    # The second batch was cut; worker 1 takes its own part of it before that of who is gone.
+    assert [book.take("worker-1").start for _ in range(2)] == [8, 10]
+    assert book.take("worker-1").start == 14

@@ -110,20 +110,20 @@ class Leases:
         return lease
 
     def _take_own(self, worker: str) -> Lease | None:
-        """A worker's next part, or that of somebody who is gone."""
+        """A worker's next part, or that of somebody who is gone, whichever was cut first.
+
+        So nobody is given a part of a later batch while it has one of an earlier to do.
+        """
         rank = int(worker.rpartition("-")[2])
         self._gone.discard(rank)
-        for gone in sorted(self._gone):
-            if self._own[gone]:
-                return self._own[gone].popleft()
-        if rank >= len(self._own):
-            return None
-        if not self._own[rank]:
+        if rank < len(self._own) and not self._own[rank]:
             for parts in self._own:
                 lease = self._take_fresh()
                 if lease is not None:
                     parts.append(lease)
-        return self._own[rank].popleft() if self._own[rank] else None
+        open_to_it = [self._own[one] for one in {rank, *self._gone} if one < len(self._own)]
+        waiting = [parts for parts in open_to_it if parts]
+        return min(waiting, key=lambda parts: parts[0].number).popleft() if waiting else None
 
     def evaluated(self) -> None:
         """The evaluation after an epoch is done: the next one may begin."""
