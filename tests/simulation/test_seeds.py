@@ -13,7 +13,7 @@ from simulated_variants import BY_NAME, VARIANTS, Variant
 
 from manyhands.protocols import ALL, CentralStorage, Ensemble, Gossip, Hogwild
 
-EVERYDAY = int(os.environ.get("MANYHANDS_SEEDS", "300"))
+EVERYDAY = int(os.environ.get("MANYHANDS_SEEDS", "150"))
 BATTERY = 20_000
 REPLAY = "tests/simulation/test_seeds.py::test_no_law_is_broken_under_any_of_these_seeds"
 AGAIN = 25
