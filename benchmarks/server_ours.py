@@ -11,13 +11,12 @@ from benchmarks.peers.work import BATCH, WORKERS
 from benchmarks.turnstile import Turnstile
 from manyhands.endpoint import Push
 from manyhands.live import serving
-from manyhands.live.assignment import Assignment, Origin, Overrides
+from manyhands.live.assignment import Assignment, Origin, Overrides, eager_limit
 from manyhands.live.journal import Journal
 from manyhands.live.lifeline import die_with
 from manyhands.live.progress import Progress
 from manyhands.live.pulse import FilePulse
 from manyhands.live.script import load
-from manyhands.live.worker import eager_limit
 from manyhands.parameters import Copy, Layout
 from manyhands.parameters.holder import make
 from manyhands.protocols import Call

@@ -115,3 +115,5 @@ def test_mistakes_are_answered_with_the_fix(start, run_script, tmp_path):
         assert started.finish() != 0
         assert words in started.text(), started.text()
         wait_for(lambda: not started.tree(), 5, "everything gone")  # noqa: B023 - called at once
+    for started in (misspelt, many, nothing, no_run):
+        assert "Traceback" not in started.text(), "a mistake on the command line is no bug"

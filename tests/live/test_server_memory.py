@@ -7,7 +7,7 @@ import psutil
 import pytest
 
 from manyhands.endpoint import Push
-from manyhands.live.worker import eager_limit
+from manyhands.live.assignment import eager_limit
 from manyhands.transport.caller import Caller
 from support import wait_for
 

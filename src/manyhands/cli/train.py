@@ -10,6 +10,7 @@ import typer
 from manyhands.failure import RunFailed
 from manyhands.job import Job
 from manyhands.live.script import execute
+from manyhands.strategies import strategy
 from manyhands.verbs import train as train_verb
 from manyhands.verbs.command import Command, under
 
@@ -25,6 +26,7 @@ def train(script: Path, arguments: list[str], command: Command) -> None:
     """
     if not script.is_file():
         _leave(f"there is no file {script}", 2)
+    _check_strategy(command)
     sys.argv = [str(script), *arguments]
     sys.path.insert(0, str(script.resolve().parent))
     with under(command):
@@ -39,6 +41,18 @@ def train(script: Path, arguments: list[str], command: Command) -> None:
     for run in command.runs:
         if not run.was_summarised:
             typer.echo(run.summary())
+
+
+def _check_strategy(command: Command) -> None:
+    """Refuse what cannot be before the script is executed, in words and not in a traceback."""
+    if command.strategy is None:
+        return
+    try:
+        chosen = strategy(command.strategy)
+        if command.workers is not None:
+            chosen.check(command.workers)
+    except ValueError as error:
+        _leave(f"manyhands: {error}", 2)
 
 
 def _train_only_job(module: ModuleType, script: Path) -> None:

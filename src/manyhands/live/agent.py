@@ -22,14 +22,13 @@ from typing import TYPE_CHECKING
 import torch
 
 from manyhands.failure import RunFailed
-from manyhands.live.assignment import Assignment, Leasing, Origin, Overrides
+from manyhands.live.assignment import Assignment, Leasing, Origin, Overrides, override
 from manyhands.live.direct import Direct
 from manyhands.live.display import Display
 from manyhands.live.loading import prepare
 from manyhands.live.nursery import NotBorn, Nursery, environment, nursery
 from manyhands.live.pulse import append_to
 from manyhands.live.supervise import Exit, Handle, Process, Start, end, first_failure
-from manyhands.live.worker import override
 from manyhands.protocols import StrategyProtocol
 from manyhands.trace import Recorder, live_header, trace_file
 from manyhands.transport.collectives import LOOPBACK, serve_store

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
 import msgspec
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from manyhands.job import Job
 
 
 class Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -79,3 +82,24 @@ class Assignment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def read(cls, path: Path) -> Assignment:
         """Take it back."""
         return msgspec.json.decode(path.read_bytes(), type=cls)
+
+
+def override(job: Job, overrides: Overrides) -> Job:
+    """The job as the command line changed it."""
+    names = {field.name for field in fields(job)}
+    given = {
+        name: getattr(overrides, name)
+        for name in overrides.__struct_fields__
+        if getattr(overrides, name) is not None and name in names
+    }
+    # One limit given on the command line takes the place of the script's limits of its kind.
+    if overrides.samples is not None and overrides.epochs is None:
+        given["epochs"] = None
+    if overrides.epochs is not None and overrides.samples is None:
+        given["samples"] = None
+    return replace(job, **given)
+
+
+def eager_limit(workers: int) -> int:
+    """Bytes up to which payloads travel without asking: 64 MiB for all workers together."""
+    return min(1 << 20, (64 << 20) // max(1, workers))

@@ -6,15 +6,15 @@ import dataclasses
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
 from manyhands.endpoint import Left, Parameters
+from manyhands.live.assignment import eager_limit, override
 from manyhands.live.common import Common
 from manyhands.live.journal import Journal, NoJournal
 from manyhands.live.script import load
-from manyhands.live.worker import eager_limit, override
 from manyhands.parameters import Holder
 from manyhands.protocols import (
     Action,
@@ -35,14 +35,22 @@ from manyhands.transport.responder import Incoming, Responder
 if TYPE_CHECKING:
     from manyhands.job import Job
     from manyhands.live.assignment import Assignment
-    from manyhands.live.hosted import Hosted
     from manyhands.live.progress import Progress
-    from manyhands.live.pulse import LinkPulse
     from manyhands.trace import Recorder
 
 SLOTS = 2
 """Large updates that may be under way to a server: one is received while another is answered.
 Its memory is its parameters, the optimizer's state, and so many updates."""
+
+
+class Notices(Protocol):
+    """Where a server hears what is none of its callers' business."""
+
+    dismissed: bool
+    """Whether the run is over."""
+
+    def take_fenced(self) -> list[str]:
+        """Workers that are gone since the last call."""
 
 
 class Serving:
@@ -91,14 +99,14 @@ class Serving:
         )
         self._responder.restore(done)
 
-    def until_dismissed(self, pulse: LinkPulse | Hosted) -> None:
+    def until_dismissed(self, notices: Notices) -> None:
         """Hear whoever calls until the run is over."""
         self._progress.phase = "serve"
-        while not pulse.dismissed:
+        while not notices.dismissed:
             incoming = self._responder.receive(0.05)
             if incoming is not None:
                 self._hear(incoming)
-            for name in pulse.take_fenced():
+            for name in notices.take_fenced():
                 self._fence(name)
         self._responder.close()
         self._journal.close()

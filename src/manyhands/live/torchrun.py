@@ -12,10 +12,11 @@ import torch
 
 from manyhands.engine import PrefixStore, Store, rendezvous
 from manyhands.live.agent import Setting, devices
+from manyhands.live.assignment import override
 from manyhands.live.loading import prepare
 from manyhands.live.progress import Progress
 from manyhands.live.pulse import FilePulse, append_to
-from manyhands.live.worker import override, run_loop
+from manyhands.live.worker import run_loop
 from manyhands.trace import Recorder, estimate_offset, live_header, trace_file
 from manyhands.transport.collectives import LOOPBACK, Group
 

@@ -11,7 +11,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from manyhands.live.assignment import Assignment, Overrides
+from manyhands.live.assignment import Assignment, eager_limit, override
 from manyhands.live.lifeline import die_with
 from manyhands.live.progress import Progress
 from manyhands.live.pulse import LinkPulse
@@ -171,11 +171,6 @@ def _work_free(
         hosted.stop()
 
 
-def eager_limit(workers: int) -> int:
-    """Bytes up to which payloads travel without asking: 64 MiB for all workers together."""
-    return min(1 << 20, (64 << 20) // max(1, workers))
-
-
 def run_loop(
     job: Job,
     strategy: str,
@@ -213,24 +208,6 @@ def train_all(trainer: Trainer) -> None:
     """The loop of those who bring none of their own."""
     for batch in trainer.batches():
         trainer.step(batch)
-
-
-def override(job: Job, overrides: Overrides) -> Job:
-    """The job as the command line changed it."""
-    from dataclasses import fields, replace  # noqa: PLC0415
-
-    names = {field.name for field in fields(job)}
-    given = {
-        name: getattr(overrides, name)
-        for name in overrides.__struct_fields__
-        if getattr(overrides, name) is not None and name in names
-    }
-    # One limit given on the command line takes the place of the script's limits of its kind.
-    if overrides.samples is not None and overrides.epochs is None:
-        given["epochs"] = None
-    if overrides.epochs is not None and overrides.samples is None:
-        given["samples"] = None
-    return replace(job, **given)
 
 
 def fail(error: BaseException, pulse: LinkPulse) -> None:

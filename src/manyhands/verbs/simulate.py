@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from manyhands.cluster import Cluster, Link
 from manyhands.live import script
-from manyhands.live.assignment import Overrides
-from manyhands.live.worker import override
+from manyhands.live.assignment import Overrides, override
 from manyhands.protocols import ALL as PROTOCOLS
 from manyhands.protocols import StrategyProtocol
 from manyhands.reports import Run

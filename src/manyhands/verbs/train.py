@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 from manyhands.cluster import Cluster
 from manyhands.live import script, torchrun
 from manyhands.live.agent import Request, Setting, launch
-from manyhands.live.assignment import Overrides
-from manyhands.live.worker import override
+from manyhands.live.assignment import Overrides, override
 from manyhands.reports import Run
 from manyhands.strategies import Strategy
 from manyhands.strategies import strategy as read_strategy
