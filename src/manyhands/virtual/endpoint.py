@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from manyhands.endpoint import MembershipChanged
 from manyhands.virtual.kernel import happens
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from manyhands.virtual.log import WorkerLog
     from manyhands.virtual.member import Member
     from manyhands.virtual.network import Network
-    from manyhands.virtual.server import Server
 
 PROBE = 1.0
 """Seconds after which a lost call is sent again: the live messenger's."""
@@ -38,12 +37,25 @@ HEAD = 64
 """Bytes of a message beside its payload."""
 
 
+class Answering(Protocol):
+    """Whoever is called: what a caller needs of a server."""
+
+    name: str
+    member: Member
+
+    def has_heard(self, parcel: Parcel) -> bool:
+        """Whether it has decided about a call already."""
+
+    def hear(self, parcel: Parcel) -> None:
+        """A call has arrived."""
+
+
 @dataclass(eq=False, slots=True)
 class Parcel:
     """A call, from its posting to its answer."""
 
     endpoint: VirtualEndpoint
-    server: Server
+    server: Answering
     number: int
     message: Said
     payload: torch.Tensor | None
@@ -115,7 +127,7 @@ class VirtualEndpoint:
     def __init__(
         self,
         member: Member,
-        servers: Mapping[str, Server],
+        servers: Mapping[str, Answering],
         kernel: Kernel,
         network: Network,
         rng: random.Random,
@@ -243,7 +255,7 @@ class VirtualEndpoint:
         line.broken = True
         self._kernel.after(PROBE, partial(self._probe, line, parcel.server))
 
-    def _probe(self, line: _Line, server: Server) -> None:
+    def _probe(self, line: _Line, server: Answering) -> None:
         if self.is_dead:
             return
         if line.sending or not self._network.reaches(self.member, server.member):
