@@ -1,4 +1,4 @@
-"""Tier C: PyTorch's own engine, applied and forecast; one file per placement."""
+"""Tier C: PyTorch's own engine, bound and forecast; one file per placement."""
 
 from manyhands.placements.allreduce import AllReduce
 from manyhands.placements.placement import Placement

@@ -11,10 +11,14 @@ from manyhands.placements.placement import Placement
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    import torch
     from torch import nn
 
     from manyhands.costs import TensorSize
+    from manyhands.job import Job
+    from manyhands.placements.bound import Bound
     from manyhands.transport.collectives import Group
+    from manyhands.transport.waits import Waits
 
 MEBIBYTE = 1024 * 1024
 
@@ -51,22 +55,27 @@ class AllReduce(Placement):
         if not 0 < self.bucket_mb <= 1024:
             raise ValueError(f"bucket_mb must be above 0 and at most 1024, not {self.bucket_mb}")
 
-    def apply(self, module: nn.Module, group: Group) -> nn.Module:
-        """The module wrapped in DistributedDataParallel over the group's own process group.
+    def bind(self, job: Job, group: Group, device: torch.device, waits: Waits) -> Bound:
+        """A replica wrapped in DistributedDataParallel over the group's own process group.
 
         Buffers are not broadcast in every step, as DDP would do by default: batch-norm reads
         them only in evaluation, and the trainer averages them there (docs/meanings.md).
         """
         from torch.nn.parallel import DistributedDataParallel  # noqa: PLC0415 - torch is lazy
 
-        return DistributedDataParallel(
-            module,
-            process_group=group.handle,
-            bucket_cap_mb=self.bucket_mb,
-            forward_sync_buffers=False,
-            gradient_as_bucket_view=True,
-            find_unused_parameters=self.find_unused,
-        )
+        from manyhands.placements.replica import Replica  # noqa: PLC0415
+
+        def wrap(module: nn.Module) -> nn.Module:
+            return DistributedDataParallel(
+                module,
+                process_group=group.handle,
+                bucket_cap_mb=self.bucket_mb,
+                forward_sync_buffers=False,
+                gradient_as_bucket_view=True,
+                find_unused_parameters=self.find_unused,
+            )
+
+        return Replica(job, group, device, waits, wrap)
 
     def forecast(self, parameters: Sequence[TensorSize], workers: int) -> Forecast:
         """A broadcast of the model at the start, one allreduce per bucket in every step.
