@@ -10,7 +10,7 @@ layer, a few layers, or a part of one.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
@@ -39,6 +39,11 @@ class Bound(ABC):
     """How many parts a global batch is split into."""
     speaks: bool = True
     """Whether this worker counts the samples and the losses of its replica: one of them does."""
+    waiting: Literal["exchange", "wait"] = "exchange"
+    """What its waits are. In a collective all wait for the slowest, and what is beyond that is the
+    way; in a pipeline each waits for its neighbour."""
+    words: tuple[str, ...] = ()
+    """How the model was divided among the workers, if that is not a matter of course."""
 
     @abstractmethod
     def gradient(self, inputs: Any, targets: Any, weight: float) -> torch.Tensor:
@@ -58,6 +63,10 @@ class Bound(ABC):
         """Let the optimizer consume the gradient, with `weight` on its learning rates."""
         weighted_step(self.optimizer, weight)
         self.optimizer.zero_grad()
+
+    def applied(self) -> list[int]:
+        """The staleness of every update since the last call, where updates can be stale."""
+        return []
 
     @abstractmethod
     def outputs(self, inputs: Any) -> Any:

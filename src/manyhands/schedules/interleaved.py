@@ -1,7 +1,7 @@
 """Interleaved 1F1B: several stages per rank, for a shorter bubble."""
 
 from manyhands.schedules.looping import Loop, looped
-from manyhands.schedules.refusal import refuse_small, rounds
+from manyhands.schedules.refusal import refuse_small, refuse_uneven, rounds
 from manyhands.schedules.table import Table
 
 
@@ -21,6 +21,7 @@ def interleaved(stages: int, microbatches: int, ranks: int) -> Table:
     Megatron-LM, SC 2021.
     """
     refuse_small(stages, microbatches, ranks)
+    refuse_uneven(stages, ranks)
     if stages == ranks:
         raise ValueError(
             f"interleaved gives each worker several stages: take {2 * ranks} stages for {ranks} "

@@ -2,10 +2,14 @@
 
 
 def refuse_small(stages: int, microbatches: int, ranks: int) -> None:
-    """Raise ValueError unless there is at least one of each, and every rank has as many stages."""
+    """Raise ValueError unless there is at least one of each."""
     for name, value in (("stages", stages), ("microbatches", microbatches), ("workers", ranks)):
         if value < 1:
             raise ValueError(f"a pipeline needs at least 1 of its {name}, not {value}")
+
+
+def refuse_uneven(stages: int, ranks: int) -> None:
+    """Raise ValueError unless every rank has as many stages."""
     if stages % ranks:
         more = (stages // ranks + 1) * ranks
         raise ValueError(

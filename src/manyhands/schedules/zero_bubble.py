@@ -1,7 +1,7 @@
 """Zero bubble: the backward in halves, so that one of them fills the gaps."""
 
 from manyhands.schedules.looping import Loop, looped
-from manyhands.schedules.refusal import refuse_small, rounds
+from manyhands.schedules.refusal import refuse_small, refuse_uneven, rounds
 from manyhands.schedules.table import Table
 
 
@@ -24,5 +24,6 @@ def zero_bubble(stages: int, microbatches: int, ranks: int) -> Table:
     Paper: Qi et al., Zero Bubble Pipeline Parallelism, ICLR 2024.
     """
     refuse_small(stages, microbatches, ranks)
+    refuse_uneven(stages, ranks)
     loop = Loop(stages, microbatches, ranks, rounds("zero_bubble", microbatches, ranks))
     return looped(loop, hops=1, halves=True)

@@ -39,7 +39,7 @@ class Chain:
     def __len__(self) -> int:
         return len(self.names)
 
-    def section(self, first: int, stop: int) -> nn.Module:
+    def section(self, first: int, stop: int) -> Section:
         """The pieces from `first` to before `stop`, as a module that shares their parameters.
 
         Its parameters and buffers are the model's own and have the names that they have there.
@@ -64,26 +64,32 @@ def chain(model: nn.Module, example: torch.Tensor, wanted: int = 1) -> Chain:
     Raises:
         Unsplittable: the model's own forward cannot be traced.
     """
-    opened, whole = frozenset({""}), dict[str, str]()
+    opened, whole, tried = frozenset({""}), dict[str, str](), set[str]()
     try:
-        found = _pieces(model, example, opened)
+        graphs = _trace(model, example, opened)
     except Untraceable as error:
         raise Unsplittable(
             f"{type(model).__name__} cannot be split into stages, because "
             f"{_named(model, error.module)} cannot be opened: {error.reason}; "
             "let its forward only call its layers one after the other, and leave the rest to them"
         ) from error
-    while len(found[0]) < wanted:
-        name = _next_to_open(model, found[0], opened, whole)
+    cuts = _cuts(model, graphs[0])
+    while len(cuts) + 1 < wanted:
+        name = _next_to_open(model, graphs[0], tried)
         if name is None:
             break
+        tried.add(name)
         try:
-            found = _pieces(model, example, opened | {name})
-            opened |= {name}
+            finer = _trace(model, example, opened | {name})
         except Untraceable as error:
             whole[name] = error.reason
-    calls = tuple(tuple(map(tuple, pieces)) for pieces in found)
-    nodes = [node for piece in calls[0] for node in piece]
+            continue
+        if len(more := _cuts(model, finer[0])) > len(cuts):
+            graphs, cuts, opened = finer, more, opened | {name}
+    floating = _floating(model, graphs[0], example)
+    at = [number for number, passing in cuts.items() if passing in floating]
+    calls = tuple(_between([*graph.nodes], at) for graph in graphs)
+    nodes = [*graphs[0].nodes]
     shared = {
         name: tuple(dict.fromkeys(str(nodes[user].target) for user in users))
         for name, users in _shared(model, nodes).items()
@@ -112,63 +118,50 @@ def check_stages(pieces: Chain, stages: int) -> None:
     )
 
 
-def _pieces(
-    model: nn.Module, example: torch.Tensor, opened: frozenset[str]
-) -> list[list[list[fx.Node]]]:
-    """The calls between two cuts, in training; and in evaluation, if that calls otherwise."""
+def _trace(model: nn.Module, example: torch.Tensor, opened: frozenset[str]) -> list[fx.Graph]:
+    """The calls in training; and those in evaluation, if they are not the same."""
+    modes = {module: module.training for module in model.modules()}
     graphs = []
-    before = model.training
     try:
         for mode in (True, False):
             model.train(mode)
             graphs.append(trace(model, example, opened))
     finally:
-        model.train(before)
-    training, evaluating = ([*graph.nodes] for graph in graphs)
-    if [(node.op, node.name) for node in training] != [(node.op, node.name) for node in evaluating]:
-        raise Untraceable("", "it calls other layers in training than in evaluation")
-    cuts = _cuts(model, graphs[0], example)
-    differ = any(
-        (str(one.args), str(one.kwargs)) != (str(other.args), str(other.kwargs))
-        for one, other in zip(training, evaluating, strict=True)
+        for module, mode in modes.items():
+            module.training = mode
+    training, evaluating = (
+        [(node.op, node.name, str(node.args), str(node.kwargs)) for node in graph.nodes]
+        for graph in graphs
     )
-    return [_between(nodes, cuts) for nodes in ((training, evaluating) if differ else (training,))]
+    if [call[:2] for call in training] != [call[:2] for call in evaluating]:
+        raise Untraceable("", "it calls other layers in training than in evaluation")
+    return graphs[:1] if training == evaluating else graphs
 
 
-def _between(nodes: list[fx.Node], cuts: Sequence[int]) -> list[list[fx.Node]]:
-    """The calls from cut to cut; what calls only functions belongs to the layer before."""
-    pieces: list[list[fx.Node]] = []
-    for begin, end in pairwise([0, *cuts, len(nodes)]):
-        if pieces and not any(node.op in ("call_module", "get_attr") for node in nodes[begin:end]):
-            pieces[-1] += nodes[begin:end]
-        else:
-            pieces.append(nodes[begin:end])
-    return pieces
+def _between(nodes: list[fx.Node], cuts: Sequence[int]) -> tuple[tuple[fx.Node, ...], ...]:
+    return tuple(tuple(nodes[begin:end]) for begin, end in pairwise([0, *cuts, len(nodes)]))
 
 
-def _cuts(model: nn.Module, graph: fx.Graph, example: torch.Tensor) -> list[int]:
-    """The numbers of the nodes before which one tensor, and nothing else, passes."""
+def _cuts(model: nn.Module, graph: fx.Graph) -> dict[int, fx.Node]:
+    """The numbers of the nodes before which one value, and nothing else, passes; and that value."""
     nodes = [*graph.nodes]
     at = {node: number for number, node in enumerate(nodes)}
     last_use = {node: max((at[user] for user in node.users), default=-1) for node in nodes}
     shared = _shared(model, nodes)
-    floating = _floating(model, graph, example)
-    cuts = []
-    for number in range(1, len(nodes)):
+    layers = [number for number, node in enumerate(nodes) if node.op in ("call_module", "get_attr")]
+    cuts = {}
+    # What calls only functions belongs to the layer before, so cuts are right before layers.
+    for number in layers[1:]:
         passing = [
             node for node in nodes[:number] if node.op != "get_attr" and last_use[node] >= number
         ]
-        if len(passing) != 1 or nodes[number].op == "output" or passing[0] not in floating:
-            continue
         # A parameter that is used before and after is one stage's.
-        if any(min(users) < number <= max(users) for users in shared.values()):
+        together = any(min(users) < number <= max(users) for users in shared.values())
+        if len(passing) != 1 or together or nodes[number - 1].op == "get_attr":
             continue
         # What a stage is given is what its gradient is taken for, and must stay what it was.
-        if any(takes_in_place(user, model) for user in passing[0].users):
-            continue
-        # Between a piece's last call and the next, the parameters that the next one fetches.
-        if nodes[number - 1].op != "get_attr":
-            cuts.append(number)
+        if not any(takes_in_place(user, model) for user in passing[0].users):
+            cuts[number] = passing[0]
     return cuts
 
 
@@ -246,16 +239,15 @@ def _taken(nodes: list[fx.Node], inside: set[fx.Node]) -> Iterator[fx.Node]:
             yield node
 
 
-def _next_to_open(
-    model: nn.Module, pieces: list[list[fx.Node]], opened: frozenset[str], whole: Mapping[str, str]
-) -> str | None:
+def _next_to_open(model: nn.Module, graph: fx.Graph, tried: set[str]) -> str | None:
     """The largest module that is called as a whole and has others in it."""
-    sizes: Counter[str] = Counter()
-    for node in (node for piece in pieces for node in piece if node.op == "call_module"):
+    sizes: dict[str, int] = {}
+    for node in graph.nodes:
         name = str(node.target)
-        module = model.get_submodule(name)
-        if name not in opened and name not in whole and any(module.children()):
-            sizes[name] = 1 + sum(parameter.numel() for parameter in module.parameters())
+        if node.op == "call_module" and name not in tried:
+            module = model.get_submodule(name)
+            if any(module.children()):
+                sizes[name] = sum(parameter.numel() for parameter in module.parameters())
     return max(sizes, key=lambda name: sizes[name], default=None)
 
 

@@ -28,6 +28,11 @@ class Section(nn.Module):
         # In a tuple they are not taken for modules with parameters of their own.
         self._traced = (training, evaluating or training)
 
+    @property
+    def traced(self) -> fx.GraphModule:
+        """What is called in the present mode."""
+        return self._traced[not self.training]
+
     def forward(self, inputs: Any) -> Any:
         """What the last piece gives, of what the first is given."""
-        return self._traced[not self.training](inputs)
+        return self.traced(inputs)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import torch
+    from torch.distributed import Work
 
 LOOPBACK = "127.0.0.1"
 _ESTABLISHED = 1
@@ -113,6 +114,14 @@ class Group:
         """Replace `tensor`, on every worker, by the source's."""
         with self.watched():
             self.handle.broadcast(tensor, root=source).wait()
+
+    def send(self, tensor: torch.Tensor, to: int, tag: int = 0) -> Work:
+        """Begin to send a contiguous tensor; it must stay as it is until that is over."""
+        return self.handle.send([tensor], to, tag)
+
+    def receive(self, tensor: torch.Tensor, source: int, tag: int = 0) -> Work:
+        """Begin to receive into a contiguous tensor what the source sends under this tag."""
+        return self.handle.recv([tensor], source, tag)
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:

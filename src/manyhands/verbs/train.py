@@ -13,6 +13,7 @@ from manyhands.cluster import Cluster
 from manyhands.live import script, torchrun
 from manyhands.live.agent import Request, Setting, launch
 from manyhands.live.assignment import Overrides, override
+from manyhands.placements import Placement
 from manyhands.reports import Run
 from manyhands.strategies import Strategy
 from manyhands.strategies import strategy as read_strategy
@@ -116,6 +117,8 @@ def _plan(
     )
     chosen = read_strategy(recipe)
     chosen.check(count)
+    if isinstance(chosen, Placement):
+        chosen.check_job(job, count)
     overrides = Overrides(epochs=command.epochs, samples=command.samples, seed=command.seed)
     settings = (
         Setting("strategy", str(chosen), told_by),
