@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+@dataclass(frozen=True)
+class Noted:
+    """A collective that was begun: what, its larger side in bytes, and how many took part."""
+
+    kind: str
+    size: int
+    workers: int
 
 
 class Waits:
@@ -22,6 +32,8 @@ class Waits:
         self._tell = tell
         self._since: float | None = None
         self._seconds = 0.0
+        self.noted: list[Noted] | None = None
+        """Collectives, if somebody has put a list here."""
 
     def begin(self) -> None:
         """From now on it waits; a stretch that has begun already begins only now."""
@@ -39,3 +51,8 @@ class Waits:
         """Seconds of waiting since the last call."""
         seconds, self._seconds = self._seconds, 0.0
         return seconds
+
+    def note(self, kind: str, size: int, workers: int) -> None:
+        """Keep a collective, if somebody wants to know."""
+        if self.noted is not None:
+            self.noted.append(Noted(kind, size, workers))
