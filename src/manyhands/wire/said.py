@@ -8,6 +8,8 @@ class Push(Message, frozen=True):
 
     version: int
     samples: int
+    dealt: int = 0
+    """For an update: samples of the run before its global batch, which decides what it counts."""
 
 
 class Pull(Message, frozen=True):
