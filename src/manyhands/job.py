@@ -179,9 +179,11 @@ class Job:
             raise ValueError(
                 f"global_batch {given} does not say how large it is at first: {{0: …}}"
             )
-        for epochs, size in given.items():
-            if not 0 <= epochs < math.inf:
-                raise ValueError(f"global_batch cannot change after {epochs} epochs")
+        for epochs, size in cast("Mapping[Any, Any]", given).items():
+            if not hasattr(epochs, "__float__") or not 0 <= epochs < math.inf:
+                raise ValueError(
+                    f"global_batch cannot change after {epochs!r} epochs; give numbers"
+                )
             _check_whole("global_batch", size)
             if size < 1:
                 raise ValueError(f"global_batch must be at least 1, not {size}")
@@ -219,18 +221,20 @@ class Job:
     @property
     def batch_sizes(self) -> BatchSizes:
         """The global batch, by how many samples were dealt before it."""
-        given = self.global_batch
+        given, samples = self.global_batch, len(self.data)
         if not isinstance(given, Mapping):
-            return BatchSizes.of(given)
-        samples = len(self.data)
-        return BatchSizes(tuple((round(at * samples), given[at]) for at in sorted(given)))
+            given = {0: given}
+        return BatchSizes(tuple((round(at * samples), int(given[at])) for at in sorted(given)))
 
     def rate_after(self, dealt: int) -> float:
         """What learning rates are multiplied with in a step with a batch after so many samples."""
         if self.rate is None:
             return 1.0
         epochs = dealt / max(1, len(self.data))
-        factor = float(self.rate(epochs))
+        given = self.rate(epochs)
+        if not hasattr(given, "__float__"):
+            raise TypeError(f"rate must give a number, not {given!r}")
+        factor = float(given)
         if not 0 <= factor < math.inf:
             raise ValueError(
                 f"rate gave {factor} after {epochs:g} epochs; learning rates can be multiplied "
