@@ -13,18 +13,12 @@ from manyhands.protocols.diloco import DiLoCo
 from manyhands.protocols.exchange import answer
 from manyhands.protocols.islands import Island, again_on_island, left_island, on_island
 from manyhands.protocols.local_sgd import LocalSgd  # noqa: TC001 - as above
-from manyhands.protocols.protocol import (
-    Action,
-    Answer,
-    Call,
-    ServerState,
-    Site,
-    StrategyProtocol,
-)
+from manyhands.protocols.protocol import ServerState, Site, StrategyProtocol
 from manyhands.protocols.synchronous import Synchronous
 
 if TYPE_CHECKING:
     from manyhands.endpoint import Endpoint, LeasedBatch, Replica
+    from manyhands.protocols.actions import Action, Answer, Call
 
 
 @dataclass(frozen=True, repr=False)
