@@ -35,7 +35,7 @@ class Hierarchical(StrategyProtocol):
     sites. With outer=averaging(every=1) and plain SGD it is `synchronous`, exactly. A worker that
     is lost is missed by its island alone; an island that is lost, by the others for one meeting.
 
-    Example: `hierarchical(inner=synchronous(), outer=diloco(every=50), islands=2)`
+    Example: `hierarchical(outer=diloco(every=50))`
 
     Papers: Li et al., Scaling Distributed Machine Learning with the Parameter Server, OSDI 2014
     (servers); Douillard et al., DiLoCo, 2023 (islands).
