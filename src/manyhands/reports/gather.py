@@ -47,9 +47,10 @@ def gather(
                 "comparison, or folders of runs"
             )
     traces = [read(run) for run in runs]
-    for kind in ("live", "virtual"):
-        if alike := [trace for trace in traces if trace.kind == kind]:
-            found.append(Source(of_runs(alike, target=target, price=price), Path()))
+    apart = [[trace for trace in traces if trace.kind == kind] for kind in ("live", "virtual")]
+    found += (
+        Source(of_runs(alike, target=target, price=price), Path()) for alike in apart if alike
+    )
     return found
 
 
