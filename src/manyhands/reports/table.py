@@ -168,4 +168,4 @@ def _answer(contest: Contest, standing: Standing) -> Text:
         return Text(f"{by} {worse}", style="yellow")
     if standing.strategy in contest.even:
         return Text(f"{by} no difference", style="cyan")
-    return Text(f"{by} not enough runs", style="dim")
+    return Text(f"{by} too few runs", style="dim")

@@ -197,7 +197,7 @@ def _fastest(field: Field, contest: Contest) -> str:
     rest = ", and faster than the others" if contest.behind else ""
     return (
         f"{listed([name, *contest.even])} are equally fast: no difference larger than "
-        f"{percent(field.comparison.margin)} ({rate}){rest}"
+        f"{_margin(field, contest)} ({rate}){rest}"
     )
 
 
@@ -231,9 +231,10 @@ def _lead(contest: Contest) -> str:
     if next_best.estimate is None:
         return f"before {name}"
     if contest.by_factor:
+        if contest.column.better == "lower":
+            return f"{next_best.estimate:.2f} times as much under {name}"
         # The figure says how the next one stands to the best; the lead is its inverse.
-        times = 1 / next_best.estimate if contest.column.better == "higher" else next_best.estimate
-        return f"{times:.2f} times {name}"
+        return f"{1 / next_best.estimate:.2f} times {name}"
     if contest.column.unit == "%":
         return f"{-100 * next_best.estimate:.2g} points above {name}"
     return f"{-next_best.estimate:.2g} above {name}"
@@ -308,7 +309,7 @@ def _metric(standing: Standing, column: Column, metric: str) -> str:
 def _margin(field: Field, contest: Contest) -> str:
     """What does not matter in this contest."""
     if contest.by_factor:
-        return percent(field.comparison.margin)
+        return f"{100 * field.comparison.margin:g} %"
     if contest.column.unit == "%":
         points = f"{100 * field.comparison.accuracy_margin:g}"
         return f"{points} point{plural(points)}"

@@ -16,7 +16,7 @@ from manyhands.reports.page.timelines import timelines
 from manyhands.reports.results import Comparison, Measured
 from manyhands.reports.standings import Field, Kind, fields, ordered
 from manyhands.reports.verdict import Contest, Question, Verdict, judge
-from manyhands.reports.words import count, listed, percent, plural, size
+from manyhands.reports.words import count, listed, plural, size
 from manyhands.trace import Trace
 
 Traces = Callable[[Measured], Trace | None]
@@ -284,7 +284,7 @@ def _failures(part: _Part) -> Markup:
 
 
 def _method(comparison: Comparison) -> Markup:
-    margin, points = percent(comparison.margin), 100 * comparison.accuracy_margin
+    margin, points = f"{100 * comparison.margin:g} %", 100 * comparison.accuracy_margin
     return element(
         "details",
         element("summary", "How to read this"),
