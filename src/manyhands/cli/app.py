@@ -136,6 +136,19 @@ def report(
 
 
 @app.command()
+def tensorboard(
+    run: Annotated[Path, typer.Argument(help="A run's folder.")],
+    output: Annotated[
+        Path | None, typer.Option(help="Where to write; default: tensorboard in the run's folder.")
+    ] = None,
+) -> None:
+    """Export a run's loss, metrics and throughput as TensorBoard scalars."""
+    from manyhands.cli.tensorboard import tensorboard as export  # noqa: PLC0415 - see above
+
+    export(run, output)
+
+
+@app.command()
 def timeline(
     run: Annotated[Path, typer.Argument(help="A run's folder.")],
     output: Annotated[

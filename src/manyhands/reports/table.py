@@ -105,7 +105,7 @@ def _time(field: Field) -> RenderableType:
 def _scaling(alike: list[Field]) -> RenderableType:
     """Throughput, speedup and efficiency by the number of workers."""
     result = _table(f"{alike[0].kind} scaling")
-    for heading in ("workers", "samples/s", "speedup", "efficiency, %"):
+    for heading in ("workers", "samples/s", "speedup", "efficiency"):
         result.add_column(heading, justify="right")
     for strategy in ordered(alike[0].comparison):
         lines = {
@@ -137,7 +137,8 @@ def _heading(column: Column) -> str:
     words = column.title.removesuffix(" in the end").removeprefix("Scaling ").lower()
     if column.name == "within":
         words = "in budget"
-    return f"{words}, {column.unit}" if column.unit in {"%", "s"} else words
+    is_short = column.unit in {"%", "s"} and column.name != "efficiency"
+    return f"{words}, {column.unit}" if is_short else words
 
 
 def _figure(field: Field, standing: Standing, name: str, *, spread: bool = False) -> str:
@@ -145,7 +146,7 @@ def _figure(field: Field, standing: Standing, name: str, *, spread: bool = False
     found = standing.middle(column) if column else None
     if column is None or found is None:
         return _ABSENT
-    unit = "×" if column.unit == "×" else ""
+    unit = {"speedup": "×", "efficiency": " %"}.get(name, "")
     low, high = column.show(found.low), column.show(found.high)
     between = f" ({low}–{high})" if spread and low != high else ""
     missing = f" ({found.runs}/{len(standing.runs)})" if found.runs < len(standing.runs) else ""
