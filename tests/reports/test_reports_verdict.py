@@ -195,3 +195,16 @@ def test_planted_truths_through_the_whole_verdict() -> None:
         assert verdict(slowed).contests["speed"].behind == ("slowed()",)
         equal = compared(*noisy("a()", 1000), *noisy("b()", 1000))
         assert not verdict(equal).contests["speed"].behind
+
+
+def test_runs_that_a_time_limit_ended_count_to_their_last_evaluation() -> None:
+    # They end a moment after it, with their last evaluation.
+    runs = [*repeated("a()", 1000, accuracy=0.9), *repeated("b()", 1003, accuracy=0.95)]
+    limited = compared(*runs, budget_seconds=5.9, job={"seconds": "5.9"})
+    found = verdict(limited)
+    assert found.contests["budget"].differences == found.contests["end"].differences
+    assert "in the end, and so within the budget, b() has the best accuracy" in found.words
+    asked_later = compared(*runs, budget_seconds=5.9, job={"seconds": "60"})
+    assert verdict(asked_later).contests["budget"].best.middle(
+        fields(asked_later)[0].column("within")
+    ).value == pytest.approx(0.9)

@@ -78,6 +78,7 @@ def of_runs(
         machine=Machine(host=min(hosts, default="")),
         hosts=max(1, len(hosts)),
         budget=_budget(common),
+        budget_seconds=float(common["seconds"]) if "seconds" in common else None,
         target=target or common.get("target"),
         price=price,
         strategies=tuple(dict.fromkeys(run.strategy for run in runs)),
