@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from manyhands.batches import BatchSizes
-from manyhands.wire.said import Change, Left, Parameters, Pull, Push, Rest, Said, Turn
+from manyhands.wire.said import Change, Errand, Left, Parameters, Pull, Push, Rest, Said, Turn
 
 if TYPE_CHECKING:
     import random
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Change",
     "Endpoint",
+    "Errand",
     "LeasedBatch",
     "Left",
     "MembershipChanged",
@@ -158,11 +159,17 @@ class Replica(Protocol):
     def draw(self, by: float) -> None:
         """Move the parameters towards those that lie beside them by a part of the way."""
 
+    def scale(self, by: float) -> None:
+        """Multiply the parameters."""
+
     def trade(self, by: float) -> None:
         """The same, and have the parameters as they were lie beside them now."""
 
     def lay_aside(self) -> None:
         """Have a copy of the parameters lie beside them."""
+
+    def moved(self, server: int) -> torch.Tensor:
+        """How far the parameters of server s are from those beside them, whose place it takes."""
 
     def compare(self, by: float) -> None:
         """Make the update: `by` times how far the parameters are from those beside them."""

@@ -103,14 +103,22 @@ def test_four_workers_in_lockstep_are_one_with_the_whole_batch(virtually, text, 
 @pytest.mark.parametrize("option", ["rate", "growing"])
 @pytest.mark.parametrize(
     "text",
-    ["synchronous(servers=3)", "averaging(1)", "ssp(0)", "ssp(staleness=0, servers=2)"],
+    [
+        "synchronous(servers=3)",
+        "averaging(1)",
+        "ssp(0)",
+        "ssp(staleness=0, servers=2)",
+        "hierarchical(outer=averaging(every=1))",
+    ],
 )
 def test_with_plain_sgd_these_are_one_worker_too(virtually, text, option):
     done = virtually(a_job("plain", option), strategy(text), workers=4, seconds=UNEVEN)
     assert distance(done.run.state_dict(), by_hand("plain", option)) <= 1e-9
 
 
-@pytest.mark.parametrize("text", ["averaging(1)", "ssp(0)"])
+@pytest.mark.parametrize(
+    "text", ["averaging(1)", "ssp(0)", "hierarchical(outer=averaging(every=1))"]
+)
 def test_parts_clipped_one_by_one_are_not_the_clipped_mean(virtually, text):
     done = virtually(a_job("plain", "clip"), strategy(text), workers=4, seconds=UNEVEN)
     assert distance(done.run.state_dict(), by_hand("plain", "clip")) > 1e-4
@@ -121,6 +129,7 @@ ALONE = {
     "diloco": ["diloco(every=5, outer_lr=1.0, outer_momentum=0.0)"],
     "gossip": ["gossip", "gossip(order=asynchronous)"],
     "softsync": ["softsync(wait_for=1)"],
+    "hierarchical": ["hierarchical(outer=averaging(every=2))"],
     "easgd": [],  # the model is its centre, which follows the worker at a distance
 }
 

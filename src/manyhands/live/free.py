@@ -298,6 +298,12 @@ class LiveReplica:
             number = shard.number
             lerp(shard, self._copy.parameters[number], self._copy.beside[number], by)
 
+    def scale(self, by: float) -> None:
+        """Multiply the parameters."""
+        for shard in self._copy.layout.shards:
+            for fragment in shard.parameters:
+                fragment.view(self._copy.parameters[shard.number]).mul_(by)
+
     def trade(self, by: float) -> None:
         """The same, and leave the parameters as they were beside them."""
         for shard in self._copy.layout.shards:
@@ -308,6 +314,12 @@ class LiveReplica:
         """Have a copy of the parameters lie beside them."""
         for beside, parameters in zip(self._copy.beside, self._copy.parameters, strict=True):
             beside.copy_(parameters)
+
+    def moved(self, server: int) -> torch.Tensor:
+        """How far the parameters are from those beside them, whose place it takes."""
+        shard, beside = self._copy.layout.shards[server], self._copy.beside[server]
+        difference(shard, beside, self._copy.parameters[server], beside, 1.0)
+        return beside
 
     def compare(self, by: float) -> None:
         """Make the update: how far the parameters are from those beside them."""

@@ -77,7 +77,8 @@ class Serving:
             self._holder = Holder(dataclasses.replace(job, seed=seed), 0, 1)
         else:
             clip = job.clip if protocol.clips == "servers" else None
-            self._holder = Holder(job, number, protocol.servers, clip=clip)
+            shards = protocol.shards
+            self._holder = Holder(job, number % shards, shards, clip=clip)
         terms = Terms(job.batch_sizes, assignment.workers, self._holder.rate, number)
         self._state = protocol.begin(terms)
         size = self._holder.shard.nbytes

@@ -1,6 +1,7 @@
 """Tier A: protocols, each written once and run on real processes and on a virtual cluster."""
 
 from manyhands.endpoint import Terms
+from manyhands.protocols.actions import Action, Add, Answer, Call, Descend, Move, Scale, Shift, Step
 from manyhands.protocols.asynchronous import Asynchronous
 from manyhands.protocols.averaging import Averaging
 from manyhands.protocols.carrying import carry_out
@@ -9,20 +10,11 @@ from manyhands.protocols.diloco import DiLoCo
 from manyhands.protocols.easgd import ElasticAveraging
 from manyhands.protocols.ensemble import Ensemble
 from manyhands.protocols.gossip import Gossip
+from manyhands.protocols.hierarchical import Hierarchical
 from manyhands.protocols.hogwild import Hogwild
 from manyhands.protocols.local_sgd import LocalSgd
-from manyhands.protocols.protocol import (
-    Action,
-    Add,
-    Answer,
-    Call,
-    Descend,
-    Move,
-    ServerState,
-    Shift,
-    Step,
-    StrategyProtocol,
-)
+from manyhands.protocols.protocol import ServerState, Site, StrategyProtocol
+from manyhands.protocols.push_sum import PushSum
 from manyhands.protocols.softsync import SoftSync
 from manyhands.protocols.ssp import StaleSynchronous
 from manyhands.protocols.synchronous import Synchronous
@@ -37,8 +29,10 @@ ALL: tuple[type[StrategyProtocol], ...] = (
     Averaging,
     LocalSgd,
     DiLoCo,
+    Hierarchical,
     ElasticAveraging,
     Gossip,
+    PushSum,
     Ensemble,
 )
 """Every protocol: add a new one here and the shared contract suite tests it."""
@@ -57,11 +51,15 @@ __all__ = [
     "ElasticAveraging",
     "Ensemble",
     "Gossip",
+    "Hierarchical",
     "Hogwild",
     "LocalSgd",
     "Move",
+    "PushSum",
+    "Scale",
     "ServerState",
     "Shift",
+    "Site",
     "SoftSync",
     "StaleSynchronous",
     "Step",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from manyhands.protocols.protocol import Action, Add, Answer, Call, Descend, Move, Shift, Step
+from manyhands.protocols.actions import Action, Add, Answer, Call, Descend, Move, Scale, Shift, Step
 
 if TYPE_CHECKING:
     import torch
@@ -25,6 +25,8 @@ def carry_out(holder: Holder, action: Action, update: torch.Tensor | None) -> No
             holder.add(_came(update, call.sender), share, pot)
         case Shift(call=call):
             holder.shift(_came(update, call.sender))
+        case Scale(by=by):
+            holder.scale(by)
         case Step(call=None, weight=weight, blend=blend, over=over, dealt=dealt):
             mean = holder.take_sum(over)
             holder.clip(mean)

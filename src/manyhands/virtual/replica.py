@@ -162,6 +162,14 @@ class VirtualReplica:
         """Move the parameters towards those beside them."""
         self._beside_each_other(lerp, by)
 
+    def scale(self, by: float) -> None:
+        """Multiply the parameters."""
+        mine = self.replication
+        for shard, stretch in zip(self._bench.layout.shards, mine.parameters, strict=True):
+            for fragment in shard.parameters:
+                fragment.view(stretch).mul_(by)
+        mine.touched = True
+
     def trade(self, by: float) -> None:
         """The same, and leave the parameters as they were beside them."""
         self._beside_each_other(trade, by)
@@ -181,6 +189,12 @@ class VirtualReplica:
         mine = self.replication
         for beside, parameters in zip(mine.beside, mine.parameters, strict=True):
             beside.copy_(parameters)
+
+    def moved(self, server: int) -> torch.Tensor:
+        """How far the parameters are from those beside them, whose place it takes."""
+        shard, beside = self._bench.layout.shards[server], self.replication.beside[server]
+        difference(shard, beside, self.replication.parameters[server], beside, 1.0)
+        return beside
 
     def compare(self, by: float) -> None:
         """Make the update: how far the parameters are from those beside them."""

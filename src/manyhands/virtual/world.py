@@ -150,7 +150,8 @@ class World:
     def _holder(self, number: int) -> Holder:
         if not self._protocol.peers:
             clip = self._job.clip if self._protocol.clips == "servers" else None
-            return Holder(self._job, number, self._protocol.servers, clip=clip)
+            shards = self._protocol.shards
+            return Holder(self._job, number % shards, shards, clip=clip)
         seed = self._job.seed
         if self._protocol.committee:
             seed = member_seed(seed, number)
@@ -180,13 +181,18 @@ class World:
         if self._common is not None:
             return self._bench.shared(self._common, first)
         if not protocol.peers:
-            return self._bench.shared([server.holder.bytes for server in servers], first)
+            centre = protocol.shared_by(len(self._workers))
+            held = [servers[number].holder.bytes for number in centre]
+            return self._bench.shared(held, first)
         if protocol.committee and first is not None:
             return self._bench.shared([first.parameters[0].clone()], first)
-        living = [server.holder for server in servers if server.member.alive] or [servers[0].holder]
-        mean = living[0].bytes.clone()
-        for count, holder in enumerate(living[1:], start=2):
-            lerp(holder.shard, mean, holder.bytes, 1 / count)
+        living = [server for server in servers if server.member.alive] or servers[:1]
+        mean = living[0].holder.bytes.clone()
+        for count, server in enumerate(living[1:], start=2):
+            lerp(server.holder.shard, mean, server.holder.bytes, 1 / count)
+        mass = sum(protocol.mass(server.state) for server in living) / len(living)
+        for fragment in living[0].holder.shard.parameters:
+            fragment.view(mean).div_(mass)
         return self._bench.shared([mean], first)
 
     def members(self) -> Iterator[tuple[int, nn.Module]]:
