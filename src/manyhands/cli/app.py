@@ -17,6 +17,16 @@ app = typer.Typer(
 )
 
 
+Seconds = Annotated[float | None, typer.Option(help="Seconds of training.")]
+Target = Annotated[
+    str | None,
+    typer.Option(help="Stop when it is reached: 'accuracy >= 0.97'; else at the limit."),
+]
+Slow = Annotated[
+    list[str] | None, typer.Option(help="Worker 2 computes 4 times as long: '2:4x'; 'all:1.2x'.")
+]
+
+
 @app.command(context_settings={"allow_interspersed_args": True})
 def train(
     script: Annotated[Path, typer.Argument(help="A Python file with a job at its top level.")],
@@ -29,7 +39,14 @@ def train(
     workers: Annotated[int | None, typer.Option(min=1, help="How many workers.")] = None,
     epochs: Annotated[float | None, typer.Option(help="Passes over the data.")] = None,
     samples: Annotated[int | None, typer.Option(min=1, help="Samples to train on.")] = None,
+    seconds: Seconds = None,
+    target: Target = None,
     seed: Annotated[int | None, typer.Option(help="The run's seed.")] = None,
+    slow: Slow = None,
+    job: Annotated[
+        str | None,
+        typer.Option(help="Train this job, and leave out what stands below the main guard."),
+    ] = None,
     output: Annotated[Path | None, typer.Option(help="A folder for the run.")] = None,
 ) -> None:
     """Train a script's job on real processes. What is given here wins over the script."""
@@ -37,10 +54,19 @@ def train(
 
     with nursery_ahead(script, strategy, workers):
         from manyhands.cli.train import train as run  # noqa: PLC0415
-        from manyhands.verbs.command import Command  # noqa: PLC0415
 
-        command = Command(strategy, workers, epochs, samples, seed, output)
-        run(script, arguments or [], command)
+        options = {
+            "strategy": strategy,
+            "workers": workers,
+            "epochs": epochs,
+            "samples": samples,
+            "seconds": seconds,
+            "target": target,
+            "seed": seed,
+            "slow": slow,
+            "output": output,
+        }
+        run(script, arguments or [], options, job)
 
 
 @app.command(context_settings={"allow_interspersed_args": True})
@@ -56,10 +82,13 @@ def simulate(
     workers: Annotated[int | None, typer.Option(min=1, help="How many workers.")] = None,
     epochs: Annotated[float | None, typer.Option(help="Passes over the data.")] = None,
     samples: Annotated[int | None, typer.Option(min=1, help="Samples to train on.")] = None,
+    seconds: Seconds = None,
+    target: Target = None,
     seed: Annotated[int | None, typer.Option(help="The run's seed.")] = None,
     times: Annotated[
         str | None, typer.Option(help="Seconds per batch: 'lognormal(0.1, cv=0.3)'.")
     ] = None,
+    slow: Slow = None,
     bandwidth: Annotated[
         str | None, typer.Option(help="Of links, '100mbit'; gives each process its own host.")
     ] = None,
@@ -82,8 +111,11 @@ def simulate(
         "workers": workers,
         "epochs": epochs,
         "samples": samples,
+        "seconds": seconds,
+        "target": target,
         "seed": seed,
         "times": times,
+        "slow": slow,
         "bandwidth": bandwidth,
         "latency": latency,
         "cores": cores,

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
     from manyhands.cluster import Cluster
     from manyhands.job import Job
+    from manyhands.pacing import Pace
     from manyhands.strategies import Strategy
 
 _POLL = 0.1
@@ -78,6 +79,7 @@ class Request:
     cluster: Cluster
     folder: Path
     settings: tuple[Setting, ...]
+    slow: tuple[Pace, ...] = ()
 
 
 def launch(request: Request) -> None:
@@ -195,6 +197,7 @@ class _Run:
             agent=os.getpid(),
             devices=devices(request.workers),
             memory=memory,
+            slow=request.slow,
         )
         assignment.write(self._private / "assignment.json")
         return assignment
