@@ -197,6 +197,47 @@ def compare(
     run(script, arguments or [], options)
 
 
+@app.command(context_settings={"allow_interspersed_args": True})
+def scaling(
+    script: Annotated[Path, typer.Argument(help="A Python file with a job at its top level.")],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(help="Arguments for the script, after --.")
+    ] = None,
+    *,
+    strategy: Annotated[str, typer.Option(help="Which one.")] = "allreduce()",
+    workers: Annotated[str, typer.Option(help="On how many.")] = "1,2,4",
+    repeats: Repeats = 3,
+    epochs: Annotated[float | None, typer.Option(help="Passes over the data.")] = None,
+    samples: Annotated[int | None, typer.Option(min=1, help="Samples to train on.")] = None,
+    seconds: Seconds = None,
+    target: Target = None,
+    seed: Annotated[int | None, typer.Option(help="Of the first repeat; then one more.")] = None,
+    slow: Slow = None,
+    price: Price = None,
+    job: Annotated[str | None, typer.Option(help="The job's name, if there are several.")] = None,
+    output: Output = None,
+) -> None:
+    """Run a script's job on more and more workers; its speedup and efficiency as a table."""
+    from manyhands.cli.scaling import show_scaling as run  # noqa: PLC0415 - see above
+
+    options = {
+        "strategies": strategy,
+        "workers": workers,
+        "repeats": repeats,
+        "epochs": epochs,
+        "samples": samples,
+        "seconds": seconds,
+        "target": target,
+        "seed": seed,
+        "slow": slow,
+        "margin": 0.05,
+        "price": price,
+        "job": job,
+        "output": output,
+    }
+    run(script, arguments or [], options)
+
+
 @app.command()
 def strategies(
     name: Annotated[str | None, typer.Argument(help="A strategy to explain.")] = None,

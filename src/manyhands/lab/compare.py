@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 import time
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from manyhands.lab.entrants import read_entrants
 from manyhands.lab.launcher import start
 from manyhands.live import script as scripts
 from manyhands.pacing import Pace
+from manyhands.reports.results import FILE
 from manyhands.reports.verdict import verdict
 
 if TYPE_CHECKING:
@@ -53,6 +55,17 @@ class Compared:
         """Which is fastest, which is most accurate in the end and within the budget, and why."""
         found = verdict(self.results)
         return found.words if found else "No run has finished."
+
+    def summary(self) -> str:
+        """The table, the verdict, and where the rest is."""
+        console = Console(width=100, file=io.StringIO())
+        with console.capture() as captured:
+            console.print(show_table(self.results))
+            console.print(f"\n{self.verdict}\n", markup=False, highlight=False)
+        where = f"  results      {self.folder / FILE}"
+        return f"{captured.get()}\n{where}" + (
+            f"\n  report       {self.report}" if self.report else ""
+        )
 
 
 def compare(

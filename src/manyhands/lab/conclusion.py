@@ -29,10 +29,10 @@ def show_table(results: Comparison) -> RenderableType:
     names = ("rate", "time_to_target", f"final_{found[0].metric}")
     columns = [column for name in names if (column := found[0].column(name))]
     for name in ("strategy", "workers", "runs"):
-        table.add_column(name, justify="left" if name == "strategy" else "right", no_wrap=True)
+        table.add_column(name, justify="left" if name == "strategy" else "right")
     for column in columns:
-        unit = f" ({column.unit})" if column.unit else ""
-        table.add_column(f"{column.title.lower()}{unit}", justify="right", no_wrap=True)
+        unit = f", {column.unit}" if column.unit else ""
+        table.add_column(f"{column.title.lower()}{unit}", justify="right")
     seen = set[tuple[str, int]]()
     for field in found:
         for standing in field.standings:
