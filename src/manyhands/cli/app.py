@@ -106,6 +106,9 @@ def simulate(
     ] = None,
     latency: Annotated[str | None, typer.Option(help="Of links: '0.5ms'.")] = None,
     cores: Annotated[int | None, typer.Option(min=1, help="Cores of each host.")] = None,
+    placing: Annotated[
+        str | None, typer.Option(help="Of servers: 'apart', or 'colocated' with workers.")
+    ] = None,
     service: Annotated[str | None, typer.Option(help="A server's time per update.")] = None,
     detection: Annotated[
         str | None, typer.Option(help="Time until a dead worker is missed: '5s'.")
@@ -131,6 +134,7 @@ def simulate(
         "bandwidth": bandwidth,
         "latency": latency,
         "cores": cores,
+        "placing": placing,
         "service": service,
         "detection": detection,
         "faults": faults,
@@ -254,6 +258,41 @@ def summary(run: Annotated[Path, typer.Argument(help="A run's folder.")]) -> Non
     from manyhands.cli.summary import summary as show  # noqa: PLC0415 - see above
 
     show(run)
+
+
+@app.command()
+def report(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(help="A results.json, folders of comparisons, or folders of runs."),
+    ],
+    output: Annotated[
+        Path | None, typer.Option(help="The page to write; default: report.html in the first.")
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option(help="Of plain runs: 'accuracy >= 0.98'; how long each took.")
+    ] = None,
+    price: Annotated[
+        float | None, typer.Option(min=0, help="Of plain runs: a worker's hour, for their cost.")
+    ] = None,
+) -> None:
+    """Compare runs that were made: a verdict and a table here, charts on a page of HTML."""
+    from manyhands.cli.report import report as draw  # noqa: PLC0415 - see above
+
+    draw(paths, output, target, price)
+
+
+@app.command()
+def tensorboard(
+    run: Annotated[Path, typer.Argument(help="A run's folder.")],
+    output: Annotated[
+        Path | None, typer.Option(help="Where to write; default: tensorboard in the run's folder.")
+    ] = None,
+) -> None:
+    """Export a run's loss, metrics and throughput as TensorBoard scalars."""
+    from manyhands.cli.tensorboard import tensorboard as export  # noqa: PLC0415 - see above
+
+    export(run, output)
 
 
 @app.command()

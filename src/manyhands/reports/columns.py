@@ -34,6 +34,8 @@ class Column:
     show: Callable[[float], str]
     """Without the unit, where that stands in the column's head."""
     better: Literal["higher", "lower", ""] = ""
+    full: float | None = None
+    """What a bar of full length stands for; None: the largest of those that are compared."""
 
 
 SECTIONS: Final = {
@@ -131,6 +133,7 @@ def _final(name: str) -> Column:
         of=lambda run, _: metric_at(run, name),
         show=_metric_number(name),
         better="lower" if lower_is_better(name) else "higher",
+        full=1.0 if is_share(name) else None,
     )
 
 
@@ -148,6 +151,7 @@ def _within(name: str, budget: str) -> Column:
         ),
         show=_metric_number(name),
         better="lower" if lower_is_better(name) else "higher",
+        full=1.0 if is_share(name) else None,
     )
 
 
@@ -160,6 +164,7 @@ def _share(part: str) -> Column:
         section="time",
         of=lambda run, _: run.shares.get(part),
         show=lambda share: f"{100 * share:.1f}",
+        full=1.0,
     )
 
 
@@ -235,6 +240,7 @@ _SPEED: Final = (
         of=_efficiency,
         show=lambda value: f"{100 * value:.0f}",
         better="higher",
+        full=1.0,
     ),
     Column(
         name="seconds",
@@ -263,7 +269,7 @@ _REST: Final = (
         name="sent_per_sample",
         title="Sent per sample",
         unit="bytes",
-        explanation="What all processes sent over sockets, divided by the samples.",
+        explanation="What all processes sent each other, divided by the samples.",
         section="traffic",
         of=lambda run, _: run.sent_per_sample,
         show=words.size,
