@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from manyhands.cli.compare import conduct, tell_where
+from manyhands.cli.compare import conduct
 from manyhands.cli.reading import leave
 from manyhands.lab.scaling import failures, markdown, remarks, scaling
 from manyhands.notation import split
@@ -25,4 +25,4 @@ def show_scaling(script: Path, arguments: list[str], options: Mapping[str, Any])
     typer.echo(remarks(compared.results))
     for run in failures(compared.results):
         typer.echo(f"{run.label}, repeat {run.repeat + 1}, failed: {run.words}")
-    tell_where(compared)
+    typer.echo(f"\n{compared.where()}")

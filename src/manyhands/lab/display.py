@@ -10,6 +10,7 @@ from rich.live import Live
 from rich.text import Text
 
 from manyhands.reports.columns import metric_value
+from manyhands.reports.table import table
 from manyhands.reports.words import count, duration
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ class Display:
 
     Args:
         total: how many runs it has.
-        table: shows the results so far.
         console: where.
         clock: seconds.
     """
@@ -36,12 +36,10 @@ class Display:
     def __init__(
         self,
         total: int,
-        table: Callable[[Comparison], RenderableType],
         console: Console,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._total = total
-        self._table = table
         self._console = console
         self._clock = clock
         self._done = self._found = 0
@@ -116,11 +114,12 @@ class Display:
 
     def _picture(self) -> RenderableType:
         parts: list[RenderableType] = []
-        if self._results is not None and self._results.runs:
-            parts.append(self._table(self._results))
+        # What goes on stands first: the table may be higher than the terminal.
         if self._heading:
             spent = duration(self._clock() - self._begun)
             parts.append(Text(f"{self._heading} · {spent} · {self._words}", overflow="ellipsis"))
+        if self._results is not None and self._results.runs:
+            parts.append(table(self._results))
         return Group(*parts)
 
 
