@@ -151,3 +151,20 @@ def test_a_strategy_slowed_by_a_fifth_is_slower_in_ten_of_ten(compare, tmp_path)
         speed, slowed = planted(compare, tmp_path, "1.2x", 3, f"out-{number}")
         answers.append(speed.behind == (slowed,))
     assert answers == [True] * 10
+
+
+def test_scaling_is_a_table_to_be_copied(start, tmp_path: Path) -> None:
+    write_script(tmp_path)
+    started = start(
+        *(sys.executable, "-m", "manyhands", "scaling", "script.py", "--output", "out"),
+        *("--workers", "1,2", "--repeats", "1", "--strategy", "allreduce"),
+    )
+    assert started.finish() == 0, started.text()
+    text = started.text()
+    assert "| workers | samples/s | speedup | efficiency |" in text
+    assert "| 1 |" in text
+    assert "| 1.00 | 100 % |" in text
+    assert "| 2 |" in text
+    assert "speedup over 1 worker" in text
+    assert (tmp_path / "out" / "report.html").exists()
+    assert [run.workers for run in read_results(tmp_path / "out").runs] == [1, 2]

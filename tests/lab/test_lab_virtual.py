@@ -140,3 +140,11 @@ def test_mistakes_are_answered_with_the_fix_before_anything_is_written(tmp_path:
 
 
 JOB = a_job()
+
+
+def test_more_workers_have_smaller_shares_and_take_less_time_for_them(tmp_path: Path) -> None:
+    made = compared(tmp_path, "asynchronous", workers=(1, 2, 4), repeats=1, times="constant(0.4)")
+    seconds = {run.workers: run.seconds for run in made.results.runs}
+    assert seconds[1] == pytest.approx(0.4 * 512 / 16, rel=0.01)
+    assert seconds[2] == pytest.approx(seconds[1] / 2, rel=0.05)
+    assert seconds[4] == pytest.approx(seconds[1] / 4, rel=0.1)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from manyhands.lab.account import account, surroundings
 from manyhands.lab.folder import Folder, claimed
 from manyhands.lab.launcher import start
@@ -96,7 +98,10 @@ def _make(
     words = way.make(turn, folder.run(turn), folder.log(turn), display.hears)
     trace = folder.trace(turn)
     if trace is not None:
-        return _measured(design, results, turn, folder, trace)
+        run = _measured(design, results, turn, folder, trace)
+        # What the run itself said last says more than its trace.
+        told = words if run.status == "failed" and words else run.words
+        return structs.replace(run, words=told)
     folder.run(turn).mkdir(parents=True, exist_ok=True)
     return failed(
         words or "it left no trace",

@@ -50,6 +50,8 @@ class Conditions:
     """How long workers compute on a batch."""
     slow: tuple[Pace, ...] = ()
     """Workers that take longer than that."""
+    stretch: float = 1.0
+    """What all of these times are multiplied by: smaller parts of a batch take less."""
     service: float = 0.0
     """Seconds of a core that a server takes for an update."""
     detection: float = 5.0
@@ -66,7 +68,7 @@ class Conditions:
 
     def seconds(self, rank: int, rng: random.Random) -> Callable[[], float]:
         """What draws the times that one worker computes on its batches."""
-        draw, longer = self.times.of(rank, rng), factor(self.slow, rank)
+        draw, longer = self.times.of(rank, rng), self.stretch * factor(self.slow, rank)
         return draw if longer == 1 else lambda: longer * draw()
 
 
