@@ -59,7 +59,7 @@ def conduct(
     way = _way(design, job, launch)
     runs: list[Measured] = []
     with claimed(path, design.identity() | surroundings(design)) as folder, signals_raise():
-        results = account(design, job, runs)
+        results = account(design, job, runs, folder.created)
         for turn in design.turns:
             run = _known(design, results, turn, folder)
             if run is None:
@@ -69,7 +69,7 @@ def conduct(
             else:
                 display.found()
             runs.append(run)
-            results = account(design, job, runs)
+            results = account(design, job, runs, results.created)
             write_results(results, folder.results)
     return results
 

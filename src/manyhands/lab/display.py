@@ -47,8 +47,11 @@ class Display:
         """Seconds of every run that was made here."""
         self._begun = self._said = clock()
         self._heading = self._words = ""
-        self._results: Comparison | None = None
-        self._live = Live(console=console, get_renderable=self._picture, transient=True)
+        self._table: RenderableType | None = None
+        # Once a second: what draws takes time from what is measured.
+        self._live = Live(
+            console=console, get_renderable=self._picture, transient=True, refresh_per_second=1
+        )
 
     def __enter__(self) -> Self:
         if self._console.is_terminal:
@@ -69,7 +72,7 @@ class Display:
         """A run is started."""
         self._tell_found()
         self._begun = self._said = self._clock()
-        self._results = results
+        self._table = table(results) if results.runs else None
         self._heading = f"run {self._done + 1} of {self._total}: {turn}"
         self._words = "starting"
         if not self._console.is_terminal:
@@ -118,8 +121,8 @@ class Display:
         if self._heading:
             spent = duration(self._clock() - self._begun)
             parts.append(Text(f"{self._heading} · {spent} · {self._words}", overflow="ellipsis"))
-        if self._results is not None and self._results.runs:
-            parts.append(table(self._results))
+        if self._table is not None:
+            parts.append(self._table)
         return Group(*parts)
 
 
