@@ -10,6 +10,8 @@ import psutil
 import pytest
 from lab_script import write_script
 
+from manyhands.cli.compare import design_of, read_numbers
+from manyhands.lab.design import Script
 from manyhands.reports import read_results
 from manyhands.reports.verdict import verdict
 from support import Started, wait_for
@@ -65,7 +67,9 @@ def test_a_comparison_that_was_killed_repeats_no_finished_run(compare, tmp_path:
     assert "workers: 2 there, 1 now" in other.text()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+)
 def test_whoever_ends_it_leaves_nothing_running(compare, tmp_path: Path, number: int) -> None:
     write_script(tmp_path, samples=100_000, epochs=50)
     started = compare("--strategies", "asynchronous", "--workers", "2", "--repeats", "1")
@@ -94,19 +98,30 @@ def test_a_run_that_fails_is_a_result_and_others_are_still_compared(compare, tmp
 
 def test_what_cannot_be_starts_nothing(compare, tmp_path: Path) -> None:
     write_script(tmp_path)
-    for options, words in [
-        (("--strategies", "allreduce, alreduce"), "did you mean 'allreduce'"),
-        (("--strategies", "softsync(wait_for=9)", "--workers", "2"), "softsync(wait_for=9): "),
-        (("--workers", "two"), "are not numbers"),
-        (("--slow", "7:2x", "--workers", "2"), "they are numbered 0 to 1"),
-        (("--bandwidth", "1gbit"), "add --virtual"),
-        (("--target", "f1 >= 0.5"), "names no metric of this job"),
-    ]:
-        refused = compare(*options)
+    mistakes = {
+        "did you mean 'allreduce'": compare("--strategies", "allreduce, alreduce"),
+        "they are numbered 0 to 1": compare("--slow", "7:2x", "--workers", "2"),
+        "names no metric of this job": compare("--target", "f1 >= 0.5"),
+    }
+    for words, refused in mistakes.items():
         assert refused.finish() == 2, refused.text()
         assert words in refused.text()
         assert "Traceback" not in refused.text()
-        assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "out").exists()
+
+
+def test_options_that_make_no_sense_are_answered_with_the_fix() -> None:
+    plain = {"repeats": 1, "margin": 0.05}
+    script = Script(path=Path("script.py"), job="job")
+    for options, words in [
+        ({"bandwidth": "1gbit"}, "add --virtual"),
+        ({"workers": "two"}, "are not numbers"),
+        ({"workers": "0"}, "workers must be 1 or more"),
+        ({"strategies": " , "}, "name the strategies"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            design_of(None, script, plain | {"seed": 0} | options)
+    assert read_numbers("4, 2,4") == (4, 2)
 
 
 def test_a_script_compares_its_own_job(start, tmp_path: Path) -> None:
@@ -121,11 +136,13 @@ def test_a_script_compares_its_own_job(start, tmp_path: Path) -> None:
     assert (run.samples, run.seed) == (640, 5)
 
 
-def planted(compare, tmp_path: Path, factor: str, repeats: int, output: str = "out"):
-    """A strategy, the same again, and the same slowed: who is behind whom in speed."""
+def planted(
+    compare, tmp_path: Path, factor: str, repeats: int, output: str = "out", again: str = ""
+):
+    """A strategy, the same slowed, perhaps the same again: who is behind whom in speed."""
     slowed = f"allreduce() slow all:{factor}"
     started = compare(
-        *("--strategies", f"allreduce, {slowed}, allreduce", "--workers", "1"),
+        *("--strategies", f"allreduce, {slowed}{again}", "--workers", "1"),
         *("--repeats", str(repeats)),
         output=output,
     )
@@ -148,7 +165,7 @@ def test_a_strategy_slowed_by_a_fifth_is_slower_in_ten_of_ten(compare, tmp_path)
     write_script(tmp_path, samples=8192, width=512, hidden=1024, epochs=2, validates=False)
     answers = []
     for number in range(10):
-        speed, slowed = planted(compare, tmp_path, "1.2x", 3, f"out-{number}")
+        speed, slowed = planted(compare, tmp_path, "1.2x", 3, f"out-{number}", ", allreduce")
         answers.append(speed.behind == (slowed,))
     assert answers == [True] * 10
 
