@@ -143,6 +143,9 @@ class Replica(Protocol):
     def draw(self, by: float) -> None:
         """Move the parameters towards those that lie beside them by a part of the way."""
 
+    def scale(self, by: float) -> None:
+        """Multiply the parameters."""
+
     def trade(self, by: float) -> None:
         """The same, and have the parameters as they were lie beside them now."""
 

@@ -41,7 +41,7 @@ def run(
         "seconds": seconds,
         "start_up": 1.0,
         "rate": rate,
-        "validation": {"accuracy": curve},
+        "validation": {"accuracy": curve, "f1": curve, "loss": curve},
         "shares": shares
         or {
             "compute": 0.7,

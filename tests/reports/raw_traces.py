@@ -113,21 +113,27 @@ class Raw:
         wall = 0.0
         for name in self.workers:
             begin, end = self.interval(name)
-            wall += end - begin
             totals = self.last(name, "totals")
             assert totals is not None
             seconds = totals[4]
-            spent["compute"] += seconds.get("compute", 0.0)
-            spent["wait"] += seconds.get("wait", 0.0)
-            spent["data"] += seconds.get("data", 0.0)
-            spent["evaluation"] += seconds.get("evaluate", 0.0)
-            spent["communication"] += sum(
-                seconds.get(kind, 0.0) for kind in ("send", "receive", "encode")
-            )
+            own = {
+                "compute": seconds.get("compute", 0.0),
+                "wait": seconds.get("wait", 0.0),
+                "communication": sum(
+                    seconds.get(kind, 0.0) for kind in ("send", "receive", "encode")
+                ),
+                "data": seconds.get("data", 0.0),
+                "evaluation": seconds.get("evaluate", 0.0),
+            }
             for at_step in exposed.values():
                 least = min(at_step.values()) if len(at_step) == len(self.workers) else 0.0
-                spent["communication"] += least
-                spent["wait"] += at_step.get(name, 0.0) - least
+                own["communication"] += least
+                own["wait"] += at_step.get(name, 0.0) - least
+            # What was done at once, as sending while computing, is counted twice: then the sum of
+            # it all is what the parts are shares of.
+            wall += max(end - begin, sum(own.values()))
+            for part, of_part in own.items():
+                spent[part] += of_part
         return {part: seconds / wall for part, seconds in spent.items()}
 
 

@@ -303,6 +303,12 @@ class LiveReplica:
             number = shard.number
             lerp(shard, self._copy.parameters[number], self._copy.beside[number], by)
 
+    def scale(self, by: float) -> None:
+        """Multiply the parameters."""
+        for shard in self._copy.layout.shards:
+            for fragment in shard.parameters:
+                fragment.view(self._copy.parameters[shard.number]).mul_(by)
+
     def trade(self, by: float) -> None:
         """The same, and leave the parameters as they were beside them."""
         for shard in self._copy.layout.shards:

@@ -98,6 +98,11 @@ class Holder:
         for fragment in self.shard.buffers:
             fragment.bytes(self.bytes).copy_(fragment.bytes(change))
 
+    def scale(self, by: float) -> None:
+        """Multiply the parameters; buffers stay."""
+        for fragment in self.shard.parameters:
+            fragment.view(self.bytes).mul_(by)
+
     def descend(self, over: float, rate: float, momentum: float) -> None:
         """Nesterov's step of an outer optimizer, its gradient the way to the sum over `over`.
 

@@ -19,12 +19,14 @@ from manyhands.protocols.protocol import (
     Call,
     Descend,
     Move,
+    Scale,
     ServerState,
     Shift,
     Site,
     Step,
     StrategyProtocol,
 )
+from manyhands.protocols.push_sum import PushSum
 from manyhands.protocols.softsync import SoftSync
 from manyhands.protocols.ssp import StaleSynchronous
 from manyhands.protocols.synchronous import Synchronous
@@ -42,6 +44,7 @@ ALL: tuple[type[StrategyProtocol], ...] = (
     Hierarchical,
     ElasticAveraging,
     Gossip,
+    PushSum,
     Ensemble,
 )
 """Every protocol: add a new one here and the shared contract suite tests it."""
@@ -64,6 +67,8 @@ __all__ = [
     "Hogwild",
     "LocalSgd",
     "Move",
+    "PushSum",
+    "Scale",
     "ServerState",
     "Shift",
     "Site",

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from manyhands.protocols.protocol import Action, Add, Answer, Call, Descend, Move, Shift, Step
+from manyhands.protocols.protocol import (
+    Action,
+    Add,
+    Answer,
+    Call,
+    Descend,
+    Move,
+    Scale,
+    Shift,
+    Step,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -25,6 +35,8 @@ def carry_out(holder: Holder, action: Action, update: torch.Tensor | None) -> No
             holder.add(_came(update, call.sender), share, pot)
         case Shift(call=call):
             holder.shift(_came(update, call.sender))
+        case Scale(by=by):
+            holder.scale(by)
         case Step(call=None, weight=weight, blend=blend, over=over):
             holder.step(holder.take_sum(over), weight, blend)
         case Step(call=Call() as call, weight=weight, blend=blend, compensation=compensation):

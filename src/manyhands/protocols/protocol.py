@@ -91,6 +91,13 @@ class Shift:
 
 
 @dataclass(frozen=True)
+class Scale:
+    """Multiply the shard's parameters."""
+
+    by: float
+
+
+@dataclass(frozen=True)
 class Answer:
     """Answer a call, with the shard's parameters as they are now unless none are wanted."""
 
@@ -104,7 +111,7 @@ class Answer:
 Site: TypeAlias = tuple[range, range]
 """The ranks of workers, and the numbers of servers, that belong on one host."""
 
-Action = Add | Step | Move | Descend | Shift | Answer
+Action = Add | Step | Move | Descend | Shift | Scale | Answer
 
 
 @dataclass(frozen=True)
@@ -171,6 +178,11 @@ class StrategyProtocol(Value, ABC):
     def shared_by(self, workers: int) -> range:
         """The numbers of those servers that hold what is shared by all, a part each in order."""
         return range(self.count_servers(workers))
+
+    def mass(self, state: ServerState) -> float:
+        """What the replica of a server weighs in the mean of all, where each has a whole one."""
+        del state
+        return 1.0
 
     def sites(self, workers: int) -> tuple[Site, ...]:
         """Who belongs on one host, where hosts are far from each other; empty if nobody does."""

@@ -66,7 +66,9 @@ _PART_EXPLANATIONS: Final = {
 }
 
 
-def columns(metrics: list[str], metric: str | None, budget: str, target: str) -> list[Column]:
+def columns(
+    metrics: list[str], metric: str | None, budget: str, target: str, currency: str
+) -> list[Column]:
     """All figures, for runs with these validation metrics; the budget and the target in words."""
     return [
         *_SPEED,
@@ -84,6 +86,7 @@ def columns(metrics: list[str], metric: str | None, budget: str, target: str) ->
         *([_within(metric, budget)] if metric else []),
         *(_share(part) for part in PART_TITLES),
         *_REST,
+        _cost(currency),
     ]
 
 
@@ -127,7 +130,7 @@ def _final(name: str) -> Column:
     return Column(
         name=f"final_{name}",
         title=f"{metric_title(name)} in the end",
-        unit="%" if is_share(name) else "",
+        unit=_metric_unit(name),
         explanation="On the validation data, as last evaluated.",
         section="learning",
         of=lambda run, _: metric_at(run, name),
@@ -141,7 +144,7 @@ def _within(name: str, budget: str) -> Column:
     return Column(
         name="within",
         title=f"{metric_title(name)} within the budget",
-        unit="%" if is_share(name) else "",
+        unit=_metric_unit(name),
         explanation=f"As last evaluated within {budget}.",
         section="learning",
         of=lambda run, yardstick: (
@@ -152,6 +155,19 @@ def _within(name: str, budget: str) -> Column:
         show=_metric_number(name),
         better="lower" if lower_is_better(name) else "higher",
         full=1.0 if is_share(name) else None,
+    )
+
+
+def _cost(currency: str) -> Column:
+    return Column(
+        name="cost",
+        title="Cost",
+        unit=currency or "as the price",
+        explanation="Price of a worker's hour × workers × hours, start-up included.",
+        section="cost",
+        of=lambda run, _: run.cost,
+        show=lambda value: f"{value:,.4g}",
+        better="lower",
     )
 
 
@@ -166,6 +182,12 @@ def _share(part: str) -> Column:
         show=lambda share: f"{100 * share:.1f}",
         full=1.0,
     )
+
+
+def _metric_unit(name: str) -> str:
+    if is_share(name):
+        return "%"
+    return "of 1" if name.startswith("f1") else "no unit"
 
 
 def _metric_number(name: str) -> Callable[[float], str]:
@@ -313,16 +335,6 @@ _REST: Final = (
         section="samples",
         of=lambda run, _: run.lost,
         show=words.count,
-        better="lower",
-    ),
-    Column(
-        name="cost",
-        title="Cost",
-        unit="",
-        explanation="Price of a worker's hour × workers × hours, start-up included.",
-        section="cost",
-        of=lambda run, _: run.cost,
-        show=lambda value: f"{value:,.4g}",
         better="lower",
     ),
 )

@@ -179,6 +179,7 @@ def _columns(comparison: Comparison, kind: Kind) -> list[Column]:
         metric(comparison, kind),
         budget_words(comparison),
         comparison.target or "",
+        comparison.currency,
     )
 
 

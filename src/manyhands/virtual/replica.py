@@ -160,6 +160,14 @@ class VirtualReplica:
         """Move the parameters towards those beside them."""
         self._beside_each_other(lerp, by)
 
+    def scale(self, by: float) -> None:
+        """Multiply the parameters."""
+        mine = self.replication
+        for shard, stretch in zip(self._bench.layout.shards, mine.parameters, strict=True):
+            for fragment in shard.parameters:
+                fragment.view(stretch).mul_(by)
+        mine.touched = True
+
     def trade(self, by: float) -> None:
         """The same, and leave the parameters as they were beside them."""
         self._beside_each_other(trade, by)

@@ -195,10 +195,13 @@ class World:
             return self._bench.shared(held, first)
         if protocol.committee and first is not None:
             return self._bench.shared([first.parameters[0].clone()], first)
-        living = [server.holder for server in servers if server.member.alive] or [servers[0].holder]
-        mean = living[0].bytes.clone()
-        for count, holder in enumerate(living[1:], start=2):
-            lerp(holder.shard, mean, holder.bytes, 1 / count)
+        living = [server for server in servers if server.member.alive] or servers[:1]
+        mean = living[0].holder.bytes.clone()
+        for count, server in enumerate(living[1:], start=2):
+            lerp(server.holder.shard, mean, server.holder.bytes, 1 / count)
+        mass = sum(protocol.mass(server.state) for server in living) / len(living)
+        for fragment in living[0].holder.shard.parameters:
+            fragment.view(mean).div_(mass)
         return self._bench.shared([mean], first)
 
     def members(self) -> Iterator[tuple[int, nn.Module]]:

@@ -32,6 +32,8 @@ class Chart:
     explanation: str
     drawing: Drawing
     wide: bool = False
+    parts: tuple[str, ...] = ()
+    """Of the time, where it tells them apart."""
 
 
 def charts(fields: tuple[Field, ...], looks: Mapping[str, Look]) -> list[Chart]:
@@ -104,7 +106,6 @@ def _time(field: Field) -> Chart:
                 "textposition": "inside",
                 "insidetextanchor": "middle",
                 "textangle": 0,
-                "constraintext": "none",
                 "textfont": {"color": _INK},
                 "customdata": [100 * share for share in shares],
                 "hovertemplate": "%{customdata:.1f} %, %{x:.3g} s per 1,000 samples",
@@ -131,20 +132,15 @@ def _time(field: Field) -> Chart:
         drawing=_drawing(
             data,
             barmode="stack",
-            showlegend=True,
-            legend={
-                "orientation": "h",
-                "y": 1.02,
-                "yanchor": "bottom",
-                "x": 0,
-                "traceorder": "normal",
-            },
-            height=150 + 38 * len(standings),
+            # What does not fit into its part is left out.
+            uniformtext={"mode": "hide", "minsize": 11},
+            height=90 + 38 * len(standings),
             xaxis={"title": {"text": "seconds per 1,000 samples"}},
             yaxis={"autorange": "reversed", "automargin": True, "ticks": ""},
             bargap=0.25,
         ),
         wide=True,
+        parts=tuple(PARTS),
     )
 
 
@@ -262,6 +258,7 @@ def _traffic(field: Field, looks: Mapping[str, Look]) -> Chart | None:
         for standing in field.finished
         if (middle_ := standing.middle(column))
     ]
+    most = max((amount for _, amount in found), default=0.0)
     return Chart(
         name="traffic",
         title="Bytes sent per sample",
@@ -277,7 +274,10 @@ def _traffic(field: Field, looks: Mapping[str, Look]) -> Chart | None:
                     "y": [_name(standing) for standing, _ in found],
                     "x": [amount / 1000 for _, amount in found],
                     "text": [size(amount) for _, amount in found],
-                    "textposition": "auto",
+                    # What a short bar has no room for stands beside it.
+                    "textposition": [
+                        "inside" if amount > 0.25 * most else "outside" for _, amount in found
+                    ],
                     "cliponaxis": False,
                     "marker": {"color": [looks[each.strategy].colour for each, _ in found]},
                     "hovertemplate": "%{text}<extra></extra>",

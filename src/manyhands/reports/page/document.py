@@ -11,7 +11,7 @@ from manyhands.reports.page.charts import Chart, charts
 from manyhands.reports.page.markup import Markup, element, in_script, joined
 from manyhands.reports.page.palette import Look, looks
 from manyhands.reports.page.sheet import sheet
-from manyhands.reports.page.swatch import named
+from manyhands.reports.page.swatch import bands, named
 from manyhands.reports.page.timelines import timelines
 from manyhands.reports.results import Comparison, Measured
 from manyhands.reports.standings import Field, Kind, fields, ordered
@@ -22,11 +22,12 @@ from manyhands.trace import Trace
 Traces = Callable[[Measured], Trace | None]
 """Finds a run's trace, for the timelines; None where it is gone."""
 
-_QUESTIONS: Final[dict[Question, str]] = {
-    "speed": "Fastest",
-    "end": "Most accurate in the end",
-    "budget": "Most accurate within the budget",
+_QUESTIONS: Final[dict[Question, tuple[str, str]]] = {
+    "speed": ("Fastest", "Highest throughput"),
+    "end": ("Most accurate in the end", "Best in the end"),
+    "budget": ("Most accurate within the budget", "Best within the budget"),
 }
+"""What is said of one that is ahead of all others, and of one that merely has the best median."""
 _KINDS: Final[dict[Kind, tuple[str, str]]] = {
     "live": ("Live", "Real processes on real hardware; time was measured."),
     "virtual": (
@@ -66,11 +67,15 @@ def document(sources: Sequence[tuple[Comparison, Traces]], plotly: str) -> str:
             "header",
             element("p", "Manyhands comparison", class_="kicker"),
             element("h1", title),
-            element("p", _subtitle(sources[0][0]), class_="subtitle"),
+            *([element("p", about, class_="subtitle")] if (about := _shared(sources)) else []),
         ),
         element(
             "main",
-            element("div", *(_verdict(part, look) for part in parts), class_="verdicts"),
+            element(
+                "div",
+                *(_verdict(part, look, is_told=bool(about)) for part in parts),
+                class_="verdicts",
+            ),
             *sections,
             _method(sources[0][0]),
         ),
@@ -109,6 +114,12 @@ def _title(comparisons: Sequence[Comparison]) -> str:
     return f"{what} on {listed(scripts)}" if scripts else f"{what} compared"
 
 
+def _shared(sources: Sequence[tuple[Comparison, Traces]]) -> str:
+    """What can be said of all comparisons on the page; empty if they differ."""
+    about = {_subtitle(comparison) for comparison, _ in sources}
+    return about.pop() if len(about) == 1 else ""
+
+
 def _subtitle(comparison: Comparison) -> str:
     told = [
         comparison.created.replace("T", " ").replace("Z", " UTC"),
@@ -125,11 +136,12 @@ def _badge(kind: Kind) -> Markup:
     return element("span", _KINDS[kind][0], class_=f"badge {kind}")
 
 
-def _verdict(part: _Part, look: Mapping[str, Look]) -> Markup:
+def _verdict(part: _Part, look: Mapping[str, Look], *, is_told: bool) -> Markup:
     verdict = part.verdicts[0]
+    about = [] if is_told else [element("small", _subtitle(part.comparison))]
     return element(
         "section",
-        _badge(part.kind),
+        element("p", _badge(part.kind), *about, class_="about"),
         element("p", _emphasised(verdict.words, look), class_="words"),
         element(
             "div",
@@ -163,7 +175,7 @@ def _answer(contest: Contest, look: Mapping[str, Look]) -> Markup:
         sure = f"even with {listed(list(contest.even))}"
     return element(
         "div",
-        element("h3", _QUESTIONS[contest.question]),
+        element("h3", _QUESTIONS[contest.question][0 if contest.winner else 1]),
         element("p", named(contest.best.strategy, look), class_="who"),
         element("p", figure, " ", element("small", contest.column.unit), class_="figure"),
         element("p", sure, class_="sure"),
@@ -195,12 +207,13 @@ def _section(part: _Part, look: Mapping[str, Look], drawn: list[Chart]) -> Marku
             f"{title} runs on {field.workers} worker{plural(field.workers)}",
         ),
         element("p", explanation, class_="note"),
-        sheet(field, part.verdicts[0], look),
-        *others,
+        _failures(part),
         _legend(strategies, look),
         element("div", *figures, class_="charts"),
         _timelines(part, look),
-        _failures(part),
+        element("h3", "All figures", class_="figures"),
+        sheet(field, part.verdicts[0], look),
+        *others,
         class_=f"part {part.kind}",
     )
 
@@ -210,6 +223,7 @@ def _figure(chart: Chart, number: int) -> Markup:
     return element(
         "figure",
         element("figcaption", element("h3", chart.title), element("p", chart.explanation)),
+        *([bands(chart.parts, hatched=True)] if chart.parts else []),
         element("div", class_="plot", data_chart=str(number), style=f"min-height:{height}px"),
         class_="chart wide" if chart.wide else "chart",
     )

@@ -22,17 +22,20 @@
     });
   }
 
-  // A sheet of paper is narrower than most windows.
+  // A sheet of paper is narrower than most windows, and its charts are drawn before it is cut.
   addEventListener("beforeprint", () => {
     for (const plot of plots) {
+      const { height } = drawings[Number(plot.dataset.chart)].layout;
       const wide = plot.closest(".wide") !== null;
-      Plotly.relayout(plot, { autosize: false, width: wide ? 690 : 335, height: wide ? undefined : 260 });
+      Plotly.relayout(plot, {
+        autosize: false, width: wide ? 690 : 335, height: Math.min(height, 260), "font.size": 10,
+      });
     }
   });
   addEventListener("afterprint", () => {
     for (const plot of plots) {
       const { height } = drawings[Number(plot.dataset.chart)].layout;
-      Plotly.relayout(plot, { autosize: true, width: undefined, height });
+      Plotly.relayout(plot, { autosize: true, width: undefined, height, "font.size": 13 });
     }
   });
 })();

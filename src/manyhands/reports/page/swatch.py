@@ -1,10 +1,11 @@
-"""A strategy's colour, dash and mark, small enough to stand before its name."""
+"""Keys to the drawings: a strategy's colour, dash and mark; colours of parts of the time."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
-from manyhands.reports.page.markup import Markup, joined
-from manyhands.reports.page.palette import Look
+from manyhands.reports.columns import PART_TITLES
+from manyhands.reports.page.markup import Markup, element, joined
+from manyhands.reports.page.palette import PARTS, Look
 
 _MARKS: Final = {
     "circle": '<circle cx="12" cy="6" r="3.6"/>',
@@ -33,3 +34,20 @@ def named(strategy: str, looks: Mapping[str, Look]) -> Markup:
     name, opening, arguments = strategy.partition("(")
     rest = [Markup("<wbr/>"), opening + arguments] if len(strategy) > 14 else [opening + arguments]
     return joined(swatch(looks[strategy]), name, *rest)
+
+
+def bands(parts: Collection[str], *, hatched: bool = False) -> Markup:
+    """The colours of these parts of the time."""
+    return element(
+        "p",
+        *(
+            element(
+                "span",
+                element("i", style=f"background-color:{colour}", class_=part),
+                PART_TITLES[part].lower(),
+            )
+            for part, colour in PARTS.items()
+            if part in parts
+        ),
+        class_="bands hatched" if hatched else "bands",
+    )

@@ -4,10 +4,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from manyhands.reports.columns import PART_TITLES
 from manyhands.reports.page.markup import Markup, element
 from manyhands.reports.page.palette import PARTS, Look
-from manyhands.reports.page.swatch import named
+from manyhands.reports.page.swatch import bands, named
 from manyhands.reports.timeline import Row, rows_of
 from manyhands.reports.words import duration, plural
 from manyhands.trace import Trace
@@ -37,6 +36,7 @@ def timelines(traces: Mapping[str, Trace], looks: Mapping[str, Look]) -> Markup:
     if not lanes:
         return Markup("")
     end = min(_seen(lane.rows) for lane in lanes)
+    shown = {one.band for lane in lanes for row in lane.rows for one in row.stretches}
     drawn = [
         element(
             "figure",
@@ -46,7 +46,7 @@ def timelines(traces: Mapping[str, Trace], looks: Mapping[str, Look]) -> Markup:
         )
         for lane in lanes
     ]
-    return element("div", _legend(lanes), *drawn, _axis(end), class_="timelines")
+    return element("div", bands(shown), *drawn, _axis(end), class_="timelines")
 
 
 def _lane(strategy: str, trace: Trace) -> _Lane:
@@ -95,23 +95,6 @@ def _row(row: Row, end: float) -> Markup:
             aria_label=f"timeline of {row.name.replace('-', ' ')}",
         ),
         class_="row",
-    )
-
-
-def _legend(lanes: Iterable[_Lane]) -> Markup:
-    bands = {one.band for lane in lanes for row in lane.rows for one in row.stretches}
-    return element(
-        "p",
-        *(
-            element(
-                "span",
-                element("i", style=f"background:{PARTS[band]}", class_=band),
-                PART_TITLES[band].lower(),
-            )
-            for band in PARTS
-            if band in bands
-        ),
-        class_="bands",
     )
 
 
