@@ -81,11 +81,7 @@ def _settings(design: Design, job: Job) -> dict[str, str]:
     told = {
         "job": design.script and design.script.job,
         "arguments": design.script and " ".join(design.script.arguments),
-        "global_batch": job.global_batch,
-        "epochs": job.epochs,
-        "samples": job.samples,
-        "seconds": job.seconds,
-        "target": job.target,
+        **{name: value for name, value in job.settings.items() if name != "seed"},
         "training samples": f"{len(job.data):,}",
         "validation samples": None if job.validation is None else f"{len(job.validation):,}",
         "seeds": ", ".join(str(design.seed + repeat) for repeat in range(design.repeats)),

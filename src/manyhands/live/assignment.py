@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from manyhands.batches import BatchSizes
 from manyhands.pacing import Pace
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class Leasing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The job's numbers, for a coordinator that never loads the job itself."""
 
     samples: int
-    global_batch: int
+    global_batch: int | BatchSizes
     budget: int | None
     seconds: float | None
     evaluates: bool

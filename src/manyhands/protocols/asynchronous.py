@@ -55,12 +55,19 @@ class Asynchronous(Pushing):
         """Step with what was pushed, answer with what is there now."""
         corrects = self.delay_compensation > 0
         match call.message:
-            case Push(version=read, samples=samples):
+            case Push(version=read, samples=samples, dealt=dealt):
                 staleness = state.version - read
-                weight = samples / state.terms.global_batch * self._damped(staleness)
+                weight = state.terms.weigh(samples, dealt) * self._damped(staleness)
                 now = replace(state, version=state.version + 1)
                 blend = 1 / state.terms.workers
-                step = Step(call, weight, staleness, blend, compensation=self.delay_compensation)
+                step = Step(
+                    call,
+                    weight,
+                    staleness,
+                    blend,
+                    compensation=self.delay_compensation,
+                    dealt=dealt,
+                )
                 return now, [step, Answer(call, Parameters(now.version), remember=corrects)]
             case Pull():
                 return state, [Answer(call, Parameters(state.version), remember=corrects)]

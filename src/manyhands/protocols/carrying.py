@@ -37,13 +37,15 @@ def carry_out(holder: Holder, action: Action, update: torch.Tensor | None) -> No
             holder.shift(_came(update, call.sender))
         case Scale(by=by):
             holder.scale(by)
-        case Step(call=None, weight=weight, blend=blend, over=over):
-            holder.step(holder.take_sum(over), weight, blend)
-        case Step(call=Call() as call, weight=weight, blend=blend, compensation=compensation):
+        case Step(call=None, weight=weight, blend=blend, over=over, dealt=dealt):
+            mean = holder.take_sum(over)
+            holder.clip(mean)
+            holder.step(mean, weight, blend, dealt)
+        case Step(call=Call() as call, weight=weight, blend=blend, dealt=dealt):
             came = _came(update, call.sender)
-            if compensation:
-                came = holder.compensate(came, call.sender, compensation)
-            holder.step(came, weight, blend)
+            if action.compensation:
+                came = holder.compensate(came, call.sender, action.compensation)
+            holder.step(came, weight, blend, dealt)
         case Move(by=by, over=over, pot=pot):
             holder.move(by, over, pot)
         case Descend(over=over, rate=rate, momentum=momentum):

@@ -50,6 +50,7 @@ class Hierarchical(StrategyProtocol):
     name: ClassVar[str] = "hierarchical"
     support: ClassVar[Literal["experimental"]] = "experimental"
     keeps: ClassVar[bool] = True
+    clips: ClassVar[Literal["servers"]] = "servers"
 
     inner: Synchronous = field(default_factory=Synchronous)
     """Within an island, with one server."""
@@ -125,7 +126,7 @@ class Hierarchical(StrategyProtocol):
                     await self._join(replica, endpoint)
                 await replica.gradient(batch)
                 update = replica.update(0) if batch.samples else None
-                push = Push(replica.versions[0], batch.samples, total=batch.total)
+                push = Push(replica.versions[0], batch.samples, batch.dealt, total=batch.total)
                 endpoint.post(own, push, payload=update, into=replica.parameters(0))
                 alone.append(batch)
             if await self._hear(replica, endpoint):

@@ -110,7 +110,7 @@ def _weigh(state: Island, action: Action, pushes: list[Push]) -> Action:
     if not isinstance(action, Step):
         return action
     total = max(push.total for push in pushes)
-    return replace(action, weight=total / state.terms.global_batch)
+    return replace(action, weight=state.terms.weigh(total, action.dealt))
 
 
 def _is_due(outer: Meeting, state: Island) -> bool:

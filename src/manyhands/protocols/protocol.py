@@ -59,6 +59,8 @@ class Step:
     over: float = 1.0
     compensation: float = 0.0
     """How strongly the update is corrected for what changed since its sender's last answer."""
+    dealt: int = 0
+    """Samples of the run before the batch that the update is from: they decide the rate."""
 
 
 @dataclass(frozen=True)
@@ -143,6 +145,9 @@ class StrategyProtocol(Value, ABC):
     shares: ClassVar[bool] = False
     """Whether the parameters lie in memory that everybody on one host uses where it is: then
     servers write there what workers read, and without servers the workers write themselves."""
+    clips: ClassVar[Literal["workers", "servers"]] = "workers"
+    """Who has what one optimizer step consumes, and so limits its norm if the job wants it: workers
+    that step or push for a step each, or servers that step with the mean of what they gathered."""
     if TYPE_CHECKING:  # every protocol declares it where it wants it among its own parameters
         servers: int
         """How many processes hold the parameters, a part each."""
@@ -193,6 +198,14 @@ class StrategyProtocol(Value, ABC):
         """Raise ValueError, naming the fix, if so many workers cannot be served."""
         if workers < 1:
             raise ValueError(f"a run needs at least 1 worker, not {workers}")
+
+    def check_clip(self) -> None:
+        """Raise ValueError, naming the fix, if nobody knows the norm of what a step consumes."""
+        if self.clips == "servers" and self.shards > 1:
+            raise ValueError(
+                f"{self} steps with a mean of which each of its {self.shards} servers has a part, "
+                "so none knows its norm, which the job's clip limits: use servers=1, or allreduce()"
+            )
 
     def check_places(self, hosts: Collection[str], devices: Collection[str]) -> None:
         """Raise ValueError, naming the fix, if members on these hosts and devices cannot do it.

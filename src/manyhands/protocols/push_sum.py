@@ -34,9 +34,11 @@ class PushSum(StrategyProtocol):
     """Give half of what one has to a neighbour, who need not give anything back.
 
     Worker i has x_i and a mass w_i, and computes on z_i = x_i / w_i. In every step x_i ← x_i −
-    η·∇f(z_i); then it keeps half of (x_i, w_i) and sends the other half on, and whatever others
+    w_i·η·∇f(z_i); then it keeps half of (x_i, w_i) and sends the other half on, and whatever others
     sent is added to its own. Nobody waits for anybody. Σx and Σw never change by that, what is on
     its way included, so every z_i tends to their quotient, the mean, although the links go one way.
+    (The paper's workers wait for each other, so w_i stays near 1, and its step has no w_i. Here a
+    fast worker gives away much of its mass, and without w_i would step too far.)
 
     Use it instead of `gossip` where links are one-way or unequal (behind a firewall, uplinks
     slower than downlinks): a worker sends m bytes per step, and receives m.
@@ -66,21 +68,21 @@ class PushSum(StrategyProtocol):
         async for batch in replica.batches():
             if batch is None:
                 continue
-            read = await self._look(replica, endpoint, own)
+            read, mass = await self._look(replica, endpoint, own)
             await replica.gradient(batch)
             replica.lay_aside()
             replica.apply(batch)
-            replica.compare(1.0)
+            replica.compare(mass)
             await self._give(replica, endpoint, batch, read, steps)
             replica.commit(batch)
             steps += 1
 
-    async def _look(self, replica: Replica, endpoint: Endpoint, whose: str) -> int:
-        """Have z = x / w of a worker; of which version it is."""
+    async def _look(self, replica: Replica, endpoint: Endpoint, whose: str) -> tuple[int, float]:
+        """Have z = x / w of a worker; of which version it is, and w."""
         endpoint.post(whose, Pull(), into=replica.parameters(0))
         said = await answer(endpoint, whose)
         replica.scale(1 / said.mass)
-        return said.version
+        return said.version, said.mass
 
     async def _give(
         self, replica: Replica, endpoint: Endpoint, batch: LeasedBatch, read: int, step: int

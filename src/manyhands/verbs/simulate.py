@@ -254,11 +254,9 @@ def _settings(values: dict[str, str | None], asked: Asked, source: str) -> Itera
 
 def _job_settings(job: Job, asked: Asked, source: str) -> Iterator[Setting]:
     """The job's limits and seed, as they are in force."""
-    for name in ("epochs", "samples", "seconds", "target", "seed", "global_batch"):
-        value = getattr(job, name)
-        if value is not None:
-            told = getattr(asked, name, None) is not None
-            yield Setting(name, str(value), source if told else "script")
+    for name, value in job.settings.items():
+        told = getattr(asked, name, None) is not None
+        yield Setting(name, value, source if told else "script")
 
 
 def _place_settings(places: Places, asked: Asked, source: str) -> Iterator[Setting]:

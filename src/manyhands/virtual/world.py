@@ -115,8 +115,9 @@ class World:
         self._logs = logs
         self._network = Network(kernel, places.cluster, conditions.copy_rate)
         self._cores = {host.name: Cores(kernel, host.cores) for host in places.cluster.hosts}
-        self._bench = bench or Bench(job, protocol.shards)
-        self._terms = Terms(job.global_batch, len(places.workers), self._bench.rate)
+        clip = job.clip if protocol.clips == "workers" else None
+        self._bench = bench or Bench(job, protocol.shards, clip)
+        self._terms = Terms(job.batch_sizes, len(places.workers), self._bench.rate)
         self._servers = {
             f"server-{number}": self._server(number, host)
             for number, host in enumerate(places.workers if protocol.peers else places.servers)
@@ -159,8 +160,9 @@ class World:
 
     def _holder(self, number: int) -> Holder:
         if not self._protocol.peers:
+            clip = self._job.clip if self._protocol.clips == "servers" else None
             shards = self._protocol.shards
-            return Holder(self._job, number % shards, shards)
+            return Holder(self._job, number % shards, shards, clip=clip)
         seed = self._job.seed
         if self._protocol.committee:
             seed = member_seed(seed, number)

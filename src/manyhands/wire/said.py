@@ -17,6 +17,8 @@ class Push(Message, frozen=True):
 
     version: int
     samples: int
+    dealt: int = 0
+    """For an update: samples of the run before its global batch, which decides what it counts."""
     total: int = 0
     mass: float = 0.0
 
