@@ -36,11 +36,12 @@ def summary(trace: Trace) -> str:
         ("validation", ", ".join(map(_metric, validation(trace).values()))),
         ("loss", _loss(trace)),
         ("time", _time(trace)),
+        ("paced", _paced(settings(trace))),
         ("sent", _sent(trace)),
         ("staleness", _staleness(trace)),
         ("samples", _samples(trace)),
         ("mishaps", _mishaps(trace)),
-        ("settings", _settings(settings(trace))),
+        ("settings", _settings(s for s in settings(trace) if s.name != "slow")),
         ("parameters", parameters_digest(trace) or ""),
         # Only virtual runs can be repeated to the bit.
         ("digest", digest(trace) if trace.kind == "virtual" else ""),
@@ -196,6 +197,11 @@ def _settings(given: Iterable[Setting]) -> str:
     return "; ".join(
         f"{source}: {', '.join(by_source[source])}" for source in sorted(by_source, key=order)
     )
+
+
+def _paced(given: Iterable[Setting]) -> str:
+    """Whom the user slowed; a run must not be read without it."""
+    return next((setting.value for setting in given if setting.name == "slow"), "")
 
 
 def _skipped(lines: int) -> str:
