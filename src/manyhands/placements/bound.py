@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from manyhands.parameters.clipping import clip_norm
 from manyhands.parameters.weight import weighted_step
 
 if TYPE_CHECKING:
@@ -53,6 +54,12 @@ class Bound(ABC):
         Returns:
             The loss, the mean over the share's samples, on every worker of the replica.
         """
+
+    def clip(self, limit: float) -> None:
+        """Scale the gradient down if its norm, over the whole model, is above the limit."""
+        groups = self.optimizer.param_groups
+        trained = (parameter for group in groups for parameter in group["params"])
+        clip_norm([one.grad for one in trained if one.grad is not None], limit)
 
     def step(self, weight: float) -> None:
         """Let the optimizer consume the gradient, with `weight` on its learning rates."""

@@ -25,9 +25,16 @@ class Waits:
         clock: what they are measured by.
         tell: called with True when a stretch begins and with False when it ends, so that whoever
             is missing can be told from whoever misses it.
+        before: called before a collective begins, and before it is waited for.
     """
 
-    def __init__(self, clock: Callable[[], float], tell: Callable[[bool], object]) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        tell: Callable[[bool], object],
+        before: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._before = before
         self._clock = clock
         self._tell = tell
         self._since: float | None = None
@@ -37,6 +44,7 @@ class Waits:
 
     def begin(self) -> None:
         """From now on it waits; a stretch that has begun already begins only now."""
+        self._before()
         self._since = self._clock()
         self._tell(True)
 
@@ -53,6 +61,7 @@ class Waits:
         return seconds
 
     def note(self, kind: str, size: int, workers: int) -> None:
-        """Keep a collective, if somebody wants to know."""
+        """A collective begins: keep it, if somebody wants to know."""
+        self._before()
         if self.noted is not None:
             self.noted.append(Noted(kind, size, workers))
