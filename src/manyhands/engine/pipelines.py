@@ -2,7 +2,7 @@
 
 torch's stages find out what they are given by sending each other pickled descriptions, and look up
 their peers in torch's global registry of groups. Here every shape is told beforehand, for every
-microbatch its own, and what is sent goes through a `Peers` of ours; torch computes, in the order of
+microbatch its own, and what is sent goes through `Ranks` of ours; torch computes, in the order of
 the table.
 """
 
@@ -38,7 +38,7 @@ class Arrival(Protocol):
         """Until it is there."""
 
 
-class Peers(Protocol):
+class Ranks(Protocol):
     """The ranks of a pipeline, as one of them sees the others."""
 
     rank: int
@@ -50,6 +50,9 @@ class Peers(Protocol):
     def receive(self, tensor: torch.Tensor, source: int, tag: int) -> Arrival:
         """Begin to receive."""
 
+    def arrive(self, coming: Arrival) -> None:
+        """Wait for what was to be received."""
+
 
 class Stage(PipelineStage):
     """A stage of torch's that is told its shapes and its peers.
@@ -59,10 +62,9 @@ class Stage(PipelineStage):
         index: its number, from 0.
         stages: how many there are.
         device: where it computes.
-        peers: the ranks; stage s lies on rank s modulo their number.
+        ranks: stage s lies on rank s modulo their number.
         given: what each microbatch brings it; None for the first stage.
         gives: what each microbatch leaves it with; None for the last.
-        arrive: waits for what is under way.
     """
 
     def __init__(
@@ -71,19 +73,16 @@ class Stage(PipelineStage):
         index: int,
         stages: int,
         device: torch.device,
-        peers: Peers,
+        ranks: Ranks,
         given: Sequence[Meta] | None,
         gives: Sequence[Meta] | None,
-        arrive: Callable[[Arrival], object],
     ) -> None:
-        with _asked_of(peers):
+        with _asked_of(ranks):
             super().__init__(module, index, stages, device)
-        self._peers, self._arrive = peers, arrive
+        self._ranks = ranks
         self._given, self._gives = given, gives
         self._coming: dict[tuple[bool, int], Arrival] = {}
         self._leaving: list[Arrival] = []
-        self.sent = 0
-        """Bytes of tensors that it gave to others."""
 
     def settle(self) -> None:
         """Wait until all that it sent is on its way, so that the tensors may be changed."""
@@ -151,7 +150,7 @@ class Stage(PipelineStage):
             info.buffer = torch.empty(
                 info.tensor_meta.shape, dtype=info.tensor_meta.dtype, device=self.device
             )
-            self._coming[forward, number] = self._peers.receive(
+            self._coming[forward, number] = self._ranks.receive(
                 info.buffer, self._rank_of(info.source), self._tag(info.source, number, forward)
             )
 
@@ -173,10 +172,8 @@ class Stage(PipelineStage):
         return []
 
     def _send(self, tensor: torch.Tensor, to: int, number: int, *, forward: bool) -> None:
-        self.sent += tensor.nbytes
         tag = self._tag(self.stage_index, number, forward)
-        # Gloo sends memory as it lies.
-        self._leaving.append(self._peers.send(tensor.contiguous(), self._rank_of(to), tag))
+        self._leaving.append(self._ranks.send(tensor, self._rank_of(to), tag))
 
     def _retrieve_recv_activations(self, fwd_chunk_id: int) -> Any:
         self._await(forward=True, number=fwd_chunk_id)
@@ -194,7 +191,7 @@ class Stage(PipelineStage):
     def _await(self, *, forward: bool, number: int) -> None:
         # Nothing comes from a stage on the same rank.
         if (coming := self._coming.pop((forward, number), None)) is not None:
-            self._arrive(coming)
+            self._ranks.arrive(coming)
 
     @staticmethod
     def _forget(expected: tuple[Any, ...]) -> None:
@@ -202,7 +199,7 @@ class Stage(PipelineStage):
             info.buffer = None
 
     def _rank_of(self, stage: int) -> int:
-        return stage % self._peers.size
+        return stage % self._ranks.size
 
     def _tag(self, sender: int, number: int, forward: bool) -> int:
         return 2 * (number * self.num_stages + sender) + forward
@@ -262,11 +259,11 @@ def _meta(meta: Meta) -> Any:
 
 
 @contextlib.contextmanager
-def _asked_of(peers: Peers) -> Iterator[None]:
-    """Let a stage ask our peers for its rank when it is made, and not torch's registry."""
+def _asked_of(ranks: Ranks) -> Iterator[None]:
+    """Let a stage ask our ranks for its own when it is made, and not torch's registry."""
     known = SimpleNamespace(
-        get_rank=lambda _: peers.rank,
-        get_world_size=lambda _: peers.size,
+        get_rank=lambda _: ranks.rank,
+        get_world_size=lambda _: ranks.size,
         get_debug_level=_stage.dist.get_debug_level,
         DebugLevel=_stage.dist.DebugLevel,
     )

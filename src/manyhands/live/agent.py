@@ -10,10 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import signal
-import sys
 import tempfile
-import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +22,7 @@ from manyhands.failure import RunFailed
 from manyhands.live.assignment import Assignment, Leasing, Origin, Overrides, override
 from manyhands.live.direct import Direct
 from manyhands.live.display import Display
+from manyhands.live.lifeline import signals_raise
 from manyhands.live.loading import prepare
 from manyhands.live.nursery import NotBorn, Nursery, environment, nursery
 from manyhands.live.pulse import append_to
@@ -39,10 +37,10 @@ from manyhands.wire.leasing import Lost
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from types import FrameType
 
     from manyhands.cluster import Cluster
     from manyhands.job import Job
+    from manyhands.pacing import Pace
     from manyhands.strategies import Strategy
 
 _POLL = 0.1
@@ -78,6 +76,7 @@ class Request:
     cluster: Cluster
     folder: Path
     settings: tuple[Setting, ...]
+    slow: tuple[Pace, ...] = ()
 
 
 def launch(request: Request) -> None:
@@ -90,6 +89,8 @@ def launch(request: Request) -> None:
     if isinstance(request.strategy, StrategyProtocol):
         hosts = [host.name for host in request.cluster.hosts]
         request.strategy.check_places(hosts, devices(request.workers))
+        if request.job.clip is not None:
+            request.strategy.check_clip()
     with nursery(_environment(request)) as loaded:
         prepare(request.job)
         _launch(request, loaded)
@@ -106,7 +107,7 @@ def _launch(request: Request, loaded: Nursery | None) -> None:
     job = override(request.job, request.overrides)
     display = Display(job.budget, job.seconds, time.monotonic)
     try:
-        with _private_folder() as private, _signals_raise():
+        with _private_folder() as private, signals_raise():
             _Run(request, private, recorder, display, loaded).to_its_end()
     except RunFailed as failure:
         recorder.event("end", {"status": "failed", "words": _first_line(failure)})
@@ -195,6 +196,7 @@ class _Run:
             agent=os.getpid(),
             devices=devices(request.workers),
             memory=memory,
+            slow=request.slow,
         )
         assignment.write(self._private / "assignment.json")
         return assignment
@@ -205,7 +207,7 @@ class _Run:
             return None
         return Leasing(
             samples=len(job.data),
-            global_batch=job.global_batch,
+            global_batch=job.batch_sizes,
             budget=job.budget,
             seconds=job.seconds,
             evaluates=job.validation is not None,
@@ -387,24 +389,3 @@ def _private_folder() -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _signals_raise() -> Iterator[None]:
-    """Make a polite end from outside an exception, so that the processes are ended.
-
-    A scheduler sends SIGTERM, a closed terminal SIGHUP; Ctrl-C is an exception already.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def leave(number: int, _frame: FrameType | None) -> None:
-        sys.exit(128 + number)
-
-    kept = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in kept.items():
-            signal.signal(number, handler)

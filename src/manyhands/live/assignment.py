@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from manyhands.batches import BatchSizes
+from manyhands.pacing import Pace
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -32,6 +35,8 @@ class Overrides(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
 
     epochs: float | None = None
     samples: int | None = None
+    seconds: float | None = None
+    target: str | None = None
     seed: int | None = None
 
 
@@ -39,7 +44,7 @@ class Leasing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The job's numbers, for a coordinator that never loads the job itself."""
 
     samples: int
-    global_batch: int
+    global_batch: int | BatchSizes
     budget: int | None
     seconds: float | None
     evaluates: bool
@@ -73,6 +78,8 @@ class Assignment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One per worker, as torch names them."""
     memory: int | None = None
     """The descriptor, in the agent, of memory that all share; None where nothing is shared so."""
+    slow: tuple[Pace, ...] = ()
+    """Workers that are made to compute longer than they need."""
 
     def write(self, path: Path) -> None:
         """Store it."""
@@ -92,11 +99,11 @@ def override(job: Job, overrides: Overrides) -> Job:
         for name in overrides.__struct_fields__
         if getattr(overrides, name) is not None and name in names
     }
-    # One limit given on the command line takes the place of the script's limits of its kind.
-    if overrides.samples is not None and overrides.epochs is None:
-        given["epochs"] = None
-    if overrides.epochs is not None and overrides.samples is None:
-        given["samples"] = None
+    # A limit given on the command line takes the place of the script's samples and epochs. A target
+    # does not: it may never be reached.
+    limits = (overrides.epochs, overrides.samples, overrides.seconds)
+    if any(limit is not None for limit in limits):
+        given = {"epochs": None, "samples": None} | given
     return replace(job, **given)
 
 

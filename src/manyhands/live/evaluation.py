@@ -107,7 +107,7 @@ def _chunks(
     samples: int, rank: int, workers: int, job: Job
 ) -> tuple[list[torch.Tensor], list[int]]:
     """The batches of one worker, and how many samples of each count: all or none."""
-    size = max(1, job.global_batch // workers)
+    size = max(1, job.batch_sizes.at(0) // workers)
     mine = torch.arange(samples)[part(samples, rank, workers)]
     wanted = list(torch.split(mine, size)) if len(mine) else []
     counted = [len(indices) for indices in wanted]

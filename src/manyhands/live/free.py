@@ -12,6 +12,7 @@ import torch
 from manyhands.endpoint import MembershipChanged, Pull, Terms
 from manyhands.live.evaluation import Totals, evaluate
 from manyhands.live.loading import as_pair, batches, move
+from manyhands.live.pacer import Pacer
 from manyhands.parameters import Committee, Local, difference, lerp, trade
 from manyhands.sampling import mix, permutation
 from manyhands.wire.leasing import (
@@ -150,6 +151,7 @@ class Leased:
         self.lease = lease
         self.samples = lease.stop - lease.start
         self.total = lease.total
+        self.dealt = lease.dealt
         self.round = round_
         self.inputs = inputs
         self.targets = targets
@@ -174,12 +176,13 @@ class LiveReplica:
         recorder: Recorder,
         progress: Progress,
         writes: Writes | None = None,
+        pacer: Pacer | None = None,
     ) -> None:
         self.rank = rank
         count = protocol.count_servers(workers)
         self.servers = tuple(f"server-{number}" for number in range(count))
         self.returns = False
-        self.terms = Terms(job.global_batch, workers, copy.rate)
+        self.terms = Terms(job.batch_sizes, workers, copy.rate)
         self.versions = [0] * len(self.servers)
         self.rests = False
         self.stores = False
@@ -195,6 +198,7 @@ class LiveReplica:
         self._device = device
         self._recorder = recorder
         self._progress = progress
+        self._pacer = pacer or Pacer()
         self._writes = writes
         """Where workers write shared parameters themselves: how often each has."""
         self._read = 0
@@ -265,7 +269,9 @@ class LiveReplica:
         self._copy.received()
         if self._writes is not None:
             self._read = self._writes.by_others(self.rank)
-        loss = self._copy.gradient(batch.inputs, batch.targets, ready)
+        self._pacer.begin()
+        loss = self._copy.gradient(batch.inputs, batch.targets, self._pacer.before(ready))
+        self._pacer.stretch()
         self._recorder.span("compute", begun, time.monotonic() - begun, self._progress.step)
         self._progress.losses.append((loss, batch.samples))
 
@@ -280,8 +286,11 @@ class LiveReplica:
             versions = self._writes.by_others(self.rank) - self._read
             self._recorder.staleness(versions, f"worker-{self.rank}")
         samples = batch.total if counts is None else counts
-        self._local.step(self._copy.updates, samples / self.terms.global_batch)
+        self._pacer.begin()
+        weight = self.terms.weigh(samples, batch.dealt)
+        self._local.step(self._copy.updates, weight, batch.dealt)
         self._copy.note_buffers(self._copy.parameters[-1])
+        self._pacer.stretch()
         if self._writes is not None:
             self._writes.add(self.rank)
         self._recorder.span("compute", begun, time.monotonic() - begun, self._progress.step)
@@ -295,6 +304,12 @@ class LiveReplica:
         for shard in self._copy.layout.shards:
             number = shard.number
             lerp(shard, self._copy.parameters[number], self._copy.beside[number], by)
+
+    def scale(self, by: float) -> None:
+        """Multiply the parameters."""
+        for shard in self._copy.layout.shards:
+            for fragment in shard.parameters:
+                fragment.view(self._copy.parameters[shard.number]).mul_(by)
 
     def trade(self, by: float) -> None:
         """The same, and leave the parameters as they were beside them."""
@@ -411,13 +426,15 @@ def run_free(
     recorder: Recorder,
     progress: Progress,
     writes: Writes | None = None,
+    *,
+    pacer: Pacer,
 ) -> LiveReplica:
     """Work under a protocol until the run is over; the replica, at the shared state."""
     torch.manual_seed(mix(job.seed, 1, rank))
     seed = mix(job.seed, 2, rank)
     endpoint = LiveEndpoint(f"worker-{rank}", seed, caller, gone, recorder, progress)
     replica = LiveReplica(
-        job, protocol, rank, workers, copy, line, device, recorder, progress, writes
+        job, protocol, rank, workers, copy, line, device, recorder, progress, writes, pacer
     )
 
     async def refresh() -> None:

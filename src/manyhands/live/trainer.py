@@ -11,6 +11,7 @@ import torch
 
 from manyhands.live.evaluation import evaluate, sum_totals
 from manyhands.live.loading import as_pair, batches, move
+from manyhands.live.pacer import Pacer
 from manyhands.sampling import mix, shares
 from manyhands.transport.waits import Waits
 
@@ -73,6 +74,7 @@ class Trainer:
         recorder: Recorder,
         progress: Progress,
         clock: Callable[[], float],
+        pacer: Pacer | None = None,
     ) -> None:
         self.job = job
         self.rank = group.rank
@@ -86,7 +88,8 @@ class Trainer:
         self._clock = clock
         # Lockstep: a sample is trained on when it is dealt, so none is repeated and none lost.
         progress.accounts = True
-        self._waits = Waits(clock, self._note_wait)
+        self._pacer = pacer or Pacer()
+        self._waits = Waits(clock, self._note_wait, self._pacer.stretch)
         torch.manual_seed(job.seed)
         with self._exchanging():
             self._bound = strategy.bind(job, group, device, self._waits)
@@ -96,10 +99,21 @@ class Trainer:
         self.optimizer = self._bound.optimizer
         # What replicas draw from now on (dropout) must differ between them.
         torch.manual_seed(mix(job.seed, 1, self._bound.replica))
+        self._slow_down()
         self._due: Batch | None = None
         self._stepped = -1
         self._begun = clock()
         self._next_look = 0
+
+    def _slow_down(self) -> None:
+        """Have every gradient be late by as much as it shall be, before it is sent."""
+        if self._pacer.idle:
+            return
+        for parameter in self.model.parameters():
+            if parameter.requires_grad:
+                parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+                    lambda _: self._pacer.stretch()
+                )
 
     def batches(self) -> Iterator[Batch]:
         """This worker's batches until the run ends; evaluates after every epoch."""
@@ -109,7 +123,7 @@ class Trainer:
                 "asked for already: one loop over it is enough"
             )
         budget = self.job.budget or sys.maxsize
-        arguments = (len(self.job.data), self.job.global_batch, self.job.seed)
+        arguments = (len(self.job.data), self.job.batch_sizes, self.job.seed)
         deal = (*arguments, self._bound.replica, self._bound.replicas, budget)
         data = batches(self.job, self.job.data, (share.indices for share in shares(*deal)))
         dealt, epoch_begun = 0, self._clock()
@@ -143,14 +157,19 @@ class Trainer:
             )
         begun = self._clock()
         self._progress.phase = "compute"
+        self._pacer.begin()
         share = batch.share
         weight = share.samples * self._bound.replicas / share.total
+        self._bound.counts = share.total / share.whole * self.job.rate_after(share.dealt)
         with self._group.watched():
             loss = self._bound.gradient(batch.inputs, batch.targets, weight)
             self._waits.end()
             self._account_gradient(share, begun, loss)
             begun = self._clock()
-            self._bound.step(share.total / self.job.global_batch)
+            if self.job.clip is not None:
+                self._bound.clip(self.job.clip)
+            self._bound.step(self._bound.counts)
+        self._pacer.stretch()
         self._account_time(share, begun)
         self._account_updates()
         self._progress.step = share.step + 1
@@ -266,6 +285,8 @@ class Trainer:
 
     def _note_wait(self, waiting: bool) -> None:
         self._progress.phase = "exchange" if waiting else "compute"
+        if not waiting:
+            self._pacer.begin()
 
     @contextlib.contextmanager
     def _exchanging(self) -> Iterator[None]:

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from manyhands.live.assignment import Assignment, eager_limit, override
 from manyhands.live.lifeline import die_with
+from manyhands.live.pacer import Pacer
 from manyhands.live.progress import Progress
 from manyhands.live.pulse import LinkPulse
+from manyhands.pacing import factor
 from manyhands.trace import Recorder, live_header
 from manyhands.transport.control import Line
 
@@ -82,6 +84,7 @@ def _work(
         progress,
         loop,
         Path(assignment.folder),
+        Pacer(factor(assignment.slow, rank)),
     )
     group.close()
 
@@ -127,7 +130,8 @@ def _work_free(
         return commons[0].parameters
 
     shared = home if protocol.shares else None
-    copy = Copy(job, protocol.shards, device, allocate, shared, beside=protocol.keeps)
+    clip = job.clip if protocol.clips == "workers" else None
+    copy = Copy(job, protocol.shards, device, allocate, shared, beside=protocol.keeps, clip=clip)
     addresses = {f"server-{number}": at for number, at in enumerate(assignment.servers)}
     # A worker's successor must not be taken for itself: its calls are numbered from one again.
     caller = Caller(
@@ -156,6 +160,7 @@ def _work_free(
             recorder,
             progress,
             commons[0].writes if commons and protocol.local else None,
+            pacer=Pacer(factor(assignment.slow, rank)),
         )
     progress.phase = "finish"
     if replica.stores:
@@ -180,6 +185,7 @@ def run_loop(
     progress: Progress,
     loop: Callable[[Trainer], object] | None,
     folder: Path,
+    pacer: Pacer,
 ) -> None:
     """Train as one member of `group`; the first worker stores the model."""
     from manyhands.checkpoint import MODEL  # noqa: PLC0415 - torch is imported late
@@ -193,7 +199,7 @@ def run_loop(
             f"{placement} needs a coordinator, which torchrun does not start; use manyhands train"
         )
     begun = time.monotonic()
-    trainer = Trainer(job, placement, group, device, recorder, progress, time.monotonic)
+    trainer = Trainer(job, placement, group, device, recorder, progress, time.monotonic, pacer)
     recorder.span("start", begun, time.monotonic() - begun, 0)
     recorder.event("training")
     (loop or train_all)(trainer)

@@ -1,11 +1,12 @@
 """Tier C: PyTorch's own engine, bound and forecast; one file per placement."""
 
 from manyhands.placements.allreduce import AllReduce
+from manyhands.placements.fully_sharded import FullySharded
 from manyhands.placements.pipeline import Pipeline
 from manyhands.placements.placement import Placement
 from manyhands.placements.single import Single
 
-ALL: tuple[type[Placement], ...] = (AllReduce, Pipeline, Single)
+ALL: tuple[type[Placement], ...] = (AllReduce, FullySharded, Pipeline, Single)
 """Every placement: add a new one here and the shared contract suite tests it."""
 
-__all__ = ["ALL", "AllReduce", "Pipeline", "Placement", "Single"]
+__all__ = ["ALL", "AllReduce", "FullySharded", "Pipeline", "Placement", "Single"]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
+from manyhands.parameters.clipping import clip_norm
 from manyhands.parameters.weight import weighted_step
 
 if TYPE_CHECKING:
@@ -42,6 +43,9 @@ class Bound(ABC):
     waiting: Literal["exchange", "wait"] = "exchange"
     """What its waits are. In a collective all wait for the slowest, and what is beyond that is the
     way; in a pipeline each waits for its neighbour."""
+    counts: float = 1.0
+    """What the step that is prepared will be weighted with; told before its gradient, for those
+    that update while they compute it."""
     words: tuple[str, ...] = ()
     """How the model was divided among the workers, if that is not a matter of course."""
 
@@ -58,6 +62,12 @@ class Bound(ABC):
         Returns:
             The loss, the mean over the share's samples, on every worker of the replica.
         """
+
+    def clip(self, limit: float) -> None:
+        """Scale the gradient down if its norm, over the whole model, is above the limit."""
+        groups = self.optimizer.param_groups
+        trained = (parameter for group in groups for parameter in group["params"])
+        clip_norm([one.grad for one in trained if one.grad is not None], limit)
 
     def step(self, weight: float) -> None:
         """Let the optimizer consume the gradient, with `weight` on its learning rates."""

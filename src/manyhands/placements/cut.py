@@ -12,7 +12,15 @@ from torch.utils.data import TensorDataset, default_collate
 
 from manyhands.checkpoint import Entry, State
 from manyhands.placements.passing import Passing
-from manyhands.splitting import Measured, chain, check_stages, describe, measure, partition
+from manyhands.splitting import (
+    Measured,
+    Unsplittable,
+    chain,
+    check_stages,
+    describe,
+    measure,
+    partition,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -102,7 +110,7 @@ def cut(
     inputs = example(job, samples).to(device)
     pieces = find_pieces(model, inputs, len(held), begins)
     if begins:
-        starts = _by_hand(pieces, begins)
+        starts = by_hand(pieces, begins)
         words = _names(pieces, starts)
     else:
         measured = _measured(pieces, inputs, group, device)
@@ -150,7 +158,7 @@ def example(job: Job, samples: int) -> torch.Tensor:
         batch = (job.collate or default_collate)([data[index] for index in wanted.tolist()])
     inputs = batch[0]
     if not isinstance(inputs, torch.Tensor):
-        raise TypeError(
+        raise Unsplittable(
             f"a pipeline's first stage takes one tensor, and the data's inputs are a "
             f"{type(inputs).__name__}; put them into one tensor and take them apart in the model"
         )
@@ -163,22 +171,23 @@ def find_pieces(
     """The pieces of a model that is to have so many stages, or to be cut at these layers.
 
     Raises:
-        Unsplittable: there are fewer pieces than stages.
+        Unsplittable: there are fewer pieces than stages, or none of this name.
     """
     found = chain(model, inputs, _FINENESS * stages)
     check_stages(found, stages)
     for name in begins:
         if name not in found.names:
-            raise ValueError(
+            raise Unsplittable(
                 f"no stage can begin at {name!r}; it can at {', '.join(found.names[1:])}"
             )
     return found
 
 
-def _by_hand(pieces: Chain, begins: Sequence[str]) -> tuple[int, ...]:
+def by_hand(pieces: Chain, begins: Sequence[str]) -> tuple[int, ...]:
+    """The numbers of the pieces at which stages begin, given the names of all but the first."""
     starts = (0, *(pieces.names.index(name) for name in begins))
     if [*starts] != sorted(set(starts)):
-        raise ValueError(
+        raise Unsplittable(
             f"the layers at which stages begin must be given in order: {', '.join(begins)}"
         )
     return starts

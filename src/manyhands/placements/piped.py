@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections import deque
-from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import nn
+from torch.nn.utils import get_total_norm
 
 from manyhands.engine.pipelines import Stage, runtime
-from manyhands.parts import part
 from manyhands.placements.bound import Bound, check_scalar
 from manyhands.placements.buffers import untouched
+from manyhands.placements.handover import Handover
+from manyhands.placements.microbatches import divide, sizes_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable
 
     from manyhands.checkpoint import State
     from manyhands.engine.pipelines import Arrival
@@ -53,7 +54,8 @@ class Stages(Bound):
         self.replica, self.replicas = 0, 1
         self.speaks = group.rank == group.size - 1
         self.words = made.words
-        self._job, self._group, self._waits, self._made = job, group, waits, made
+        self._job, self._group, self._made = job, group, made
+        self._others = Handover(group, waits)
         self._device = device
         self._microbatches = microbatches
         self._stages = len(made.words)
@@ -76,11 +78,11 @@ class Stages(Bound):
                 shape, dtype = self._made.passing.after(number - 1, samples)
                 value = torch.empty(shape, dtype=dtype, device=value.device)
                 source = (number - 1) % self._group.size
-                self._arrive(self._group.receive(value, source, EVALUATION + number))
+                self._others.arrive(self._others.receive(value, source, EVALUATION + number))
             value = section(value)
             if number + 1 < self._stages and self._group.size > 1:
                 to, tag = (number + 1) % self._group.size, EVALUATION + number + 1
-                self._leaving.append(self._group.send(value.contiguous(), to, tag))
+                self._leaving.append(self._others.send(value, to, tag))
                 while len(self._leaving) > _AHEAD:
                     self._leaving.popleft().wait()
         return value
@@ -91,19 +93,24 @@ class Stages(Bound):
         if self.speaks:
             # Nobody waits for the others: they take it when they come to it.
             self._leaving.extend(
-                self._group.send(word, to, LOSS) for to in range(self._group.size - 1)
+                self._others.send(word, to, LOSS) for to in range(self._group.size - 1)
             )
             while len(self._leaving) > _AHEAD * self._group.size:
                 self._leaving.popleft().wait()
         else:
-            self._arrive(self._group.receive(word, self._group.size - 1, LOSS))
+            self._others.arrive(self._others.receive(word, self._group.size - 1, LOSS))
         return word
 
-    def _arrive(self, coming: Arrival) -> None:
-        """Wait for it, and let it be known that this worker waits."""
-        self._waits.begin()
-        coming.wait()
-        self._waits.end()
+    def clip(self, limit: float) -> None:
+        """Each worker knows the norm of its part; the whole's is the root of their squares' sum."""
+        groups = self.optimizer.param_groups
+        trained = (parameter for group in groups for parameter in group["params"])
+        gradients = [one.grad for one in trained if one.grad is not None]
+        square = get_total_norm(gradients).double().square().to(self._device)
+        self._group.sum(square)
+        factor = torch.clamp(limit / (square.sqrt() + 1e-6), max=1.0)
+        for gradient in gradients:
+            gradient.mul_(factor)
 
     def average_buffers(self) -> None:
         """Every buffer lies on one worker."""
@@ -180,10 +187,9 @@ class Piped(Stages):
                 number,
                 table.stages,
                 self._device,
-                self._group,
+                self._others,
                 [after(number - 1, size) for size in sizes] if number else None,
                 [after(number, size) for size in sizes] if number + 1 < table.stages else None,
-                self._arrive,
             )
             for number, section in self._made.sections.items()
         ]
@@ -200,23 +206,3 @@ class Piped(Stages):
     def _taken(self) -> list[torch.Tensor]:
         losses, self._losses = self._losses, []
         return losses
-
-
-def sizes_of(samples: int, count: int) -> tuple[int, ...]:
-    """So many parts, which differ by one sample at most."""
-    parts = (range(samples)[part(samples, number, count)] for number in range(count))
-    return tuple(map(len, parts))
-
-
-def divide(batch: Any, sizes: Sequence[int]) -> Iterator[Any]:
-    """A batch, or a structure of such, in microbatches."""
-    for begin, end in pairwise(accumulate(sizes, initial=0)):
-        yield _between(batch, begin, end)
-
-
-def _between(value: Any, begin: int, end: int) -> Any:
-    if isinstance(value, dict):
-        return {key: _between(item, begin, end) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(_between(item, begin, end) for item in value)
-    return value[begin:end]

@@ -6,23 +6,27 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from manyhands.costs import Collective, Forecast, TensorSize
 from manyhands.placements.placement import Placement
-from manyhands.schedules import ALL, Name
+from manyhands.schedules import ALL, Name, messages
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import torch
+    from torch import nn
 
-    from manyhands.costs import Forecast, TensorSize
     from manyhands.job import Job
     from manyhands.placements.bound import Bound
     from manyhands.schedules import Table
+    from manyhands.splitting import Chain
     from manyhands.transport.collectives import Group
     from manyhands.transport.waits import Waits
 
 _MOST_STAGES = 256
 _MOST_MICROBATCHES = 1024
+_LOSS = 8
+"""Bytes of the loss, which the last worker tells the others."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -87,25 +91,40 @@ class Pipeline(Placement):
         return self.stages or workers * (2 if self.schedule == "interleaved" else 1)
 
     def check_job(self, job: Job, workers: int) -> None:
-        """The model must have as many layers that can be told apart."""
+        """The model must have as many layers that can be told apart, and a batch as many samples.
+
+        Not every model can be made without its numbers; what cannot is cut when it is trained.
+        """
+        from manyhands.splitting import Unsplittable  # noqa: PLC0415 - torch is lazy
+
+        smallest = min(size for _, size in job.batch_sizes.changes)
+        if smallest < self.microbatches:
+            raise ValueError(
+                f"a global batch of {smallest} cannot be cut into {self.microbatches} "
+                f"microbatches; take at most {smallest} of them"
+            )
+        if self.schedule == "pipedream" and job.clip is not None:
+            raise ValueError(
+                "clip limits the norm of the whole gradient, which no stage of pipedream ever "
+                "knows; leave it out, or use another schedule"
+            )
+        try:
+            self._outline(job, workers)
+        except Unsplittable:
+            raise
+        except Exception:  # noqa: BLE001, S110 - see above
+            pass
+
+    def _outline(self, job: Job, workers: int) -> tuple[nn.Module, Chain, torch.Tensor]:
+        """The job's model without its numbers, and its pieces."""
         import torch  # noqa: PLC0415 - torch is lazy
 
         from manyhands.placements.cut import example, find_pieces  # noqa: PLC0415
-        from manyhands.splitting import Unsplittable  # noqa: PLC0415
 
-        if job.global_batch < self.microbatches:
-            raise ValueError(
-                f"a global batch of {job.global_batch} cannot be cut into {self.microbatches} "
-                f"microbatches; take at most {job.global_batch} of them"
-            )
-        try:
-            with torch.device("meta"):
-                model = job.model()
-            find_pieces(model, example(job, 2).to("meta"), self.stages_on(workers), self.cuts)
-        except (Unsplittable, TypeError):
-            raise
-        except Exception:  # noqa: BLE001, S110 - not every model can be made without its numbers
-            pass
+        inputs = example(job, 2).to("meta")
+        with torch.device("meta"):
+            model = job.model()
+        return model, find_pieces(model, inputs, self.stages_on(workers), self.cuts), inputs
 
     def bind(self, job: Job, group: Group, device: torch.device, waits: Waits) -> Bound:
         """Make the model, keep this worker's stages of it and let go of the others."""
@@ -113,14 +132,17 @@ class Pipeline(Placement):
         from manyhands.placements.piped import Piped  # noqa: PLC0415
         from manyhands.placements.streamed import Streamed  # noqa: PLC0415
 
-        table = self.table(group.size)
-        held = [table.in_flight(table.rank_of(stage)) for stage in range(table.stages)]
-        samples = -(-job.global_batch // self.microbatches)
-        made = cut(job, group, device, held, samples, self.cuts)
+        samples = -(-job.batch_sizes.at(0) // self.microbatches)
+        made = cut(job, group, device, self._held(group.size), samples, self.cuts)
         arguments = (job, group, device, waits, made, self.microbatches)
         if self.schedule == "pipedream":
             return Streamed(*arguments)
         return Piped(*arguments, partial(self._table_or_none, group.size))
+
+    def _held(self, workers: int) -> list[int]:
+        """For each stage, how many microbatches its worker holds at once."""
+        table = self.table(workers)
+        return [table.in_flight(table.rank_of(stage)) for stage in range(table.stages)]
 
     def _table_or_none(self, workers: int, microbatches: int) -> Table | None:
         try:
@@ -128,5 +150,67 @@ class Pipeline(Placement):
         except ValueError:
             return None
 
-    def forecast(self, parameters: Sequence[TensorSize], workers: int) -> Forecast:
-        raise NotImplementedError
+    def forecast(
+        self,
+        parameters: Sequence[TensorSize],
+        workers: int,
+        passing: Callable[[int, int], int] | None = None,
+    ) -> Forecast:
+        """One message for every microbatch and cut, there and back; and the loss, to all.
+
+        Args:
+            parameters: `unit` says the number of the stage.
+            workers: how many there are.
+            passing: bytes of what a stage gives to the next for a microbatch. `forecast_job` finds
+                it out.
+        """
+        if passing is None:
+            raise ValueError(
+                "what a pipeline sends depends on its activations: use forecast_job(job, workers)"
+            )
+        table = self.table(workers)
+        memory = [0] * workers
+        for tensor in parameters:
+            memory[table.rank_of(int(tensor.unit))] += tensor.size * (2 if tensor.trained else 1)
+        sent = (size for rank in messages(table, passing) for size in rank)
+        losses = (_LOSS for _ in range(workers - 1))
+        return Forecast(
+            start=(),
+            step=tuple(Collective("send", size) for size in (*sent, *losses)),
+            memory=max(memory),
+        )
+
+    def forecast_job(self, job: Job, workers: int) -> Forecast:
+        """What is sent in a step with a whole batch, without making the model's parameters.
+
+        Where it will be cut is measured only when it is trained; here the stages have equally
+        many parameters, unless the cuts are given. It makes no difference to a model whose layers
+        all give as much, such as a transformer.
+        """
+        from manyhands.placements.cut import by_hand  # noqa: PLC0415 - torch is lazy
+        from manyhands.placements.microbatches import sizes_of  # noqa: PLC0415
+        from manyhands.placements.passing import Passing  # noqa: PLC0415
+        from manyhands.splitting import Measured, partition  # noqa: PLC0415
+
+        model, pieces, inputs = self._outline(job, workers)
+        sections = [pieces.section(number, number + 1) for number in range(len(pieces))]
+        if self.cuts:
+            starts = by_hand(pieces, self.cuts)
+        else:
+            sizes = [sum(one.nbytes for one in section.parameters()) for section in sections]
+            starts = partition(
+                [Measured("", size, 0.0, size, 0) for size in sizes], self._held(workers)
+            )
+        ends = [*starts[1:], len(pieces)]
+        stages = [pieces.section(first, stop) for first, stop in zip(starts, ends, strict=True)]
+        passing = Passing(model, stages, inputs)
+        samples = sizes_of(job.batch_sizes.at(0), self.microbatches)
+        return self.forecast(
+            [
+                TensorSize(name, one.nbytes, one.requires_grad, unit=str(number))
+                for number, stage in enumerate(stages)
+                for name, one in stage.named_parameters()
+            ],
+            workers,
+            lambda stage, microbatch: passing.size_after(stage, samples[microbatch]),
+        )

@@ -3,8 +3,8 @@
 A stage goes on to the next microbatch without waiting for a batch to be complete, so when a
 microbatch's gradient comes back, the stage has been updated by those before it. Its gradient is
 computed with the parameters that it went forward with, which are kept (*stashed*) meanwhile, and
-applied to the newest. An update of b samples acts with weight b / global batch on the learning
-rate, as everywhere.
+applied to the newest. An update from b of a batch's B samples weighs b / B of what the whole
+batch's would, by the learning rate, as everywhere.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from torch.func import functional_call
 
 from manyhands.parameters.weight import weighted_step
 from manyhands.placements.bound import check_scalar
-from manyhands.placements.piped import LOSS, Stages, divide, sizes_of
+from manyhands.placements.microbatches import divide, sizes_of
+from manyhands.placements.piped import LOSS, Stages
 from manyhands.schedules.pipedream import ahead
 
 if TYPE_CHECKING:
@@ -39,7 +40,8 @@ _BACK: Final = 0
 class _Flight:
     """A microbatch that went forward through this stage and has not come back."""
 
-    samples: int
+    weight: float
+    """Of its update."""
     given: torch.Tensor
     gives: torch.Tensor
     """What the stage made of it; its loss, on the last stage."""
@@ -96,7 +98,7 @@ class Streamed(Stages):
         total = torch.zeros((), dtype=torch.float64, device=self._device)
         entering = self._entering(divide(inputs, sizes), sizes)
         for given, target, size in zip(entering, divide(targets, sizes), sizes, strict=True):
-            gives = self._forward(given, target, size)
+            gives = self._forward(given, target, self.counts * size / len(inputs))
             if self.speaks:
                 total += gives.detach().double() * (size / len(inputs))
             if len(self._flying) > self._ahead:
@@ -127,16 +129,16 @@ class Streamed(Stages):
         for size in sizes:
             shape, dtype = self._made.passing.after(self._rank - 1, size)
             given = torch.empty(shape, dtype=dtype, device=self._device)
-            coming.append((given, self._group.receive(given, self._rank - 1, _THERE)))
+            coming.append((given, self._others.receive(given, self._rank - 1, _THERE)))
             if len(coming) > 1:
                 yield self._taken(*coming.popleft())
         yield self._taken(*coming.popleft())
 
     def _taken(self, given: torch.Tensor, coming: Arrival) -> torch.Tensor:
-        self._arrive(coming)
+        self._others.arrive(coming)
         return given.requires_grad_()
 
-    def _forward(self, given: torch.Tensor, target: Any, size: int) -> torch.Tensor:
+    def _forward(self, given: torch.Tensor, target: Any, weight: float) -> torch.Tensor:
         if self._stash is None:
             # The optimizer writes to the parameters where they lie.
             self._stash = {
@@ -151,9 +153,9 @@ class Streamed(Stages):
         else:
             self._give(gives, self._rank + 1, _THERE)
             gradient = torch.empty_like(gives, memory_format=torch.contiguous_format)
-            coming = self._group.receive(gradient, self._rank + 1, _BACK)
+            coming = self._others.receive(gradient, self._rank + 1, _BACK)
         self._flying.append(
-            _Flight(size, given, gives, self._stash, self._version, gradient, coming)
+            _Flight(weight, given, gives, self._stash, self._version, gradient, coming)
         )
         return gives
 
@@ -161,7 +163,7 @@ class Streamed(Stages):
         """Take back the oldest microbatch under way, and update."""
         flight = self._flying.popleft()
         if flight.coming is not None:
-            self._arrive(flight.coming)
+            self._others.arrive(flight.coming)
         stash = {name: tensor for name, tensor in flight.stash.items() if tensor.requires_grad}
         wanted = [*stash.values(), *([flight.given] if self._rank else [])]
         gradients = torch.autograd.grad(flight.gives, wanted, flight.gradient, allow_unused=True)
@@ -172,14 +174,14 @@ class Streamed(Stages):
         parameters = dict(self._section.named_parameters())
         for name, gradient in zip(stash, gradients, strict=False):
             parameters[name].grad = gradient
-        weighted_step(self.optimizer, flight.samples / self._job.global_batch)
+        weighted_step(self.optimizer, flight.weight)
         self.optimizer.zero_grad()
         self._applied.append(self._version - flight.version)
         self._version += 1
         self._stash = None
 
     def _give(self, tensor: torch.Tensor, to: int, tag: int) -> None:
-        self._leaving.append(self._group.send(tensor.detach().contiguous(), to, tag))
+        self._leaving.append(self._others.send(tensor, to, tag))
         # As many as can be under way between two neighbours, there and back.
         while len(self._leaving) > 2 * (self._last + 1):
             self._leaving.popleft().wait()
@@ -187,10 +189,10 @@ class Streamed(Stages):
     def _latest(self, loss: torch.Tensor, microbatches: int) -> torch.Tensor:
         """The loss of the last batch that this stage can know without waiting for it."""
         if self.speaks:
-            self._leaving.extend(self._group.send(loss, to, LOSS) for to in range(self._last))
+            self._leaving.extend(self._others.send(loss, to, LOSS) for to in range(self._last))
             return loss
         word = torch.zeros_like(loss)
-        self._losses.append((word, self._group.receive(word, self._last, LOSS)))
+        self._losses.append((word, self._others.receive(word, self._last, LOSS)))
         behind = -(-self._ahead // microbatches)
         while len(self._losses) > behind:
             self._loss, coming = self._losses.popleft()

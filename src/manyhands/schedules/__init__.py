@@ -4,6 +4,7 @@ from typing import Final, Literal, Protocol
 
 from manyhands.schedules.gpipe import gpipe
 from manyhands.schedules.interleaved import interleaved
+from manyhands.schedules.messages import messages
 from manyhands.schedules.one_f_one_b import one_f_one_b
 from manyhands.schedules.pipedream import pipedream
 from manyhands.schedules.replay import DeadlockError, Durations, Replay, Timed, replay
@@ -46,6 +47,7 @@ __all__ = [
     "Timed",
     "gpipe",
     "interleaved",
+    "messages",
     "one_f_one_b",
     "pipedream",
     "replay",

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+@dataclass(frozen=True)
+class Noted:
+    """A collective that was begun: what, its larger side in bytes, and how many took part."""
+
+    kind: str
+    size: int
+    workers: int
 
 
 class Waits:
@@ -15,16 +25,26 @@ class Waits:
         clock: what they are measured by.
         tell: called with True when a stretch begins and with False when it ends, so that whoever
             is missing can be told from whoever misses it.
+        before: called before a collective begins, and before it is waited for.
     """
 
-    def __init__(self, clock: Callable[[], float], tell: Callable[[bool], object]) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        tell: Callable[[bool], object],
+        before: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._before = before
         self._clock = clock
         self._tell = tell
         self._since: float | None = None
         self._stretches: list[tuple[float, float]] = []
+        self.noted: list[Noted] | None = None
+        """Collectives, if somebody has put a list here."""
 
     def begin(self) -> None:
         """From now on it waits; a stretch that has begun already begins only now."""
+        self._before()
         self._since = self._clock()
         self._tell(True)
 
@@ -39,3 +59,9 @@ class Waits:
         """The stretches since the last call: when each began and how long it was."""
         stretches, self._stretches = self._stretches, []
         return stretches
+
+    def note(self, kind: str, size: int, workers: int) -> None:
+        """A collective begins: keep it, if somebody wants to know."""
+        self._before()
+        if self.noted is not None:
+            self.noted.append(Noted(kind, size, workers))
