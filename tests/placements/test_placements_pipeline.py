@@ -5,12 +5,12 @@ from collections import Counter
 
 import pytest
 import torch
+from forks import forked
 from torch import nn
 from torch.func import functional_call
 from torch.nn import functional
 
 import manyhands as mh
-from forked import forked
 from manyhands.parameters.weight import weighted_step
 from manyhands.splitting import Unsplittable
 from manyhands.strategies import strategy

@@ -116,7 +116,9 @@ class Stages(Bound):
         """Every buffer lies on one worker."""
 
     def state(self) -> State:
-        """The stages' together."""
+        """The stages' together; nobody may leave before what it sent is taken."""
+        while self._leaving:
+            self._leaving.popleft().wait()
         return self._made.state(self._group)
 
 
