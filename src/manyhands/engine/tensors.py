@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-import torch
-from torch.distributed.tensor import DTensor, distribute_tensor
+from typing import TYPE_CHECKING
+
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+
+if TYPE_CHECKING:
+    import torch
+    from torch.distributed.device_mesh import DeviceMesh
 
 
 def own_part(parameter: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
@@ -26,7 +31,8 @@ def whole(parameter: torch.Tensor) -> torch.Tensor:
     return full.detach().cpu().contiguous()
 
 
-def norm(gradients: list[torch.Tensor]) -> torch.Tensor:
-    """The Euclidean norm of all gradients together, wherever they lie."""
-    total = torch.nn.utils.get_total_norm(gradients)
-    return total.full_tensor() if isinstance(total, DTensor) else total
+def from_rows(rows: torch.Tensor, like: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
+    """A tensor of the shape of another, of which this worker has these rows, where they are."""
+    return DTensor.from_local(
+        rows, mesh, [Shard(0)], run_check=False, shape=like.shape, stride=like.stride()
+    )

@@ -143,6 +143,11 @@ class Group:
         with self.watched():
             self.handle.broadcast(tensor, root=source).wait()
 
+    def gather(self, everybody: torch.Tensor, own: torch.Tensor) -> None:
+        """Fill `everybody`, on every worker, with all workers' `own`, in the order of ranks."""
+        with self.watched():
+            self.handle._allgather_base(everybody, own).wait()
+
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
         """Turn an error of torch's into PeerLost if the group's connections are broken."""
