@@ -1,6 +1,7 @@
 """Tier C: PyTorch's own engine, bound and forecast; one file per placement."""
 
 from manyhands.placements.allreduce import AllReduce
+from manyhands.placements.context import Context
 from manyhands.placements.fully_sharded import FullySharded
 from manyhands.placements.hybrid import Hybrid
 from manyhands.placements.placement import Placement
@@ -10,6 +11,7 @@ from manyhands.placements.zero import Zero
 
 ALL: tuple[type[Placement], ...] = (
     AllReduce,
+    Context,
     FullySharded,
     Hybrid,
     Single,
@@ -18,4 +20,14 @@ ALL: tuple[type[Placement], ...] = (
 )
 """Every placement: add a new one here and the shared contract suite tests it."""
 
-__all__ = ["ALL", "AllReduce", "FullySharded", "Hybrid", "Placement", "Single", "Tensor", "Zero"]
+__all__ = [
+    "ALL",
+    "AllReduce",
+    "Context",
+    "FullySharded",
+    "Hybrid",
+    "Placement",
+    "Single",
+    "Tensor",
+    "Zero",
+]
