@@ -9,7 +9,7 @@ from manyhands.costs import Collective, Forecast
 from manyhands.placements.placement import Placement
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     import torch
     from torch import nn
@@ -56,26 +56,27 @@ class AllReduce(Placement):
             raise ValueError(f"bucket_mb must be above 0 and at most 1024, not {self.bucket_mb}")
 
     def bind(self, job: Job, group: Group, device: torch.device, waits: Waits) -> Bound:
-        """A replica wrapped in DistributedDataParallel over the group's own process group.
+        """A replica wrapped in DistributedDataParallel over the group's own process group."""
+        from manyhands.placements.replica import Replica  # noqa: PLC0415 - torch is lazy
+
+        return Replica(job, group, device, waits, self.wrapper(group))
+
+    def wrapper(self, group: Group) -> Callable[[nn.Module], nn.Module]:
+        """What wraps a module so that the group averages its gradients.
 
         Buffers are not broadcast in every step, as DDP would do by default: batch-norm reads
         them only in evaluation, and the trainer averages them there (docs/meanings.md).
         """
-        from torch.nn.parallel import DistributedDataParallel  # noqa: PLC0415 - torch is lazy
+        from torch.nn.parallel import DistributedDataParallel  # noqa: PLC0415
 
-        from manyhands.placements.replica import Replica  # noqa: PLC0415
-
-        def wrap(module: nn.Module) -> nn.Module:
-            return DistributedDataParallel(
-                module,
-                process_group=group.handle,
-                bucket_cap_mb=self.bucket_mb,
-                forward_sync_buffers=False,
-                gradient_as_bucket_view=True,
-                find_unused_parameters=self.find_unused,
-            )
-
-        return Replica(job, group, device, waits, wrap)
+        return lambda module: DistributedDataParallel(
+            module,
+            process_group=group.handle,
+            bucket_cap_mb=self.bucket_mb,
+            forward_sync_buffers=False,
+            gradient_as_bucket_view=True,
+            find_unused_parameters=self.find_unused,
+        )
 
     def forecast(self, parameters: Sequence[TensorSize], workers: int) -> Forecast:
         """A broadcast of the model at the start, one allreduce per bucket in every step.

@@ -18,6 +18,8 @@ from manyhands.parameters.clipping import clip_norm
 from manyhands.parameters.weight import weighted_step
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from torch import nn
 
     from manyhands.checkpoint import State
@@ -66,8 +68,7 @@ class Bound(ABC):
     def clip(self, limit: float) -> None:
         """Scale the gradient down if its norm, over the whole model, is above the limit."""
         groups = self.optimizer.param_groups
-        trained = (parameter for group in groups for parameter in group["params"])
-        clip_norm([one.grad for one in trained if one.grad is not None], limit)
+        clip([parameter for group in groups for parameter in group["params"]], limit)
 
     def step(self, weight: float) -> None:
         """Let the optimizer consume the gradient, with `weight` on its learning rates."""
@@ -92,6 +93,17 @@ class Bound(ABC):
 
         The first worker gets it; what the others get of it is of no importance.
         """
+
+
+def clip(parameters: Iterable[torch.Tensor], limit: float) -> None:
+    """Scale their gradients by one factor such that their norm is at most the limit."""
+    gradients = [one.grad for one in parameters if one.grad is not None]
+    if all(type(one) is torch.Tensor for one in gradients):
+        clip_norm(gradients, limit)
+        return
+    from manyhands.engine.tensors import clip as clip_laid_out  # noqa: PLC0415 - loads DTensor
+
+    clip_laid_out(gradients, limit)
 
 
 def check_scalar(loss: object) -> None:

@@ -81,18 +81,16 @@ def sharded_forecast(
         gathered[tensor.unit] = gathered.get(tensor.unit, 0) + padded
         if tensor.trained:
             scattered[tensor.unit] = scattered.get(tensor.unit, 0) + padded
-    # What belongs to no unit is the model's own, gathered first and kept.
     order = sorted(gathered, key=lambda unit: unit != "")
-    last = order[-1]
-    again = [unit for unit in reversed(order) if give_back and unit not in ("", last)]
-    backward = [
-        collective
-        for unit in reversed(order)
-        for collective in (
-            *([Collective("all_gather", gathered[unit])] if unit in again else []),
-            *([Collective("reduce_scatter", scattered[unit])] if unit in scattered else []),
-        )
-    ]
+    # What belongs to no unit is the model's own; it is gathered first, and kept.
+    let_go = set(order[:-1]) - {""} if give_back else set()
+    backward: list[Collective] = []
+    # A unit is asked for before the gradients of the one behind it are sent.
+    for unit, ahead in zip(reversed(order), [*reversed(order[:-1]), ""], strict=True):
+        if ahead in let_go:
+            backward.append(Collective("all_gather", gathered[ahead]))
+        if unit in scattered:
+            backward.append(Collective("reduce_scatter", scattered[unit]))
     own = sum(gathered.values()) // workers
     largest = sorted(gathered.values())[-2:]
     return Forecast(

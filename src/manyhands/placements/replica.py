@@ -39,7 +39,7 @@ class Replica(Bound):
         wrap: Callable[[nn.Module], nn.Module],
     ) -> None:
         self.model = job.model().to(device)
-        self.optimizer = job.optimizer(self.model)
+        self.optimizer = self._make_optimizer(job)
         self.module = wrap(self.model)
         self.replica, self.replicas = group.rank, group.size
         self._loss = job.loss
@@ -50,6 +50,9 @@ class Replica(Bound):
             if parameter.requires_grad
         }
         self._last = _LastGradient(self._trained, waits)
+
+    def _make_optimizer(self, job: Job) -> torch.optim.Optimizer:
+        return job.optimizer(self.model)
 
     def gradient(self, inputs: Any, targets: Any, weight: float) -> torch.Tensor:
         """The engine averages over workers while the backward pass goes on."""

@@ -144,6 +144,11 @@ class Group:
         with self.watched():
             self.handle.broadcast(tensor, root=source).wait()
 
+    def gather(self, everybody: torch.Tensor, own: torch.Tensor) -> None:
+        """Fill `everybody`, on every worker, with all workers' `own`, in the order of ranks."""
+        with self.watched():
+            self.handle._allgather_base(everybody.view(-1), own.reshape(-1)).wait()
+
     def send(self, tensor: torch.Tensor, to: int, tag: int = 0) -> Work:
         """Begin to send a contiguous tensor; it must stay as it is until that is over."""
         return self.handle.send([tensor], to, tag)
