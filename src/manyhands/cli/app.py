@@ -31,16 +31,45 @@ def train(
     samples: Annotated[int | None, typer.Option(min=1, help="Samples to train on.")] = None,
     seed: Annotated[int | None, typer.Option(help="The run's seed.")] = None,
     output: Annotated[Path | None, typer.Option(help="A folder for the run.")] = None,
+    hosts: Annotated[
+        str | None,
+        typer.Option(help="Hosts and their workers, this one first: 'a:4, b:4'. See `join`."),
+    ] = None,
+    listen: Annotated[
+        str | None,
+        typer.Option(help="Where other hosts find this one: ADDRESS or ADDRESS:PORT."),
+    ] = None,
 ) -> None:
     """Train a script's job on real processes. What is given here wins over the script."""
     from manyhands.cli.early import nursery_ahead  # noqa: PLC0415 - see above
 
-    with nursery_ahead(script, strategy, workers):
+    with nursery_ahead(script, strategy, workers, hosts):
         from manyhands.cli.train import train as run  # noqa: PLC0415
         from manyhands.verbs.command import Command  # noqa: PLC0415
 
-        command = Command(strategy, workers, epochs, samples, seed, output)
+        command = Command(strategy, workers, epochs, samples, seed, output, hosts, listen)
         run(script, arguments or [], command)
+
+
+@app.command()
+def join(
+    address: Annotated[str, typer.Argument(help="Where the run's first host listens.")],
+    script: Annotated[Path, typer.Argument(help="The same file as there.")],
+    *,
+    key_file: Annotated[Path, typer.Option(help="A copy of the run's key.")],
+    name: Annotated[
+        str | None, typer.Option("--as", help="This host's name in the run; default: its own.")
+    ] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="How many workers.")] = None,
+    output: Annotated[Path | None, typer.Option(help="A folder for this host's logs.")] = None,
+) -> None:
+    """Join a run that another host has begun; it prints the line to type here."""
+    from manyhands.cli.early import nursery_ahead  # noqa: PLC0415 - see above
+
+    with nursery_ahead(script, None, workers, None):
+        from manyhands.cli.join import join as run  # noqa: PLC0415
+
+        run(address, script, key_file, name, workers, output)
 
 
 @app.command(context_settings={"allow_interspersed_args": True})

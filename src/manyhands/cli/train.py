@@ -9,6 +9,8 @@ import typer
 
 from manyhands.failure import RunFailed
 from manyhands.job import Job
+from manyhands.live.hosts import Hosts
+from manyhands.live.invitation import choose_address
 from manyhands.live.script import execute
 from manyhands.strategies import strategy
 from manyhands.verbs import train as train_verb
@@ -27,6 +29,7 @@ def train(script: Path, arguments: list[str], command: Command) -> None:
     if not script.is_file():
         _leave(f"there is no file {script}", 2)
     _check_strategy(command)
+    _check_hosts(command)
     sys.argv = [str(script), *arguments]
     sys.path.insert(0, str(script.resolve().parent))
     with under(command):
@@ -51,6 +54,18 @@ def _check_strategy(command: Command) -> None:
         chosen = strategy(command.strategy)
         if command.workers is not None:
             chosen.check(command.workers)
+    except ValueError as error:
+        _leave(f"manyhands: {error}", 2)
+
+
+def _check_hosts(command: Command) -> None:
+    """The same for hosts and for the address at which they find this one."""
+    try:
+        if command.hosts is not None:
+            Hosts.read(command.hosts)
+            choose_address(command.listen)
+        elif command.listen is not None:
+            raise ValueError("--listen is where other hosts find this one: name them with --hosts")  # noqa: TRY301
     except ValueError as error:
         _leave(f"manyhands: {error}", 2)
 

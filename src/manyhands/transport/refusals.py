@@ -1,7 +1,7 @@
 """Who came to a door without the job's key, or was turned away at one.
 
-ZeroMQ tells nobody that a handshake failed; it closes the connection, and the other side tries again
-for ever. Its monitor knows: at the door the key does not open the first word, and at the other end
+ZeroMQ tells nobody that a handshake failed: it closes the connection, and the other side tries on
+for ever. Its monitor knows. At the door the key does not open the first word, and at the other end
 the connection is closed in the middle of the handshake.
 """
 

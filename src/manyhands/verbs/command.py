@@ -26,6 +26,8 @@ class Command:
     samples: int | None = None
     seed: int | None = None
     output: Path | None = None
+    hosts: str | None = None
+    listen: str | None = None
     runs: list[Run] = field(default_factory=list)
     """The runs that the script has made so far."""
 

@@ -13,6 +13,7 @@ from manyhands.cluster import Cluster
 from manyhands.live import script, torchrun
 from manyhands.live.agent import Request, Setting, launch
 from manyhands.live.assignment import Overrides, override
+from manyhands.live.hosts import Hosts
 from manyhands.reports import Run
 from manyhands.strategies import Strategy
 from manyhands.strategies import strategy as read_strategy
@@ -33,6 +34,8 @@ def train(
     *,
     workers: int | None = None,
     cluster: Cluster | None = None,
+    hosts: str | None = None,
+    listen: str | None = None,
     loop: Callable[[Trainer], object] | None = None,
     output: str | Path | None = None,
 ) -> Run:
@@ -48,6 +51,10 @@ def train(
             `allreduce()` for more.
         workers: how many. Default: one per GPU; without one, one per core, at most four.
         cluster: where; this machine by default.
+        hosts: the hosts of the run, this one first, each with its number of workers: "a:4, b:4".
+            The run begins when the others have joined, by the line that this one prints.
+        listen: at which of this host's addresses the others find it; by default that of its
+            default route, at a free port.
         loop: a loop of one's own, a function of a `Trainer` at the top level of the script.
         output: the folder for this run; by default a new one in `runs`.
 
@@ -63,7 +70,9 @@ def train(
             'if __name__ == "__main__": so that only the first process calls it'
         )
     command = current()
-    plan = _plan(job, strategy, workers, cluster or Cluster.local(), output, command)
+    spread = _hosts(command.hosts or hosts, command.workers or workers)
+    workers = spread.workers if spread else workers
+    plan = _plan(job, strategy, workers, cluster or Cluster.local(), output, command, spread)
     if torchrun.is_torchrun():
         folder = torchrun.join(job, plan.strategy, plan.overrides, loop, plan.folder, plan.settings)
     else:
@@ -79,11 +88,25 @@ def train(
                 cluster=plan.cluster,
                 folder=folder,
                 settings=plan.settings,
+                hosts=spread,
+                listen=command.listen or listen,
             )
         )
     run = Run(folder, worker=torchrun.rank() if torchrun.is_torchrun() else 0)
     command.runs.append(run)
     return run
+
+
+def _hosts(text: str | None, workers: int | None) -> Hosts | None:
+    """The hosts that were named, if any were."""
+    if text is None:
+        return None
+    hosts = Hosts.read(text)
+    if workers not in {None, hosts.workers}:
+        raise ValueError(f"{workers} workers were asked for, and the hosts {hosts} have others")
+    if torchrun.is_torchrun():
+        raise ValueError("under torchrun its processes are the workers: leave out hosts")
+    return hosts
 
 
 @dataclass(frozen=True)
@@ -105,6 +128,7 @@ def _plan(
     cluster: Cluster,
     output: str | Path | None,
     command: Command,
+    hosts: Hosts | None,
 ) -> _Plan:
     count, counted_by = choose(command.workers, workers, cluster.default_workers())
     if torchrun.is_torchrun():
@@ -121,13 +145,22 @@ def _plan(
         Setting("strategy", str(chosen), told_by),
         Setting("workers", str(count), counted_by),
         *_job_settings(job, command, overrides),
-        Setting("hosts", str(len(cluster.hosts)), "default"),
+        *_place_settings(hosts, cluster, command),
         Setting("cores", str(cluster.cores), "default"),
         Setting("torch", version("torch"), "default"),
         Setting("manyhands", version("manyhands"), "default"),
     )
     folder = _new_folder(command.output or (Path(output) if output else None), chosen, count)
     return _Plan(chosen, count, cluster, overrides, folder, settings)
+
+
+def _place_settings(hosts: Hosts | None, cluster: Cluster, command: Command) -> Iterator[Setting]:
+    if hosts is None:
+        yield Setting("hosts", str(len(cluster.hosts)), "default")
+        return
+    source = "command line" if command.hosts else "script"
+    yield Setting("hosts", str(len(hosts.names)), source)
+    yield Setting("workers by host", str(hosts), source)
 
 
 def _job_settings(job: Job, command: Command, overrides: Overrides) -> Iterator[Setting]:
