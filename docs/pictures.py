@@ -31,6 +31,7 @@ PICTURES = {
     "averaging": "averaging(every=3)",
     "local_sgd": "local_sgd(every=3, warmup=2)",
     "diloco": "diloco(every=5)",
+    "hierarchical": "hierarchical(outer=averaging(every=3))",
     "easgd": "easgd(every=2)",
     "easgd_asynchronous": "easgd(order=asynchronous, every=2)",
     "gossip": "gossip(graph=ring)",

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from manyhands.wire.said import Change, Left, Parameters, Pull, Push, Rest, Said, Turn
+from manyhands.wire.said import Change, Errand, Left, Parameters, Pull, Push, Rest, Said, Turn
 
 if TYPE_CHECKING:
     import random
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Change",
     "Endpoint",
+    "Errand",
     "LeasedBatch",
     "Left",
     "MembershipChanged",
@@ -147,6 +148,9 @@ class Replica(Protocol):
 
     def lay_aside(self) -> None:
         """Have a copy of the parameters lie beside them."""
+
+    def moved(self, server: int) -> torch.Tensor:
+        """How far the parameters of server s are from those beside them, whose place it takes."""
 
     def compare(self, by: float) -> None:
         """Make the update: `by` times how far the parameters are from those beside them."""

@@ -238,3 +238,23 @@ def test_gossip_keeps_the_mean(virtually, order, graph, workers):
 def _mean(world: World) -> torch.Tensor:
     replicas = [server.holder.bytes.view(torch.float64) for server in world._servers.values()]
     return torch.stack(replicas).mean(0)
+
+
+@pytest.mark.parametrize("islands", [1, 2, 3, 4])
+def test_islands_that_meet_after_every_step_are_synchronous_with_plain_sgd(virtually, islands):
+    recipe = strategy(f"hierarchical(synchronous(), averaging(every=1), islands={islands})")
+    done = virtually(a_job("plain"), recipe, workers=4, seconds=UNEVEN)
+    assert distance(done.run.state_dict(), by_hand("plain")) <= 1e-9
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+@pytest.mark.parametrize(
+    "outer", ["averaging(every=3)", "diloco(every=2)", "local_sgd(3, warmup=2)"]
+)
+def test_islands_of_one_worker_each_are_the_outer_strategy(virtually, outer, kind):
+    # 37 · 4 + 3 samples: parts are uneven, some are empty, and an epoch ends between meetings.
+    hierarchy = strategy(f"hierarchical(synchronous(), {outer}, islands=4)")
+    one = virtually(a_job(kind), hierarchy, workers=4, seconds=UNEVEN)
+    other = virtually(a_job(kind), strategy(outer), workers=4, seconds=UNEVEN)
+    assert distance(one.run.state_dict(), other.run.state_dict()) <= 1e-9
+    assert one.run.samples == EPOCHS * SAMPLES

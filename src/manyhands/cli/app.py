@@ -94,6 +94,9 @@ def simulate(
     ] = None,
     latency: Annotated[str | None, typer.Option(help="Of links: '0.5ms'.")] = None,
     cores: Annotated[int | None, typer.Option(min=1, help="Cores of each host.")] = None,
+    placing: Annotated[
+        str | None, typer.Option(help="Of servers: 'apart', or 'colocated' with workers.")
+    ] = None,
     service: Annotated[str | None, typer.Option(help="A server's time per update.")] = None,
     detection: Annotated[
         str | None, typer.Option(help="Time until a dead worker is missed: '5s'.")
@@ -116,6 +119,7 @@ def simulate(
         "bandwidth": bandwidth,
         "latency": latency,
         "cores": cores,
+        "placing": placing,
         "service": service,
         "detection": detection,
         "faults": faults,

@@ -277,7 +277,7 @@ class _Run:
             self._recorder.event("no nursery", {"words": unfit})
         strategy = self._request.strategy
         if isinstance(strategy, StrategyProtocol) and not strategy.peers:
-            for number in range(strategy.servers):
+            for number in range(strategy.count_servers(self._request.workers)):
                 name = f"server-{number}"
                 self._servers[name] = self._crew.fork(name, _SERVER, str(number))
         for rank in range(self._request.here):

@@ -307,6 +307,12 @@ class LiveReplica:
         for beside, parameters in zip(self._copy.beside, self._copy.parameters, strict=True):
             beside.copy_(parameters)
 
+    def moved(self, server: int) -> torch.Tensor:
+        """How far the parameters are from those beside them, whose place it takes."""
+        shard, beside = self._copy.layout.shards[server], self._copy.beside[server]
+        difference(shard, beside, self._copy.parameters[server], beside, 1.0)
+        return beside
+
     def compare(self, by: float) -> None:
         """Make the update: how far the parameters are from those beside them."""
         copy = self._copy

@@ -79,7 +79,7 @@ class Serving:
             seed = member_seed(job.seed, number) if protocol.committee else job.seed
             self._holder = Holder(dataclasses.replace(job, seed=seed), 0, 1)
         else:
-            self._holder = Holder(job, number, protocol.servers)
+            self._holder = Holder(job, number % protocol.shards, protocol.shards)
         terms = Terms(job.global_batch, assignment.workers, self._holder.rate, number)
         self._state = protocol.begin(terms)
         size = self._holder.shard.nbytes

@@ -9,6 +9,7 @@ from manyhands.protocols.diloco import DiLoCo
 from manyhands.protocols.easgd import ElasticAveraging
 from manyhands.protocols.ensemble import Ensemble
 from manyhands.protocols.gossip import Gossip
+from manyhands.protocols.hierarchical import Hierarchical
 from manyhands.protocols.hogwild import Hogwild
 from manyhands.protocols.local_sgd import LocalSgd
 from manyhands.protocols.protocol import (
@@ -20,6 +21,7 @@ from manyhands.protocols.protocol import (
     Move,
     ServerState,
     Shift,
+    Site,
     Step,
     StrategyProtocol,
 )
@@ -37,6 +39,7 @@ ALL: tuple[type[StrategyProtocol], ...] = (
     Averaging,
     LocalSgd,
     DiLoCo,
+    Hierarchical,
     ElasticAveraging,
     Gossip,
     Ensemble,
@@ -57,11 +60,13 @@ __all__ = [
     "ElasticAveraging",
     "Ensemble",
     "Gossip",
+    "Hierarchical",
     "Hogwild",
     "LocalSgd",
     "Move",
     "ServerState",
     "Shift",
+    "Site",
     "SoftSync",
     "StaleSynchronous",
     "Step",

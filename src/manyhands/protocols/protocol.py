@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 
 # What a state is made of, so that it can be written down and read again.
 from manyhands.endpoint import Parameters, Said, Terms
@@ -24,11 +24,13 @@ class Call:
     number: int
     """The sender's count of its calls to this server."""
     message: Said
+    stands_for: str = ""
+    """For whom the sender speaks, if not for itself."""
 
     @property
     def worker(self) -> str:
-        """Who sent it, in whichever of its lives."""
-        return self.sender.partition(".")[0]
+        """Who says it: the sender, in whichever of its lives, or for whom it stands."""
+        return self.stands_for or self.sender.partition(".")[0]
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,9 @@ class Answer:
     """Keep what is sent, to correct the sender's next update by."""
 
 
+Site: TypeAlias = tuple[range, range]
+"""The ranks of workers, and the numbers of servers, that belong on one host."""
+
 Action = Add | Step | Move | Descend | Shift | Answer
 
 
@@ -162,6 +167,15 @@ class StrategyProtocol(Value, ABC):
     def count_servers(self, workers: int) -> int:
         """How many servers there are with so many workers."""
         return workers if self.peers else self.servers
+
+    def shared_by(self, workers: int) -> range:
+        """The numbers of those servers that hold what is shared by all, a part each in order."""
+        return range(self.count_servers(workers))
+
+    def sites(self, workers: int) -> tuple[Site, ...]:
+        """Who belongs on one host, where hosts are far from each other; empty if nobody does."""
+        del workers
+        return ()
 
     def check(self, workers: int) -> None:
         """Raise ValueError, naming the fix, if so many workers cannot be served."""

@@ -32,6 +32,7 @@ _WORKERS = 4
 _TIMES = "lognormal(0.1, cv=0.3)"
 _LATENCY = 1e-4
 _STRATEGY = "asynchronous()"
+_PLACINGS = ("apart", "colocated")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +48,7 @@ class Asked:
     bandwidth: str | float | None = None
     latency: str | float | None = None
     cores: int | None = None
+    placing: str | None = None
     cluster: Cluster | None = None
     service: str | float | None = None
     detection: str | float | None = None
@@ -64,6 +66,7 @@ def simulate(
     bandwidth: str | float | None = None,
     latency: str | float | None = None,
     cores: int | None = None,
+    placing: str | None = None,
     service: str | float | None = None,
     detection: str | float | None = None,
     faults: str | Faults | None = None,
@@ -86,6 +89,9 @@ def simulate(
             of so many bytes per second, or "100mbit". Without it all are on one host.
         latency: of those links, in seconds or as "0.5ms"; 0.1 ms by default.
         cores: of each host; by default 1, and on one host one for every worker.
+        placing: where links have a bandwidth: "apart" gives servers hosts of their own, as by
+            default; "colocated" has them on the workers' hosts, in turn. A strategy with islands
+            has a host for each.
         service: seconds of a core that a server takes for an update; 0 by default.
         detection: seconds until a dead worker's samples are given again; 5 by default.
         faults: what goes wrong, "[crash(worker=3, at=2.5, restart=1.0)]".
@@ -111,6 +117,7 @@ def simulate(
         bandwidth=bandwidth,
         latency=latency,
         cores=cores,
+        placing=placing,
         service=service,
         detection=detection,
         faults=faults,
@@ -156,14 +163,14 @@ def plan(job: Job, asked: Asked, source: str) -> Plan:
     given = Overrides(epochs=asked.epochs, samples=asked.samples, seed=asked.seed)
     job = override(job, given)
     faults = Faults.read(asked.faults or "[]")
-    servers = 0 if protocol.peers else protocol.servers
+    servers = 0 if protocol.peers else protocol.count_servers(workers)
     faults.check(workers, servers)
     conditions = Conditions(times=read_times(asked.times or _TIMES))
     if asked.service is not None:
         conditions = replace(conditions, service=read_seconds(asked.service))
     if asked.detection is not None:
         conditions = replace(conditions, detection=read_seconds(asked.detection))
-    places = _places(asked, workers, servers)
+    places = _places(asked, protocol, workers, servers)
     values = {
         "strategy": str(protocol),
         "workers": str(workers),
@@ -192,7 +199,11 @@ def _protocol(strategy: Strategy) -> StrategyProtocol:
     )
 
 
-def _places(asked: Asked, workers: int, servers: int) -> Places:
+def _places(asked: Asked, protocol: StrategyProtocol, workers: int, servers: int) -> Places:
+    if asked.placing not in (None, *_PLACINGS):
+        raise ValueError(f"placing is {' or '.join(_PLACINGS)}, not {asked.placing!r}")
+    if asked.placing == "colocated" and asked.bandwidth is None:
+        raise ValueError("servers are beside the workers on one host: give links a bandwidth")
     if asked.cluster is not None:
         for name in ("bandwidth", "latency", "cores"):
             if getattr(asked, name) is not None:
@@ -204,6 +215,11 @@ def _places(asked: Asked, workers: int, servers: int) -> Places:
         return Places.one_host(workers, servers, asked.cores)
     latency = _LATENCY if asked.latency is None else read_seconds(asked.latency)
     link = Link(read_bandwidth(asked.bandwidth), latency)
+    sites = protocol.sites(workers)
+    if sites:
+        return Places.on_sites(sites, link, asked.cores)
+    if asked.placing == "colocated":
+        return Places.colocated(workers, servers, link, asked.cores or 1)
     return Places.host_each(workers, servers, link, asked.cores or 1)
 
 

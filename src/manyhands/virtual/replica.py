@@ -180,6 +180,12 @@ class VirtualReplica:
         for beside, parameters in zip(mine.beside, mine.parameters, strict=True):
             beside.copy_(parameters)
 
+    def moved(self, server: int) -> torch.Tensor:
+        """How far the parameters are from those beside them, whose place it takes."""
+        shard, beside = self._bench.layout.shards[server], self.replication.beside[server]
+        difference(shard, beside, self.replication.parameters[server], beside, 1.0)
+        return beside
+
     def compare(self, by: float) -> None:
         """Make the update: how far the parameters are from those beside them."""
         mine = self.replication

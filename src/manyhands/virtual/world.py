@@ -148,7 +148,8 @@ class World:
 
     def _holder(self, number: int) -> Holder:
         if not self._protocol.peers:
-            return Holder(self._job, number, self._protocol.servers)
+            shards = self._protocol.shards
+            return Holder(self._job, number % shards, shards)
         seed = self._job.seed
         if self._protocol.committee:
             seed = member_seed(seed, number)
@@ -178,7 +179,9 @@ class World:
         if self._common is not None:
             return self._bench.shared(self._common, first)
         if not protocol.peers:
-            return self._bench.shared([server.holder.bytes for server in servers], first)
+            centre = protocol.shared_by(len(self._workers))
+            held = [servers[number].holder.bytes for number in centre]
+            return self._bench.shared(held, first)
         if protocol.committee and first is not None:
             return self._bench.shared([first.parameters[0].clone()], first)
         living = [server.holder for server in servers if server.member.alive] or [servers[0].holder]
