@@ -17,19 +17,45 @@ app = typer.Typer(
 )
 
 
+Seconds = Annotated[float | None, typer.Option(help="Seconds of training.")]
+Target = Annotated[
+    str | None,
+    typer.Option(help="Stop when it is reached: 'accuracy >= 0.97'; else at the limit."),
+]
+Slow = Annotated[
+    list[str] | None, typer.Option(help="Worker 2 computes 4 times as long: '2:4x'; 'all:1.2x'.")
+]
+Repeats = Annotated[int, typer.Option(min=1, help="How often each is run.")]
+Margin = Annotated[
+    float, typer.Option(help="A difference in speed that does not matter: 0.05 is 5 %.")
+]
+Price = Annotated[float | None, typer.Option(help="Of a worker for an hour.")]
+Output = Annotated[
+    Path | None, typer.Option(help="A folder; an interrupted comparison goes on in its own.")
+]
+
+
 @app.command(context_settings={"allow_interspersed_args": True})
 def train(
     script: Annotated[Path, typer.Argument(help="A Python file with a job at its top level.")],
     arguments: Annotated[
         list[str] | None, typer.Argument(help="Arguments for the script, after --.")
     ] = None,
+    *,
     strategy: Annotated[
         str | None, typer.Option(help="How, for example 'allreduce()'; see `strategies`.")
     ] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="How many workers.")] = None,
     epochs: Annotated[float | None, typer.Option(help="Passes over the data.")] = None,
     samples: Annotated[int | None, typer.Option(min=1, help="Samples to train on.")] = None,
+    seconds: Seconds = None,
+    target: Target = None,
     seed: Annotated[int | None, typer.Option(help="The run's seed.")] = None,
+    slow: Slow = None,
+    job: Annotated[
+        str | None,
+        typer.Option(help="Train this job, and leave out what stands below the main guard."),
+    ] = None,
     output: Annotated[Path | None, typer.Option(help="A folder for the run.")] = None,
     hosts: Annotated[
         str | None,
@@ -39,16 +65,30 @@ def train(
         str | None,
         typer.Option(help="Where other hosts find this one: ADDRESS or ADDRESS:PORT."),
     ] = None,
+    parent: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Train a script's job on real processes. What is given here wins over the script."""
-    from manyhands.cli.early import nursery_ahead  # noqa: PLC0415 - see above
+    from manyhands.cli.early import nursery_ahead, obey  # noqa: PLC0415 - see above
 
+    if parent is not None:
+        obey(parent)
     with nursery_ahead(script, strategy, workers, hosts):
         from manyhands.cli.train import train as run  # noqa: PLC0415
-        from manyhands.verbs.command import Command  # noqa: PLC0415
 
-        command = Command(strategy, workers, epochs, samples, seed, output, hosts, listen)
-        run(script, arguments or [], command)
+        options = {
+            "strategy": strategy,
+            "workers": workers,
+            "epochs": epochs,
+            "samples": samples,
+            "seconds": seconds,
+            "target": target,
+            "seed": seed,
+            "slow": slow,
+            "output": output,
+            "hosts": hosts,
+            "listen": listen,
+        }
+        run(script, arguments or [], options, job)
 
 
 @app.command()
@@ -85,10 +125,13 @@ def simulate(
     workers: Annotated[int | None, typer.Option(min=1, help="How many workers.")] = None,
     epochs: Annotated[float | None, typer.Option(help="Passes over the data.")] = None,
     samples: Annotated[int | None, typer.Option(min=1, help="Samples to train on.")] = None,
+    seconds: Seconds = None,
+    target: Target = None,
     seed: Annotated[int | None, typer.Option(help="The run's seed.")] = None,
     times: Annotated[
         str | None, typer.Option(help="Seconds per batch: 'lognormal(0.1, cv=0.3)'.")
     ] = None,
+    slow: Slow = None,
     bandwidth: Annotated[
         str | None, typer.Option(help="Of links, '100mbit'; gives each process its own host.")
     ] = None,
@@ -114,8 +157,11 @@ def simulate(
         "workers": workers,
         "epochs": epochs,
         "samples": samples,
+        "seconds": seconds,
+        "target": target,
         "seed": seed,
         "times": times,
+        "slow": slow,
         "bandwidth": bandwidth,
         "latency": latency,
         "cores": cores,
@@ -123,6 +169,64 @@ def simulate(
         "service": service,
         "detection": detection,
         "faults": faults,
+        "output": output,
+    }
+    run(script, arguments or [], options)
+
+
+@app.command(context_settings={"allow_interspersed_args": True})
+def compare(
+    script: Annotated[Path, typer.Argument(help="A Python file with a job at its top level.")],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(help="Arguments for the script, after --.")
+    ] = None,
+    *,
+    strategies: Annotated[
+        str | None, typer.Option(help="Which: 'allreduce, ssp(staleness=4), asynchronous'.")
+    ] = None,
+    workers: Annotated[str | None, typer.Option(help="How many: 4, or 1,2,4.")] = None,
+    repeats: Repeats = 3,
+    epochs: Annotated[float | None, typer.Option(help="Passes over the data.")] = None,
+    samples: Annotated[int | None, typer.Option(min=1, help="Samples to train on.")] = None,
+    seconds: Seconds = None,
+    target: Target = None,
+    seed: Annotated[int | None, typer.Option(help="Of the first repeat; then one more.")] = None,
+    slow: Slow = None,
+    virtual: Annotated[
+        bool, typer.Option("--virtual", help="On a virtual cluster, of any size.")
+    ] = False,
+    times: Annotated[
+        str | None, typer.Option(help="There: seconds per batch, 'lognormal(0.1, cv=0.3)'.")
+    ] = None,
+    bandwidth: Annotated[str | None, typer.Option(help="There: of links, '100mbit'.")] = None,
+    latency: Annotated[str | None, typer.Option(help="There: of links, '0.5ms'.")] = None,
+    cores: Annotated[int | None, typer.Option(min=1, help="There: of each host.")] = None,
+    margin: Margin = 0.05,
+    price: Price = None,
+    job: Annotated[str | None, typer.Option(help="The job's name, if there are several.")] = None,
+    output: Output = None,
+) -> None:
+    """Run a script's job under several strategies, alike in all else, and say which is best."""
+    from manyhands.cli.compare import compare as run  # noqa: PLC0415 - see above
+
+    options = {
+        "strategies": strategies,
+        "workers": workers,
+        "repeats": repeats,
+        "epochs": epochs,
+        "samples": samples,
+        "seconds": seconds,
+        "target": target,
+        "seed": seed,
+        "slow": slow,
+        "virtual": virtual,
+        "times": times,
+        "bandwidth": bandwidth,
+        "latency": latency,
+        "cores": cores,
+        "margin": margin,
+        "price": price,
+        "job": job,
         "output": output,
     }
     run(script, arguments or [], options)

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 from typing import TYPE_CHECKING
 
 from manyhands.cluster import Cluster
+from manyhands.live.lifeline import die_with
 from manyhands.live.nursery import ahead, environment
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+def obey(parent: int) -> None:
+    """End this run, politely, when the process that started it is gone: a comparison's."""
+    die_with(parent, signal.SIGTERM)
 
 
 def nursery_ahead(

@@ -19,10 +19,11 @@ import msgspec
 from manyhands.failure import RunFailed
 from manyhands.live.agreement import facts_of_host, facts_of_job
 from manyhands.live.assignment import Assignment, Leasing, Origin, Overrides, override
-from manyhands.live.crew import Crew, devices, private_folder, signals_raise
+from manyhands.live.crew import Crew, devices, private_folder
 from manyhands.live.display import Display
 from manyhands.live.distant import Distant
 from manyhands.live.invitation import Invitation, choose_address
+from manyhands.live.lifeline import signals_raise
 from manyhands.live.loading import prepare
 from manyhands.live.nursery import Nursery, environment, nursery
 from manyhands.live.pulse import append_to
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from manyhands.cluster import Cluster
     from manyhands.job import Job
     from manyhands.live.hosts import Hosts
+    from manyhands.pacing import Pace
     from manyhands.strategies import Strategy
 
 _POLL = 0.1
@@ -76,6 +78,7 @@ class Request:
     cluster: Cluster
     folder: Path
     settings: tuple[Setting, ...]
+    slow: tuple[Pace, ...] = ()
     hosts: Hosts | None = None
     """All hosts, this one first; None for a run on this one alone."""
     listen: str | None = None
@@ -242,6 +245,7 @@ class _Run:
             devices=devices(request.here),
             memory=memory,
             peers=isinstance(strategy, StrategyProtocol) and strategy.peers,
+            slow=request.slow,
         )
         if request.hosts is not None and self._invitation is not None:
             job = override(request.job, request.overrides)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from manyhands.live.hosts import Hosts
+from manyhands.pacing import Pace
 from manyhands.transport.control import Line
 from manyhands.transport.security import JobKey
 
@@ -35,6 +36,8 @@ class Overrides(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
 
     epochs: float | None = None
     samples: int | None = None
+    seconds: float | None = None
+    target: str | None = None
     seed: int | None = None
 
 
@@ -78,6 +81,8 @@ class Assignment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One per worker of this host, as torch names them."""
     memory: int | None = None
     """The descriptor, in the agent, of memory that all share; None where nothing is shared so."""
+    slow: tuple[Pace, ...] = ()
+    """Workers that are made to compute longer than they need."""
     hosts: tuple[tuple[str, int], ...] = ()
     """All hosts in order, each with its number of workers; empty for a run on one."""
     address: str = "127.0.0.1"
@@ -126,11 +131,11 @@ def override(job: Job, overrides: Overrides) -> Job:
         for name in overrides.__struct_fields__
         if getattr(overrides, name) is not None and name in names
     }
-    # One limit given on the command line takes the place of the script's limits of its kind.
-    if overrides.samples is not None and overrides.epochs is None:
-        given["epochs"] = None
-    if overrides.epochs is not None and overrides.samples is None:
-        given["samples"] = None
+    # A limit given on the command line takes the place of the script's samples and epochs. A target
+    # does not: it may never be reached.
+    limits = (overrides.epochs, overrides.samples, overrides.seconds)
+    if any(limit is not None for limit in limits):
+        given = {"epochs": None, "samples": None} | given
     return replace(job, **given)
 
 

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import signal
-import sys
 import tempfile
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +17,6 @@ from manyhands.live.supervise import Exit, Handle, Process, Start
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from types import FrameType
 
 NURSERY = "nursery"
 _POLL = 0.1
@@ -132,24 +128,3 @@ def private_folder() -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def signals_raise() -> Iterator[None]:
-    """Make a polite end from outside an exception, so that the processes are ended.
-
-    A scheduler sends SIGTERM, a closed terminal SIGHUP; Ctrl-C is an exception already.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def leave(number: int, _frame: FrameType | None) -> None:
-        sys.exit(128 + number)
-
-    kept = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in kept.items():
-            signal.signal(number, handler)

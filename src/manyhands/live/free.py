@@ -12,6 +12,7 @@ import torch
 from manyhands.endpoint import MembershipChanged, Pull, Terms
 from manyhands.live.evaluation import Totals, evaluate
 from manyhands.live.loading import as_pair, batches, move
+from manyhands.live.pacer import Pacer
 from manyhands.parameters import Committee, Local, difference, lerp, trade
 from manyhands.sampling import mix, permutation
 from manyhands.wire.leasing import (
@@ -174,6 +175,7 @@ class LiveReplica:
         recorder: Recorder,
         progress: Progress,
         writes: Writes | None = None,
+        pacer: Pacer | None = None,
     ) -> None:
         self.rank = rank
         count = protocol.count_servers(workers)
@@ -195,6 +197,7 @@ class LiveReplica:
         self._device = device
         self._recorder = recorder
         self._progress = progress
+        self._pacer = pacer or Pacer()
         self._writes = writes
         """Where workers write shared parameters themselves: how often each has."""
         self._read = 0
@@ -265,7 +268,9 @@ class LiveReplica:
         self._copy.received()
         if self._writes is not None:
             self._read = self._writes.by_others(self.rank)
-        loss = self._copy.gradient(batch.inputs, batch.targets, ready)
+        self._pacer.begin()
+        loss = self._copy.gradient(batch.inputs, batch.targets, self._pacer.before(ready))
+        self._pacer.stretch()
         self._recorder.span("compute", begun, time.monotonic() - begun, self._progress.step)
         self._progress.losses.append((loss, batch.samples))
 
@@ -280,8 +285,10 @@ class LiveReplica:
             versions = self._writes.by_others(self.rank) - self._read
             self._recorder.staleness(versions, f"worker-{self.rank}")
         samples = batch.total if counts is None else counts
+        self._pacer.begin()
         self._local.step(self._copy.updates, samples / self.terms.global_batch)
         self._copy.note_buffers(self._copy.parameters[-1])
+        self._pacer.stretch()
         if self._writes is not None:
             self._writes.add(self.rank)
         self._recorder.span("compute", begun, time.monotonic() - begun, self._progress.step)
@@ -411,13 +418,15 @@ def run_free(
     recorder: Recorder,
     progress: Progress,
     writes: Writes | None = None,
+    *,
+    pacer: Pacer,
 ) -> LiveReplica:
     """Work under a protocol until the run is over; the replica, at the shared state."""
     torch.manual_seed(mix(job.seed, 1, rank))
     seed = mix(job.seed, 2, rank)
     endpoint = LiveEndpoint(f"worker-{rank}", seed, caller, gone, recorder, progress)
     replica = LiveReplica(
-        job, protocol, rank, workers, copy, line, device, recorder, progress, writes
+        job, protocol, rank, workers, copy, line, device, recorder, progress, writes, pacer
     )
 
     async def refresh() -> None:

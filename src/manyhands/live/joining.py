@@ -22,9 +22,10 @@ from manyhands.cluster import Cluster
 from manyhands.failure import RunFailed
 from manyhands.live.agreement import difference, facts_of_host, facts_of_job
 from manyhands.live.assignment import Assignment, Origin, override
-from manyhands.live.crew import Crew, devices, private_folder, signals_raise
+from manyhands.live.crew import Crew, devices, private_folder
 from manyhands.live.display import Display
 from manyhands.live.hosts import Hosts
+from manyhands.live.lifeline import signals_raise
 from manyhands.live.loading import prepare
 from manyhands.live.nursery import environment, nursery
 from manyhands.live.report import Report

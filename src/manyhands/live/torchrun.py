@@ -13,9 +13,11 @@ from manyhands.engine import PrefixStore, Store, rendezvous
 from manyhands.live.assignment import override
 from manyhands.live.crew import devices
 from manyhands.live.loading import prepare
+from manyhands.live.pacer import Pacer
 from manyhands.live.progress import Progress
 from manyhands.live.pulse import FilePulse, append_to
 from manyhands.live.worker import run_loop
+from manyhands.pacing import factor
 from manyhands.trace import Recorder, estimate_offset, live_header, trace_file
 from manyhands.transport.collectives import LOOPBACK, Group
 from manyhands.transport.interfaces import address_towards
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from manyhands.job import Job
     from manyhands.live.agent import Setting
     from manyhands.live.assignment import Overrides
+    from manyhands.pacing import Pace
     from manyhands.strategies import Strategy
 
 _PINGS = 8
@@ -54,6 +57,7 @@ def join(
     loop: Callable[..., Any] | None,
     folder: Path,
     settings: tuple[Setting, ...],
+    slow: tuple[Pace, ...],
 ) -> Path:
     """Train as one of torchrun's processes; the run's folder, as the first of them chose it."""
     global _calls  # noqa: PLW0603 - several runs in one script must not meet in the store
@@ -87,6 +91,7 @@ def join(
             progress,
             loop,
             folder,
+            Pacer(factor(slow, number)),
         )
         status, words = "finished", ""
     finally:

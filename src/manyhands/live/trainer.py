@@ -11,6 +11,7 @@ import torch
 
 from manyhands.live.evaluation import average_buffers, evaluate
 from manyhands.live.loading import as_pair, batches, move
+from manyhands.live.pacer import Pacer
 from manyhands.parameters.weight import weighted_step
 from manyhands.sampling import mix, shares
 
@@ -70,6 +71,7 @@ class Trainer:
         recorder: Recorder,
         progress: Progress,
         clock: Callable[[], float],
+        pacer: Pacer | None = None,
     ) -> None:
         self.job = job
         self.rank = group.rank
@@ -95,11 +97,22 @@ class Trainer:
             self._module = strategy.apply(self.model, group)
         # What workers draw from now on (dropout) must differ between them.
         torch.manual_seed(mix(job.seed, 1, self.rank))
+        self._pacer = pacer or Pacer()
+        self._slow_down()
         self._ready = _LastGradient(self._trained, progress, clock)
         self._due: Batch | None = None
         self._stepped = -1
         self._begun = clock()
         self._next_look = 0
+
+    def _slow_down(self) -> None:
+        """Have every gradient be late by as much as it shall be, before it is sent."""
+        if self._pacer.idle:
+            return
+        for parameter in self._trained.values():
+            parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+                lambda _: self._pacer.stretch()
+            )
 
     def batches(self) -> Iterator[Batch]:
         """This worker's batches until the run ends; evaluates after every epoch."""
@@ -143,11 +156,14 @@ class Trainer:
             )
         begun = self._clock()
         self._progress.phase = "compute"
+        self._pacer.begin()
         loss = self._gradient(batch)
         reduced = self._clock()
         self._progress.phase = "compute"
+        self._pacer.begin()
         weighted_step(self.optimizer, batch.share.total / self.job.global_batch)
         self.optimizer.zero_grad()
+        self._pacer.stretch()
         self._account(batch, begun, reduced, loss)
         self._stepped = batch.step
         return loss

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from manyhands.live.assignment import Assignment, eager_limit, override
 from manyhands.live.lifeline import die_with
+from manyhands.live.pacer import Pacer
 from manyhands.live.progress import Progress
 from manyhands.live.pulse import LinkPulse
+from manyhands.pacing import factor
 from manyhands.trace import Recorder, live_header
 from manyhands.transport.doors import endpoint, listen
 
@@ -93,6 +95,7 @@ def _work(
         progress,
         loop,
         Path(assignment.folder),
+        Pacer(factor(assignment.slow, rank)),
     )
     group.close()
 
@@ -171,6 +174,7 @@ def _work_free(
             recorder,
             progress,
             commons[0].writes if commons and protocol.local else None,
+            pacer=Pacer(factor(assignment.slow, rank)),
         )
     progress.phase = "finish"
     if replica.stores:
@@ -216,6 +220,7 @@ def run_loop(
     progress: Progress,
     loop: Callable[[Trainer], object] | None,
     folder: Path,
+    pacer: Pacer,
 ) -> None:
     """Train as one member of `group`; the first worker stores the model."""
     from manyhands.checkpoint import MODEL, save_model  # noqa: PLC0415 - torch is imported late
@@ -229,7 +234,7 @@ def run_loop(
             f"{placement} needs a coordinator, which torchrun does not start; use manyhands train"
         )
     begun = time.monotonic()
-    trainer = Trainer(job, placement, group, device, recorder, progress, time.monotonic)
+    trainer = Trainer(job, placement, group, device, recorder, progress, time.monotonic, pacer)
     recorder.span("start", begun, time.monotonic() - begun, 0)
     recorder.event("training")
     (loop or train_all)(trainer)

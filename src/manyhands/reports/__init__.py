@@ -22,7 +22,17 @@ from manyhands.reports.figures import (
     traffic,
     validation,
 )
+from manyhands.reports.measure import failed, measure
 from manyhands.reports.outcome import Ending, ending, parameters_digest, settings
+from manyhands.reports.results import (
+    Comparison,
+    Curve,
+    Machine,
+    Measured,
+    Staleness,
+    read_results,
+    write_results,
+)
 from manyhands.reports.run import Run
 from manyhands.reports.summary import summary
 from manyhands.reports.timeline import timeline
@@ -30,13 +40,18 @@ from manyhands.reports.timeline import timeline
 __all__ = [
     "Accounting",
     "Breakdown",
+    "Comparison",
+    "Curve",
     "Ending",
     "Epoch",
     "LossPoint",
+    "Machine",
+    "Measured",
     "Metric",
     "Run",
     "Shares",
     "Spread",
+    "Staleness",
     "Throughput",
     "Traffic",
     "accounting",
@@ -44,9 +59,12 @@ __all__ = [
     "chrome",
     "ending",
     "epochs",
+    "failed",
     "loss_curve",
     "lower_is_better",
+    "measure",
     "parameters_digest",
+    "read_results",
     "settings",
     "staleness",
     "staleness_by_process",
@@ -58,4 +76,5 @@ __all__ = [
     "traffic",
     "training_interval",
     "validation",
+    "write_results",
 ]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from manyhands.cluster import Cluster, Link
 from manyhands.live import script
 from manyhands.live.assignment import Overrides, override
+from manyhands.pacing import Pace, words
 from manyhands.protocols import ALL as PROTOCOLS
 from manyhands.protocols import StrategyProtocol
 from manyhands.reports import Run
@@ -24,7 +25,7 @@ from manyhands.virtual.units import bandwidth as read_bandwidth
 from manyhands.virtual.units import seconds as read_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from manyhands.job import Job
 
@@ -43,8 +44,11 @@ class Asked:
     workers: int | None = None
     epochs: float | None = None
     samples: int | None = None
+    seconds: float | None = None
+    target: str | None = None
     seed: int | None = None
     times: str | Times | None = None
+    slow: tuple[Pace, ...] | None = None
     bandwidth: str | float | None = None
     latency: str | float | None = None
     cores: int | None = None
@@ -63,6 +67,7 @@ def simulate(
     workers: int | None = None,
     cluster: Cluster | None = None,
     times: str | Times | None = None,
+    slow: Iterable[str | Pace] | None = None,
     bandwidth: str | float | None = None,
     latency: str | float | None = None,
     cores: int | None = None,
@@ -85,6 +90,7 @@ def simulate(
         workers: how many; 4 by default.
         cluster: where: workers and servers stand on its hosts in turn.
         times: how long a worker computes on a batch, "lognormal(0.1, cv=0.3)" by default.
+        slow: workers that take longer: `["2:4x"]` has worker 2 take four times as long.
         bandwidth: without a cluster: gives every worker and server a host of its own, with links
             of so many bytes per second, or "100mbit". Without it all are on one host.
         latency: of those links, in seconds or as "0.5ms"; 0.1 ms by default.
@@ -114,6 +120,7 @@ def simulate(
         workers=workers,
         cluster=cluster,
         times=times,
+        slow=None if slow is None else tuple(map(Pace.read, slow)),
         bandwidth=bandwidth,
         latency=latency,
         cores=cores,
@@ -160,12 +167,21 @@ def plan(job: Job, asked: Asked, source: str) -> Plan:
     protocol = _protocol(read_strategy(asked.strategy or _STRATEGY))
     workers = _WORKERS if asked.workers is None else asked.workers
     protocol.check(workers)
-    given = Overrides(epochs=asked.epochs, samples=asked.samples, seed=asked.seed)
+    given = Overrides(
+        epochs=asked.epochs,
+        samples=asked.samples,
+        seconds=asked.seconds,
+        target=asked.target,
+        seed=asked.seed,
+    )
     job = override(job, given)
     faults = Faults.read(asked.faults or "[]")
     servers = 0 if protocol.peers else protocol.count_servers(workers)
     faults.check(workers, servers)
-    conditions = Conditions(times=read_times(asked.times or _TIMES))
+    paces = asked.slow or ()
+    for pace in paces:
+        pace.check(workers)
+    conditions = Conditions(times=read_times(asked.times or _TIMES), slow=paces)
     if asked.service is not None:
         conditions = replace(conditions, service=read_seconds(asked.service))
     if asked.detection is not None:
@@ -175,6 +191,7 @@ def plan(job: Job, asked: Asked, source: str) -> Plan:
         "strategy": str(protocol),
         "workers": str(workers),
         "times": str(conditions.times),
+        "slow": words(paces) or None,
         "faults": str(faults) if faults.faults else None,
         "service": f"{conditions.service:g} s" if conditions.service else None,
         "detection": f"{conditions.detection:g} s" if asked.detection is not None else None,
@@ -284,6 +301,8 @@ def replay(job: Job, asked: Asked, path: Path) -> list[str]:
     command = ["manyhands", "simulate", str(path)]
     for field in fields(settled):
         value = getattr(settled, field.name)
-        if value is not None and field.name != "cluster":
-            command += [f"--{field.name}", str(value)]
+        if value is None or field.name == "cluster":
+            continue
+        for each in value if isinstance(value, tuple) else (value,):
+            command += [f"--{field.name}", str(each)]
     return command

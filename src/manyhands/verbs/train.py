@@ -7,20 +7,21 @@ import time
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from manyhands.cluster import Cluster
 from manyhands.live import script, torchrun
 from manyhands.live.agent import Request, Setting, launch
 from manyhands.live.assignment import Overrides, override
 from manyhands.live.hosts import Hosts
+from manyhands.pacing import Pace, words
 from manyhands.reports import Run
 from manyhands.strategies import Strategy
 from manyhands.strategies import strategy as read_strategy
 from manyhands.verbs.command import Command, choose, current
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from manyhands.job import Job
     from manyhands.live.trainer import Trainer
@@ -37,6 +38,7 @@ def train(
     hosts: str | None = None,
     listen: str | None = None,
     loop: Callable[[Trainer], object] | None = None,
+    slow: Iterable[str | Pace] | None = None,
     output: str | Path | None = None,
 ) -> Run:
     """Train a job under a strategy on real processes.
@@ -56,6 +58,8 @@ def train(
         listen: at which of this host's addresses the others find it; by default that of its
             default route, at a free port.
         loop: a loop of one's own, a function of a `Trainer` at the top level of the script.
+        slow: workers that are made to compute longer than they need: `["2:4x"]` has worker 2 take
+            four times as long, `["all:1.2x"]` everybody 1.2 times.
         output: the folder for this run; by default a new one in `runs`.
 
     Returns:
@@ -64,6 +68,34 @@ def train(
     Raises:
         RunFailed: a process failed; the message ends with its traceback.
     """
+    return train_from(
+        sys._getframe(1).f_globals,
+        job,
+        strategy,
+        workers=workers,
+        cluster=cluster,
+        hosts=hosts,
+        listen=listen,
+        loop=loop,
+        slow=slow,
+        output=output,
+    )
+
+
+def train_from(
+    namespace: Mapping[str, Any],
+    job: Job,
+    strategy: str | Strategy | None = None,
+    *,
+    workers: int | None = None,
+    cluster: Cluster | None = None,
+    hosts: str | None = None,
+    listen: str | None = None,
+    loop: Callable[[Trainer], object] | None = None,
+    slow: Iterable[str | Pace] | None = None,
+    output: str | Path | None = None,
+) -> Run:
+    """As `train`, for a job that stands in the namespace of a module that is not the caller's."""
     if script.is_loading():
         raise RuntimeError(
             "mh.train was reached while a worker executed the script: put it below "
@@ -72,12 +104,16 @@ def train(
     command = current()
     spread = _hosts(command.hosts or hosts, command.workers or workers)
     workers = spread.workers if spread else workers
-    plan = _plan(job, strategy, workers, cluster or Cluster.local(), output, command, spread)
+    cluster = cluster or Cluster.local()
+    paces = None if slow is None else tuple(map(Pace.read, slow))
+    plan = _plan(job, strategy, workers, cluster, paces, output, command, spread)
     if torchrun.is_torchrun():
-        folder = torchrun.join(job, plan.strategy, plan.overrides, loop, plan.folder, plan.settings)
+        folder = torchrun.join(
+            job, plan.strategy, plan.overrides, loop, plan.folder, plan.settings, plan.slow
+        )
     else:
         folder = plan.folder
-        origin = script.trace_back(job, loop, sys._getframe(1).f_globals)
+        origin = script.trace_back(job, loop, namespace)
         launch(
             Request(
                 job=job,
@@ -88,6 +124,7 @@ def train(
                 cluster=plan.cluster,
                 folder=folder,
                 settings=plan.settings,
+                slow=plan.slow,
                 hosts=spread,
                 listen=command.listen or listen,
             )
@@ -119,6 +156,7 @@ class _Plan:
     overrides: Overrides
     folder: Path
     settings: tuple[Setting, ...]
+    slow: tuple[Pace, ...]
 
 
 def _plan(
@@ -126,6 +164,7 @@ def _plan(
     strategy: str | Strategy | None,
     workers: int | None,
     cluster: Cluster,
+    slow: tuple[Pace, ...] | None,
     output: str | Path | None,
     command: Command,
     hosts: Hosts | None,
@@ -140,10 +179,20 @@ def _plan(
     )
     chosen = read_strategy(recipe)
     chosen.check(count)
-    overrides = Overrides(epochs=command.epochs, samples=command.samples, seed=command.seed)
+    paces, paced_by = choose(command.slow, slow, ())
+    for pace in paces:
+        pace.check(count)
+    overrides = Overrides(
+        epochs=command.epochs,
+        samples=command.samples,
+        seconds=command.seconds,
+        target=command.target,
+        seed=command.seed,
+    )
     settings = (
         Setting("strategy", str(chosen), told_by),
         Setting("workers", str(count), counted_by),
+        *([Setting("slow", words(paces), paced_by)] if paces else ()),
         *_job_settings(job, command, overrides),
         *_place_settings(hosts, cluster, command),
         Setting("cores", str(cluster.cores), "default"),
@@ -151,7 +200,7 @@ def _plan(
         Setting("manyhands", version("manyhands"), "default"),
     )
     folder = _new_folder(command.output or (Path(output) if output else None), chosen, count)
-    return _Plan(chosen, count, cluster, overrides, folder, settings)
+    return _Plan(chosen, count, cluster, overrides, folder, settings, paces)
 
 
 def _place_settings(hosts: Hosts | None, cluster: Cluster, command: Command) -> Iterator[Setting]:

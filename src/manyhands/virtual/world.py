@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from manyhands.failure import RunFailed
+from manyhands.pacing import factor
 from manyhands.parameters import Holder, Writes, lerp
 from manyhands.protocols import Terms
 from manyhands.sampling import member_seed, mix
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from manyhands.job import Job
+    from manyhands.pacing import Pace
     from manyhands.protocols import StrategyProtocol
     from manyhands.virtual.kernel import Kernel
     from manyhands.virtual.log import Logs
@@ -46,6 +48,8 @@ class Conditions:
 
     times: Times
     """How long workers compute on a batch."""
+    slow: tuple[Pace, ...] = ()
+    """Workers that take longer than that."""
     service: float = 0.0
     """Seconds of a core that a server takes for an update."""
     detection: float = 5.0
@@ -59,6 +63,11 @@ class Conditions:
                 f"service ({self.service}) and detection ({self.detection}) must be 0 or more "
                 f"seconds, copy_rate ({self.copy_rate}) above 0"
             )
+
+    def seconds(self, rank: int, rng: random.Random) -> Callable[[], float]:
+        """What draws the times that one worker computes on its batches."""
+        draw, longer = self.times.of(rank, rng), factor(self.slow, rank)
+        return draw if longer == 1 else lambda: longer * draw()
 
 
 @dataclass(eq=False, slots=True)
@@ -116,7 +125,7 @@ class World:
         self._workers = [
             _Worker(
                 Member(f"worker-{rank}", host),
-                conditions.times.of(rank, random.Random(mix(job.seed, _TIMES, rank))),  # noqa: S311
+                conditions.seconds(rank, random.Random(mix(job.seed, _TIMES, rank))),  # noqa: S311
             )
             for rank, host in enumerate(places.workers)
         ]
