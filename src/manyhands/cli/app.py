@@ -65,6 +65,14 @@ def train(
         str | None,
         typer.Option(help="Where other hosts find this one: ADDRESS or ADDRESS:PORT."),
     ] = None,
+    network: Annotated[
+        str | None,
+        typer.Option(
+            help="Each worker behind a link of its own, on this machine: '100mbit', or "
+            "'100mbit, servers apart'."
+        ),
+    ] = None,
+    inside: Annotated[str | None, typer.Option(hidden=True)] = None,
     parent: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Train a script's job on real processes. What is given here wins over the script."""
@@ -72,23 +80,27 @@ def train(
 
     if parent is not None:
         obey(parent)
+    options = {
+        "strategy": strategy,
+        "workers": workers,
+        "epochs": epochs,
+        "samples": samples,
+        "seconds": seconds,
+        "target": target,
+        "seed": seed,
+        "slow": slow,
+        "output": output,
+    }
+    if network is not None:
+        from manyhands.cli.spread import train as spread  # noqa: PLC0415
+
+        spread(script, arguments or [], options | {"job": job, "hosts": hosts}, network)
+        return
     with nursery_ahead(script, strategy, workers, hosts):
         from manyhands.cli.train import train as run  # noqa: PLC0415
 
-        options = {
-            "strategy": strategy,
-            "workers": workers,
-            "epochs": epochs,
-            "samples": samples,
-            "seconds": seconds,
-            "target": target,
-            "seed": seed,
-            "slow": slow,
-            "output": output,
-            "hosts": hosts,
-            "listen": listen,
-        }
-        run(script, arguments or [], options, job)
+        where = {"hosts": hosts, "listen": listen, "network": inside}
+        run(script, arguments or [], options | where, job)
 
 
 @app.command()
@@ -102,10 +114,13 @@ def join(
     ] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="How many workers.")] = None,
     output: Annotated[Path | None, typer.Option(help="A folder for this host's logs.")] = None,
+    parent: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Join a run that another host has begun; it prints the line to type here."""
-    from manyhands.cli.early import nursery_ahead  # noqa: PLC0415 - see above
+    from manyhands.cli.early import nursery_ahead, obey  # noqa: PLC0415 - see above
 
+    if parent is not None:
+        obey(parent)
     with nursery_ahead(script, None, workers, None):
         from manyhands.cli.join import join as run  # noqa: PLC0415
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from manyhands.cli.reading import leave
 from manyhands.failure import RunFailed
 from manyhands.live.joining import Application
 from manyhands.live.joining import join as take_part
@@ -32,14 +33,13 @@ def join(
         host = name or socket.gethostname()
         application = Application(address, port, key, host, script, workers, output)
     except ValueError as error:
-        _leave(f"manyhands: {error}", 2)
-        raise
+        leave(f"manyhands: {error}")
     try:
         take_part(application)
     except RunFailed as failure:
-        _leave(f"manyhands: {failure}", 1)
+        leave(f"manyhands: {failure}", 1)
     except KeyboardInterrupt:
-        _leave(f"manyhands: interrupted; the workers of {host} are ended", 130)
+        leave(f"manyhands: interrupted; the workers of {host} are ended", 130)
     typer.echo(f"manyhands: the run is over; the workers of {host} have done their part", err=True)
 
 
@@ -51,8 +51,3 @@ def _check(script: Path, key: Path) -> None:
         JobKey.read(key)
     except ValueError:
         raise ValueError(f"{key} holds no key of a run: copy it from the first host") from None
-
-
-def _leave(words: str, code: int) -> None:
-    typer.echo(words, err=True)
-    raise typer.Exit(code)

@@ -11,6 +11,7 @@ from manyhands.failure import RunFailed
 from manyhands.live.hosts import Hosts
 from manyhands.live.invitation import choose_address
 from manyhands.live.script import execute
+from manyhands.protocols import StrategyProtocol
 from manyhands.strategies import strategy
 from manyhands.verbs import train as train_verb
 from manyhands.verbs.command import Command, under
@@ -72,10 +73,13 @@ def _check_hosts(command: Command) -> None:
     """The same for hosts and for the address at which they find this one."""
     try:
         if command.hosts is not None:
-            Hosts.read(command.hosts)
+            hosts = Hosts.read(command.hosts)
             choose_address(command.listen)
+            chosen = None if command.strategy is None else strategy(command.strategy)
+            if isinstance(chosen, StrategyProtocol):
+                chosen.check_places(hosts.names, ())
         elif command.listen is not None:
-            raise ValueError("--listen is where other hosts find this one: name them with --hosts")  # noqa: TRY301
+            leave("manyhands: --listen is where other hosts find this one: name them with --hosts")
     except ValueError as error:
         leave(f"manyhands: {error}")
 

@@ -210,6 +210,8 @@ def _place_settings(hosts: Hosts | None, cluster: Cluster, command: Command) -> 
     source = "command line" if command.hosts else "script"
     yield Setting("hosts", str(len(hosts.names)), source)
     yield Setting("workers by host", str(hosts), source)
+    if command.network is not None:
+        yield Setting("network", command.network, "command line")
 
 
 def _job_settings(job: Job, command: Command, overrides: Overrides) -> Iterator[Setting]:
