@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from manyhands.cli.reading import leave
+from manyhands.cli.leaving import leave
 from manyhands.failure import RunFailed
 from manyhands.live.joining import Application
 from manyhands.live.joining import join as take_part

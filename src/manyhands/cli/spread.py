@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from manyhands.cli.reading import leave
+from manyhands.cli.leaving import leave
 from manyhands.cluster import Cluster
 from manyhands.failure import RunFailed
 from manyhands.lab.network import Network, NotPermitted

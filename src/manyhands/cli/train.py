@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from manyhands.cli.reading import enter, jobs_of, leave, load_job, paced
+from manyhands.cli.leaving import leave
+from manyhands.cli.reading import enter, jobs_of, load_job, paced
 from manyhands.failure import RunFailed
 from manyhands.live.hosts import Hosts
 from manyhands.live.invitation import choose_address
@@ -74,6 +75,7 @@ def _check_hosts(command: Command) -> None:
     try:
         if command.hosts is not None:
             hosts = Hosts.read(command.hosts)
+            hosts.check_count(command.workers)
             choose_address(command.listen)
             chosen = None if command.strategy is None else strategy(command.strategy)
             if isinstance(chosen, StrategyProtocol):

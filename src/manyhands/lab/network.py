@@ -19,7 +19,7 @@ import subprocess
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from manyhands.virtual.units import bandwidth
+from manyhands.units import bandwidth
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -19,7 +19,8 @@ import msgspec
 from manyhands.failure import RunFailed
 from manyhands.live.agreement import facts_of_host, facts_of_job
 from manyhands.live.assignment import Assignment, Leasing, Origin, Overrides, override
-from manyhands.live.crew import Crew, devices, private_folder
+from manyhands.live.crew import Crew, private_folder
+from manyhands.live.devices import devices
 from manyhands.live.display import Display
 from manyhands.live.distant import Distant
 from manyhands.live.invitation import Invitation, choose_address

@@ -8,10 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
-
 from manyhands.failure import RunFailed
-from manyhands.live.direct import Direct
 from manyhands.live.nursery import NotBorn, Nursery
 from manyhands.live.supervise import Exit, Handle, Process, Start
 
@@ -66,7 +63,7 @@ class Crew:
     def fork(self, name: str, module: str, number: str, log: str = "") -> Process:
         """Start a process that needs torch."""
         if self._nursery is None:
-            return self._process(name, module, Direct, number, log=log)
+            return self._process(name, module, _afresh, number, log=log)
         try:
             return self._process(name, module, self._nursery.fork, number, log=log)
         except NotBorn as error:
@@ -76,7 +73,7 @@ class Crew:
 
     def start(self, name: str, module: str) -> Process:
         """Start a process that needs no torch: it is sooner there without the nursery."""
-        return self._process(name, module, Direct)
+        return self._process(name, module, _afresh)
 
     def _process(
         self,
@@ -101,20 +98,19 @@ class Crew:
         return f"{words}\n\n{last.rstrip()}" if last.strip() else words
 
 
+def _afresh(start: Start) -> Handle:
+    # It loads torch, which an agent that has a nursery may do without.
+    from manyhands.live.direct import Direct  # noqa: PLC0415
+
+    return Direct(start)
+
+
 def _tail(log: Path, lines: int = 20) -> str:
     """The end of a log: where a process leaves no report, its last words may be there."""
     try:
         return "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
     except OSError:
         return ""
-
-
-def devices(workers: int) -> tuple[str, ...]:
-    """A device for each worker of this host: the GPUs in turn, else its cores."""
-    if torch.cuda.is_available():  # not exercised on machines without a GPU
-        count = torch.cuda.device_count()
-        return tuple(f"cuda:{rank % count}" for rank in range(workers))
-    return ("cpu",) * workers
 
 
 @contextlib.contextmanager

@@ -72,6 +72,14 @@ class Hosts:
         """Of all hosts together."""
         return sum(count for _, count in self.counts)
 
+    def check_count(self, asked: int | None) -> None:
+        """Raise ValueError if another number of workers was asked for."""
+        if asked not in {None, self.workers}:
+            raise ValueError(
+                f"{asked} workers are asked for, and the hosts {self} have {self.workers}: "
+                "leave out one of the two"
+            )
+
     def ranks(self, name: str) -> range:
         """The workers of a host."""
         ends = [0]

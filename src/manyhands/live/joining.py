@@ -1,9 +1,9 @@
 """The agent of another host: it joins a run, starts that host's workers, and ends them with it.
 
 It asks the coordinator to be let in and gets what the first host's processes were told. What is
-this host's own (script, folder, addresses, devices) it puts in its place. From then on it watches
-its workers as every agent does, and tells the coordinator how each of them ended; what follows from
-that is decided on the first host.
+this host's own (script, folder, addresses, devices) it puts in its place. A scout finds out whether
+the job is the same here. From then on the agent watches its workers as every agent does, and tells
+the coordinator how each of them ended; what follows from that is decided on the first host.
 """
 
 from __future__ import annotations
@@ -14,22 +14,20 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from manyhands.cluster import Cluster
 from manyhands.failure import RunFailed
-from manyhands.live.agreement import difference, facts_of_host, facts_of_job
-from manyhands.live.assignment import Assignment, Origin, override
-from manyhands.live.crew import Crew, devices, private_folder
+from manyhands.live.agreement import facts_of_host
+from manyhands.live.assignment import Assignment, Origin
+from manyhands.live.crew import Crew, private_folder
 from manyhands.live.display import Display
 from manyhands.live.hosts import Hosts
 from manyhands.live.lifeline import signals_raise
-from manyhands.live.loading import prepare
 from manyhands.live.nursery import environment, nursery
 from manyhands.live.report import Report
-from manyhands.live.script import load
+from manyhands.live.scout import Findings, findings_file
 from manyhands.live.supervise import Process, end
 from manyhands.transport.control import WatchedLine
 from manyhands.transport.interfaces import address_towards
@@ -37,9 +35,7 @@ from manyhands.transport.security import JobKey
 from manyhands.wire import Status
 from manyhands.wire.joining import Admitted, Disband, Knock, Rejected, Withdraw
 
-if TYPE_CHECKING:
-    from manyhands.job import Job
-
+_SCOUT = "manyhands.live.scout"
 _WORKER = "manyhands.live.worker"
 _POLL = 0.1
 _GRACE = 1.0
@@ -85,8 +81,16 @@ def join(application: Application) -> None:
             assignment = _own(theirs, application, private)
             ranks = Hosts(theirs.hosts).ranks(application.host)
             _say(f"joined {application.place} as {application.host}: workers {_span(ranks)}")
-            job = _load(assignment, line)
-            _take_part(assignment, admitted.number, job, line)
+            settings = environment(Cluster.local().cores, len(ranks))
+            with nursery(settings) as loaded:
+                crew = Crew(
+                    application.host,
+                    private / "assignment.json",
+                    Path(assignment.folder),
+                    settings,
+                    loaded,
+                )
+                _Part(assignment, admitted.number, ranks, crew, line).to_its_end()
     finally:
         # The last words still leave.
         line.close(linger=2.0)
@@ -133,7 +137,7 @@ def _own(theirs: Assignment, application: Application, private: Path) -> Assignm
         private=str(private),
         servers=tuple(f"ipc://{private}/{Path(at).name}" for at in theirs.servers),
         agent=os.getpid(),
-        devices=devices(len(Hosts(theirs.hosts).ranks(host))),
+        devices=(),
         address=address_towards(application.address, application.port),
         key=str(application.key.resolve()),
     )
@@ -154,36 +158,6 @@ def _own_origin(theirs: Origin, script: Path) -> Origin:
     )
 
 
-def _load(assignment: Assignment, line: WatchedLine) -> Job:
-    """Execute the script as the workers will; its job, if it is the first host's."""
-    try:
-        job = override(load(assignment.origin)[0], assignment.overrides)
-        words = difference(assignment.facts, facts_of_job(job))
-        if not words:
-            prepare(job)
-    except BaseException as error:
-        line.send(Withdraw(f"{type(error).__name__}: {error}"))
-        raise
-    if words:
-        line.send(Withdraw(words))
-        raise RunFailed(f"this host cannot take part: {words}")
-    return job
-
-
-def _take_part(assignment: Assignment, number: int, job: Job, line: WatchedLine) -> None:
-    ranks = Hosts(assignment.hosts).ranks(assignment.host)
-    settings = environment(Cluster.local().cores, len(ranks))
-    display = Display(job.budget, job.seconds, time.monotonic)
-    with nursery(settings) as loaded:
-        folder = Path(assignment.folder)
-        told = Path(assignment.private) / "assignment.json"
-        crew = Crew(assignment.host, told, folder, settings, loaded)
-        try:
-            _Part(assignment, number, ranks, crew, line, display).to_its_end()
-        finally:
-            display.end()
-
-
 class _Part:
     """This host's part in a run, from the start of its workers to their end."""
 
@@ -194,12 +168,13 @@ class _Part:
         ranks: range,
         crew: Crew,
         line: WatchedLine,
-        display: Display,
     ) -> None:
+        self._assignment = assignment
         self._ranks = ranks
         self._crew = crew
         self._line = line
-        self._display = display
+        self._display: Display | None = None
+        self._scout: Process | None = None
         self._workers: dict[str, Process] = {}
         self._report = Report(assignment, number, line)
         self._over: Disband | None = None
@@ -208,29 +183,51 @@ class _Part:
         """Start, watch, end."""
         try:
             self._crew.await_nursery(self._follow)
-            for rank in self._ranks:
+            self._look_around()
+            for rank in self._ranks if self._over is None else ():
                 name = f"worker-{rank}"
                 self._workers[name] = self._crew.fork(name, _WORKER, str(rank))
             while self._over is None:
                 self._follow()
         except BaseException as error:
             if not self._workers:
-                self._line.send(Withdraw(f"{type(error).__name__}: {error}"))
+                self._line.send(Withdraw(str(error) or type(error).__name__))
             raise
         finally:
-            end(self._workers.values(), _GRACE)
+            processes = [*filter(None, [self._scout]), *self._workers.values()]
+            end(processes, _GRACE)
             self._report.tell_ends(self._workers.values())
             self._report.last_words()
-            for worker in self._workers.values():
-                worker.close()
+            for process in processes:
+                process.close()
+            if self._display is not None:
+                self._display.end()
         if self._over.failed:
             raise RunFailed(f"the run has failed: {self._over.words}")
+
+    def _look_around(self) -> None:
+        """Have a scout see whether this host can take part; tell the workers what it found."""
+        self._scout = self._crew.fork("scout", _SCOUT, str(len(self._ranks)))
+        while self._scout.poll() is None and self._over is None:
+            self._follow()
+        if self._over is not None:
+            return
+        file = findings_file(self._assignment)
+        gone = self._scout.poll()
+        if gone is not None and not file.exists():
+            raise RunFailed(self._crew.words(gone))
+        findings = msgspec.json.decode(file.read_bytes(), type=Findings)
+        if findings.words:
+            raise RunFailed(f"this host cannot take part: {findings.words}")
+        self._display = Display(findings.budget, findings.seconds, time.monotonic)
+        told = msgspec.structs.replace(self._assignment, devices=findings.devices)
+        told.write(Path(told.private) / "assignment.json")
 
     def _follow(self) -> None:
         """Hear the coordinator, and tell it how this host's workers are."""
         for message in self._line.receive(_POLL):
             self._report.heard(message)
-            if isinstance(message, Status):
+            if isinstance(message, Status) and self._display is not None:
                 self._display.show(message)
             elif isinstance(message, Disband):
                 self._over = message

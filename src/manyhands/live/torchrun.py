@@ -11,7 +11,7 @@ import torch
 
 from manyhands.engine import PrefixStore, Store, rendezvous
 from manyhands.live.assignment import override
-from manyhands.live.crew import devices
+from manyhands.live.devices import devices
 from manyhands.live.loading import prepare
 from manyhands.live.pacer import Pacer
 from manyhands.live.progress import Progress

@@ -102,7 +102,7 @@ def train_from(
             'if __name__ == "__main__": so that only the first process calls it'
         )
     command = current()
-    spread = _hosts(command.hosts or hosts, command.workers or workers)
+    spread = _hosts(command, hosts, workers)
     workers = spread.workers if spread else workers
     cluster = cluster or Cluster.local()
     paces = None if slow is None else tuple(map(Pace.read, slow))
@@ -134,16 +134,16 @@ def train_from(
     return run
 
 
-def _hosts(text: str | None, workers: int | None) -> Hosts | None:
-    """The hosts that were named, if any were."""
+def _hosts(command: Command, hosts: str | None, workers: int | None) -> Hosts | None:
+    """The hosts that were named, if any were; whoever names them says how many workers."""
+    text = command.hosts or hosts
     if text is None:
         return None
-    hosts = Hosts.read(text)
-    if workers not in {None, hosts.workers}:
-        raise ValueError(f"{workers} workers were asked for, and the hosts {hosts} have others")
     if torchrun.is_torchrun():
         raise ValueError("under torchrun its processes are the workers: leave out hosts")
-    return hosts
+    named = Hosts.read(text)
+    named.check_count(command.workers if command.hosts else command.workers or workers)
+    return named
 
 
 @dataclass(frozen=True)
@@ -172,6 +172,8 @@ def _plan(
     count, counted_by = choose(command.workers, workers, cluster.default_workers())
     if torchrun.is_torchrun():
         count, counted_by = torchrun.workers(), "torchrun"
+    elif hosts is not None:
+        count, counted_by = hosts.workers, "command line" if command.hosts else "script"
     elif counted_by == "default" and str(command.strategy or strategy).startswith("single"):
         count = 1
     recipe, told_by = choose(
