@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.console import Console
 
-from manyhands.cli.reading import enter, leave, load_job, paced
+from manyhands.cli.leaving import leave
+from manyhands.cli.reading import enter, load_job, paced
 from manyhands.cluster import Cluster
 from manyhands.lab.compare import STRATEGIES, VIRTUAL, Compared, carry_out
 from manyhands.lab.design import Budget, Conditions, Design, Script

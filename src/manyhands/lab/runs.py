@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from manyhands.lab.launcher import Launcher, end, start
-from manyhands.live.agent import devices
+from manyhands.live.devices import devices
 from manyhands.protocols import StrategyProtocol
 from manyhands.verbs.simulate import Asked, plan
 

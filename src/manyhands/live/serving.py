@@ -33,6 +33,8 @@ from manyhands.strategies import strategy
 from manyhands.transport.responder import Incoming, Responder
 
 if TYPE_CHECKING:
+    import socket
+
     from manyhands.job import Job
     from manyhands.live.assignment import Assignment
     from manyhands.live.progress import Progress
@@ -63,6 +65,7 @@ class Serving:
         recorder: Recorder,
         progress: Progress,
         job: Job | None = None,
+        outside: socket.socket | None = None,
     ) -> None:
         if job is None:
             job = override(load(assignment.origin)[0], assignment.overrides)
@@ -98,6 +101,8 @@ class Serving:
             slots=SLOTS,
             size=size,
             eager=eager_limit(assignment.workers),
+            key=assignment.job_key(),
+            outside=outside,
         )
         self._responder.restore(done)
 

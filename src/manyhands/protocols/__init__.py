@@ -1,6 +1,7 @@
 """Tier A: protocols, each written once and run on real processes and on a virtual cluster."""
 
 from manyhands.endpoint import Terms
+from manyhands.protocols.actions import Action, Add, Answer, Call, Descend, Move, Scale, Shift, Step
 from manyhands.protocols.asynchronous import Asynchronous
 from manyhands.protocols.averaging import Averaging
 from manyhands.protocols.carrying import carry_out
@@ -12,20 +13,7 @@ from manyhands.protocols.gossip import Gossip
 from manyhands.protocols.hierarchical import Hierarchical
 from manyhands.protocols.hogwild import Hogwild
 from manyhands.protocols.local_sgd import LocalSgd
-from manyhands.protocols.protocol import (
-    Action,
-    Add,
-    Answer,
-    Call,
-    Descend,
-    Move,
-    Scale,
-    ServerState,
-    Shift,
-    Site,
-    Step,
-    StrategyProtocol,
-)
+from manyhands.protocols.protocol import ServerState, Site, StrategyProtocol
 from manyhands.protocols.push_sum import PushSum
 from manyhands.protocols.softsync import SoftSync
 from manyhands.protocols.ssp import StaleSynchronous

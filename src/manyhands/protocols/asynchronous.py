@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from manyhands.endpoint import Parameters, Pull, Push, Rest
-from manyhands.protocols.protocol import Action, Answer, Call, ServerState, Step
+from manyhands.protocols.actions import Action, Answer, Call, Step
 from manyhands.protocols.pushing import Pushing
+
+if TYPE_CHECKING:
+    from manyhands.protocols.protocol import ServerState
 
 
 @dataclass(frozen=True, repr=False)

@@ -4,17 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from manyhands.protocols.protocol import (
-    Action,
-    Add,
-    Answer,
-    Call,
-    Descend,
-    Move,
-    Scale,
-    Shift,
-    Step,
-)
+from manyhands.protocols.actions import Action, Add, Answer, Call, Descend, Move, Scale, Shift, Step
 
 if TYPE_CHECKING:
     import torch

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from manyhands.endpoint import Change, Errand, Parameters, Pull, Push, Rest
-from manyhands.protocols.protocol import Action, Answer, Call, Shift, Step
+from manyhands.protocols.actions import Action, Answer, Call, Shift, Step
 from manyhands.protocols.rounds import Round
 
 if TYPE_CHECKING:

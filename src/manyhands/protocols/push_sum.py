@@ -6,17 +6,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from manyhands.endpoint import Change, MembershipChanged, Parameters, Pull, Push
+from manyhands.protocols.actions import Action, Answer, Call, Scale, Shift
 from manyhands.protocols.exchange import answer
 from manyhands.protocols.graphs import ONE_WAY
-from manyhands.protocols.protocol import (
-    Action,
-    Answer,
-    Call,
-    Scale,
-    ServerState,
-    Shift,
-    StrategyProtocol,
-)
+from manyhands.protocols.protocol import ServerState, StrategyProtocol
 
 if TYPE_CHECKING:
     from manyhands.endpoint import Endpoint, LeasedBatch, Replica, Terms

@@ -6,8 +6,9 @@ from abc import abstractmethod
 from dataclasses import dataclass, replace
 
 from manyhands.endpoint import Parameters, Pull, Push, Rest, Terms
+from manyhands.protocols.actions import Action, Add, Answer, Call
 from manyhands.protocols.exchange import Centred
-from manyhands.protocols.protocol import Action, Add, Answer, Call, ServerState
+from manyhands.protocols.protocol import ServerState
 
 
 @dataclass(frozen=True)

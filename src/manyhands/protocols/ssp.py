@@ -6,7 +6,8 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 from manyhands.endpoint import Parameters, Pull, Push, Rest, Terms
-from manyhands.protocols.protocol import Action, Answer, Call, ServerState, Step
+from manyhands.protocols.actions import Action, Answer, Call, Step
+from manyhands.protocols.protocol import ServerState
 from manyhands.protocols.pushing import Pushing
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from manyhands.endpoint import Push
-from manyhands.protocols.protocol import Action, Add, Call, Step
+from manyhands.protocols.actions import Action, Add, Call, Step
 from manyhands.protocols.pushing import Pushing
 from manyhands.protocols.rounds import Round, Rounds
 
