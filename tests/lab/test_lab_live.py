@@ -141,7 +141,7 @@ def planted(compare, tmp_path: Path, entrants: str, repeats: int, output: str = 
 
     So it depends little on what else this machine does, and what was planted can be found.
     """
-    write_script(tmp_path, samples=2048, validates=False, device=0.03)
+    write_script(tmp_path, samples=2048, epochs=4, validates=False, device=0.03)
     started = compare(
         *("--strategies", entrants, "--workers", "1", "--repeats", str(repeats)), output=output
     )
@@ -163,7 +163,7 @@ def test_a_strategy_slowed_by_a_fifth_is_slower_in_ten_of_ten(compare, tmp_path)
     answers = []
     for number in range(10):
         entrants = "allreduce, allreduce slow all:1.2x, allreduce"
-        speed = planted(compare, tmp_path, entrants, 3, f"out-{number}")
+        speed = planted(compare, tmp_path, entrants, 4, f"out-{number}")
         answers.append(speed.behind)
     assert answers == [("allreduce() slow all:1.2x",)] * 10
 
