@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +36,7 @@ from manyhands.transport.control import Line
 from manyhands.transport.memory import reserve
 from manyhands.wire import Goodbye, Status, Warn
 from manyhands.wire.joining import Disband, Ended
-from manyhands.wire.leasing import Eject, Lost
+from manyhands.wire.leasing import Lost
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -181,9 +180,6 @@ class _Run:
         self._distant = _distant_workers(request.hosts)
         """The workers of other hosts."""
         self._restarts = 0
-        self._returns = 0
-        self._returning: set[str] = set()
-        """Workers that were started again and are not here yet."""
 
     @property
     def _processes(self) -> list[Process]:
@@ -304,10 +300,8 @@ class _Run:
         while True:
             self._follow(line, _POLL)
             self._look_after(line)
-            workers: dict[str, Process | Distant] = {**self._workers, **self._distant}
-            # Nobody waits for one that is not back yet when the others are done.
-            here = [worker for name, worker in workers.items() if name not in self._returning]
-            if here and all(worker.poll() is not None for worker in here):
+            workers: list[Process | Distant] = [*self._workers.values(), *self._distant.values()]
+            if all(worker.poll() is not None for worker in workers):
                 return
             gone = self._coordinator.poll() if self._coordinator else None
             if gone is not None:
@@ -333,31 +327,14 @@ class _Run:
             self._restart(exit_)
             return True
         if exit_.name in {*self._workers, *self._distant} and self._count_workers() > 1:
+            self._display.say(f"{exit_}; the others carry on")
             self._recorder.event("lost", {"member": exit_.name, "words": str(exit_)})
-            line.send(Lost(exit_.name, str(exit_), exit_.pid))
+            line.send(Lost(exit_.name, str(exit_)))
+            if exit_.name in self._workers:
+                self._workers.pop(exit_.name).close()
             self._distant.pop(exit_.name, None)
-            again = exit_.name in self._workers and self._bring_back(exit_)
-            more = ", and it is started again" if again else ""
-            self._display.say(f"{exit_}; the others carry on{more}")
             return True
         return False
-
-    def _bring_back(self, exit_: Exit) -> bool:
-        """Let go of a worker that was killed; start it again, if its strategy can take it back.
-
-        What it had for others to ask for, or shared with them in memory, is gone with it.
-        """
-        self._workers.pop(exit_.name).close()
-        strategy = self._request.strategy
-        kept = isinstance(strategy, StrategyProtocol) and not (strategy.peers or strategy.shares)
-        if not kept or self._returns >= 2 * self._request.workers:
-            return False
-        self._returns += 1
-        rank = exit_.name.removeprefix("worker-")
-        log = f"{exit_.name}.{self._returns}"
-        self._workers[exit_.name] = self._crew.fork(exit_.name, _WORKER, rank, log)
-        self._returning.add(exit_.name)
-        return True
 
     def _count_workers(self) -> int:
         return len(self._workers) + len(self._distant)
@@ -374,14 +351,10 @@ class _Run:
     def _follow(self, line: Line, timeout: float) -> None:
         for message in line.receive(timeout):
             if isinstance(message, Status):
-                self._returning -= {*message.returned}
                 self._invite(message.outside)
                 self._display.show(message)
             elif isinstance(message, Ended) and message.name in self._distant:
                 self._distant[message.name].hear(message)
-            elif isinstance(message, Eject) and message.name in self._workers:
-                self._display.say(message.words)
-                self._workers[message.name].signal(signal.SIGKILL)
             elif isinstance(message, Warn):
                 self._display.say(message.words)
 

@@ -23,12 +23,12 @@ from manyhands.live.desk import LeaseDesk
 from manyhands.live.gate import Gate
 from manyhands.live.lifeline import die_with
 from manyhands.live.pulse import append_to
-from manyhands.membership import Member, Membership, Sign, Suspect, suspects
+from manyhands.membership import Member, Membership, Sign, suspects
 from manyhands.trace import Recorder, live_header, trace_file
 from manyhands.transport.control import Hub
 from manyhands.wire import Beat, Control, Goodbye, Hello, Pong, Roll, Status, TraceChunk, Warn
 from manyhands.wire.joining import Disband
-from manyhands.wire.leasing import Dismiss, Eject, Fence, Lost
+from manyhands.wire.leasing import Dismiss, Fence, Lost
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,9 +36,6 @@ if TYPE_CHECKING:
 
 SILENCE = 5.0
 """Seconds without a heartbeat after which a worker is named."""
-PATIENCE = 30.0
-"""Seconds without a heartbeat after which a worker is ended, where the others can go on without
-it; MANYHANDS_PATIENCE says otherwise."""
 STALL = 10.0
 """Seconds in which somebody waits in a collective until those who keep it waiting are named."""
 _TELL_EVERY = 0.5
@@ -90,9 +87,6 @@ class Coordinator:
         self._losses: dict[str, float] = {}
         self._written: dict[str, int] = {}
         self._accused: set[str] = set()
-        self._ejected: set[int] = set()
-        self._returned: dict[str, Member] = {}
-        self._patience = float(os.environ.get("MANYHANDS_PATIENCE", PATIENCE))
         self._told = 0.0
         self._agent_left: float | None = None
 
@@ -125,8 +119,8 @@ class Coordinator:
                 self._store(name, message.lines)
             case Goodbye():
                 self._farewell(name, message)
-            case Lost():
-                self._mourn(message)
+            case Lost(name=gone, words=words):
+                self._mourn(gone, words)
             case _ if self._desk is not None and name.endswith(".leases"):
                 self._desk.hear(name.removesuffix(".leases"), message)
             case _:
@@ -146,20 +140,7 @@ class Coordinator:
         self._waiting[name] = member
         now = self._clock()
         self._signs[name] = Sign(member, now, now, 0, "start", "its start")
-        if self.membership.epoch:
-            self._take_back(member)
         self._complete_if_all()
-
-    def _take_back(self, member: Member) -> None:
-        """A worker that was lost is here again, in another process."""
-        self.membership = self.membership.joined(member)
-        self._returned[member.name] = member
-        words = {"member": str(member), "epoch": str(self.membership.epoch)}
-        self._recorder.event("returned", words)
-        self._hub.send("agent-0", Warn(f"{member} is here again"))
-        if self._desk is not None:
-            self._desk.take_back(member.name)
-        self._hub.send(member.name, self._roll())
 
     def _complete_if_all(self) -> None:
         """Begin when all workers are here, and other hosts know where to find the servers."""
@@ -179,16 +160,13 @@ class Coordinator:
                 "members": ", ".join(str(member) for member in workers),
             },
         )
-        for member in workers:
-            self._hub.send(member.name, self._roll())
-
-    def _roll(self) -> Roll:
-        workers = sorted(self._waiting.values())
-        return Roll(
+        roll = Roll(
             self.membership.epoch,
             tuple((member.rank, member.host, member.pid) for member in workers),
             tuple((name, *at) for name, at in sorted(self._addresses.items())),
         )
+        for member in workers:
+            self._hub.send(member.name, roll)
 
     def _note(self, name: str, beat: Beat) -> None:
         sign = self._signs.get(name)
@@ -237,15 +215,13 @@ class Coordinator:
             for server in self._servers:
                 self._hub.send(server, Dismiss())
 
-    def _mourn(self, lost: Lost) -> None:
+    def _mourn(self, name: str, words: str) -> None:
         """A worker's process is gone: its samples are given again, its late calls refused."""
-        name = lost.name
         self._signs.pop(name, None)
-        self._returned.pop(name, None)
         self.membership = self.membership.left(name)
-        self._recorder.event("lost", {"member": name, "words": lost.words})
+        self._recorder.event("lost", {"member": name, "words": words})
         for other in (*self._servers, *self._signs):
-            self._hub.send(other, Fence(name, lost.pid))
+            self._hub.send(other, Fence(name))
         if self._desk is not None:
             self._desk.lose(name)
 
@@ -270,24 +246,12 @@ class Coordinator:
             if suspect.member.name not in self._accused:
                 self._recorder.event("suspect", {"words": str(suspect)})
                 self._hub.send("agent-0", Warn(str(suspect)))
-            self._eject_if_silent(suspect)
         for name in sorted(self._accused - accused & self._signs.keys()):
             if name in self._signs:
                 words = f"{self._signs[name].member} is back"
                 self._recorder.event("back", {"words": words})
                 self._hub.send("agent-0", Warn(words))
         self._accused = accused
-
-    def _eject_if_silent(self, suspect: Suspect) -> None:
-        """End one that was silent for too long, where the others can go on without it."""
-        if self._desk is None or suspect.reason != "silent" or len(self._signs) < 2:
-            return
-        name, pid = suspect.member.name, suspect.member.pid
-        if suspect.seconds > self._patience and pid not in self._ejected:
-            self._ejected.add(pid)
-            self._recorder.event("ejected", {"words": str(suspect)})
-            for agent in ("agent-0", *(self._gate.agents if self._gate else ())):
-                self._hub.send(agent, Eject(name, f"{suspect}: it is ended"))
 
     def _tell_agent(self) -> None:
         losses = self._losses.values()
@@ -299,7 +263,6 @@ class Coordinator:
             loss=sum(losses) / len(losses) if losses else None,
             started=self.membership.epoch > 0,
             phase=self._signs["worker-0"].phase if "worker-0" in self._signs else "",
-            returned=tuple(self._returned),
         )
         if self._gate is not None:
             status = self._gate.complete(status, {m.rank for m in self._waiting.values()})

@@ -67,9 +67,6 @@ class LeaseDesk:
         self._epoch_begun = 0.0
         self._epochs = 0
         self._living: set[str] = set()
-        self._newcomers: set[str] = set()
-        """Who came back during an evaluation, and takes part from its end on."""
-        self._ended = False
         self._waiting: list[str] = []
         self._told_nothing: set[str] = set()
         self._round = 0
@@ -90,8 +87,6 @@ class LeaseDesk:
     def hear(self, worker: str, message: Control) -> None:
         """A worker wants something."""
         match message:
-            case Ask() if self._ended:
-                self._hub.send(f"{worker}.leases", Over(stores=False))
             case Ask():
                 self._waiting.append(worker)
             case Commit(number=number):
@@ -111,7 +106,6 @@ class LeaseDesk:
     def lose(self, worker: str) -> None:
         """A worker is gone: its samples are given again, and an evaluation begins anew."""
         self._living.discard(worker)
-        self._newcomers.discard(worker)
         self._waiting = [name for name in self._waiting if name != worker]
         samples = self._leases.give_back(worker)
         self._recorder.event("given again", {"member": worker, "samples": str(samples)})
@@ -119,14 +113,6 @@ class LeaseDesk:
         if self._tallies is not None:
             self._call_cut()
         self._serve()
-
-    def take_back(self, worker: str) -> None:
-        """A worker that was lost is here again, and will ask."""
-        self._told_nothing.discard(worker)
-        if self._tallies is None:
-            self._living.add(worker)
-        else:
-            self._newcomers.add(worker)
 
     def look_at_clock(self) -> None:
         """Stop when the job's time is up."""
@@ -185,14 +171,11 @@ class LeaseDesk:
         self._leases.evaluated()
         for name in self._living:
             self._hub.send(f"{name}.leases", total)
-        self._living |= self._newcomers
-        self._newcomers.clear()
 
     def _end(self) -> None:
         for index, worker in enumerate(sorted(self._living)):
             self._hub.send(f"{worker}.leases", Over(stores=index == 0))
         self._waiting = []
-        self._ended = True
 
     def _account(self) -> None:
         leases = self._leases

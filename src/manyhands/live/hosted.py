@@ -50,10 +50,10 @@ class Hosted(threading.Thread):
         """Answer until the worker has no more to do."""
         self._serving.until_dismissed(self)
 
-    def take_fenced(self) -> list[tuple[str, int]]:
+    def take_fenced(self) -> list[str]:
         """Who is gone since the last call."""
         fenced = self._pulse.take_fenced()
-        self.gone |= {name.replace("worker", "server") for name, _ in fenced}
+        self.gone |= {name.replace("worker", "server") for name in fenced}
         return fenced
 
     def stop(self) -> None:

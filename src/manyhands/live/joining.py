@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import signal
 import sys
 import time
 from dataclasses import dataclass
@@ -35,7 +34,6 @@ from manyhands.transport.interfaces import address_towards
 from manyhands.transport.security import JobKey
 from manyhands.wire import Status
 from manyhands.wire.joining import Admitted, Disband, Knock, Rejected, Withdraw
-from manyhands.wire.leasing import Eject
 
 _SCOUT = "manyhands.live.scout"
 _WORKER = "manyhands.live.worker"
@@ -231,9 +229,6 @@ class _Part:
             self._report.heard(message)
             if isinstance(message, Status) and self._display is not None:
                 self._display.show(message)
-            elif isinstance(message, Eject) and message.name in self._workers:
-                _say(message.words)
-                self._workers[message.name].signal(signal.SIGKILL)
             elif isinstance(message, Disband):
                 self._over = message
         if self._over is None:

@@ -93,7 +93,7 @@ class LinkPulse(Pulse):
         self._chunks = chunks
         self._exchanges: list[tuple[float, float, float]] = []
         self._roll: Roll | None = None
-        self._fenced: deque[tuple[str, int]] = deque()
+        self._fenced: deque[str] = deque()
         self.dismissed = False
         """Whether the coordinator has said that the run is over."""
         self._changed = threading.Condition()
@@ -112,7 +112,7 @@ class LinkPulse(Pulse):
         while not self.dismissed and self._clock() < deadline:
             self._stopping.wait(0.05)
 
-    def take_fenced(self) -> list[tuple[str, int]]:
+    def take_fenced(self) -> list[str]:
         """Members, since the last call, of whom nothing is to be carried out any more."""
         return [self._fenced.popleft() for _ in range(len(self._fenced))]
 
@@ -158,7 +158,7 @@ class LinkPulse(Pulse):
                 self._exchanges.append((message.sent, message.there, self._clock()))
                 del self._exchanges[:-_EXCHANGES]
             elif isinstance(message, Fence):
-                self._fenced.append((message.name, message.pid))
+                self._fenced.append(message.name)
             elif isinstance(message, Dismiss):
                 self.dismissed = True
             elif isinstance(message, Roll):

@@ -51,8 +51,8 @@ class Notices(Protocol):
     dismissed: bool
     """Whether the run is over."""
 
-    def take_fenced(self) -> list[tuple[str, int]]:
-        """Workers that are gone since the last call, each with its process id."""
+    def take_fenced(self) -> list[str]:
+        """Workers that are gone since the last call."""
 
 
 class Serving:
@@ -113,8 +113,8 @@ class Serving:
             incoming = self._responder.receive(0.05)
             if incoming is not None:
                 self._hear(incoming)
-            for name, pid in notices.take_fenced():
-                self._fence(name, pid)
+            for name in notices.take_fenced():
+                self._fence(name)
         self._responder.close()
         self._journal.close()
         self._journal.remove()
@@ -220,10 +220,10 @@ class Serving:
             self._recorder.event("recovered", detail)
         return done
 
-    def _fence(self, name: str, pid: int) -> None:
-        """A worker is gone: hear nothing of that life any more, and let the protocol know."""
+    def _fence(self, name: str) -> None:
+        """A worker is gone: hear nothing of it any more, and let the protocol know."""
         for sender, _ in list(self._responder.peers()):
-            if sender == f"{name}.{pid}":
+            if sender.partition(".")[0] == name:
                 self._responder.fence(sender, sys.maxsize)
                 self._holder.forget(sender)
         after, actions = self._protocol.on_leave(self._state, name)

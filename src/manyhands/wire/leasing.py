@@ -77,21 +77,12 @@ class Lost(Message, frozen=True):
 
     name: str
     words: str
-    pid: int = 0
 
 
 class Fence(Message, frozen=True):
-    """To servers: nothing of this member, in that life, is to be carried out any more."""
+    """To servers: nothing of this member is to be carried out any more."""
 
     name: str
-    pid: int = 0
-
-
-class Eject(Message, frozen=True):
-    """To agents: end this worker, which has been silent for too long."""
-
-    name: str
-    words: str
 
 
 class Dismiss(Message, frozen=True):
@@ -111,6 +102,5 @@ Leasing = (
     | Over
     | Lost
     | Fence
-    | Eject
     | Dismiss
 )
