@@ -67,7 +67,15 @@ def begin(start, tmp_path):
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("strategy", ["allreduce()", "asynchronous(servers=2)", "ensemble()"])
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        "allreduce()",
+        "asynchronous(servers=2)",
+        pytest.param("gossip()", marks=pytest.mark.slow),
+        pytest.param("ensemble()", marks=pytest.mark.slow),
+    ],
+)
 def test_two_hosts_train_together(begin, start, script, tmp_path, strategy):
     first, line = begin(script(), strategy)
     second = start(*MANYHANDS, *line)
@@ -89,6 +97,7 @@ def test_two_hosts_train_together(begin, start, script, tmp_path, strategy):
     assert not (tmp_path / "run" / "key").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_the_model_comes_home_when_the_first_host_only_serves(begin, start, script, tmp_path):
     first, line = begin(script(), "synchronous()", "a:0, b:2")
@@ -167,7 +176,9 @@ def test_an_error_on_another_host_ends_the_run_with_its_traceback(begin, start, 
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("death", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "death", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGKILL]
+)
 def test_when_the_first_host_ends_the_others_do(begin, start, script, death):
     first, line = begin(script(pause=0.01, epochs=1000), "asynchronous()")
     second = start(*MANYHANDS, *line)
@@ -182,6 +193,7 @@ def test_when_the_first_host_ends_the_others_do(begin, start, script, death):
     wait_for(lambda: not second.tree() and not first.tree(), 10, "nobody left")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_a_host_that_leaves_is_missed_and_the_others_carry_on(begin, start, script, interrupt):
     first, line = begin(script(pause=0.01, epochs=20), "asynchronous()")

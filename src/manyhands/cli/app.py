@@ -65,6 +65,10 @@ def train(
         str | None,
         typer.Option(help="Where other hosts find this one: ADDRESS or ADDRESS:PORT."),
     ] = None,
+    key_file: Annotated[
+        Path | None,
+        typer.Option(help="A key that all hosts have already; by default a new one is made."),
+    ] = None,
     network: Annotated[
         str | None,
         typer.Option(
@@ -99,7 +103,7 @@ def train(
     with nursery_ahead(script, strategy, workers, hosts):
         from manyhands.cli.train import train as run  # noqa: PLC0415
 
-        where = {"hosts": hosts, "listen": listen, "network": inside}
+        where = {"hosts": hosts, "listen": listen, "key_file": key_file, "network": inside}
         run(script, arguments or [], options | where, job)
 
 

@@ -9,10 +9,10 @@ import typer
 
 from manyhands.cli.leaving import leave
 from manyhands.failure import RunFailed
+from manyhands.live.invitation import check_key
 from manyhands.live.joining import Application
 from manyhands.live.joining import join as take_part
 from manyhands.transport.interfaces import read_place
-from manyhands.transport.security import JobKey
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,10 +44,6 @@ def join(
 
 
 def _check(script: Path, key: Path) -> None:
-    for file in (script, key):
-        if not file.is_file():
-            raise ValueError(f"there is no file {file}")
-    try:
-        JobKey.read(key)
-    except ValueError:
-        raise ValueError(f"{key} holds no key of a run: copy it from the first host") from None
+    if not script.is_file():
+        raise ValueError(f"there is no file {script}")
+    check_key(key)

@@ -84,6 +84,8 @@ class Request:
     """All hosts, this one first; None for a run on this one alone."""
     listen: str | None = None
     """Where others find this one, if its user chose."""
+    key: Path | None = None
+    """The file of a key that all hosts have; by default a new one is made."""
 
     @property
     def host(self) -> str:
@@ -145,7 +147,7 @@ def _inviting(request: Request) -> Iterator[Invitation | None]:
         yield None
         return
     script = Path(request.origin.script)
-    invitation = Invitation(request.folder.resolve(), request.hosts, script)
+    invitation = Invitation(request.folder.resolve(), request.hosts, script, request.key)
     try:
         yield invitation
     finally:
@@ -192,7 +194,7 @@ class _Run:
         """Start, watch, end."""
         strategy = self._request.strategy
         collective = not isinstance(strategy, StrategyProtocol)
-        store, port = serve_store(self._place[0] if collective else LOOPBACK)
+        store, port = serve_store(self._place[0]) if collective else (None, 0)
         shares = isinstance(strategy, StrategyProtocol) and strategy.shares
         memory = reserve() if shares else None
         assignment = self._assign(port, memory)

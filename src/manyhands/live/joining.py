@@ -39,7 +39,7 @@ _SCOUT = "manyhands.live.scout"
 _WORKER = "manyhands.live.worker"
 _POLL = 0.1
 _GRACE = 1.0
-_ANSWER_WITHIN = 60.0
+_ANSWER_WITHIN = 120.0
 """Seconds in which the first host must answer one who asks to be let in."""
 
 

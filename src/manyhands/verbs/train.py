@@ -127,6 +127,7 @@ def train_from(
                 slow=plan.slow,
                 hosts=spread,
                 listen=command.listen or listen,
+                key=command.key_file,
             )
         )
     run = Run(folder, worker=torchrun.rank() if torchrun.is_torchrun() else 0)
