@@ -36,6 +36,7 @@ PICTURES = {
     "easgd_asynchronous": "easgd(order=asynchronous, every=2)",
     "gossip": "gossip(graph=ring)",
     "gossip_asynchronous": "gossip(graph=ring, order=asynchronous)",
+    "push_sum": "push_sum()",
     "ensemble": "ensemble()",
 }
 """By file, the strategy that it shows."""
@@ -55,7 +56,7 @@ def draw(strategy: str) -> str:
         seed=1,
         metrics=(),
     )
-    without_servers = strategy.startswith(("gossip", "ensemble", "hogwild"))
+    without_servers = strategy.startswith(("gossip", "push_sum", "ensemble", "hogwild"))
     one_host = strategy.startswith(("central_storage", "hogwild"))
     with tempfile.TemporaryDirectory() as folder:
         run = mh.simulate(

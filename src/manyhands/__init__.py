@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from manyhands import data, metrics, models
+    from manyhands import data, metrics, models, rates
     from manyhands.cluster import Cluster, Host, Link
     from manyhands.failure import RunFailed
     from manyhands.job import Job
@@ -34,6 +34,7 @@ __all__ = [
     "data",
     "metrics",
     "models",
+    "rates",
     "simulate",
     "strategy",
     "train",
@@ -53,7 +54,7 @@ _HOME = {
     "strategy": "manyhands.strategies",
     "train": "manyhands.verbs",
 }
-_FOLDERS = ("data", "metrics", "models")
+_FOLDERS = ("data", "metrics", "models", "rates")
 
 
 def __getattr__(name: str) -> object:

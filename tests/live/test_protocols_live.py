@@ -37,6 +37,7 @@ VARIANTS = {
     "hierarchical": ["hierarchical(outer=diloco(every=10))"],
     "easgd": ["easgd()", "easgd(order=asynchronous)", "easgd(order=round_robin)"],
     "gossip": ["gossip()", "gossip(graph=random_pairs, order=asynchronous)"],
+    "push_sum": ["push_sum()"],
     "asynchronous": ["asynchronous(damping=inverse, delay_compensation=0.1)"],
 }
 """How each protocol is written where its name alone would not show it."""

@@ -251,6 +251,47 @@ def compare(
     run(script, arguments or [], options)
 
 
+@app.command(context_settings={"allow_interspersed_args": True})
+def scaling(
+    script: Annotated[Path, typer.Argument(help="A Python file with a job at its top level.")],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(help="Arguments for the script, after --.")
+    ] = None,
+    *,
+    strategy: Annotated[str, typer.Option(help="Which one.")] = "allreduce()",
+    workers: Annotated[str, typer.Option(help="On how many.")] = "1,2,4",
+    repeats: Repeats = 3,
+    epochs: Annotated[float | None, typer.Option(help="Passes over the data.")] = None,
+    samples: Annotated[int | None, typer.Option(min=1, help="Samples to train on.")] = None,
+    seconds: Seconds = None,
+    target: Target = None,
+    seed: Annotated[int | None, typer.Option(help="Of the first repeat; then one more.")] = None,
+    slow: Slow = None,
+    price: Price = None,
+    job: Annotated[str | None, typer.Option(help="The job's name, if there are several.")] = None,
+    output: Output = None,
+) -> None:
+    """Run a script's job on more and more workers; its speedup and efficiency as a table."""
+    from manyhands.cli.scaling import show_scaling as run  # noqa: PLC0415 - see above
+
+    options = {
+        "strategies": strategy,
+        "workers": workers,
+        "repeats": repeats,
+        "epochs": epochs,
+        "samples": samples,
+        "seconds": seconds,
+        "target": target,
+        "seed": seed,
+        "slow": slow,
+        "margin": 0.05,
+        "price": price,
+        "job": job,
+        "output": output,
+    }
+    run(script, arguments or [], options)
+
+
 @app.command()
 def strategies(
     name: Annotated[str | None, typer.Argument(help="A strategy to explain.")] = None,
@@ -267,6 +308,41 @@ def summary(run: Annotated[Path, typer.Argument(help="A run's folder.")]) -> Non
     from manyhands.cli.summary import summary as show  # noqa: PLC0415 - see above
 
     show(run)
+
+
+@app.command()
+def report(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(help="A results.json, folders of comparisons, or folders of runs."),
+    ],
+    output: Annotated[
+        Path | None, typer.Option(help="The page to write; default: report.html in the first.")
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option(help="Of plain runs: 'accuracy >= 0.98'; how long each took.")
+    ] = None,
+    price: Annotated[
+        float | None, typer.Option(min=0, help="Of plain runs: a worker's hour, for their cost.")
+    ] = None,
+) -> None:
+    """Compare runs that were made: a verdict and a table here, charts on a page of HTML."""
+    from manyhands.cli.report import report as draw  # noqa: PLC0415 - see above
+
+    draw(paths, output, target, price)
+
+
+@app.command()
+def tensorboard(
+    run: Annotated[Path, typer.Argument(help="A run's folder.")],
+    output: Annotated[
+        Path | None, typer.Option(help="Where to write; default: tensorboard in the run's folder.")
+    ] = None,
+) -> None:
+    """Export a run's loss, metrics and throughput as TensorBoard scalars."""
+    from manyhands.cli.tensorboard import tensorboard as export  # noqa: PLC0415 - see above
+
+    export(run, output)
 
 
 @app.command()

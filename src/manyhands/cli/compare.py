@@ -11,9 +11,9 @@ from manyhands.cli.leaving import leave
 from manyhands.cli.reading import enter, load_job, paced
 from manyhands.cluster import Cluster
 from manyhands.lab.compare import STRATEGIES, VIRTUAL, Compared, carry_out
-from manyhands.lab.conclusion import show_table
 from manyhands.lab.design import Budget, Conditions, Design, Script
 from manyhands.lab.entrants import read_entrants
+from manyhands.reports.table import table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,10 +27,8 @@ _ON_A_VIRTUAL_CLUSTER = ("times", "bandwidth", "latency", "cores")
 def compare(script: Path, arguments: list[str], options: Mapping[str, Any]) -> None:
     """Execute the script up to its main guard, and compare strategies on its job."""
     compared = conduct(script, arguments, options)
-    console = Console()
-    console.print(show_table(compared.results))
-    console.print(f"\n{compared.verdict}", markup=False, highlight=False)
-    tell_where(compared)
+    Console().print(table(compared.results))
+    typer.echo(compared.where())
 
 
 def conduct(script: Path, arguments: Sequence[str], options: Mapping[str, Any]) -> Compared:
@@ -81,13 +79,3 @@ def read_numbers(text: str | None) -> tuple[int, ...]:
     except ValueError:
         raise ValueError(f"workers {text!r} are not numbers as in 4, or 1,2,4") from None
     return numbers
-
-
-def tell_where(compared: Compared) -> None:
-    """Say where all of it is."""
-    typer.echo(f"\n  results      {compared.folder / 'results.json'}")
-    if compared.report is not None:
-        typer.echo(f"  report       {compared.report}: open it in a browser")
-    else:
-        typer.echo("  report       not drawn, for want of plotly: pip install 'manyhands[report]'")
-        typer.echo(f"               and then: manyhands report {compared.folder}")

@@ -19,15 +19,17 @@ if TYPE_CHECKING:
     from manyhands.reports import Measured
 
 
-def account(design: Design, job: Job, runs: Iterable[Measured]) -> Comparison:
-    """The results of a comparison so far."""
+def account(
+    design: Design, job: Job, runs: Iterable[Measured], created: str | None = None
+) -> Comparison:
+    """The results of a comparison so far; `created` is when it was begun, if not just now."""
     machine = this_machine()
     in_force = design.budget.of(job)
     return Comparison(
         manyhands=version("manyhands"),
         python=platform.python_version(),
         torch=version("torch"),
-        created=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
+        created=created or f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
         script=design.script.path.name if design.script else "",
         job=_settings(design, in_force),
         machine=machine,
@@ -79,11 +81,7 @@ def _settings(design: Design, job: Job) -> dict[str, str]:
     told = {
         "job": design.script and design.script.job,
         "arguments": design.script and " ".join(design.script.arguments),
-        "global_batch": job.global_batch,
-        "epochs": job.epochs,
-        "samples": job.samples,
-        "seconds": job.seconds,
-        "target": job.target,
+        **{name: value for name, value in job.settings.items() if name != "seed"},
         "training samples": f"{len(job.data):,}",
         "validation samples": None if job.validation is None else f"{len(job.validation):,}",
         "seeds": ", ".join(str(design.seed + repeat) for repeat in range(design.repeats)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 import time
 from dataclasses import dataclass
@@ -11,7 +12,6 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from manyhands.cluster import Cluster
-from manyhands.lab.conclusion import show_table, write_report
 from manyhands.lab.conduct import conduct
 from manyhands.lab.design import Budget, Conditions, Design, Script
 from manyhands.lab.display import Display
@@ -19,6 +19,9 @@ from manyhands.lab.entrants import read_entrants
 from manyhands.lab.launcher import start
 from manyhands.live import script as scripts
 from manyhands.pacing import Pace
+from manyhands.reports.page import write_page
+from manyhands.reports.results import FILE
+from manyhands.reports.table import table
 from manyhands.reports.verdict import verdict
 
 if TYPE_CHECKING:
@@ -53,6 +56,20 @@ class Compared:
         """Which is fastest, which is most accurate in the end and within the budget, and why."""
         found = verdict(self.results)
         return found.words if found else "No run has finished."
+
+    def summary(self) -> str:
+        """The figures, the verdict, and where the rest is."""
+        console = Console(width=100, file=io.StringIO())
+        with console.capture() as captured:
+            console.print(table(self.results))
+        return f"{captured.get()}{self.where()}"
+
+    def where(self) -> str:
+        """Where the results and the report are, or how to have one."""
+        drawn = f"{self.report}: open it in a browser"
+        if self.report is None:
+            drawn = f"pip install 'manyhands[report]', then manyhands report {self.folder}"
+        return f"  results      {self.folder / FILE}\n  report       {drawn}"
 
 
 def compare(
@@ -130,9 +147,19 @@ def carry_out(
 ) -> Compared:
     """Make the runs of a design, showing how far it is, and write its report."""
     folder = folder or _new_folder()
-    with Display(len(design.turns), show_table, console) as display:
+    with Display(len(design.turns), console) as display:
         results = conduct(design, job, folder, display, launch)
-    return Compared(folder, results, write_report(results, folder))
+    return Compared(folder, results, _draw(results, folder))
+
+
+def _draw(results: Comparison, folder: Path) -> Path | None:
+    """Draw the report; None where what draws it is not installed."""
+    page = folder / "report.html"
+    try:
+        write_page(results, page)
+    except ModuleNotFoundError:
+        return None
+    return page
 
 
 def _numbers(workers: int | Iterable[int] | None) -> tuple[int, ...]:

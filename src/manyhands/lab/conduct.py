@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from manyhands.lab.account import account, surroundings
 from manyhands.lab.folder import Folder, claimed
 from manyhands.lab.launcher import start
@@ -57,7 +59,7 @@ def conduct(
     way = _way(design, job, launch)
     runs: list[Measured] = []
     with claimed(path, design.identity() | surroundings(design)) as folder, signals_raise():
-        results = account(design, job, runs)
+        results = account(design, job, runs, folder.created)
         for turn in design.turns:
             run = _known(design, results, turn, folder)
             if run is None:
@@ -67,7 +69,7 @@ def conduct(
             else:
                 display.found()
             runs.append(run)
-            results = account(design, job, runs)
+            results = account(design, job, runs, results.created)
             write_results(results, folder.results)
     return results
 
@@ -96,7 +98,10 @@ def _make(
     words = way.make(turn, folder.run(turn), folder.log(turn), display.hears)
     trace = folder.trace(turn)
     if trace is not None:
-        return _measured(design, results, turn, folder, trace)
+        run = _measured(design, results, turn, folder, trace)
+        # What the run itself said last says more than its trace.
+        told = words if run.status == "failed" and words else run.words
+        return structs.replace(run, words=told)
     folder.run(turn).mkdir(parents=True, exist_ok=True)
     return failed(
         words or "it left no trace",

@@ -107,7 +107,10 @@ class Design:
     def check(self) -> None:
         """Raise ValueError, naming the fix, if a run of it cannot be."""
         for turn in self.turns:
-            turn.entrant.strategy.check(turn.workers)
+            try:
+                turn.entrant.strategy.check(turn.workers)
+            except ValueError as error:
+                raise ValueError(f"{turn.entrant.label}: {error}") from error
         for pace in (*self.slow, *(p for entrant in self.entrants for p in entrant.slow)):
             pace.check(max(self.workers))
 

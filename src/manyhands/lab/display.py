@@ -10,6 +10,7 @@ from rich.live import Live
 from rich.text import Text
 
 from manyhands.reports.columns import metric_value
+from manyhands.reports.table import table
 from manyhands.reports.words import count, duration
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ class Display:
 
     Args:
         total: how many runs it has.
-        table: shows the results so far.
         console: where.
         clock: seconds.
     """
@@ -36,12 +36,10 @@ class Display:
     def __init__(
         self,
         total: int,
-        table: Callable[[Comparison], RenderableType],
         console: Console,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._total = total
-        self._table = table
         self._console = console
         self._clock = clock
         self._done = self._found = 0
@@ -49,8 +47,11 @@ class Display:
         """Seconds of every run that was made here."""
         self._begun = self._said = clock()
         self._heading = self._words = ""
-        self._results: Comparison | None = None
-        self._live = Live(console=console, get_renderable=self._picture, transient=True)
+        self._table: RenderableType | None = None
+        # Once a second: what draws takes time from what is measured.
+        self._live = Live(
+            console=console, get_renderable=self._picture, transient=True, refresh_per_second=1
+        )
 
     def __enter__(self) -> Self:
         if self._console.is_terminal:
@@ -71,7 +72,7 @@ class Display:
         """A run is started."""
         self._tell_found()
         self._begun = self._said = self._clock()
-        self._results = results
+        self._table = table(results) if results.runs else None
         self._heading = f"run {self._done + 1} of {self._total}: {turn}"
         self._words = "starting"
         if not self._console.is_terminal:
@@ -116,11 +117,12 @@ class Display:
 
     def _picture(self) -> RenderableType:
         parts: list[RenderableType] = []
-        if self._results is not None and self._results.runs:
-            parts.append(self._table(self._results))
+        # What goes on stands first: the table may be higher than the terminal.
         if self._heading:
             spent = duration(self._clock() - self._begun)
             parts.append(Text(f"{self._heading} · {spent} · {self._words}", overflow="ellipsis"))
+        if self._table is not None:
+            parts.append(self._table)
         return Group(*parts)
 
 

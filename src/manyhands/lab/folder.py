@@ -82,10 +82,11 @@ class Folder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.results = path / FILE
-        self._failed = {run.folder: run for run in self._former() if run.status == "failed"}
-
-    def _former(self) -> tuple[Measured, ...]:
-        return read_results(self.results).runs if self.results.exists() else ()
+        former = read_results(self.results) if self.results.exists() else None
+        self.created = former.created if former else None
+        """When the comparison was begun; None if that is now."""
+        runs = former.runs if former else ()
+        self._failed = {run.folder: run for run in runs if run.status == "failed"}
 
     def place(self, turn: Turn) -> str:
         """A run's folder, relative to this one."""

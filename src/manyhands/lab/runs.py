@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -66,7 +67,14 @@ class LiveRuns:
                     tell(last_line(log))
         finally:
             end(process)
-        return f"it left with code {code}: {last_line(log)}" if code else ""
+        return _why(code, last_line(log)) if code else ""
+
+
+def _why(code: int, last: str) -> str:
+    """Why a run failed: the last line of its log is that of the traceback, if there is one."""
+    if code < 0:
+        return f"ended by {signal.Signals(-code).name}; its last words: {last or 'none'}"
+    return last or f"it left with code {code} and without a word"
 
 
 def command(design: Design, turn: Turn, folder: Path) -> list[str]:
@@ -131,7 +139,14 @@ class VirtualRuns:
             workers=turn.workers,
             seed=turn.seed,
             slow=design.paces(turn) or None,
+            stretch=_stretch(design, turn),
             output=folder,
             **vars(design.budget),
             **(vars(design.virtual) if design.virtual else {}),
         )
+
+
+def _stretch(design: Design, turn: Turn) -> float | None:
+    """The job's times are those on the fewest workers: with more, each has a smaller share."""
+    fewest = min(design.workers)
+    return None if turn.workers == fewest else fewest / turn.workers

@@ -108,6 +108,8 @@ def launch(request: Request) -> None:
     if isinstance(request.strategy, StrategyProtocol):
         hosts = request.hosts.names if request.hosts else (request.host,)
         request.strategy.check_places(hosts, devices(request.here))
+        if request.job.clip is not None:
+            request.strategy.check_clip()
     with nursery(_environment(request)) as loaded:
         prepare(request.job)
         _launch(request, loaded)
@@ -269,7 +271,7 @@ class _Run:
             return None
         return Leasing(
             samples=len(job.data),
-            global_batch=job.global_batch,
+            global_batch=job.batch_sizes,
             budget=job.budget,
             seconds=job.seconds,
             evaluates=job.validation is not None,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from manyhands.batches import BatchSizes
 from manyhands.live.hosts import Hosts
 from manyhands.pacing import Pace
 from manyhands.transport.control import Line
@@ -45,7 +46,7 @@ class Leasing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The job's numbers, for a coordinator that never loads the job itself."""
 
     samples: int
-    global_batch: int
+    global_batch: int | BatchSizes
     budget: int | None
     seconds: float | None
     evaluates: bool

@@ -316,12 +316,27 @@ def _is_orphaned(agent: int) -> bool:
     """Whether the agent is dead, or only asks politely.
 
     The kernel signals the death of the thread that started us. Until the agent's other threads
-    are dead too, moments later, it still counts as our parent.
+    are dead too, which takes a busy machine a while, it still counts as our parent.
     """
-    deadline = time.monotonic() + 0.5
-    while os.getppid() == agent and time.monotonic() < deadline:
+    deadline = time.monotonic() + 1.0
+    while time.monotonic() < deadline:
+        if os.getppid() != agent or _is_dying(agent):
+            return True
         time.sleep(0.01)
-    return os.getppid() != agent
+    return False
+
+
+def _is_dying(pid: int) -> bool:
+    """Whether a process has begun to end: its first thread has, or SIGKILL awaits it."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return True
+    facts = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
+    if facts.get("State", "").strip()[:1] in ("Z", "X"):
+        return True
+    kill = 1 << (signal.SIGKILL - 1)
+    return any(int(facts.get(name, "0"), 16) & kill for name in ("SigPnd", "ShdPnd"))
 
 
 def _raise_gone(_signal: int, _frame: FrameType | None) -> None:

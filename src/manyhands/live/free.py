@@ -151,6 +151,7 @@ class Leased:
         self.lease = lease
         self.samples = lease.stop - lease.start
         self.total = lease.total
+        self.dealt = lease.dealt
         self.round = round_
         self.inputs = inputs
         self.targets = targets
@@ -181,7 +182,7 @@ class LiveReplica:
         count = protocol.count_servers(workers)
         self.servers = tuple(f"server-{number}" for number in range(count))
         self.returns = False
-        self.terms = Terms(job.global_batch, workers, copy.rate)
+        self.terms = Terms(job.batch_sizes, workers, copy.rate)
         self.versions = [0] * len(self.servers)
         self.rests = False
         self.stores = False
@@ -286,7 +287,8 @@ class LiveReplica:
             self._recorder.staleness(versions, f"worker-{self.rank}")
         samples = batch.total if counts is None else counts
         self._pacer.begin()
-        self._local.step(self._copy.updates, samples / self.terms.global_batch)
+        weight = self.terms.weigh(samples, batch.dealt)
+        self._local.step(self._copy.updates, weight, batch.dealt)
         self._copy.note_buffers(self._copy.parameters[-1])
         self._pacer.stretch()
         if self._writes is not None:
@@ -302,6 +304,12 @@ class LiveReplica:
         for shard in self._copy.layout.shards:
             number = shard.number
             lerp(shard, self._copy.parameters[number], self._copy.beside[number], by)
+
+    def scale(self, by: float) -> None:
+        """Multiply the parameters."""
+        for shard in self._copy.layout.shards:
+            for fragment in shard.parameters:
+                fragment.view(self._copy.parameters[shard.number]).mul_(by)
 
     def trade(self, by: float) -> None:
         """The same, and leave the parameters as they were beside them."""

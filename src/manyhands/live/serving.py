@@ -79,8 +79,10 @@ class Serving:
             seed = member_seed(job.seed, number) if protocol.committee else job.seed
             self._holder = Holder(dataclasses.replace(job, seed=seed), 0, 1)
         else:
-            self._holder = Holder(job, number % protocol.shards, protocol.shards)
-        terms = Terms(job.global_batch, assignment.workers, self._holder.rate, number)
+            clip = job.clip if protocol.clips == "servers" else None
+            shards = protocol.shards
+            self._holder = Holder(job, number % shards, shards, clip=clip)
+        terms = Terms(job.batch_sizes, assignment.workers, self._holder.rate, number)
         self._state = protocol.begin(terms)
         size = self._holder.shard.nbytes
         self._common: torch.Tensor | None = None

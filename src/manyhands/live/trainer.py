@@ -12,6 +12,7 @@ import torch
 from manyhands.live.evaluation import average_buffers, evaluate
 from manyhands.live.loading import as_pair, batches, move
 from manyhands.live.pacer import Pacer
+from manyhands.parameters.clipping import clip_norm
 from manyhands.parameters.weight import weighted_step
 from manyhands.sampling import mix, shares
 
@@ -122,7 +123,7 @@ class Trainer:
                 "asked for already: one loop over it is enough"
             )
         budget = self.job.budget or sys.maxsize
-        arguments = (len(self.job.data), self.job.global_batch, self.job.seed)
+        arguments = (len(self.job.data), self.job.batch_sizes, self.job.seed)
         deal = (*arguments, self.rank, self.workers, budget)
         data = batches(self.job, self.job.data, (share.indices for share in shares(*deal)))
         dealt, epoch_begun = 0, self._clock()
@@ -161,7 +162,9 @@ class Trainer:
         reduced = self._clock()
         self._progress.phase = "compute"
         self._pacer.begin()
-        weighted_step(self.optimizer, batch.share.total / self.job.global_batch)
+        self._clip()
+        share = batch.share
+        weighted_step(self.optimizer, share.total / share.whole * self.job.rate_after(share.dealt))
         self.optimizer.zero_grad()
         self._pacer.stretch()
         self._account(batch, begun, reduced, loss)
@@ -211,6 +214,13 @@ class Trainer:
             self._ready.settle()
             self._check_unused()
         return loss.detach()
+
+    def _clip(self) -> None:
+        """Limit the norm of the mean gradient, which is the same on all workers."""
+        if self.job.clip is not None:
+            groups = self.optimizer.param_groups
+            trained = (parameter for group in groups for parameter in group["params"])
+            clip_norm([one.grad for one in trained if one.grad is not None], self.job.clip)
 
     def _check_unused(self) -> None:
         if self.workers == 1 or getattr(self._module, "find_unused_parameters", False):

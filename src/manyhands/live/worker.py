@@ -142,7 +142,8 @@ def _work_free(
         return commons[0].parameters
 
     shared = home if protocol.shares else None
-    copy = Copy(job, protocol.shards, device, allocate, shared, beside=protocol.keeps)
+    clip = job.clip if protocol.clips == "workers" else None
+    copy = Copy(job, protocol.shards, device, allocate, shared, beside=protocol.keeps, clip=clip)
     addresses = where_servers_are(assignment, roll)
     # A worker's successor must not be taken for itself: its calls are numbered from one again.
     caller = Caller(

@@ -37,11 +37,12 @@ class Local:
         for group, members in zip(optimizer.param_groups, groups, strict=True):
             group["params"] = members
         self.optimizer = optimizer
+        self._rate_after = job.rate_after
 
-    def step(self, updates: Sequence[torch.Tensor], weight: float) -> None:
-        """A step with an update, acting with `weight`."""
+    def step(self, updates: Sequence[torch.Tensor], weight: float, dealt: int) -> None:
+        """A step with an update from a batch after `dealt` samples, acting with `weight`."""
         for number, fragment, parameter in self._pieces:
             parameter.grad = fragment.view(updates[number])
-        weighted_step(self.optimizer, weight)
+        weighted_step(self.optimizer, weight * self._rate_after(dealt))
         for _, _, parameter in self._pieces:
             parameter.grad = None

@@ -1,6 +1,7 @@
 """Tier A: protocols, each written once and run on real processes and on a virtual cluster."""
 
 from manyhands.endpoint import Terms
+from manyhands.protocols.actions import Action, Add, Answer, Call, Descend, Move, Scale, Shift, Step
 from manyhands.protocols.asynchronous import Asynchronous
 from manyhands.protocols.averaging import Averaging
 from manyhands.protocols.carrying import carry_out
@@ -12,19 +13,8 @@ from manyhands.protocols.gossip import Gossip
 from manyhands.protocols.hierarchical import Hierarchical
 from manyhands.protocols.hogwild import Hogwild
 from manyhands.protocols.local_sgd import LocalSgd
-from manyhands.protocols.protocol import (
-    Action,
-    Add,
-    Answer,
-    Call,
-    Descend,
-    Move,
-    ServerState,
-    Shift,
-    Site,
-    Step,
-    StrategyProtocol,
-)
+from manyhands.protocols.protocol import ServerState, Site, StrategyProtocol
+from manyhands.protocols.push_sum import PushSum
 from manyhands.protocols.softsync import SoftSync
 from manyhands.protocols.ssp import StaleSynchronous
 from manyhands.protocols.synchronous import Synchronous
@@ -42,6 +32,7 @@ ALL: tuple[type[StrategyProtocol], ...] = (
     Hierarchical,
     ElasticAveraging,
     Gossip,
+    PushSum,
     Ensemble,
 )
 """Every protocol: add a new one here and the shared contract suite tests it."""
@@ -64,6 +55,8 @@ __all__ = [
     "Hogwild",
     "LocalSgd",
     "Move",
+    "PushSum",
+    "Scale",
     "ServerState",
     "Shift",
     "Site",

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from manyhands.endpoint import Parameters, Pull
-from manyhands.protocols.protocol import Action, Answer, Call
+from manyhands.protocols.actions import Action, Answer, Call
 from manyhands.protocols.rounds import Round
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from manyhands.protocols.protocol import Action, Add, Answer, Call, Descend, Move, Shift, Step
+from manyhands.protocols.actions import Action, Add, Answer, Call, Descend, Move, Scale, Shift, Step
 
 if TYPE_CHECKING:
     import torch
@@ -25,13 +25,17 @@ def carry_out(holder: Holder, action: Action, update: torch.Tensor | None) -> No
             holder.add(_came(update, call.sender), share, pot)
         case Shift(call=call):
             holder.shift(_came(update, call.sender))
-        case Step(call=None, weight=weight, blend=blend, over=over):
-            holder.step(holder.take_sum(over), weight, blend)
-        case Step(call=Call() as call, weight=weight, blend=blend, compensation=compensation):
+        case Scale(by=by):
+            holder.scale(by)
+        case Step(call=None, weight=weight, blend=blend, over=over, dealt=dealt):
+            mean = holder.take_sum(over)
+            holder.clip(mean)
+            holder.step(mean, weight, blend, dealt)
+        case Step(call=Call() as call, weight=weight, blend=blend, dealt=dealt):
             came = _came(update, call.sender)
-            if compensation:
-                came = holder.compensate(came, call.sender, compensation)
-            holder.step(came, weight, blend)
+            if action.compensation:
+                came = holder.compensate(came, call.sender, action.compensation)
+            holder.step(came, weight, blend, dealt)
         case Move(by=by, over=over, pot=pot):
             holder.move(by, over, pot)
         case Descend(over=over, rate=rate, momentum=momentum):

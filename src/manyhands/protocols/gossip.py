@@ -6,18 +6,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from manyhands.endpoint import Change, MembershipChanged, Parameters, Pull, Push, Rest, Terms
+from manyhands.protocols.actions import Action, Add, Answer, Call, Move, Shift
 from manyhands.protocols.exchange import answer
 from manyhands.protocols.graphs import GRAPHS, Graph
-from manyhands.protocols.protocol import (
-    Action,
-    Add,
-    Answer,
-    Call,
-    Move,
-    ServerState,
-    Shift,
-    StrategyProtocol,
-)
+from manyhands.protocols.protocol import ServerState, StrategyProtocol
 
 if TYPE_CHECKING:
     from manyhands.endpoint import Endpoint, LeasedBatch, Replica

@@ -13,18 +13,12 @@ from manyhands.protocols.diloco import DiLoCo
 from manyhands.protocols.exchange import answer
 from manyhands.protocols.islands import Island, again_on_island, left_island, on_island
 from manyhands.protocols.local_sgd import LocalSgd  # noqa: TC001 - as above
-from manyhands.protocols.protocol import (
-    Action,
-    Answer,
-    Call,
-    ServerState,
-    Site,
-    StrategyProtocol,
-)
+from manyhands.protocols.protocol import ServerState, Site, StrategyProtocol
 from manyhands.protocols.synchronous import Synchronous
 
 if TYPE_CHECKING:
     from manyhands.endpoint import Endpoint, LeasedBatch, Replica
+    from manyhands.protocols.actions import Action, Answer, Call
 
 
 @dataclass(frozen=True, repr=False)
@@ -41,7 +35,7 @@ class Hierarchical(StrategyProtocol):
     sites. With outer=averaging(every=1) and plain SGD it is `synchronous`, exactly. A worker that
     is lost is missed by its island alone; an island that is lost, by the others for one meeting.
 
-    Example: `hierarchical(inner=synchronous(), outer=diloco(every=50), islands=2)`
+    Example: `hierarchical(outer=diloco(every=50))`
 
     Papers: Li et al., Scaling Distributed Machine Learning with the Parameter Server, OSDI 2014
     (servers); Douillard et al., DiLoCo, 2023 (islands).
@@ -50,6 +44,7 @@ class Hierarchical(StrategyProtocol):
     name: ClassVar[str] = "hierarchical"
     support: ClassVar[Literal["experimental"]] = "experimental"
     keeps: ClassVar[bool] = True
+    clips: ClassVar[Literal["servers"]] = "servers"
 
     inner: Synchronous = field(default_factory=Synchronous)
     """Within an island, with one server."""
@@ -125,7 +120,7 @@ class Hierarchical(StrategyProtocol):
                     await self._join(replica, endpoint)
                 await replica.gradient(batch)
                 update = replica.update(0) if batch.samples else None
-                push = Push(replica.versions[0], batch.samples, total=batch.total)
+                push = Push(replica.versions[0], batch.samples, batch.dealt, total=batch.total)
                 endpoint.post(own, push, payload=update, into=replica.parameters(0))
                 alone.append(batch)
             if await self._hear(replica, endpoint):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from manyhands.endpoint import Change, Errand, Parameters, Pull, Push, Rest
-from manyhands.protocols.protocol import Action, Answer, Call, Shift, Step
+from manyhands.protocols.actions import Action, Answer, Call, Shift, Step
 from manyhands.protocols.rounds import Round
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def _weigh(state: Island, action: Action, pushes: list[Push]) -> Action:
     if not isinstance(action, Step):
         return action
     total = max(push.total for push in pushes)
-    return replace(action, weight=total / state.terms.global_batch)
+    return replace(action, weight=state.terms.weigh(total, action.dealt))
 
 
 def _is_due(outer: Meeting, state: Island) -> bool:

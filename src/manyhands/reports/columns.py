@@ -34,6 +34,8 @@ class Column:
     show: Callable[[float], str]
     """Without the unit, where that stands in the column's head."""
     better: Literal["higher", "lower", ""] = ""
+    full: float | None = None
+    """What a bar of full length stands for; None: the largest of those that are compared."""
 
 
 SECTIONS: Final = {
@@ -64,7 +66,9 @@ _PART_EXPLANATIONS: Final = {
 }
 
 
-def columns(metrics: list[str], metric: str | None, budget: str, target: str) -> list[Column]:
+def columns(
+    metrics: list[str], metric: str | None, budget: str, target: str, currency: str
+) -> list[Column]:
     """All figures, for runs with these validation metrics; the budget and the target in words."""
     return [
         *_SPEED,
@@ -82,6 +86,7 @@ def columns(metrics: list[str], metric: str | None, budget: str, target: str) ->
         *([_within(metric, budget)] if metric else []),
         *(_share(part) for part in PART_TITLES),
         *_REST,
+        _cost(currency),
     ]
 
 
@@ -125,12 +130,13 @@ def _final(name: str) -> Column:
     return Column(
         name=f"final_{name}",
         title=f"{metric_title(name)} in the end",
-        unit="%" if is_share(name) else "",
+        unit=_metric_unit(name),
         explanation="On the validation data, as last evaluated.",
         section="learning",
         of=lambda run, _: metric_at(run, name),
         show=_metric_number(name),
         better="lower" if lower_is_better(name) else "higher",
+        full=1.0 if is_share(name) else None,
     )
 
 
@@ -138,7 +144,7 @@ def _within(name: str, budget: str) -> Column:
     return Column(
         name="within",
         title=f"{metric_title(name)} within the budget",
-        unit="%" if is_share(name) else "",
+        unit=_metric_unit(name),
         explanation=f"As last evaluated within {budget}.",
         section="learning",
         of=lambda run, yardstick: (
@@ -148,6 +154,20 @@ def _within(name: str, budget: str) -> Column:
         ),
         show=_metric_number(name),
         better="lower" if lower_is_better(name) else "higher",
+        full=1.0 if is_share(name) else None,
+    )
+
+
+def _cost(currency: str) -> Column:
+    return Column(
+        name="cost",
+        title="Cost",
+        unit=currency or "as the price",
+        explanation="Price of a worker's hour × workers × hours, start-up included.",
+        section="cost",
+        of=lambda run, _: run.cost,
+        show=lambda value: f"{value:,.4g}",
+        better="lower",
     )
 
 
@@ -160,7 +180,14 @@ def _share(part: str) -> Column:
         section="time",
         of=lambda run, _: run.shares.get(part),
         show=lambda share: f"{100 * share:.1f}",
+        full=1.0,
     )
+
+
+def _metric_unit(name: str) -> str:
+    if is_share(name):
+        return "%"
+    return "of 1" if name.startswith("f1") else "no unit"
 
 
 def _metric_number(name: str) -> Callable[[float], str]:
@@ -235,6 +262,7 @@ _SPEED: Final = (
         of=_efficiency,
         show=lambda value: f"{100 * value:.0f}",
         better="higher",
+        full=1.0,
     ),
     Column(
         name="seconds",
@@ -263,7 +291,7 @@ _REST: Final = (
         name="sent_per_sample",
         title="Sent per sample",
         unit="bytes",
-        explanation="What all processes sent over sockets, divided by the samples.",
+        explanation="What all processes sent each other, divided by the samples.",
         section="traffic",
         of=lambda run, _: run.sent_per_sample,
         show=words.size,
@@ -307,16 +335,6 @@ _REST: Final = (
         section="samples",
         of=lambda run, _: run.lost,
         show=words.count,
-        better="lower",
-    ),
-    Column(
-        name="cost",
-        title="Cost",
-        unit="",
-        explanation="Price of a worker's hour × workers × hours, start-up included.",
-        section="cost",
-        of=lambda run, _: run.cost,
-        show=lambda value: f"{value:,.4g}",
         better="lower",
     ),
 )

@@ -47,9 +47,10 @@ def gather(
                 "comparison, or folders of runs"
             )
     traces = [read(run) for run in runs]
-    for kind in ("live", "virtual"):
-        if alike := [trace for trace in traces if trace.kind == kind]:
-            found.append(Source(of_runs(alike, target=target, price=price), Path()))
+    apart = [[trace for trace in traces if trace.kind == kind] for kind in ("live", "virtual")]
+    found += (
+        Source(of_runs(alike, target=target, price=price), Path()) for alike in apart if alike
+    )
     return found
 
 
@@ -77,6 +78,7 @@ def of_runs(
         machine=Machine(host=min(hosts, default="")),
         hosts=max(1, len(hosts)),
         budget=_budget(common),
+        budget_seconds=float(common["seconds"]) if "seconds" in common else None,
         target=target or common.get("target"),
         price=price,
         strategies=tuple(dict.fromkeys(run.strategy for run in runs)),

@@ -5,6 +5,7 @@ seconds are never in one field. One worker alone (`single()`) competes in every 
 because "do not distribute" is an answer, too.
 """
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -153,13 +154,16 @@ def _alone(runs: list[Measured]) -> dict[str, dict[int, float]]:
 
 def _budget(comparison: Comparison, runs: list[Measured]) -> dict[int, float]:
     """Seconds within which accuracy counts, by repeat."""
-    budget: dict[int, float] = {}
-    for run in runs:
-        if run.status == "finished":
-            shortest = min(run.seconds, budget.get(run.repeat, run.seconds))
-            given = comparison.budget_seconds
-            budget[run.repeat] = shortest if given is None else given
-    return budget
+    finished = [run for run in runs if run.status == "finished"]
+    given = comparison.budget_seconds
+    if given is not None:
+        # Runs that were stopped by it trained within it, though their last evaluation ended later.
+        stopped = comparison.job.get("seconds") in {str(given), f"{given:g}"}
+        return dict.fromkeys((run.repeat for run in finished), math.inf if stopped else given)
+    shortest: dict[int, float] = {}
+    for run in finished:
+        shortest[run.repeat] = min(run.seconds, shortest.get(run.repeat, run.seconds))
+    return shortest
 
 
 def budget_words(comparison: Comparison) -> str:
@@ -175,6 +179,7 @@ def _columns(comparison: Comparison, kind: Kind) -> list[Column]:
         metric(comparison, kind),
         budget_words(comparison),
         comparison.target or "",
+        comparison.currency,
     )
 
 

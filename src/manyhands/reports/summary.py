@@ -56,12 +56,13 @@ def summary(trace: Trace) -> str:
         break_on_hyphens=False,
     )
     for label, words in rows:
-        lines += _row(label, words)
+        # What was asked for is told whole; defaults may be cut short.
+        lines += _row(label, words, most=3 if label == "settings" else 2)
     return "\n".join(lines)
 
 
-def _row(label: str, words: str) -> list[str]:
-    """A label and its words, wrapped to the width, in two lines at most."""
+def _row(label: str, words: str, most: int) -> list[str]:
+    """A label and its words, wrapped to the width, in so many lines at most."""
     if not words:
         return []
     wrapped = textwrap.wrap(
@@ -72,7 +73,7 @@ def _row(label: str, words: str) -> list[str]:
         # A path or a digest is copied whole or not at all.
         break_long_words=False,
         break_on_hyphens=False,
-        max_lines=2,
+        max_lines=most,
         placeholder=" …",
     )
     return [line.replace(_TIED, " ") for line in wrapped]

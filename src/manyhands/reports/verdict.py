@@ -61,6 +61,11 @@ class Contest:
         return None if self.even or self.open else self.best.strategy
 
     @property
+    def is_open(self) -> bool:
+        """Whether nothing is known of anybody."""
+        return bool(self.open) and len(self.open) == len(self.differences)
+
+    @property
     def by_factor(self) -> bool:
         """Whether differences are ratios."""
         return _by_factor(self.question, self.column)
@@ -151,6 +156,8 @@ def _answers(field: Field, contests: Mapping[Question, Contest]) -> str:
     where = f"On {field.workers} {virtual}worker{plural(field.workers)}"
     if field.comparison.network and field.kind == "live":
         where += f" ({field.comparison.network})"
+    if all(contest.is_open for contest in contests.values()):
+        return f"{where}, {_undecided(field, contests)}."
     clauses = [f"{where}, {_fastest(field, contests['speed'])}"]
     end, budget = contests.get("end"), contests.get("budget")
     if end and budget and _same(end, budget):
@@ -161,6 +168,17 @@ def _answers(field: Field, contests: Mapping[Question, Contest]) -> str:
         if budget:
             clauses.append(_accurate(field, budget, f"within {budget_words(field.comparison)}"))
     return "; ".join(clauses) + "."
+
+
+def _undecided(field: Field, contests: Mapping[Question, Contest]) -> str:
+    """What was seen, where it cannot be told from chance."""
+    speed, end = contests["speed"], contests.get("end")
+    seen = f"{speed.best.strategy} had the highest throughput ({_rate(speed.best, speed.column)})"
+    if end:
+        best = _metric(end.best, end.column, field.metric or "")
+        seen += f" and {end.best.strategy} the best {field.metric} in the end ({best})"
+    runs = min(len(standing.runs) for standing in field.finished)
+    return f"there are not enough runs to tell the strategies apart ({runs} of each): {seen}"
 
 
 def _fastest(field: Field, contest: Contest) -> str:
@@ -179,7 +197,7 @@ def _fastest(field: Field, contest: Contest) -> str:
     rest = ", and faster than the others" if contest.behind else ""
     return (
         f"{listed([name, *contest.even])} are equally fast: no difference larger than "
-        f"{percent(field.comparison.margin)} ({rate}){rest}"
+        f"{_margin(field, contest)} ({rate}){rest}"
     )
 
 
@@ -203,26 +221,23 @@ def _accurate(field: Field, contest: Contest, when: str) -> str:
 
 
 def _those(contest: Contest) -> str:
-    alone = len(contest.differences) == 1
-    everybody = len(contest.open) == len(contest.differences) and not alone
-    return "any other" if everybody else listed(list(contest.open))
+    several = len(contest.open) > 1
+    return "any other" if contest.is_open and several else listed(list(contest.open))
 
 
 def _lead(contest: Contest) -> str:
-    """By how much the best leads the next one, with the interval."""
+    """By how much the best leads the next one."""
     name, next_best = next(iter(contest.differences.items()))
-    if next_best.estimate is None or next_best.low is None or next_best.high is None:
+    if next_best.estimate is None:
         return f"before {name}"
-    low, high = next_best.low, next_best.high
     if contest.by_factor:
-        # The figures say how the next one stands to the best; its lead is the inverse.
-        times = 1 / next_best.estimate
-        return f"{times:.2f} times {name}, {1 / high:.2f} to {1 / low:.2f} with 90 % confidence"
-    scale, unit = (100, " points") if contest.column.unit == "%" else (1, "")
-    return (
-        f"{-next_best.estimate * scale:.2g}{unit} above {name}, {-high * scale:.2g} to "
-        f"{-low * scale:.2g} with 90 % confidence"
-    )
+        if contest.column.better == "lower":
+            return f"{next_best.estimate:.2f} times as much under {name}"
+        # The figure says how the next one stands to the best; the lead is its inverse.
+        return f"{1 / next_best.estimate:.2f} times {name}"
+    if contest.column.unit == "%":
+        return f"{-100 * next_best.estimate:.2g} points above {name}"
+    return f"{-next_best.estimate:.2g} above {name}"
 
 
 def _reason(field: Field, contest: Contest | None) -> str:
@@ -230,7 +245,7 @@ def _reason(field: Field, contest: Contest | None) -> str:
     if contest is None:
         return ""
     best = contest.best
-    spent = {standing.strategy: _per_thousand(standing) for standing in field.finished}
+    spent = {standing.strategy: per_thousand(standing) for standing in field.finished}
     if not contest.behind:
         return _common(spent)
     loser = max(contest.behind, key=lambda name: sum(spent[name].values()))
@@ -242,7 +257,7 @@ def _reason(field: Field, contest: Contest | None) -> str:
     is_crowded = field.kind == "live" and standing.workers > best.workers and processes > 1
     crowded = f", {processes:.3g} processes to a core" if is_crowded and part == "compute" else ""
     return (
-        f"{loser} took {times:.2f} times as long as {best.strategy}, most of all for "
+        f"{loser} took {times:.2f} times as long as {best.strategy}, mostly through "
         f"{DOING[part]}: {_share(spent[loser], part)} of its time "
         f"({duration(spent[loser][part])} per 1,000 samples{crowded}), against "
         f"{_share(spent[best.strategy], part)} ({duration(spent[best.strategy][part])}) under "
@@ -267,7 +282,7 @@ def _common(spent: Mapping[str, Mapping[str, float]]) -> str:
     )
 
 
-def _per_thousand(standing: Standing) -> dict[str, float]:
+def per_thousand(standing: Standing) -> dict[str, float]:
     """Seconds of training per 1,000 samples, by what the workers did in them on average."""
 
     def of(run: Measured, part: str) -> float:
@@ -294,7 +309,7 @@ def _metric(standing: Standing, column: Column, metric: str) -> str:
 def _margin(field: Field, contest: Contest) -> str:
     """What does not matter in this contest."""
     if contest.by_factor:
-        return percent(field.comparison.margin)
+        return f"{100 * field.comparison.margin:g} %"
     if contest.column.unit == "%":
         points = f"{100 * field.comparison.accuracy_margin:g}"
         return f"{points} point{plural(points)}"

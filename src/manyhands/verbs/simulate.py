@@ -49,6 +49,8 @@ class Asked:
     seed: int | None = None
     times: str | Times | None = None
     slow: tuple[Pace, ...] | None = None
+    stretch: float | None = None
+    """What the times are multiplied by."""
     bandwidth: str | float | None = None
     latency: str | float | None = None
     cores: int | None = None
@@ -181,7 +183,9 @@ def plan(job: Job, asked: Asked, source: str) -> Plan:
     paces = asked.slow or ()
     for pace in paces:
         pace.check(workers)
-    conditions = Conditions(times=read_times(asked.times or _TIMES), slow=paces)
+    conditions = Conditions(
+        times=read_times(asked.times or _TIMES), slow=paces, stretch=asked.stretch or 1.0
+    )
     if asked.service is not None:
         conditions = replace(conditions, service=read_seconds(asked.service))
     if asked.detection is not None:
@@ -191,6 +195,7 @@ def plan(job: Job, asked: Asked, source: str) -> Plan:
         "strategy": str(protocol),
         "workers": str(workers),
         "times": str(conditions.times),
+        "stretch": None if asked.stretch is None else f"times × {asked.stretch:g}",
         "slow": words(paces) or None,
         "faults": str(faults) if faults.faults else None,
         "service": f"{conditions.service:g} s" if conditions.service else None,
@@ -249,11 +254,9 @@ def _settings(values: dict[str, str | None], asked: Asked, source: str) -> Itera
 
 def _job_settings(job: Job, asked: Asked, source: str) -> Iterator[Setting]:
     """The job's limits and seed, as they are in force."""
-    for name in ("epochs", "samples", "seconds", "target", "seed", "global_batch"):
-        value = getattr(job, name)
-        if value is not None:
-            told = getattr(asked, name, None) is not None
-            yield Setting(name, str(value), source if told else "script")
+    for name, value in job.settings.items():
+        told = getattr(asked, name, None) is not None
+        yield Setting(name, value, source if told else "script")
 
 
 def _place_settings(places: Places, asked: Asked, source: str) -> Iterator[Setting]:

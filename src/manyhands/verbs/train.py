@@ -219,12 +219,9 @@ def _place_settings(hosts: Hosts | None, cluster: Cluster, command: Command) -> 
 
 def _job_settings(job: Job, command: Command, overrides: Overrides) -> Iterator[Setting]:
     """The job's limits and seed, as they are in force."""
-    in_force = override(job, overrides)
-    for name in ("epochs", "samples", "seconds", "target", "seed", "global_batch"):
-        value = getattr(in_force, name)
-        if value is not None:
-            told = getattr(command, name, None) is not None
-            yield Setting(name, str(value), "command line" if told else "script")
+    for name, value in override(job, overrides).settings.items():
+        told = getattr(command, name, None) is not None
+        yield Setting(name, value, "command line" if told else "script")
 
 
 def _new_folder(asked: Path | None, strategy: Strategy, workers: int) -> Path:

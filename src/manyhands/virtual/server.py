@@ -12,7 +12,7 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
 
-from manyhands.protocols import Add, Answer, Call, Descend, Move, Shift, Step, carry_out
+from manyhands.protocols import Add, Answer, Call, Descend, Move, Scale, Shift, Step, carry_out
 from manyhands.virtual.endpoint import HEAD
 from manyhands.virtual.kernel import happens
 
@@ -164,7 +164,7 @@ class Server:
 
     def _carry_out(self, action: Action) -> None:
         parcel = None
-        if not isinstance(action, Move | Descend) and action.call is not None:
+        if not isinstance(action, Move | Descend | Scale) and action.call is not None:
             parcel = self._open[action.call.sender, action.call.number]
         carry_out(self.holder, action, None if parcel is None else parcel.payload)
         match action:
@@ -177,7 +177,7 @@ class Server:
                     self._log.staleness(action.staleness, worker)
                 if parcel is not None:
                     parcel.payload = None
-        if isinstance(action, Step | Move | Descend | Shift):
+        if isinstance(action, Step | Move | Descend | Shift | Scale):
             self._sending = None
 
     def _reply(self, parcel: Parcel, message: Parameters, *, parameters: bool) -> None:

@@ -50,6 +50,8 @@ class Conditions:
     """How long workers compute on a batch."""
     slow: tuple[Pace, ...] = ()
     """Workers that take longer than that."""
+    stretch: float = 1.0
+    """What all of these times are multiplied by: smaller parts of a batch take less."""
     service: float = 0.0
     """Seconds of a core that a server takes for an update."""
     detection: float = 5.0
@@ -66,7 +68,7 @@ class Conditions:
 
     def seconds(self, rank: int, rng: random.Random) -> Callable[[], float]:
         """What draws the times that one worker computes on its batches."""
-        draw, longer = self.times.of(rank, rng), factor(self.slow, rank)
+        draw, longer = self.times.of(rank, rng), self.stretch * factor(self.slow, rank)
         return draw if longer == 1 else lambda: longer * draw()
 
 
@@ -113,8 +115,9 @@ class World:
         self._logs = logs
         self._network = Network(kernel, places.cluster, conditions.copy_rate)
         self._cores = {host.name: Cores(kernel, host.cores) for host in places.cluster.hosts}
-        self._bench = bench or Bench(job, protocol.shards)
-        self._terms = Terms(job.global_batch, len(places.workers), self._bench.rate)
+        clip = job.clip if protocol.clips == "workers" else None
+        self._bench = bench or Bench(job, protocol.shards, clip)
+        self._terms = Terms(job.batch_sizes, len(places.workers), self._bench.rate)
         self._servers = {
             f"server-{number}": self._server(number, host)
             for number, host in enumerate(places.workers if protocol.peers else places.servers)
@@ -157,8 +160,9 @@ class World:
 
     def _holder(self, number: int) -> Holder:
         if not self._protocol.peers:
+            clip = self._job.clip if self._protocol.clips == "servers" else None
             shards = self._protocol.shards
-            return Holder(self._job, number % shards, shards)
+            return Holder(self._job, number % shards, shards, clip=clip)
         seed = self._job.seed
         if self._protocol.committee:
             seed = member_seed(seed, number)
@@ -193,10 +197,13 @@ class World:
             return self._bench.shared(held, first)
         if protocol.committee and first is not None:
             return self._bench.shared([first.parameters[0].clone()], first)
-        living = [server.holder for server in servers if server.member.alive] or [servers[0].holder]
-        mean = living[0].bytes.clone()
-        for count, holder in enumerate(living[1:], start=2):
-            lerp(holder.shard, mean, holder.bytes, 1 / count)
+        living = [server for server in servers if server.member.alive] or servers[:1]
+        mean = living[0].holder.bytes.clone()
+        for count, server in enumerate(living[1:], start=2):
+            lerp(server.holder.shard, mean, server.holder.bytes, 1 / count)
+        mass = sum(protocol.mass(server.state) for server in living) / len(living)
+        for fragment in living[0].holder.shard.parameters:
+            fragment.view(mean).div_(mass)
         return self._bench.shared([mean], first)
 
     def members(self) -> Iterator[tuple[int, nn.Module]]:
