@@ -25,6 +25,13 @@ Target = Annotated[
 Slow = Annotated[
     list[str] | None, typer.Option(help="Worker 2 computes 4 times as long: '2:4x'; 'all:1.2x'.")
 ]
+Network = Annotated[
+    str | None,
+    typer.Option(
+        help="Each worker behind a link of its own, on this machine: '100mbit', or "
+        "'100mbit, servers apart'."
+    ),
+]
 Repeats = Annotated[int, typer.Option(min=1, help="How often each is run.")]
 Margin = Annotated[
     float, typer.Option(help="A difference in speed that does not matter: 0.05 is 5 %.")
@@ -69,13 +76,7 @@ def train(
         Path | None,
         typer.Option(help="A key that all hosts have already; by default a new one is made."),
     ] = None,
-    network: Annotated[
-        str | None,
-        typer.Option(
-            help="Each worker behind a link of its own, on this machine: '100mbit', or "
-            "'100mbit, servers apart'."
-        ),
-    ] = None,
+    network: Network = None,
     inside: Annotated[str | None, typer.Option(hidden=True)] = None,
     parent: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
@@ -211,6 +212,7 @@ def compare(
     target: Target = None,
     seed: Annotated[int | None, typer.Option(help="Of the first repeat; then one more.")] = None,
     slow: Slow = None,
+    network: Network = None,
     virtual: Annotated[
         bool, typer.Option("--virtual", help="On a virtual cluster, of any size.")
     ] = False,
@@ -238,6 +240,7 @@ def compare(
         "target": target,
         "seed": seed,
         "slow": slow,
+        "network": network,
         "virtual": virtual,
         "times": times,
         "bandwidth": bandwidth,
@@ -267,6 +270,7 @@ def scaling(
     target: Target = None,
     seed: Annotated[int | None, typer.Option(help="Of the first repeat; then one more.")] = None,
     slow: Slow = None,
+    network: Network = None,
     price: Price = None,
     job: Annotated[str | None, typer.Option(help="The job's name, if there are several.")] = None,
     output: Output = None,
@@ -284,6 +288,7 @@ def scaling(
         "target": target,
         "seed": seed,
         "slow": slow,
+        "network": network,
         "margin": 0.05,
         "price": price,
         "job": job,
