@@ -63,6 +63,12 @@ def train(
         str | None,
         typer.Option(help="Train this job, and leave out what stands below the main guard."),
     ] = None,
+    patience: Annotated[
+        float | None,
+        typer.Option(
+            min=6, help="Seconds until a worker that is silent is ejected, if the others can go on."
+        ),
+    ] = None,
     output: Annotated[Path | None, typer.Option(help="A folder for the run.")] = None,
     hosts: Annotated[
         str | None,
@@ -94,6 +100,7 @@ def train(
         "target": target,
         "seed": seed,
         "slow": slow,
+        "patience": patience,
         "output": output,
     }
     if network is not None:

@@ -34,6 +34,7 @@ from manyhands.transport.interfaces import address_towards
 from manyhands.transport.security import JobKey
 from manyhands.wire import Status
 from manyhands.wire.joining import Admitted, Disband, Knock, Rejected, Withdraw
+from manyhands.wire.leasing import Eject
 
 _SCOUT = "manyhands.live.scout"
 _WORKER = "manyhands.live.worker"
@@ -229,6 +230,8 @@ class _Part:
             self._report.heard(message)
             if isinstance(message, Status) and self._display is not None:
                 self._display.show(message)
+            elif isinstance(message, Eject) and message.name in self._workers:
+                self._workers[message.name].eject(message.words)
             elif isinstance(message, Disband):
                 self._over = message
         if self._over is None:
