@@ -9,6 +9,7 @@ import typer
 
 from manyhands.cli.leaving import leave
 from manyhands.failure import RunFailed
+from manyhands.live.hosts import check_name
 from manyhands.live.invitation import check_key
 from manyhands.live.joining import Application
 from manyhands.live.joining import join as take_part
@@ -31,6 +32,7 @@ def join(
         address, port = read_place(place)
         _check(script, key)
         host = name or socket.gethostname()
+        check_name(host)
         application = Application(address, port, key, host, script, workers, output)
     except ValueError as error:
         leave(f"manyhands: {error}")

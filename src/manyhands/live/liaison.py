@@ -32,7 +32,7 @@ _REPORT = 256 * 1024
 _EXCHANGES = 64
 
 
-class Report:
+class Liaison:
     """An agent's side of its talk with the coordinator.
 
     Args:
@@ -56,7 +56,7 @@ class Report:
         self._sent: set[str] = set()
 
     def heard(self, message: Control) -> None:
-        """Take in what concerns the report itself."""
+        """Take in what it waits for."""
         self._heard = time.monotonic()
         if isinstance(message, Pong):
             self._exchanges.append((message.sent, message.there, self._heard))
