@@ -53,10 +53,10 @@ def script(tmp_path):
 def begin(start, tmp_path):
     """Begin a run on the first of two hosts; the command it offers for the other."""
 
-    def begin(script, strategy, hosts="a:1, b:1"):
+    def begin(script, strategy, hosts="a:1, b:1", *options):
         first = start(
             *(*MANYHANDS, "train", script, "--strategy", strategy, "--hosts", hosts),
-            *("--listen", "127.0.0.1", "--output", "run"),
+            *("--listen", "127.0.0.1", "--output", "run", *options),
         )
         lines = tmp_path / "run" / "join"
         wait_for(lambda: lines.exists() or first.process.poll() is not None, 60, "the line")
@@ -67,7 +67,15 @@ def begin(start, tmp_path):
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("strategy", ["allreduce()", "asynchronous(servers=2)", "ensemble()"])
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        "allreduce()",
+        "asynchronous(servers=2)",
+        pytest.param("gossip()", marks=pytest.mark.slow),
+        pytest.param("ensemble()", marks=pytest.mark.slow),
+    ],
+)
 def test_two_hosts_train_together(begin, start, script, tmp_path, strategy):
     first, line = begin(script(), strategy)
     second = start(*MANYHANDS, *line)
@@ -89,6 +97,7 @@ def test_two_hosts_train_together(begin, start, script, tmp_path, strategy):
     assert not (tmp_path / "run" / "key").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_the_model_comes_home_when_the_first_host_only_serves(begin, start, script, tmp_path):
     first, line = begin(script(), "synchronous()", "a:0, b:2")
@@ -137,8 +146,7 @@ def test_a_worker_killed_on_another_host_is_named_and_the_others_carry_on(
 ):
     first, line = begin(script(pause=0.01, epochs=10), "asynchronous()", "a:1, b:2")
     second = start(*MANYHANDS, *line)
-    trace = tmp_path / "run" / "trace" / "server-0.jsonl"
-    wait_for(lambda: trace.exists() and trace.read_text().count('"span"') > 5, 90, "pushes")
+    wait_for(lambda: pushes(tmp_path / "run" / "trace") > 5, 90, "pushes")
     second.worker(2).kill()
     assert first.finish(120) == 0, first.text() + second.text()
     assert second.finish(30) == 0, second.text()
@@ -167,12 +175,13 @@ def test_an_error_on_another_host_ends_the_run_with_its_traceback(begin, start, 
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("death", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "death", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGKILL]
+)
 def test_when_the_first_host_ends_the_others_do(begin, start, script, death):
     first, line = begin(script(pause=0.01, epochs=1000), "asynchronous()")
     second = start(*MANYHANDS, *line)
-    trace = first.folder / "run" / "trace" / "server-0.jsonl"
-    wait_for(lambda: trace.exists() and trace.read_text().count('"span"') > 5, 90, "pushes")
+    wait_for(lambda: pushes(first.folder / "run" / "trace") > 5, 90, "pushes")
     assert second.worker(1) is not None
     first.tree()
     first.process.send_signal(death)
@@ -182,17 +191,75 @@ def test_when_the_first_host_ends_the_others_do(begin, start, script, death):
     wait_for(lambda: not second.tree() and not first.tree(), 10, "nobody left")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_a_host_that_leaves_is_missed_and_the_others_carry_on(begin, start, script, interrupt):
     first, line = begin(script(pause=0.01, epochs=20), "asynchronous()")
     second = start(*MANYHANDS, *line)
-    trace = first.folder / "run" / "trace" / "server-0.jsonl"
-    wait_for(lambda: trace.exists() and trace.read_text().count('"span"') > 5, 90, "pushes")
+    wait_for(lambda: pushes(first.folder / "run" / "trace") > 5, 90, "pushes")
     interrupt(second)
     assert second.finish(30) == 130, second.text()
     assert second.tree() == []
     assert first.finish(120) == 0, first.text()
     assert "worker 1 on b" in first.text()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("strategy", ["asynchronous()", "synchronous()", "ssp(staleness=2)"])
+def test_a_host_comes_back_with_the_same_line(begin, start, script, interrupt, strategy):
+    first, line = begin(script(pause=0.02, epochs=20), strategy)
+    second = start(*MANYHANDS, *line)
+    trace = first.folder / "run" / "trace"
+    wait_for(lambda: pushes(trace) > 5, 90, "pushes")
+    interrupt(second)
+    assert second.finish(30) == 130, second.text()
+    wait_for(lambda: "the others carry on" in first.text(), 30, "it is missed")
+    again = start(*MANYHANDS, *line, "--output", "again")
+    assert first.finish(200) == 0, first.text() + again.text()
+    assert again.finish(30) == 0, again.text()
+    assert "b has come back" in first.text()
+    run = Run(first.folder / "run")
+    assert " 0 lost" in run.summary()
+    lives = [worker for worker in run.trace.workers if worker.header.rank == 1]
+    assert len(lives) == 2
+    assert lives[1].totals.samples > 0, "it trained again"
+
+
+def pushes(trace):
+    file = trace / "server-0.jsonl"
+    return file.read_text().count('"span"') if file.exists() else 0
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(
+    "strategy", ["ssp(staleness=1)", pytest.param("synchronous()", marks=pytest.mark.slow)]
+)
+def test_a_worker_that_is_stopped_is_ejected_and_the_others_go_on(start, script, strategy):
+    started = start(
+        *(*MANYHANDS, "train", script(pause=0.02, epochs=20), "--strategy", strategy),
+        *("--workers", "3", "--patience", "6", "--output", "run"),
+    )
+    wait_for(lambda: pushes(started.folder / "run" / "trace") > 5, 90, "pushes")
+    started.worker(2).send_signal(signal.SIGSTOP)
+    assert started.finish(150) == 0, started.text()
+    assert "worker 2 on " in started.text()
+    assert "ejected, because it was not heard of for" in started.text()
+    assert "the others carry on" in started.text()
+    assert " 0 lost" in Run(started.folder / "run").summary()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_a_worker_that_is_stopped_on_another_host_is_ejected_there(begin, start, script):
+    first, line = begin(script(pause=0.02, epochs=20), "synchronous()", "a:1, b:2", "--patience=6")
+    second = start(*MANYHANDS, *line)
+    wait_for(lambda: pushes(first.folder / "run" / "trace") > 5, 90, "pushes")
+    second.worker(2).send_signal(signal.SIGSTOP)
+    assert first.finish(150) == 0, first.text() + second.text()
+    assert second.finish(30) == 0, second.text()
+    assert "worker 2 on b" in first.text()
+    assert "ejected" in first.text()
 
 
 def test_memory_that_hosts_cannot_share_is_refused_at_once(start, script):

@@ -25,6 +25,13 @@ Target = Annotated[
 Slow = Annotated[
     list[str] | None, typer.Option(help="Worker 2 computes 4 times as long: '2:4x'; 'all:1.2x'.")
 ]
+Network = Annotated[
+    str | None,
+    typer.Option(
+        help="Each worker behind a link of its own, on this machine: '100mbit', or "
+        "'100mbit, servers apart'."
+    ),
+]
 Repeats = Annotated[int, typer.Option(min=1, help="How often each is run.")]
 Margin = Annotated[
     float, typer.Option(help="A difference in speed that does not matter: 0.05 is 5 %.")
@@ -56,6 +63,12 @@ def train(
         str | None,
         typer.Option(help="Train this job, and leave out what stands below the main guard."),
     ] = None,
+    patience: Annotated[
+        float | None,
+        typer.Option(
+            min=6, help="Seconds until a worker that is silent is ejected, if the others can go on."
+        ),
+    ] = None,
     output: Annotated[Path | None, typer.Option(help="A folder for the run.")] = None,
     hosts: Annotated[
         str | None,
@@ -65,13 +78,11 @@ def train(
         str | None,
         typer.Option(help="Where other hosts find this one: ADDRESS or ADDRESS:PORT."),
     ] = None,
-    network: Annotated[
-        str | None,
-        typer.Option(
-            help="Each worker behind a link of its own, on this machine: '100mbit', or "
-            "'100mbit, servers apart'."
-        ),
+    key_file: Annotated[
+        Path | None,
+        typer.Option(help="A key that all hosts have already; by default a new one is made."),
     ] = None,
+    network: Network = None,
     inside: Annotated[str | None, typer.Option(hidden=True)] = None,
     parent: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
@@ -89,6 +100,7 @@ def train(
         "target": target,
         "seed": seed,
         "slow": slow,
+        "patience": patience,
         "output": output,
     }
     if network is not None:
@@ -99,7 +111,7 @@ def train(
     with nursery_ahead(script, strategy, workers, hosts):
         from manyhands.cli.train import train as run  # noqa: PLC0415
 
-        where = {"hosts": hosts, "listen": listen, "network": inside}
+        where = {"hosts": hosts, "listen": listen, "key_file": key_file, "network": inside}
         run(script, arguments or [], options | where, job)
 
 
@@ -207,6 +219,7 @@ def compare(
     target: Target = None,
     seed: Annotated[int | None, typer.Option(help="Of the first repeat; then one more.")] = None,
     slow: Slow = None,
+    network: Network = None,
     virtual: Annotated[
         bool, typer.Option("--virtual", help="On a virtual cluster, of any size.")
     ] = False,
@@ -234,6 +247,7 @@ def compare(
         "target": target,
         "seed": seed,
         "slow": slow,
+        "network": network,
         "virtual": virtual,
         "times": times,
         "bandwidth": bandwidth,
@@ -263,6 +277,7 @@ def scaling(
     target: Target = None,
     seed: Annotated[int | None, typer.Option(help="Of the first repeat; then one more.")] = None,
     slow: Slow = None,
+    network: Network = None,
     price: Price = None,
     job: Annotated[str | None, typer.Option(help="The job's name, if there are several.")] = None,
     output: Output = None,
@@ -280,6 +295,7 @@ def scaling(
         "target": target,
         "seed": seed,
         "slow": slow,
+        "network": network,
         "margin": 0.05,
         "price": price,
         "job": job,

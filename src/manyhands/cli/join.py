@@ -9,10 +9,11 @@ import typer
 
 from manyhands.cli.leaving import leave
 from manyhands.failure import RunFailed
+from manyhands.live.hosts import check_name
+from manyhands.live.invitation import check_key
 from manyhands.live.joining import Application
 from manyhands.live.joining import join as take_part
 from manyhands.transport.interfaces import read_place
-from manyhands.transport.security import JobKey
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,6 +32,7 @@ def join(
         address, port = read_place(place)
         _check(script, key)
         host = name or socket.gethostname()
+        check_name(host)
         application = Application(address, port, key, host, script, workers, output)
     except ValueError as error:
         leave(f"manyhands: {error}")
@@ -44,10 +46,6 @@ def join(
 
 
 def _check(script: Path, key: Path) -> None:
-    for file in (script, key):
-        if not file.is_file():
-            raise ValueError(f"there is no file {file}")
-    try:
-        JobKey.read(key)
-    except ValueError:
-        raise ValueError(f"{key} holds no key of a run: copy it from the first host") from None
+    if not script.is_file():
+        raise ValueError(f"there is no file {script}")
+    check_key(key)

@@ -10,7 +10,7 @@ from manyhands.cli.leaving import leave
 from manyhands.cli.reading import enter, jobs_of, load_job, paced
 from manyhands.failure import RunFailed
 from manyhands.live.hosts import Hosts
-from manyhands.live.invitation import choose_address
+from manyhands.live.invitation import check_key, choose_address
 from manyhands.live.script import execute
 from manyhands.protocols import StrategyProtocol
 from manyhands.strategies import strategy
@@ -77,11 +77,13 @@ def _check_hosts(command: Command) -> None:
             hosts = Hosts.read(command.hosts)
             hosts.check_count(command.workers)
             choose_address(command.listen)
+            if command.key_file is not None:
+                check_key(command.key_file)
             chosen = None if command.strategy is None else strategy(command.strategy)
             if isinstance(chosen, StrategyProtocol):
                 chosen.check_places(hosts.names, ())
-        elif command.listen is not None:
-            leave("manyhands: --listen is where other hosts find this one: name them with --hosts")
+        elif command.listen is not None or command.key_file is not None:
+            leave("manyhands: --listen and --key-file are for other hosts: name them with --hosts")
     except ValueError as error:
         leave(f"manyhands: {error}")
 

@@ -13,6 +13,7 @@ ends. So nothing is left behind, not even after `kill -9`.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import shutil
 import subprocess
@@ -36,7 +37,7 @@ _MOST = 250
 """Hosts that the addresses suffice for."""
 
 
-class NotPermitted(OSError):  # noqa: N818 - it names what happened
+class NotPermitted(ValueError):  # noqa: N818 - it names what happened
     """This machine does not let us have network namespaces."""
 
 
@@ -118,6 +119,13 @@ def network(count: int, rate: float) -> Iterator[list[Place]]:
                 f"tc qdisc add dev eth0 {shape}",
             )
         yield places
+
+
+@functools.cache
+def check_permitted() -> None:
+    """Raise NotPermitted, naming what to do instead, if this machine allows no namespaces."""
+    with network(1, _SMALLEST_BURST):
+        pass
 
 
 def _shape(rate: float) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +17,7 @@ import msgspec
 
 from manyhands.failure import RunFailed
 from manyhands.live.agreement import facts_of_host, facts_of_job
-from manyhands.live.assignment import Assignment, Leasing, Origin, Overrides, override
+from manyhands.live.assignment import Assignment, Leasing, override
 from manyhands.live.crew import Crew, private_folder
 from manyhands.live.devices import devices
 from manyhands.live.display import Display
@@ -35,17 +34,14 @@ from manyhands.transport.collectives import LOOPBACK, serve_store
 from manyhands.transport.control import Line
 from manyhands.transport.memory import reserve
 from manyhands.wire import Goodbye, Status, Warn
-from manyhands.wire.joining import Disband, Ended
-from manyhands.wire.leasing import Lost
+from manyhands.wire.joining import Arrived, Disband, Ended
+from manyhands.wire.leasing import Eject, Lost
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from manyhands.cluster import Cluster
-    from manyhands.job import Job
     from manyhands.live.hosts import Hosts
-    from manyhands.pacing import Pace
-    from manyhands.strategies import Strategy
+    from manyhands.live.request import Request
 
 _POLL = 0.1
 _GRACE = 1.0
@@ -56,44 +52,6 @@ _SERVER = "manyhands.live.server"
 _WORKER = "manyhands.live.worker"
 _RESTARTS = 1000
 """How often servers may be started again in one run."""
-
-
-@dataclass(frozen=True)
-class Setting:
-    """A setting of the run and where it came from."""
-
-    name: str
-    value: str
-    source: str
-
-
-@dataclass(frozen=True)
-class Request:
-    """A run as its user asked for it."""
-
-    job: Job
-    origin: Origin
-    overrides: Overrides
-    strategy: Strategy
-    workers: int
-    cluster: Cluster
-    folder: Path
-    settings: tuple[Setting, ...]
-    slow: tuple[Pace, ...] = ()
-    hosts: Hosts | None = None
-    """All hosts, this one first; None for a run on this one alone."""
-    listen: str | None = None
-    """Where others find this one, if its user chose."""
-
-    @property
-    def host(self) -> str:
-        """This host's name."""
-        return self.cluster.hosts[0].name if self.hosts is None else self.hosts.names[0]
-
-    @property
-    def here(self) -> int:
-        """How many workers this host has."""
-        return self.workers if self.hosts is None else len(self.hosts.ranks(self.host))
 
 
 def launch(request: Request) -> None:
@@ -147,7 +105,7 @@ def _inviting(request: Request) -> Iterator[Invitation | None]:
         yield None
         return
     script = Path(request.origin.script)
-    invitation = Invitation(request.folder.resolve(), request.hosts, script)
+    invitation = Invitation(request.folder.resolve(), request.hosts, script, request.key)
     try:
         yield invitation
     finally:
@@ -194,7 +152,7 @@ class _Run:
         """Start, watch, end."""
         strategy = self._request.strategy
         collective = not isinstance(strategy, StrategyProtocol)
-        store, port = serve_store(self._place[0] if collective else LOOPBACK)
+        store, port = serve_store(self._place[0]) if collective else (None, 0)
         shares = isinstance(strategy, StrategyProtocol) and strategy.shares
         memory = reserve() if shares else None
         assignment = self._assign(port, memory)
@@ -247,6 +205,7 @@ class _Run:
             agent=os.getpid(),
             devices=devices(request.here),
             memory=memory,
+            patience=request.patience,
             peers=isinstance(strategy, StrategyProtocol) and strategy.peers,
             slow=request.slow,
         )
@@ -355,8 +314,18 @@ class _Run:
                 self._display.show(message)
             elif isinstance(message, Ended) and message.name in self._distant:
                 self._distant[message.name].hear(message)
+            elif isinstance(message, Eject) and message.name in self._workers:
+                self._workers[message.name].eject(message.words)
+            elif isinstance(message, Arrived):
+                self._take_back(message.host)
             elif isinstance(message, Warn):
                 self._display.say(message.words)
+
+    def _take_back(self, host: str) -> None:
+        """A host that had left comes back; its workers are awaited again."""
+        back = _distant_workers(self._request.hosts)
+        self._distant |= {name: one for name, one in back.items() if one.host == host}
+        self._display.say(f"{host} has come back")
 
     def _invite(self, outside: str) -> None:
         """Tell the user how the other hosts join, once it is known where."""

@@ -92,6 +92,8 @@ class Assignment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where the coordinator listens for them; 0 for a free one."""
     key: str | None = None
     """The file with the job's key; needed where there are other hosts."""
+    patience: float | None = None
+    """Seconds without a heartbeat after which a worker is ejected, if the user chose."""
     peers: bool = False
     """Whether the servers live in the workers' processes."""
     facts: dict[str, str] = msgspec.field(default_factory=dict)

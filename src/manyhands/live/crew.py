@@ -54,6 +54,9 @@ class Crew:
         self.nursery = Process(NURSERY, self._nursery, error, self._host)
         while not self._nursery.is_ready(_POLL):
             meanwhile()
+            gone = self.nursery.poll()
+            if gone is not None:
+                raise RunFailed(self.words(gone))
         unfit = self._nursery.unfit
         if unfit:
             self._nursery.close()

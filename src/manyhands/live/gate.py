@@ -19,6 +19,7 @@ from manyhands.live.pulse import append_to
 from manyhands.wire import Beat, Goodbye, Pong, TraceChunk, Warn
 from manyhands.wire.joining import (
     Admitted,
+    Arrived,
     Disband,
     Ended,
     Knock,
@@ -83,11 +84,19 @@ class Gate:
         """Agents that take no part any more, and why."""
         self._over: Disband | None = None
         self._told: set[str] = set()
+        self._takes_back = assignment.leasing is not None and not assignment.peers
+        self._strategy = assignment.strategy
+        self._begun = False
+        """Whether all were here once."""
 
     @property
     def agents(self) -> list[str]:
         """The other hosts' agents that are here."""
         return list(self._guests)
+
+    def agent_of(self, host: str) -> str:
+        """The name under which a host's agent speaks; empty if it does not."""
+        return next((name for name, guest in self._guests.items() if guest.host == host), "")
 
     def hear(self, name: str, message: Control) -> bool:
         """Whether the message is the gate's business; then it was dealt with."""
@@ -142,6 +151,8 @@ class Gate:
             number = self._hosts.names.index(knock.host)
             guest = self._guests[name] = _Guest(knock.host, number, self._clock())
             self._recorder.event("host", {"name": knock.host, "words": "joined"})
+            if self._begun:
+                self._hub.send("agent-0", Arrived(knock.host))
         self._hub.send(name, Admitted(guest.number, self._assignment))
 
     def _objection(self, knock: Knock) -> str:
@@ -153,6 +164,8 @@ class Gate:
             return f"this run waits for {', '.join(others)}, not for {knock.host}: see --as"
         if any(guest.host == knock.host for guest in self._guests.values()):
             return f"{knock.host} has joined already"
+        if self._begun and not self._takes_back:
+            return f"the run has begun, and {self._strategy} takes nobody back"
         count = len(self._hosts.ranks(knock.host))
         if knock.workers not in {None, count}:
             return f"{knock.host} has {count} workers in this run, not {knock.workers}"
@@ -174,6 +187,7 @@ class Gate:
 
     def complete(self, status: Status, joined: Container[int]) -> Status:
         """A status with what only the gate knows."""
+        self._begun = self._begun or status.started
         missing = "" if status.started else self._hosts.missing(joined)
         return msgspec.structs.replace(status, missing=missing, outside=self._hub.outside)
 

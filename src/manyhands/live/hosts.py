@@ -13,6 +13,12 @@ if TYPE_CHECKING:
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
+def check_name(name: str) -> None:
+    """Raise ValueError if a host cannot be called so."""
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"{name!r} cannot be a host's name: use letters, digits and -._")
+
+
 @dataclass(frozen=True)
 class Hosts:
     """Hosts in order, each with its number of workers; ranks are dealt in that order.
@@ -29,8 +35,7 @@ class Hosts:
     def __post_init__(self) -> None:
         names = self.names
         for name in names:
-            if not _NAME.fullmatch(name):
-                raise ValueError(f"{name!r} cannot be a host's name: use letters, digits and -._")
+            check_name(name)
         if len(set(names)) != len(names):
             raise ValueError(f"two hosts have one name: {self}")
         if self.workers < 1:

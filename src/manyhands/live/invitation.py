@@ -37,6 +37,16 @@ def choose_address(told: str | None) -> tuple[str, int]:
     return address, port
 
 
+def check_key(key: Path) -> None:
+    """Raise ValueError, naming the fix, if a file holds no key."""
+    if not key.is_file():
+        raise ValueError(f"there is no file {key}: copy it from the first host")
+    try:
+        JobKey.read(key)
+    except ValueError:
+        raise ValueError(f"{key} holds no key of a run: copy it from the first host") from None
+
+
 class Invitation:
     """The job's key and the lines to join with, in the run's folder until the run is over.
 
@@ -44,15 +54,18 @@ class Invitation:
         folder: the run's.
         hosts: all that take part; the first has begun the run.
         script: what it trains.
+        key: a file that all hosts have already, in place of a new key.
     """
 
-    def __init__(self, folder: Path, hosts: Hosts, script: Path) -> None:
+    def __init__(self, folder: Path, hosts: Hosts, script: Path, key: Path | None = None) -> None:
         self._hosts = hosts
         self._script = script
         self._lines = folder / LINES
-        self.key = folder / _KEY
-        self.key.unlink(missing_ok=True)
-        JobKey.new().write(self.key)
+        self._is_new = key is None
+        self.key = folder / _KEY if key is None else key.resolve()
+        if self._is_new:
+            self.key.unlink(missing_ok=True)
+            JobKey.new().write(self.key)
         self._is_open = False
 
     def open(self, outside: str) -> str:
@@ -80,7 +93,8 @@ class Invitation:
 
     def close(self) -> None:
         """Nobody can join any more."""
-        self.key.unlink(missing_ok=True)
+        if self._is_new:
+            self.key.unlink(missing_ok=True)
         self._lines.unlink(missing_ok=True)
 
 

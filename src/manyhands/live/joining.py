@@ -24,9 +24,9 @@ from manyhands.live.assignment import Assignment, Origin
 from manyhands.live.crew import Crew, private_folder
 from manyhands.live.display import Display
 from manyhands.live.hosts import Hosts
+from manyhands.live.liaison import Liaison
 from manyhands.live.lifeline import signals_raise
 from manyhands.live.nursery import environment, nursery
-from manyhands.live.report import Report
 from manyhands.live.scout import Findings, findings_file
 from manyhands.live.supervise import Process, end
 from manyhands.transport.control import WatchedLine
@@ -34,12 +34,13 @@ from manyhands.transport.interfaces import address_towards
 from manyhands.transport.security import JobKey
 from manyhands.wire import Status
 from manyhands.wire.joining import Admitted, Disband, Knock, Rejected, Withdraw
+from manyhands.wire.leasing import Eject
 
 _SCOUT = "manyhands.live.scout"
 _WORKER = "manyhands.live.worker"
 _POLL = 0.1
 _GRACE = 1.0
-_ANSWER_WITHIN = 60.0
+_ANSWER_WITHIN = 120.0
 """Seconds in which the first host must answer one who asks to be let in."""
 
 
@@ -176,7 +177,7 @@ class _Part:
         self._display: Display | None = None
         self._scout: Process | None = None
         self._workers: dict[str, Process] = {}
-        self._report = Report(assignment, number, line)
+        self._liaison = Liaison(assignment, number, line)
         self._over: Disband | None = None
 
     def to_its_end(self) -> None:
@@ -196,8 +197,8 @@ class _Part:
         finally:
             processes = [*filter(None, [self._scout]), *self._workers.values()]
             end(processes, _GRACE)
-            self._report.tell_ends(self._workers.values())
-            self._report.last_words()
+            self._liaison.tell_ends(self._workers.values())
+            self._liaison.last_words()
             for process in processes:
                 process.close()
             if self._display is not None:
@@ -226,13 +227,15 @@ class _Part:
     def _follow(self) -> None:
         """Hear the coordinator, and tell it how this host's workers are."""
         for message in self._line.receive(_POLL):
-            self._report.heard(message)
+            self._liaison.heard(message)
             if isinstance(message, Status) and self._display is not None:
                 self._display.show(message)
+            elif isinstance(message, Eject) and message.name in self._workers:
+                self._workers[message.name].eject(message.words)
             elif isinstance(message, Disband):
                 self._over = message
         if self._over is None:
-            self._report.beat(self._workers.values())
+            self._liaison.beat(self._workers.values())
 
 
 def _span(ranks: range) -> str:

@@ -154,13 +154,15 @@ class Process:
         self._handle = handle
         self._error = error
         self._exit: Exit | None = None
+        self._ejected = ""
 
     def poll(self) -> Exit | None:
         """How it ended; None while it runs."""
         if self._exit is None:
             code = self._handle.poll()
             if code is not None:
-                self._exit = Exit(self.name, self.host, self.pid, code, self._report())
+                about = (self.name, self.host, self.pid, code, self._report(), self._ejected)
+                self._exit = Exit(*about)
                 self._end_descendants()
         return self._exit
 
@@ -174,6 +176,11 @@ class Process:
         if self.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, number)
+
+    def eject(self, words: str) -> None:
+        """Kill it, because it holds up the others; even one that is stopped dies of that."""
+        self._ejected = words
+        self.signal(signal.SIGKILL)
 
     def close(self) -> None:
         """Let go of its files. Only for a process that has ended."""

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from manyhands.job import Job
-    from manyhands.live.agent import Setting
     from manyhands.live.assignment import Overrides
+    from manyhands.live.request import Setting
     from manyhands.pacing import Pace
     from manyhands.strategies import Strategy
 

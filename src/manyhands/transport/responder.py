@@ -98,6 +98,8 @@ class _Peer:
 
     done: int = 0
     """The number of its last call that was carried out."""
+    answered: tuple[int, int] | None = None
+    """The number and attempt of the last call that was answered."""
     current: Incoming | None = None
     epoch: int = 0
     """Calls from an earlier epoch are refused."""
@@ -234,8 +236,7 @@ class Responder:
             return None
         call = Incoming(sender, offer.number, offer.attempt, offer.message, offer.size)
         if offer.number <= peer.done:
-            call.repeated = True
-            return call if offer.number == peer.done else None
+            return self._hear_again(peer, call)
         current = peer.current
         if current is not None:
             if (current.number, current.attempt) == (offer.number, offer.attempt):
@@ -251,6 +252,18 @@ class Responder:
             peer.current = None
             self._send(sender, Refusal(offer.number, str(error)))
             return None
+
+    def _hear_again(self, peer: _Peer, call: Incoming) -> Incoming | None:
+        """A call that was carried out: it is handed out again only if its answer was lost."""
+        if call.number < peer.done:
+            return None
+        if (call.number, call.attempt) == peer.answered:
+            # On a slow link the answer takes long; a second one would take as long again.
+            about = (call.number, call.attempt, call.size, self._life)
+            self._send(call.sender, Progress(*about, answered=True))
+            return None
+        call.repeated = True
+        return call
 
     def _share(self, peer: _Peer, call: Incoming, offer: Offer) -> Incoming | None:
         """Look into the memory that is shared with the caller; the call, if all of it is there."""
@@ -318,6 +331,7 @@ class Responder:
         """Answer a call that was carried out: from now on its number is done."""
         peer = self._peers[call.sender]
         peer.done = max(peer.done, call.number)
+        peer.answered = (call.number, call.attempt)
         if peer.current is call:
             peer.current = None
         if payload is not None and call.into is not None and len(call.into) >= len(payload):

@@ -32,6 +32,8 @@ class Command:
     output: Path | None = None
     hosts: str | None = None
     listen: str | None = None
+    key_file: Path | None = None
+    patience: float | None = None
     network: str | None = None
     """In words, the network between the hosts, if it was made for the run."""
     runs: list[Run] = field(default_factory=list)

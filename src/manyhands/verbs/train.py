@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from manyhands.cluster import Cluster
 from manyhands.live import script, torchrun
-from manyhands.live.agent import Request, Setting, launch
+from manyhands.live.agent import launch
 from manyhands.live.assignment import Overrides, override
 from manyhands.live.hosts import Hosts
+from manyhands.live.request import Request, Setting
 from manyhands.pacing import Pace, words
 from manyhands.reports import Run
 from manyhands.strategies import Strategy
@@ -127,6 +128,8 @@ def train_from(
                 slow=plan.slow,
                 hosts=spread,
                 listen=command.listen or listen,
+                key=command.key_file,
+                patience=command.patience,
             )
         )
     run = Run(folder, worker=torchrun.rank() if torchrun.is_torchrun() else 0)

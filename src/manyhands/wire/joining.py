@@ -47,6 +47,12 @@ class Ended(Message, frozen=True):
     """Why it counts as ended, if nobody saw it end."""
 
 
+class Arrived(Message, frozen=True):
+    """For the first host's agent: a host has come back to a run that is under way."""
+
+    host: str
+
+
 class Part(Message, frozen=True):
     """A piece of a file that belongs into the run's folder."""
 
@@ -71,4 +77,4 @@ class Disband(Message, frozen=True):
     words: str
 
 
-Joining = Knock | Admitted | Rejected | Withdraw | Ended | Part | Stored | Disband
+Joining = Knock | Admitted | Rejected | Withdraw | Ended | Arrived | Part | Stored | Disband

@@ -32,7 +32,7 @@ _REPORT = 256 * 1024
 _EXCHANGES = 64
 
 
-class Report:
+class Liaison:
     """An agent's side of its talk with the coordinator.
 
     Args:
@@ -56,7 +56,7 @@ class Report:
         self._sent: set[str] = set()
 
     def heard(self, message: Control) -> None:
-        """Take in what concerns the report itself."""
+        """Take in what it waits for."""
         self._heard = time.monotonic()
         if isinstance(message, Pong):
             self._exchanges.append((message.sent, message.there, self._heard))
@@ -155,4 +155,4 @@ def _ended(exit_: Exit) -> Ended:
     if len(report) > _REPORT and exit_.report is not None:
         short = exit_.report.traceback[-_REPORT // 4 :]
         report = msgspec.json.encode(msgspec.structs.replace(exit_.report, traceback=short))
-    return Ended(exit_.name, exit_.host, exit_.pid, exit_.code, report)
+    return Ended(exit_.name, exit_.host, exit_.pid, exit_.code, report, exit_.words)
