@@ -48,7 +48,11 @@ class Case:
 
     @property
     def servers(self) -> int:
-        return self.protocol.servers
+        return self.protocol.count_servers(self.workers)
+
+    @property
+    def shards(self) -> int:
+        return self.protocol.shards
 
     @property
     def rate(self) -> float:
@@ -65,22 +69,36 @@ class Case:
         )
 
     def gradient(self, x: np.ndarray, lease: Lease) -> np.ndarray:
-        """The gradient of the mean of |x − target|² / 2 over a lease, for all servers' parts."""
+        """The gradient of the mean of |x − target|² / 2 over a lease, for all parts."""
         order = permutation(len(self.targets), self.job.seed, lease.epoch)
         return x - self.targets[order[lease.start : lease.stop].numpy()].mean(0)
+
+    def first(self, seed: int | None = None) -> np.ndarray:
+        """Where everything begins: with the job's seed, or another one."""
+        size = self.targets.shape[1] // self.shards
+        pieces = [
+            first(size, number, self.job.seed if seed is None else seed)
+            for number in range(self.shards)
+        ]
+        return np.concatenate(pieces)
 
 
 RATE = 0.1
 
 
+def first(size: int, number: int, seed: int) -> np.ndarray:
+    """Where a piece of the vector begins; another seed begins elsewhere."""
+    return np.arange(size, dtype=np.float64) + number + seed % 5
+
+
 class Point(nn.Module):
-    """A vector in as many pieces as there are servers."""
+    """A vector in as many pieces as there are shards."""
 
     def __init__(self, pieces: int, size: int) -> None:
         super().__init__()
         for number in range(pieces):
-            first = torch.arange(size, dtype=torch.float64) + number
-            self.register_parameter(f"piece{number}", nn.Parameter(first))
+            here = torch.from_numpy(first(size, number, torch.initial_seed()))
+            self.register_parameter(f"piece{number}", nn.Parameter(here))
 
     def forward(self, targets: torch.Tensor) -> torch.Tensor:
         return torch.cat(list(self.parameters())) - targets
@@ -94,7 +112,7 @@ class Formula(Bench):
     """A bench whose gradients are a formula, so that a run costs milliseconds."""
 
     def __init__(self, case: Case) -> None:
-        super().__init__(case.job, case.servers)
+        super().__init__(case.job, case.shards)
         self._case = case
         self._here = [part.numpy().view(np.float64) for part in self._copy.parameters]
         self._found = [part.numpy().view(np.float64) for part in self._copy.updates]
@@ -120,7 +138,7 @@ def draw(variant: str, protocol: Draw, seed: int) -> Case:
     size, samples, epochs = rng.randint(1, 3), rng.randint(1, 20), rng.choice((1, 2, 3, 1.5))
     batch = max(rng.randint(1, 12), round(samples * epochs / 6))
     momentum = rng.choice((0.0, 0.0, 0.5))
-    table = np.random.default_rng(seed).integers(-8, 9, (samples, size * drawn.servers))
+    table = np.random.default_rng(seed).integers(-8, 9, (samples, size * drawn.shards))
     targets = table.astype(np.float64)
     mean = rng.choice((0.05, 0.3, 1.0))
     link = Link(rng.choice((300.0, 1e4, 1e6)), rng.choice((0.0, 0.01, 0.3)))
@@ -128,7 +146,7 @@ def draw(variant: str, protocol: Draw, seed: int) -> Case:
     horizon = rounds * (mean + 2 * link.latency + 200 / link.bandwidth) * rng.uniform(0.5, 1.5)
     data = TensorDataset(torch.from_numpy(targets), torch.zeros(samples))
     job = Job(
-        model=lambda: Point(drawn.servers, size),
+        model=lambda: Point(drawn.shards, size),
         optimizer=lambda model: torch.optim.SGD(model.parameters(), RATE, momentum),
         loss=half_square,
         data=data,
@@ -151,11 +169,11 @@ def draw(variant: str, protocol: Draw, seed: int) -> Case:
     conditions = Conditions(times, service=rng.choice((0.0, 0.02)), detection=detection)
     places = (
         Places.host_each(workers, drawn.servers, link)
-        if rng.random() < 0.7
+        if rng.random() < 0.7 and not drawn.shares
         else Places.one_host(workers, drawn.servers, rng.randint(1, workers))
     )
     count = rng.choice((0, 1, 2, 3, 4, 6, 8))
-    faults = tuple(_fault(rng, workers, drawn.servers, horizon, mean) for _ in range(count))
+    faults = tuple(_fault(rng, drawn, workers, horizon, mean) for _ in range(count))
     calm = max((_healed(fault) for fault in faults), default=0.0) + detection
     work = (2 + count) * rounds * workers * (8 * mean + 8 * link.latency + 2000 / link.bandwidth)
     return Case(
@@ -173,13 +191,15 @@ def draw(variant: str, protocol: Draw, seed: int) -> Case:
     )
 
 
-def _fault(rng: random.Random, workers: int, servers: int, horizon: float, tick: float) -> Fault:
+def _fault(
+    rng: random.Random, protocol: StrategyProtocol, workers: int, horizon: float, tick: float
+) -> Fault:
     """Like those of `Faults.draw`; often at the very moment at which something is computed."""
-    worker, server = rng.randrange(workers), rng.randrange(servers)
+    worker, server = rng.randrange(workers), rng.randrange(max(1, protocol.servers))
     at = rng.uniform(0, horizon)
     at = round(at // tick * tick if rng.random() < 0.3 else at, 3)
     seconds = max(0.001, round(rng.expovariate(4 / horizon), 3))
-    match rng.choice(("worker", "worker", "server", "pause", "pause server", "cut", "cut")):
+    match rng.choice(_kinds(protocol)):
         case "worker":
             # The first one always returns, so that every run can end.
             stays_away = worker > 0 and rng.random() < 0.4
@@ -190,8 +210,20 @@ def _fault(rng: random.Random, workers: int, servers: int, horizon: float, tick:
             return Pause(worker=worker, at=at, seconds=seconds)
         case "pause server":
             return Pause(server=server, at=at, seconds=seconds)
+        case "cut peers":
+            other = (worker + rng.randrange(1, workers)) % workers
+            return Cut(f"worker-{worker}", f"worker-{other}", at, round(at + seconds, 3))
         case _:
             return Cut(f"worker-{worker}", f"server-{server}", at, round(at + seconds, 3))
+
+
+def _kinds(protocol: StrategyProtocol) -> tuple[str, ...]:
+    """What can go wrong under a protocol."""
+    if protocol.peers:
+        return ("worker", "worker", "pause", "cut peers", "cut peers")
+    if not protocol.servers:
+        return ("worker", "worker", "pause")
+    return ("worker", "worker", "server", "pause", "pause server", "cut", "cut")
 
 
 def _healed(fault: Fault) -> float:

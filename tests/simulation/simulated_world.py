@@ -23,9 +23,12 @@ if TYPE_CHECKING:
 
     from manyhands.endpoint import Parameters, Said
     from manyhands.leases import Lease
-    from manyhands.protocols import Action, Answer, Call, ServerState, StrategyProtocol
+    from manyhands.parameters import Holder
+    from manyhands.protocols import Action, Answer, Call, ServerState, StrategyProtocol, Terms
     from manyhands.virtual.bench import Replication
     from manyhands.virtual.endpoint import Parcel
+    from manyhands.virtual.log import WorkerLog
+    from manyhands.virtual.member import Member
     from manyhands.virtual.server import Server
 
 
@@ -67,8 +70,14 @@ class Law:
     ) -> None:
         """A worker accepts an answer; whether it lies beside its parameters now."""
 
+    def looked(self, life: Life) -> None:
+        """A worker begins to compute, with the parameters as they are."""
+
     def computed(self, life: Life, lease: Lease, x: np.ndarray) -> None:
-        """A worker is about to compute a gradient at x."""
+        """A worker has computed a gradient at x."""
+
+    def stepped(self, life: Life, x: np.ndarray) -> None:
+        """A worker has stepped with an optimizer of its own, and is at x."""
 
     def decided(
         self,
@@ -98,6 +107,9 @@ class Law:
         self, server: int, call: tuple[str, int], message: Parameters, payload: np.ndarray | None
     ) -> None:
         """A server sends an answer, perhaps not for the first time."""
+
+    def began_anew(self, server: int, x: np.ndarray) -> None:
+        """The server that a worker hosts has returned with it, and knows nothing."""
 
     def fenced(self, sender: str) -> None:
         """A life is over, and everybody knows."""
@@ -129,7 +141,13 @@ class Memory(Logs):
 
     def __init__(self, workers: int, kernel: Kernel) -> None:
         self.written: dict[str, list[bytes]] = {}
+        self.lives: list[WorkerLog] = []
+        """One for every life of a worker."""
         super().__init__(Path(), workers, kernel)
+
+    def worker(self, member: Member, rank: int) -> WorkerLog:
+        self.lives.append(super().worker(member, rank))
+        return self.lives[-1]
 
     def _sink(self, name: str) -> Callable[[bytes], object]:
         return self.written.setdefault(name, []).append
@@ -142,6 +160,9 @@ class _Listening:
     inner: StrategyProtocol
     server: int
     watch: Watch
+
+    def begin(self, terms: Terms) -> ServerState:
+        return self.inner.begin(terms)
 
     def on_message(self, state: ServerState, call: Call) -> tuple[ServerState, list[Action]]:
         after, actions = self.inner.on_message(state, call)
@@ -189,7 +210,7 @@ class Watch:
 
     def _watch_workers(self) -> None:
         world, start, miss = self.world, self.world._start_worker, self.world._miss
-        gradient = world._bench.gradient
+        gradient, apply = world._bench.gradient, world._bench.apply
         by_replication: dict[int, Life] = {}
 
         def started(rank: int) -> None:
@@ -199,6 +220,13 @@ class Watch:
             life = Life(caller(name, worker.member.life), name, rank, worker.replication)
             self.lives[life.sender] = self.lives[name + " now"] = life
             by_replication[id(worker.replication)] = life
+            look = worker.replication.look
+
+            def looked() -> None:
+                look()
+                self.tell("looked", life)
+
+            worker.replication.look = looked
             self.tell("started", life)
 
         def missed(worker: object, life: int) -> None:
@@ -208,12 +236,18 @@ class Watch:
                 self.tell("fenced", caller(worker.member.name, life))
 
         def computed(replication: Replication, lease: Lease) -> tuple[float, list[int]]:
-            x = np.concatenate([values(part) for part in replication.parameters])
+            seen = replication.seen or replication.parameters
+            x = np.concatenate([values(part) for part in seen])
             self.tell("computed", by_replication[id(replication)], lease, x)
             return gradient(replication, lease)
 
+        def stepped(replication: Replication, weight: float) -> None:
+            apply(replication, weight)
+            x = np.concatenate([values(part) for part in replication.parameters])
+            self.tell("stepped", by_replication[id(replication)], x)
+
         world._start_worker, world._miss = started, missed
-        world._bench.gradient = computed
+        world._bench.gradient, world._bench.apply = computed, stepped
 
     def _watch_leases(self) -> None:
         book, workers = self.world.coordinator.leases, self.world._workers
@@ -251,6 +285,7 @@ class Watch:
 
     def _watch_server(self, number: int, server: Server) -> None:
         decide, fence, reply = server._decide, server.fence, server._reply
+        begin_anew = server.begin_anew
 
         def decided(parcel: Parcel) -> None:
             self.payload = None if parcel.payload is None else values(parcel.payload)
@@ -267,6 +302,11 @@ class Watch:
                 payload = values(server._sending) if parameters else None
                 self.tell("replied", number, (parcel.sender, parcel.number), message, payload)
 
+        def began_anew(holder: Holder) -> None:
+            begin_anew(holder)
+            self.tell("began_anew", number, values(holder.bytes))
+
+        server.begin_anew = began_anew
         server._protocol = _Listening(server._protocol, number, self)
         server._decide, server.fence, server._reply = decided, fenced, replied
 
@@ -286,8 +326,7 @@ class Watch:
             if not endpoint.is_dead and parcel in endpoint._lines[name].calls:
                 life, number = self.lives[endpoint.caller], int(name[7:])
                 kept = None if payload is None or parcel.into is None else values(payload)
-                room = life.replication.beside
-                beside = bool(room) and parcel.into is room[number]
+                beside = any(parcel.into is room for room in life.replication.beside)
                 self.tell("took", life, number, message, kept, beside=beside)
             take(endpoint, parcel, message, payload, held)
 
@@ -301,6 +340,14 @@ class Watch:
 def values(tensor: torch.Tensor) -> np.ndarray:
     """A copy of what bytes stand for."""
     return tensor.numpy().view(np.float64).copy()
+
+
+def near(one: np.ndarray, other: np.ndarray) -> bool:
+    """The same but for rounding."""
+    return all(
+        abs(mine - its) <= 1e-9 * (1 + abs(mine))
+        for mine, its in zip(one.tolist(), other.tolist(), strict=True)
+    )
 
 
 def run(case: Case, laws: Sequence[Callable[[Case], Law]]) -> str:
@@ -331,8 +378,8 @@ def _run(case: Case, laws: Sequence[Callable[[Case], Law]]) -> str:
     logs.flush()
     watch.tell("ended", world)
     found = hashlib.sha256(repr((kernel.now, world.versions)).encode())
-    for server in world._servers.values():
-        found.update(server.holder.bytes.numpy().tobytes())
+    for part in world._common or [server.holder.bytes for server in world._servers.values()]:
+        found.update(part.numpy().tobytes())
     for name, lines in sorted(logs.written.items()):
         found.update(name.encode() + b"".join(lines))
     return found.hexdigest()

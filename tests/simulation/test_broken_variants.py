@@ -11,13 +11,15 @@ import pytest
 from simulated_variants import BY_NAME
 
 from manyhands.leases import Leases
-from manyhands.parameters import Holder
+from manyhands.parameters import Holder, Writes
 from manyhands.protocols import (
     Add,
     Answer,
     Asynchronous,
     Averaging,
+    CentralStorage,
     ElasticAveraging,
+    Ensemble,
     Move,
     SoftSync,
     StaleSynchronous,
@@ -25,6 +27,8 @@ from manyhands.protocols import (
 )
 from manyhands.protocols.rounds import Rounds
 from manyhands.protocols.synchronous import Together
+from manyhands.virtual import world
+from manyhands.virtual.bench import Replication
 from manyhands.virtual.replica import VirtualReplica
 from manyhands.virtual.server import Server
 
@@ -41,7 +45,7 @@ class Mutant:
     name: str
     variant: str
     """Where it shows."""
-    owner: type
+    owner: object
     attribute: str
     broken: Callable[[Any], object]
     """What takes the place of the piece, made of it."""
@@ -169,6 +173,37 @@ def drops_are_applied(right):
     return super(SoftSync, SoftSync).on_repeat
 
 
+def steps_for_all(right):
+    return lambda self, batch, counts=None: right(self, batch)
+
+
+def does_not_look(right):
+    return lambda self: None
+
+
+def is_not_counted(right):
+    return lambda self, rank: None
+
+
+def lies_open_elsewhere(right):
+    async def refresh(self, replica, endpoint):
+        replica.servers = replica.servers[1:] + replica.servers[:1]
+        return await right(self, replica, endpoint)
+
+    return refresh
+
+
+def like_the_first(right):
+    return lambda seed, rank: seed
+
+
+def goes_on_where_it_was(right):
+    async def refresh(self, replica, endpoint):
+        return [replica.versions[0]]
+
+    return refresh
+
+
 MUTANTS = (
     Mutant("bound off by one", "ssp", StaleSynchronous, "_release", bound_off_by_one),
     Mutant("applied twice", "asynchronous", Asynchronous, "on_message", applied_twice),
@@ -194,6 +229,12 @@ MUTANTS = (
     Mutant(
         "what was dropped is committed", "softsync_drop", SoftSync, "on_repeat", drops_are_applied
     ),
+    Mutant("a step for all", "hogwild", VirtualReplica, "apply", steps_for_all),
+    Mutant("reads while it computes", "hogwild", Replication, "look", does_not_look),
+    Mutant("a write not counted", "hogwild", Writes, "add", is_not_counted),
+    Mutant("laid open elsewhere", "ensemble", Ensemble, "refresh", lies_open_elsewhere),
+    Mutant("all begin alike", "ensemble", world, "member_seed", like_the_first),
+    Mutant("reads unseen", "central_storage", CentralStorage, "refresh", goes_on_where_it_was),
 )
 
 

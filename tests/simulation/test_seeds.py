@@ -11,7 +11,7 @@ import os
 import pytest
 from simulated_variants import BY_NAME, VARIANTS, Variant
 
-from manyhands.protocols import ALL, CentralStorage, Ensemble, Gossip, Hogwild
+from manyhands.protocols import ALL, Gossip
 
 EVERYDAY = int(os.environ.get("MANYHANDS_SEEDS", "150"))
 BATTERY = 20_000
@@ -31,8 +31,8 @@ FOUND = {
     "easgd_round_robin": [1, 33, 81, 89, 103],
 }
 """Seeds that once broke a law."""
-ELSEWHERE = {Gossip, Ensemble, Hogwild, CentralStorage}
-"""What has no server of this kind: tests/virtual holds these to their laws, with crashes."""
+ELSEWHERE = {Gossip}
+"""Held to its laws in tests/virtual, with crashes."""
 
 every = pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
 

@@ -157,7 +157,7 @@ def plan(job: Job, asked: Asked, source: str) -> Plan:
     job = override(job, given)
     faults = Faults.read(asked.faults or "[]")
     servers = 0 if protocol.peers else protocol.servers
-    faults.check(workers, servers)
+    faults.check(workers, servers, peers=protocol.peers)
     conditions = Conditions(times=read_times(asked.times or _TIMES))
     if asked.service is not None:
         conditions = replace(conditions, service=read_seconds(asked.service))
