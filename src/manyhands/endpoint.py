@@ -10,7 +10,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from manyhands.wire.said import Change, Left, Parameters, Pull, Push, Rest, Said, Turn
+from manyhands.wire.said import (
+    Arrived,
+    Change,
+    Join,
+    Left,
+    Mix,
+    Parameters,
+    Pull,
+    Push,
+    Rest,
+    Said,
+    Turn,
+)
 
 if TYPE_CHECKING:
     import random
@@ -20,11 +32,14 @@ if TYPE_CHECKING:
 
 
 __all__ = [
+    "Arrived",
     "Change",
     "Endpoint",
+    "Join",
     "LeasedBatch",
     "Left",
     "MembershipChanged",
+    "Mix",
     "Parameters",
     "Pull",
     "Push",

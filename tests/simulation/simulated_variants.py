@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from simulated_case import draw
+from simulated_gossip import Meetings, Mixed
 from simulated_laws import Acknowledged, Calls, Fresh, Samples, Staleness
 from simulated_memory import Central, CentralModel, Common
 from simulated_peers import Apart
@@ -36,6 +37,7 @@ from manyhands.protocols import (
     DiLoCo,
     ElasticAveraging,
     Ensemble,
+    Gossip,
     Hogwild,
     LocalSgd,
     SoftSync,
@@ -83,6 +85,12 @@ def _easgd(order: str) -> Draw:
         order=order,
         every=rng.choice((1, 1, 2, 3)),
         servers=servers,
+    )
+
+
+def _gossip(order: str) -> Draw:
+    return lambda rng, *_: Gossip(
+        graph=rng.choice(("ring", "exponential", "random_pairs")), order=order
     )
 
 
@@ -153,5 +161,7 @@ VARIANTS = (
     ),
     Variant("hogwild", lambda *_: Hogwild(), (Common,)),
     Variant("ensemble", lambda *_: Ensemble(), (Apart,)),
+    Variant("gossip_lockstep", _gossip("lockstep"), (Mixed,)),
+    Variant("gossip_asynchronous", _gossip("asynchronous"), (Meetings,)),
 )
 BY_NAME = {variant.name: variant for variant in VARIANTS}

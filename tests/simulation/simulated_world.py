@@ -16,6 +16,7 @@ from simulated_case import Case, Formula
 from manyhands.virtual.endpoint import VirtualEndpoint, caller
 from manyhands.virtual.kernel import Kernel
 from manyhands.virtual.log import Logs
+from manyhands.virtual.replica import VirtualReplica
 from manyhands.virtual.world import World
 
 if TYPE_CHECKING:
@@ -111,6 +112,12 @@ class Law:
     def began_anew(self, server: int, x: np.ndarray) -> None:
         """The server that a worker hosts has returned with it, and knows nothing."""
 
+    def looks_up(self, life: Life) -> None:
+        """A worker begins to look at the shared state, for an evaluation."""
+
+    def looked_up(self, life: Life) -> None:
+        """A worker is where it was before."""
+
     def fenced(self, sender: str) -> None:
         """A life is over, and everybody knows."""
 
@@ -189,6 +196,7 @@ class Watch:
     payload: np.ndarray | None = None
     """What came with the call that is being decided about."""
     lives: dict[str, Life] = field(default_factory=dict)
+    by_replication: dict[int, Life] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._hooks = {
@@ -211,7 +219,6 @@ class Watch:
     def _watch_workers(self) -> None:
         world, start, miss = self.world, self.world._start_worker, self.world._miss
         gradient, apply = world._bench.gradient, world._bench.apply
-        by_replication: dict[int, Life] = {}
 
         def started(rank: int) -> None:
             start(rank)
@@ -219,7 +226,7 @@ class Watch:
             name = worker.member.name
             life = Life(caller(name, worker.member.life), name, rank, worker.replication)
             self.lives[life.sender] = self.lives[name + " now"] = life
-            by_replication[id(worker.replication)] = life
+            self.by_replication[id(worker.replication)] = life
             look = worker.replication.look
 
             def looked() -> None:
@@ -238,13 +245,13 @@ class Watch:
         def computed(replication: Replication, lease: Lease) -> tuple[float, list[int]]:
             seen = replication.seen or replication.parameters
             x = np.concatenate([values(part) for part in seen])
-            self.tell("computed", by_replication[id(replication)], lease, x)
+            self.tell("computed", self.by_replication[id(replication)], lease, x)
             return gradient(replication, lease)
 
         def stepped(replication: Replication, weight: float) -> None:
             apply(replication, weight)
             x = np.concatenate([values(part) for part in replication.parameters])
-            self.tell("stepped", by_replication[id(replication)], x)
+            self.tell("stepped", self.by_replication[id(replication)], x)
 
         world._start_worker, world._miss = started, missed
         world._bench.gradient, world._bench.apply = computed, stepped
@@ -296,11 +303,15 @@ class Watch:
             fence(sender)
             self.tell("settled", number, values(server.holder.bytes))
 
-        def replied(parcel: Parcel, message: Parameters, *, parameters: bool) -> None:
-            reply(parcel, message, parameters=parameters)
+        def replied(parcel: Parcel, answer: Answer) -> None:
+            reply(parcel, answer)
             if not parcel.endpoint.is_dead:
-                payload = values(server._sending) if parameters else None
-                self.tell("replied", number, (parcel.sender, parcel.number), message, payload)
+                payload = server._payload(answer)
+                key, sent = (
+                    (parcel.sender, parcel.number),
+                    None if payload is None else values(payload),
+                )
+                self.tell("replied", number, key, answer.message, sent)
 
         def began_anew(holder: Holder) -> None:
             begin_anew(holder)
@@ -312,8 +323,8 @@ class Watch:
 
     @contextlib.contextmanager
     def endpoints(self) -> Iterator[None]:
-        """Hear of what endpoints send and accept."""
-        post, take = VirtualEndpoint.post, VirtualEndpoint.take
+        """Hear of what endpoints send and accept, and when replicas are looked at."""
+        post, take, look_up = VirtualEndpoint.post, VirtualEndpoint.take, VirtualReplica._look_up
 
         def posted(endpoint, to, message, payload=None, into=None) -> None:
             if not endpoint.is_dead:
@@ -330,11 +341,19 @@ class Watch:
                 self.tell("took", life, number, message, kept, beside=beside)
             take(endpoint, parcel, message, payload, held)
 
+        async def looked_up(replica) -> None:
+            life = self.by_replication[id(replica.replication)]
+            self.tell("looks_up", life)
+            await look_up(replica)
+            self.tell("looked_up", life)
+
         VirtualEndpoint.post, VirtualEndpoint.take = posted, took
+        VirtualReplica._look_up = looked_up
         try:
             yield
         finally:
             VirtualEndpoint.post, VirtualEndpoint.take = post, take
+            VirtualReplica._look_up = look_up
 
 
 def values(tensor: torch.Tensor) -> np.ndarray:

@@ -20,10 +20,12 @@ from manyhands.protocols import (
     CentralStorage,
     ElasticAveraging,
     Ensemble,
+    Gossip,
     Move,
     SoftSync,
     StaleSynchronous,
     Step,
+    mixing,
 )
 from manyhands.protocols.rounds import Rounds
 from manyhands.protocols.synchronous import Together
@@ -204,6 +206,32 @@ def goes_on_where_it_was(right):
     return refresh
 
 
+def as_it_is_now(right):
+    return lambda self, state, call: super(Gossip, self).on_repeat(state, call)
+
+
+def all_the_way(right):
+    return lambda self, by: right(self, -1.0 if by == -0.5 else by)
+
+
+def weights_of_those_there(right):
+    return lambda state, call, ranks, weights: right(state, call, ranks, 1 + len(ranks))
+
+
+def whoever_gave_is_there(right):
+    return lambda state, worker: (replace(state, awaited=state.awaited - {worker}), [])
+
+
+def takes_whatever_comes(right):
+    def offer(state, call):
+        state, actions = right(state, call)
+        return state, [
+            replace(a, message=type(a.message)(0)) if isinstance(a, Answer) else a for a in actions
+        ]
+
+    return offer
+
+
 MUTANTS = (
     Mutant("bound off by one", "ssp", StaleSynchronous, "_release", bound_off_by_one),
     Mutant("applied twice", "asynchronous", Asynchronous, "on_message", applied_twice),
@@ -235,6 +263,11 @@ MUTANTS = (
     Mutant("laid open elsewhere", "ensemble", Ensemble, "refresh", lies_open_elsewhere),
     Mutant("all begin alike", "ensemble", world, "member_seed", like_the_first),
     Mutant("reads unseen", "central_storage", CentralStorage, "refresh", goes_on_where_it_was),
+    Mutant("meeting told anew", "gossip_asynchronous", Gossip, "on_repeat", as_it_is_now),
+    Mutant("mass lost", "gossip_asynchronous", VirtualReplica, "compare", all_the_way),
+    Mutant("weights of those there", "gossip_lockstep", mixing, "_mix", weights_of_those_there),
+    Mutant("refusals withheld", "gossip_lockstep", mixing, "_offer", takes_whatever_comes),
+    Mutant("the dead awaited", "gossip_lockstep", mixing, "leave", whoever_gave_is_there),
 )
 
 

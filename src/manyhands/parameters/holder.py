@@ -87,6 +87,10 @@ class Holder:
         scale(self.shard, total, 1 / over)
         return total
 
+    def drop(self, pot: int) -> None:
+        """Forget a sum, if there is one."""
+        self._scratch = self._sums.pop(pot, self._scratch)
+
     def move(self, by: float, over: float, pot: int = 0) -> None:
         """Go a part of the way to a sum divided by `over`; buffers all the way."""
         lerp(self.shard, self.bytes, self.take_sum(over, pot), by)
@@ -122,8 +126,12 @@ class Holder:
             self._remembered[sender] = self.bytes.clone()
 
     def forget(self, sender: str) -> None:
-        """A sender is gone."""
+        """A sender is gone, or needs no more what was kept for it."""
         self._remembered.pop(sender, None)
+
+    def recall(self, sender: str) -> torch.Tensor:
+        """What a sender was given when it was last remembered."""
+        return self._remembered[sender]
 
     def compensate(self, update: torch.Tensor, sender: str, factor: float) -> torch.Tensor:
         """An update corrected for what has changed since its sender read: g + c·g²·(W − W_then)."""

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from manyhands.protocols.protocol import Action, Add, Answer, Call, Descend, Move, Shift, Step
+from manyhands.protocols.protocol import (
+    Action,
+    Add,
+    Answer,
+    Call,
+    Descend,
+    Drop,
+    Forget,
+    Move,
+    Shift,
+    Step,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -34,10 +45,14 @@ def carry_out(holder: Holder, action: Action, update: torch.Tensor | None) -> No
             holder.step(came, weight, blend)
         case Move(by=by, over=over, pot=pot):
             holder.move(by, over, pot)
+        case Drop(pot=pot):
+            holder.drop(pot)
         case Descend(over=over, rate=rate, momentum=momentum):
             holder.descend(over, rate, momentum)
         case Answer(call=call, remember=True):
             holder.remember(call.sender)
+        case Forget(sender=sender):
+            holder.forget(sender)
 
 
 def _came(update: torch.Tensor | None, sender: str) -> torch.Tensor:

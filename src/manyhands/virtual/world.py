@@ -223,6 +223,9 @@ class World:
         worker.endpoint = endpoint
         if self._protocol.peers and life > 1:
             self._bring_back(rank)
+            for other in self._workers:
+                if other.member.life in other.missed:
+                    endpoint.lose(_server_of(other.member.name))
         local, keeps = self._protocol.local, self._protocol.keeps
         worker.replication = Replication(
             self._bench, rank, local=local, beside=keeps, common=self._common
