@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,7 +19,7 @@ from manyhands.virtual.bench import Bench
 from manyhands.virtual.times import Constant, Exponential, LogNormal, Slow
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from manyhands.leases import Lease
     from manyhands.protocols import StrategyProtocol
@@ -45,6 +45,7 @@ class Case:
     faults: Faults
     deadline: float
     """Virtual seconds, long after the last fault, by which the run must be over."""
+    _means: dict[Lease, np.ndarray] = field(default_factory=dict, repr=False)
 
     @property
     def servers(self) -> int:
@@ -70,8 +71,12 @@ class Case:
 
     def gradient(self, x: np.ndarray, lease: Lease) -> np.ndarray:
         """The gradient of the mean of |x − target|² / 2 over a lease, for all parts."""
-        order = permutation(len(self.targets), self.job.seed, lease.epoch)
-        return x - self.targets[order[lease.start : lease.stop].numpy()].mean(0)
+        mean = self._means.get(lease)
+        if mean is None:
+            order = permutation(len(self.targets), self.job.seed, lease.epoch)
+            some = self.targets[order[lease.start : lease.stop].numpy()]
+            mean = self._means[lease] = some.sum(0) / len(some)
+        return x - mean
 
     def first(self, seed: int | None = None) -> np.ndarray:
         """Where everything begins: with the job's seed, or another one."""
@@ -108,26 +113,56 @@ def half_square(way: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
     return way.square().sum() / (2 * len(way))
 
 
+class Descent:
+    """SGD with momentum, in as few words as the wrappers of torch's own have layers.
+
+    It has what the parts of a model need of an optimizer: groups with rates, and a step.
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter], momentum: float) -> None:
+        self.param_groups = [{"params": list(parameters), "lr": RATE}]
+        self.state: dict[nn.Parameter, dict[str, torch.Tensor]] = {}
+        self._momentum = momentum
+        self._velocity: dict[int, torch.Tensor] = {}
+
+    def step(self) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                velocity = parameter.grad
+                if self._momentum:
+                    velocity = velocity.clone()
+                    before = self._velocity.get(id(parameter))
+                    if before is not None:
+                        velocity.add_(before, alpha=self._momentum)
+                    self._velocity[id(parameter)] = velocity
+                parameter.data.add_(velocity, alpha=-group["lr"])
+
+
 class Formula(Bench):
     """A bench whose gradients are a formula, so that a run costs milliseconds."""
 
     def __init__(self, case: Case) -> None:
         super().__init__(case.job, case.shards)
         self._case = case
-        self._here = [part.numpy().view(np.float64) for part in self._copy.parameters]
-        self._found = [part.numpy().view(np.float64) for part in self._copy.updates]
+        # Both are one stretch, in as many parts as there are shards.
+        self._here = _stretch(self._copy.parameters)
+        self._found = _stretch(self._copy.updates)
+        self._servers = list(range(case.shards))
 
     def gradient(self, worker: Replication, lease: Lease) -> tuple[float, list[int]]:
         """x − the mean target."""
         worker.computed += 1
         self._load(worker)
-        found = self._case.gradient(np.concatenate(self._here), lease)
-        for place, part in zip(self._found, np.split(found, len(self._found)), strict=True):
-            place[:] = part
+        found = self._found[:] = self._case.gradient(self._here, lease)
         if worker.optimizer is not None:
             worker.updates = [update.clone() for update in self._copy.updates]
-        servers = list(range(len(self._found)))
-        return float(found @ found), servers if worker.rank % 2 else servers[::-1]
+        return float(found @ found), self._servers[:: 1 if worker.rank % 2 else -1]
+
+
+def _stretch(parts: list[torch.Tensor]) -> np.ndarray:
+    """The numbers of all parts, where they lie."""
+    first, size = parts[0], sum(part.nbytes for part in parts)
+    return first.as_strided((size,), (1,)).numpy().view(np.float64)
 
 
 def draw(variant: str, protocol: Draw, seed: int) -> Case:
@@ -147,7 +182,7 @@ def draw(variant: str, protocol: Draw, seed: int) -> Case:
     data = TensorDataset(torch.from_numpy(targets), torch.zeros(samples))
     job = Job(
         model=lambda: Point(drawn.shards, size),
-        optimizer=lambda model: torch.optim.SGD(model.parameters(), RATE, momentum),
+        optimizer=lambda model: Descent(model.parameters(), momentum),
         loss=half_square,
         data=data,
         validation=data if rng.random() < 0.5 else None,

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-from simulated_world import BrokenLawError, Law, near
+from simulated_world import BrokenLawError, Law, near, parts
 
 from manyhands.protocols import Answer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    import numpy as np
     from simulated_case import Case
     from simulated_servers import Expected, Model
 
@@ -26,8 +26,8 @@ def reference(model: Callable[[Case, np.ndarray], Model]) -> type[Law]:
     class Reference(Law):
         def __init__(self, case: Case) -> None:
             super().__init__(case)
-            parts = np.split(case.first(), case.servers)
-            self._models = [model(case, part.copy()) for part in parts]
+            first = parts(case.first(), case.servers)
+            self._models = [model(case, part.copy()) for part in first]
             self._due: dict[tuple[int, str, int], np.ndarray | None] = {}
 
         def decided(

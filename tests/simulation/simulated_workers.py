@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from simulated_servers import alpha
-from simulated_world import BrokenLawError, Law, near
+from simulated_world import BrokenLawError, Law, near, parts
 
 from manyhands.endpoint import Push
 
@@ -51,7 +51,7 @@ class Gradients(Law):
         if not near(x, expected):
             raise BrokenLawError(f"{life.sender} computes at {x}, and was given {expected}")
         found = self.case.gradient(expected, lease)
-        self._found[life.sender] = np.split(found, self.case.servers)
+        self._found[life.sender] = parts(found, self.case.servers)
 
     def posted(self, life: Life, server: int, message: Said, payload: np.ndarray | None) -> None:
         if isinstance(message, Push) and message.samples:
@@ -94,7 +94,7 @@ class Alone(Law):
         now = gradient if before is None else self.case.momentum * before + gradient
         self._velocity[life.sender] = now
         rate = self.case.rate * lease.total / self.case.job.global_batch
-        self._x[life.sender] = np.split(here - rate * now, self.case.servers)
+        self._x[life.sender] = parts(here - rate * now, self.case.servers)
         self._samples[life.sender] += lease.samples
 
     def posted(self, life: Life, server: int, message: Said, payload: np.ndarray | None) -> None:
@@ -197,7 +197,7 @@ class Elastic(Law):
             self._version[sender, server] = version
         self._new[sender] = {}
         self._asked.pop(sender, None)
-        self._x[sender] = dict(enumerate(np.split(to, self.case.servers)))
+        self._x[sender] = dict(enumerate(parts(to, self.case.servers)))
         real = np.concatenate(
             [part.numpy().view(np.float64) for part in life.replication.parameters]
         )

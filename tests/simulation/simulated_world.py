@@ -227,13 +227,8 @@ class Watch:
             life = Life(caller(name, worker.member.life), name, rank, worker.replication)
             self.lives[life.sender] = self.lives[name + " now"] = life
             self.by_replication[id(worker.replication)] = life
-            look = worker.replication.look
-
-            def looked() -> None:
-                look()
-                self.tell("looked", life)
-
-            worker.replication.look = looked
+            if self._hooks["looked"]:
+                self._watch_looking(life)
             self.tell("started", life)
 
         def missed(worker: object, life: int) -> None:
@@ -254,7 +249,18 @@ class Watch:
             self.tell("stepped", self.by_replication[id(replication)], x)
 
         world._start_worker, world._miss = started, missed
-        world._bench.gradient, world._bench.apply = computed, stepped
+        world._bench.gradient = computed
+        if self._hooks["stepped"]:
+            world._bench.apply = stepped
+
+    def _watch_looking(self, life: Life) -> None:
+        look = life.replication.look
+
+        def looked() -> None:
+            look()
+            self.tell("looked", life)
+
+        life.replication.look = looked
 
     def _watch_leases(self) -> None:
         book, workers = self.world.coordinator.leases, self.world._workers
@@ -361,12 +367,18 @@ def values(tensor: torch.Tensor) -> np.ndarray:
     return tensor.numpy().view(np.float64).copy()
 
 
+def parts(x: np.ndarray, count: int) -> list[np.ndarray]:
+    """So many parts of one size."""
+    size = len(x) // count
+    return [x[start : start + size] for start in range(0, len(x), size)]
+
+
 def near(one: np.ndarray, other: np.ndarray) -> bool:
     """The same but for rounding."""
-    return all(
-        abs(mine - its) <= 1e-9 * (1 + abs(mine))
-        for mine, its in zip(one.tolist(), other.tolist(), strict=True)
-    )
+    for mine, its in zip(one.tolist(), other.tolist(), strict=True):
+        if not abs(mine - its) <= 1e-9 * (1 + abs(mine)):
+            return False
+    return True
 
 
 def run(case: Case, laws: Sequence[Callable[[Case], Law]]) -> str:

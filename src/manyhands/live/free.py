@@ -190,7 +190,9 @@ class LiveReplica:
         self.hear_members: Callable[[], list[torch.Tensor]] = list
         """The replicas of a committee; set by whoever runs the protocol."""
         self._copy = copy
-        self._local = Local(job, copy.layout, copy.parameters) if protocol.local else None
+        self._local: Local | None = None
+        if protocol.local:
+            self._local = Local(job.optimizer(copy.model), copy.layout, copy.parameters)
         self._line = line
         self._device = device
         self._recorder = recorder

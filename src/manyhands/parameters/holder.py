@@ -97,8 +97,8 @@ class Holder:
 
     def shift(self, change: torch.Tensor) -> None:
         """Add a change to the parameters; buffers become the change's."""
-        for fragment in self.shard.parameters:
-            fragment.view(self.bytes).add_(fragment.view(change))
+        for stretch in self.shard.stretches:
+            stretch.view(self.bytes).add_(stretch.view(change))
         for fragment in self.shard.buffers:
             fragment.bytes(self.bytes).copy_(fragment.bytes(change))
 
@@ -110,9 +110,9 @@ class Holder:
         target = self.take_sum(over)
         if self._velocity is None:
             self._velocity = torch.zeros_like(self.bytes)
-        for fragment in self.shard.parameters:
-            here, velocity = fragment.view(self.bytes), fragment.view(self._velocity)
-            way = here - fragment.view(target)
+        for stretch in self.shard.stretches:
+            here, velocity = stretch.view(self.bytes), stretch.view(self._velocity)
+            way = here - stretch.view(target)
             velocity.mul_(momentum).add_(way)
             here.sub_(way.add_(velocity, alpha=momentum), alpha=rate)
         for buffer, fragment in zip(self._buffers, self.shard.buffers, strict=True):
@@ -137,9 +137,9 @@ class Holder:
         """An update corrected for what has changed since its sender read: g + c·g²·(W − W_then)."""
         corrected, then = update.clone(), self._remembered.get(sender)
         if then is not None:
-            for fragment in self.shard.parameters:
-                gradient = fragment.view(corrected)
-                moved = fragment.view(self.bytes) - fragment.view(then)
+            for stretch in self.shard.stretches:
+                gradient = stretch.view(corrected)
+                moved = stretch.view(self.bytes) - stretch.view(then)
                 gradient.addcmul_(gradient * gradient, moved, value=factor)
         return corrected
 

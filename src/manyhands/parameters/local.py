@@ -6,13 +6,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from manyhands.parameters.holder import make
 from manyhands.parameters.weight import weighted_step
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from manyhands.job import Job
     from manyhands.parameters.layout import Layout
 
 
@@ -20,13 +18,17 @@ class Local:
     """The user's optimizer on the bytes of one worker.
 
     Args:
-        job: whose optimizer.
+        optimizer: a new one of the model that is laid out, with nothing done yet.
         layout: how the parameters lie.
         parameters: the bytes, one tensor per shard.
     """
 
-    def __init__(self, job: Job, layout: Layout, parameters: Sequence[torch.Tensor]) -> None:
-        _, optimizer = make(job)
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        layout: Layout,
+        parameters: Sequence[torch.Tensor],
+    ) -> None:
         groups: list[list[torch.nn.Parameter]] = [[] for _ in optimizer.param_groups]
         self._pieces = []
         for shard, stretch in zip(layout.shards, parameters, strict=True):

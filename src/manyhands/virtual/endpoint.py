@@ -142,7 +142,8 @@ class VirtualEndpoint:
         self.member = member
         self._life = member.life
         self._servers = servers
-        self._lines = {name: _Line() for name in servers}
+        self._lines: dict[str, _Line] = {}
+        """By server, from the first word on: of ten thousand peers a worker meets a few."""
         self._kernel = kernel
         self._network = network
         self._log = log
@@ -166,7 +167,7 @@ class VirtualEndpoint:
         """Send a copy of the payload, without waiting."""
         if self.is_dead:
             return
-        line, server = self._lines[to], self._servers[to]
+        line, server = self._line(to), self._servers[to]
         if line.gone:
             line.vain += 1
             return
@@ -177,13 +178,19 @@ class VirtualEndpoint:
         line.unsent.append(parcel)
         self._send(line)
 
+    def _line(self, name: str) -> _Line:
+        line = self._lines.get(name)
+        if line is None:
+            line = self._lines[name] = _Line()
+        return line
+
     def reaches(self, name: str) -> bool:
         """Whether a member is there, as far as is known."""
-        return not self._lines[name].gone
+        return name not in self._lines or not self._lines[name].gone
 
     def lose(self, name: str) -> None:
         """A server is gone for good: whoever waits for its answer need wait no longer."""
-        line = self._lines[name]
+        line = self._line(name)
         vain = line.vain + len(line.calls) + len(line.answers)
         self._lines[name] = _Line(gone=True, vain=vain)
         if line.listener is not None:
@@ -191,13 +198,13 @@ class VirtualEndpoint:
 
     def regain(self, name: str) -> None:
         """There is a server again, which knows nothing of what was asked of the one before."""
-        self._lines[name] = _Line(vain=self._lines[name].vain)
+        self._lines[name] = _Line(vain=self._line(name).vain)
 
     async def receive(self, sender: str, timeout: float | None = None) -> Said:
         """Wait for an answer."""
         if self.is_dead:
             raise Crashed(f"{self.name} is dead and receives nothing")
-        line = self._lines[sender]
+        line = self._line(sender)
         if line.gone or line.vain:
             self._give_up(sender)
         if not line.answers:
