@@ -31,10 +31,12 @@ PICTURES = {
     "averaging": "averaging(every=3)",
     "local_sgd": "local_sgd(every=3, warmup=2)",
     "diloco": "diloco(every=5)",
+    "hierarchical": "hierarchical(outer=averaging(every=3))",
     "easgd": "easgd(every=2)",
     "easgd_asynchronous": "easgd(order=asynchronous, every=2)",
     "gossip": "gossip(graph=ring)",
     "gossip_asynchronous": "gossip(graph=ring, order=asynchronous)",
+    "push_sum": "push_sum()",
     "ensemble": "ensemble()",
 }
 """By file, the strategy that it shows."""
@@ -54,7 +56,7 @@ def draw(strategy: str) -> str:
         seed=1,
         metrics=(),
     )
-    without_servers = strategy.startswith(("gossip", "ensemble", "hogwild"))
+    without_servers = strategy.startswith(("gossip", "push_sum", "ensemble", "hogwild"))
     one_host = strategy.startswith(("central_storage", "hogwild"))
     with tempfile.TemporaryDirectory() as folder:
         run = mh.simulate(

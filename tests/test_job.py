@@ -1,3 +1,4 @@
+import functools
 import math
 from typing import Any
 
@@ -8,8 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
+from torch.optim.lr_scheduler import StepLR
 from torch.utils.data import IterableDataset, TensorDataset
 
+from manyhands import rates
+from manyhands.batches import BatchSizes
 from manyhands.job import Job, Target
 from manyhands.metrics import F1, Accuracy, PerSample
 
@@ -45,6 +49,15 @@ class Unsized:
         ({"epochs": None}, "say when to stop: give epochs, samples, seconds or target"),
         ({"global_batch": 0}, "global_batch must be at least 1, not 0"),
         ({"global_batch": -3}, "global_batch must be at least 1, not -3"),
+        ({"global_batch": {}}, "does not say how large it is at first"),
+        ({"global_batch": {1: 8}}, "does not say how large it is at first"),
+        ({"global_batch": {0: 8, -1: 4}}, "global_batch cannot change after -1 epochs"),
+        ({"global_batch": {0: 8, "1": 4}}, "global_batch cannot change after '1' epochs"),
+        ({"global_batch": {0: 8, 2: 0}}, "global_batch must be at least 1, not 0"),
+        ({"clip": 0}, "clip must be a norm above 0, not 0"),
+        ({"clip": math.inf}, "clip must be a norm above 0, not inf"),
+        ({"rate": lambda _: -0.1}, "rate gave -0.1 after 0 epochs"),
+        ({"rate": lambda _: math.nan}, "rate gave nan after 0 epochs"),
         ({"epochs": 0}, "epochs must be above 0, not 0"),
         ({"epochs": -1.5}, "epochs must be above 0, not -1.5"),
         ({"epochs": math.nan}, "epochs must be above 0, not nan"),
@@ -87,6 +100,13 @@ def test_a_value_that_cannot_be_is_refused_in_words(changes: dict[str, Any], wor
         ({"optimizer": None}, "optimizer must be something to call"),
         ({"loss": 0.5}, "loss must be something to call .* not 0.5"),
         ({"global_batch": 4.0}, "global_batch must be a whole number, an int, not 4.0"),
+        ({"global_batch": {0: 4, 1: 8.0}}, "global_batch must be a whole number, an int, not 8.0"),
+        ({"rate": 0.1}, r"rate must be a function .* as mh.rates.cosine\(10\), not 0.1"),
+        ({"rate": lambda _: None}, "rate must give a number, not None"),
+        (
+            {"rate": StepLR(torch.optim.SGD([torch.zeros(1)], lr=0.1), 3)},
+            "docs/meanings.md translates torch's schedulers",
+        ),
         ({"samples": 1e6}, "samples must be a whole number, an int, not 1000000.0"),
         ({"loaders": 1.5}, "loaders must be a whole number"),
         ({"seed": "7"}, "seed must be a whole number, an int, not '7'"),
@@ -234,3 +254,36 @@ def test_making_a_job_calls_nothing() -> None:
         pytest.fail("called too early")
 
     job(model=refuse, optimizer=refuse, loss=refuse, prepare=refuse, collate=refuse)
+
+
+def test_the_global_batch_changes_after_samples() -> None:
+    assert job(global_batch=np.int64(4)).batch_sizes == BatchSizes(((0, 4),))
+    growing = job(global_batch={2.5: 32, 0: 4, 1: np.int64(8)})
+    assert growing.batch_sizes == BatchSizes(((0, 4), (10, 8), (25, 32)))
+
+
+def test_the_rate_is_asked_by_the_epochs_that_are_done() -> None:
+    assert job().rate_after(123) == 1.0
+    line = job(rate=rates.linear(2))
+    assert [line.rate_after(dealt) for dealt in (0, 5, 10, 20, 25)] == [1, 0.75, 0.5, 0, 0]
+    assert job(rate=lambda epochs: torch.tensor(0.5) ** epochs).rate_after(20) == 0.25
+
+
+def halve(epochs: float) -> float:
+    return 0.5**epochs
+
+
+def test_a_job_says_what_it_is_trained_with_in_the_same_words_every_time() -> None:
+    assert job().settings == {"epochs": "1", "seed": "0", "global_batch": "4"}
+    full = job(global_batch={0: 4, 2: 8}, rate=rates.cosine(3, warmup=0.5), clip=1.5, samples=7)
+    assert full.settings == {
+        "epochs": "1",
+        "samples": "7",
+        "seed": "0",
+        "global_batch": "{0: 4, 2: 8}",
+        "rate": "cosine(epochs=3.0, warmup=0.5)",
+        "clip": "1.5",
+    }
+    assert job(rate=halve).settings["rate"] == "halve"
+    assert job(rate=lambda _: 1.0).settings["rate"] == "lambda"
+    assert job(rate=functools.partial(pow, 0.5)).settings["rate"] == "partial"

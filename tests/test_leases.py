@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from manyhands.batches import BatchSizes
 from manyhands.leases import Lease, Leases
 from manyhands.sampling import permutation, shares
 
@@ -147,21 +148,24 @@ def test_without_deaths_the_budget_is_met_exactly_and_in_order(
 
 @given(
     samples=st.integers(1, 40),
-    batch=st.integers(1, 50),
+    sizes=st.tuples(st.integers(1, 50), st.integers(0, 120), st.integers(1, 50)).map(
+        lambda drawn: BatchSizes(((0, drawn[0]), drawn[1:]))
+    ),
     seed=st.integers(0, 2**40),
     workers=st.integers(1, 5),
     budget=st.integers(1, 120),
 )
 def test_leases_are_the_parts_that_lockstep_workers_get(
-    samples: int, batch: int, seed: int, workers: int, budget: int
+    samples: int, sizes: BatchSizes, seed: int, workers: int, budget: int
 ) -> None:
-    leased = [
-        permutation(samples, seed, lease.epoch)[lease.start : lease.stop].tolist()
-        for lease in all_of(Leases(samples, batch, workers, budget))
-    ]
-    ranks = [shares(samples, batch, seed, rank, workers, budget) for rank in range(workers)]
-    dealt = [share for step in zip(*ranks, strict=True) for share in step]
-    assert leased == [share.indices.tolist() for share in dealt if share.samples]
+    taken = all_of(Leases(samples, sizes, workers, budget))
+    ranks = [shares(samples, sizes, seed, rank, workers, budget) for rank in range(workers)]
+    dealt = [share for step in zip(*ranks, strict=True) for share in step if share.samples]
+    for lease, share in zip(taken, dealt, strict=True):
+        order = permutation(samples, seed, lease.epoch)
+        assert order[lease.start : lease.stop].tolist() == share.indices.tolist()
+        assert (lease.total, lease.dealt) == (share.total, share.dealt)
+        assert share.whole == sizes.at(lease.dealt)
 
 
 def test_what_a_dead_worker_held_is_given_first() -> None:

@@ -8,10 +8,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from manyhands import data, metrics, models
+    from manyhands import data, metrics, models, rates
     from manyhands.cluster import Cluster, Host, Link
     from manyhands.failure import RunFailed
     from manyhands.job import Job
+    from manyhands.lab.compare import compare
     from manyhands.live.trainer import Trainer
     from manyhands.reports import Run
     from manyhands.strategies import Strategy, strategy
@@ -29,9 +30,11 @@ __all__ = [
     "Strategy",
     "Trainer",
     "__version__",
+    "compare",
     "data",
     "metrics",
     "models",
+    "rates",
     "simulate",
     "strategy",
     "train",
@@ -46,11 +49,12 @@ _HOME = {
     "RunFailed": "manyhands.failure",
     "Strategy": "manyhands.strategies",
     "Trainer": "manyhands.live.trainer",
+    "compare": "manyhands.lab.compare",
     "simulate": "manyhands.verbs",
     "strategy": "manyhands.strategies",
     "train": "manyhands.verbs",
 }
-_FOLDERS = ("data", "metrics", "models")
+_FOLDERS = ("data", "metrics", "models", "rates")
 
 
 def __getattr__(name: str) -> object:

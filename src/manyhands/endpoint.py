@@ -10,9 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from manyhands.batches import BatchSizes
 from manyhands.wire.said import (
     Arrived,
     Change,
+    Errand,
     Join,
     Left,
     Mix,
@@ -35,6 +37,7 @@ __all__ = [
     "Arrived",
     "Change",
     "Endpoint",
+    "Errand",
     "Join",
     "LeasedBatch",
     "Left",
@@ -92,13 +95,22 @@ class Endpoint(Protocol):
 class Terms:
     """What a protocol must know of the job."""
 
-    global_batch: int
+    global_batch: int | BatchSizes
     workers: int
     """How many take part at the start."""
     rate: float = 1.0
     """The learning rate that the optimizer begins with."""
     number: int = 0
     """Which server this is for."""
+
+    def weigh(self, samples: int, dealt: int) -> float:
+        """What an update counts for: its samples / the global batch that is in force for them.
+
+        Args:
+            samples: what it was made of.
+            dealt: samples of the run before the global batch that those are from.
+        """
+        return samples / BatchSizes.of(self.global_batch).at(dealt)
 
 
 class LeasedBatch(Protocol):
@@ -110,6 +122,8 @@ class LeasedBatch(Protocol):
     """How many the global batch has that they are a part of."""
     round: int
     """Which global batch that is, counted from the start."""
+    dealt: int
+    """Samples of the run before that."""
 
 
 class Replica(Protocol):
@@ -135,14 +149,18 @@ class Replica(Protocol):
     async def gradient(
         self, batch: LeasedBatch, ready: Callable[[int], object] | None = None
     ) -> None:
-        """Compute the update of a batch; `ready(s)` as soon as server s's part is complete."""
+        """Compute the update of a batch; `ready(s)` as soon as server s's part is complete.
+
+        Where workers clip updates, no part is complete before all are.
+        """
 
     def apply(self, batch: LeasedBatch, counts: int | None = None) -> None:
         """Take a step of this worker's own optimizer with the update that was computed.
 
         The step counts for so many of the global batch's samples. By default for all that
         `batch` is a part of: the other parts are stepped with elsewhere, and whoever brings them
-        together takes the mean. Where steps add up, each counts for its own samples.
+        together takes the mean. Where steps add up, each counts for its own samples. The learning
+        rate is that of the batch's place in the run.
         """
 
     def update(self, server: int) -> torch.Tensor:
@@ -157,11 +175,17 @@ class Replica(Protocol):
     def draw(self, by: float) -> None:
         """Move the parameters towards those that lie beside them by a part of the way."""
 
+    def scale(self, by: float) -> None:
+        """Multiply the parameters."""
+
     def trade(self, by: float) -> None:
         """The same, and have the parameters as they were lie beside them now."""
 
     def lay_aside(self) -> None:
         """Have a copy of the parameters lie beside them."""
+
+    def moved(self, server: int) -> torch.Tensor:
+        """How far the parameters of server s are from those beside them, whose place it takes."""
 
     def compare(self, by: float) -> None:
         """Make the update: `by` times how far the parameters are from those beside them."""

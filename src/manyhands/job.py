@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, cast, runtime_checkable
 
 from torch import nn
 
+from manyhands.batches import BatchSizes
 from manyhands.metrics import Metric, metric
+from manyhands.notation import Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -93,8 +96,15 @@ class Job:
     metrics: Sequence[str | Metric | Callable[[Any, Any], torch.Tensor]] = ("accuracy",)
     """Names ("accuracy", "f1"), metrics, or functions of (outputs, targets) that give a value per
     sample. The loss is always among them, as `loss`."""
-    global_batch: int
-    """Samples in one step of all workers together, whatever their number."""
+    global_batch: int | Mapping[float, int]
+    """Samples in one step of all workers together, whatever their number; {0: 128, 2: 512} grows
+    it to 512 after 2 epochs."""
+    rate: Callable[[float], float] | None = None
+    """What the optimizer's learning rates are multiplied with after so many epochs, a fraction:
+    `mh.rates.cosine(10, warmup=0.5)` or a function of one's own."""
+    clip: float | None = None
+    """The Euclidean norm, over all trained parameters, that the gradient of a step may have; a
+    larger one is scaled down to it."""
     epochs: float | None = None
     """Stop after so many passes over the data; a fraction is allowed."""
     samples: int | None = None
@@ -118,6 +128,8 @@ class Job:
     def __post_init__(self) -> None:
         self._check_data()
         self._check_limits()
+        self._check_batch()
+        self._check_rate()
         object.__setattr__(self, "_metrics", tuple(metric(spec) for spec in self.metrics))
         target = None if self.target is None else Target.read(self.target)
         object.__setattr__(self, "_target", target)
@@ -144,12 +156,10 @@ class Job:
             )
 
     def _check_limits(self) -> None:
-        for name in ("global_batch", "samples", "loaders", "seed"):
+        for name in ("samples", "loaders", "seed"):
             value = getattr(self, name)
-            if value is not None and not hasattr(value, "__index__"):
-                raise TypeError(f"{name} must be a whole number, an int, not {value!r}")
-        if self.global_batch < 1:
-            raise ValueError(f"global_batch must be at least 1, not {self.global_batch}")
+            if value is not None:
+                _check_whole(name, value)
         limits = {"epochs": self.epochs, "samples": self.samples, "seconds": self.seconds}
         for name, limit in limits.items():
             if limit is not None and not 0 < limit < math.inf:
@@ -158,6 +168,34 @@ class Job:
             raise ValueError("say when to stop: give epochs, samples, seconds or target")
         if self.loaders < 0:
             raise ValueError(f"loaders must be 0 or more, not {self.loaders}")
+        if self.clip is not None and not 0 < self.clip < math.inf:
+            raise ValueError(f"clip must be a norm above 0, not {self.clip}")
+
+    def _check_batch(self) -> None:
+        given = self.global_batch
+        if not isinstance(given, Mapping):
+            given = {0: given}
+        elif 0 not in given:
+            raise ValueError(
+                f"global_batch {given} does not say how large it is at first: {{0: …}}"
+            )
+        for epochs, size in cast("Mapping[Any, Any]", given).items():
+            if not hasattr(epochs, "__float__") or not 0 <= epochs < math.inf:
+                raise ValueError(
+                    f"global_batch cannot change after {epochs!r} epochs; give numbers"
+                )
+            _check_whole("global_batch", size)
+            if size < 1:
+                raise ValueError(f"global_batch must be at least 1, not {size}")
+
+    def _check_rate(self) -> None:
+        if self.rate is not None and not callable(self.rate):
+            raise TypeError(
+                "rate must be a function from epochs to a factor of the optimizer's learning "
+                f"rates, as mh.rates.cosine(10), not {self.rate!r}; the learning rate itself is "
+                "the optimizer's, and docs/meanings.md translates torch's schedulers"
+            )
+        self.rate_after(0)
 
     def _check_target(self) -> None:
         if self._target is None:
@@ -181,6 +219,37 @@ class Job:
         return self._target
 
     @property
+    def batch_sizes(self) -> BatchSizes:
+        """The global batch, by how many samples were dealt before it."""
+        given, samples = self.global_batch, len(self.data)
+        if not isinstance(given, Mapping):
+            given = {0: given}
+        return BatchSizes(tuple((round(at * samples), int(given[at])) for at in sorted(given)))
+
+    def rate_after(self, dealt: int) -> float:
+        """What learning rates are multiplied with in a step with a batch after so many samples."""
+        if self.rate is None:
+            return 1.0
+        epochs = dealt / max(1, len(self.data))
+        given = self.rate(epochs)
+        if not hasattr(given, "__float__"):
+            raise TypeError(f"rate must give a number, not {given!r}")
+        factor = float(given)
+        if not 0 <= factor < math.inf:
+            raise ValueError(
+                f"rate gave {factor} after {epochs:g} epochs; learning rates can be multiplied "
+                "with 0 or more only"
+            )
+        return factor
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """What a run says that it was trained with, as text."""
+        names = ("epochs", "samples", "seconds", "target", "seed", "global_batch", "rate", "clip")
+        values = {name: getattr(self, name) for name in names}
+        return {name: _text(value) for name, value in values.items() if value is not None}
+
+    @property
     def budget(self) -> int | None:
         """Samples until the run ends, by epochs or samples, whichever is less; None: no limit."""
         limits = []
@@ -189,3 +258,15 @@ class Job:
         if self.samples is not None:
             limits.append(self.samples)
         return min(limits, default=None)
+
+
+def _check_whole(name: str, value: object) -> None:
+    if not hasattr(value, "__index__"):
+        raise TypeError(f"{name} must be a whole number, an int, not {value!r}")
+
+
+def _text(value: object) -> str:
+    """A setting in words that are the same in every run: a function has none but its name."""
+    if callable(value) and not isinstance(value, Value):
+        return str(getattr(value, "__name__", type(value).__name__)).strip("<>")
+    return str(dict(value)) if isinstance(value, Mapping) else str(value)

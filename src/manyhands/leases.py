@@ -11,10 +11,13 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from manyhands.batches import deal
 from manyhands.parts import part
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from manyhands.batches import BatchSizes
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,8 @@ class Lease:
     stop: int
     total: int = 0
     """Samples of the global batch that it is a part of."""
+    dealt: int = 0
+    """Samples of the run before that."""
 
     @property
     def samples(self) -> int:
@@ -39,7 +44,7 @@ class Leases:
 
     Args:
         samples: how many the data has.
-        global_batch: how many all workers together take in a step.
+        sizes: how many all workers together take in a step.
         workers: among how many a global batch is divided.
         budget: samples until the run ends; None for no limit.
         pauses: whether a new epoch waits until the last one is committed and evaluated.
@@ -51,7 +56,7 @@ class Leases:
     def __init__(
         self,
         samples: int,
-        global_batch: int,
+        sizes: int | BatchSizes,
         workers: int,
         budget: int | None,
         *,
@@ -59,9 +64,7 @@ class Leases:
         lockstep: bool = False,
         by_rank: bool = False,
     ) -> None:
-        if samples < 1:
-            raise ValueError("the data is empty: there is nothing to train on")
-        self._fresh = _cut(samples, global_batch, workers, budget, empty=lockstep)
+        self._fresh = _cut(samples, sizes, workers, budget, empty=lockstep)
         self._next: Lease | None = next(self._fresh, None)
         self._own: list[deque[Lease]] = [deque() for _ in range(workers)] if by_rank else []
         """By rank, the parts that were cut and not taken."""
@@ -176,21 +179,13 @@ class Leases:
 
 
 def _cut(
-    samples: int, global_batch: int, workers: int, budget: int | None, *, empty: bool
+    samples: int, sizes: int | BatchSizes, workers: int, budget: int | None, *, empty: bool
 ) -> Iterator[Lease]:
-    number = dealt = epoch = 0
-    while budget is None or dealt < budget:
-        for start in range(0, samples, global_batch):
-            total = min(global_batch, samples - start)
-            if budget is not None:
-                total = min(total, budget - dealt)
-            for rank in range(workers):
-                piece = part(total, rank, workers)
-                if empty or piece.stop > piece.start:
-                    begin, end = start + piece.start, start + piece.stop
-                    yield Lease(number, epoch, begin, end, total)
-                    number += 1
-            dealt += total
-            if dealt == budget:
-                return
-        epoch += 1
+    number = 0
+    for batch in deal(samples, sizes, budget):
+        for rank in range(workers):
+            piece = part(batch.total, rank, workers)
+            if empty or piece.stop > piece.start:
+                begin, end = batch.start + piece.start, batch.start + piece.stop
+                yield Lease(number, batch.epoch, begin, end, batch.total, batch.dealt)
+                number += 1

@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from manyhands.batches import deal
 from manyhands.parts import part
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from manyhands.batches import BatchSizes
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,11 @@ class Share:
     step: int
     """Steps since the run began."""
     total: int
-    """Samples in this global batch: fewer than the job's at the end of an epoch or of the run."""
+    """Samples in this global batch: fewer than in a whole one where an epoch or the run ends."""
+    whole: int
+    """Samples in a whole global batch at this point of the run."""
+    dealt: int
+    """Samples of the run before this global batch."""
     indices: torch.Tensor
     """The samples of this worker. Never empty: see `samples`."""
     samples: int
@@ -64,36 +71,29 @@ def member_seed(seed: int, rank: int) -> int:
 
 
 def shares(
-    samples: int, global_batch: int, seed: int, rank: int, workers: int, budget: int
+    samples: int, sizes: int | BatchSizes, seed: int, rank: int, workers: int, budget: int
 ) -> Iterator[Share]:
     """The shares of one worker, in order, until `budget` samples were dealt to all together.
 
     Args:
         samples: how many the data has.
-        global_batch: how many all workers together take in a step.
+        sizes: how many all workers together take in a step.
         seed: the run's.
         rank: whose shares.
         workers: of how many.
         budget: samples until the run ends; the last global batch is cut to fit it exactly.
     """
-    if samples < 1:
-        raise ValueError("the data is empty: there is nothing to train on")
-    dealt, epoch, step = 0, 0, 0
-    while dealt < budget:
-        order = permutation(samples, seed, epoch)
-        for start in range(0, samples, global_batch):
-            batch = order[start : start + min(global_batch, budget - dealt)]
-            dealt += len(batch)
-            mine = batch[part(len(batch), rank, workers)]
-            yield Share(
-                epoch=epoch,
-                step=step,
-                total=len(batch),
-                indices=mine if len(mine) else batch[part(len(batch), 0, workers)],
-                samples=len(mine),
-                ends_epoch=start + global_batch >= samples or dealt >= budget,
-            )
-            step += 1
-            if dealt >= budget:
-                return
-        epoch += 1
+    for step, one in enumerate(deal(samples, sizes, budget)):
+        order = permutation(samples, seed, one.epoch)
+        batch = order[one.start : one.start + one.total]
+        mine = batch[part(len(batch), rank, workers)]
+        yield Share(
+            epoch=one.epoch,
+            step=step,
+            total=one.total,
+            whole=one.whole,
+            dealt=one.dealt,
+            indices=mine if len(mine) else batch[part(len(batch), 0, workers)],
+            samples=len(mine),
+            ends_epoch=one.ends_epoch,
+        )

@@ -34,8 +34,10 @@ VARIANTS = {
     "averaging": ["averaging(every=4)"],
     "local_sgd": ["local_sgd(every=8, warmup=20)"],
     "diloco": ["diloco(every=10)"],
+    "hierarchical": ["hierarchical(outer=diloco(every=10))"],
     "easgd": ["easgd()", "easgd(order=asynchronous)", "easgd(order=round_robin)"],
     "gossip": ["gossip()", "gossip(graph=random_pairs, order=asynchronous)"],
+    "push_sum": ["push_sum()"],
     "asynchronous": ["asynchronous(damping=inverse, delay_compensation=0.1)"],
 }
 """How each protocol is written where its name alone would not show it."""

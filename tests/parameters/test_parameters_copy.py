@@ -104,6 +104,28 @@ def test_every_shard_is_ready_once_and_complete_when_it_is(job: Job, servers: in
     assert sorted(seen) == list(range(servers))
 
 
+@pytest.mark.parametrize("servers", [1, 2, 3, 5])
+@pytest.mark.parametrize("limit", [0.01, 1e6])
+def test_a_clipped_update_is_ready_when_all_of_it_is(job: Job, servers: int, limit: float) -> None:
+    copy = Copy(job, servers, CPU, clip=limit)
+    model, _ = oracle(job)
+    nn.utils.clip_grad_norm_(model.parameters(), limit)
+    named, seen = dict(model.named_parameters()), []
+
+    def ready(shard: int) -> None:
+        seen.append(shard)
+        for one in copy.layout.shards:
+            for piece in one.parameters:
+                gradient = named[piece.name].grad
+                if gradient is not None:
+                    expected = gradient.reshape(-1)[piece.start : piece.stop]
+                    found = piece.view(copy.updates[one.number]).reshape(-1)
+                    torch.testing.assert_close(found, expected)
+
+    copy.gradient(*job.data.tensors, ready)  # type: ignore[attr-defined]
+    assert sorted(seen) == list(range(servers))
+
+
 def test_the_last_layers_are_ready_before_the_first(job: Job) -> None:
     def plain() -> nn.Module:
         return nn.Sequential(*(nn.Linear(6, 6) for _ in range(4)))

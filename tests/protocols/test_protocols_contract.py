@@ -2,7 +2,7 @@
 
 import ast
 import inspect
-from dataclasses import FrozenInstanceError, replace
+from dataclasses import FrozenInstanceError, fields, replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from manyhands import protocols
+from manyhands.batches import BatchSizes
 from manyhands.endpoint import Parameters, Pull, Push
 from manyhands.notation import Value
 from manyhands.protocols import ALL, Add, Answer, Call, Step, StrategyProtocol, Terms
@@ -53,6 +54,16 @@ def test_it_says_how_many_workers_it_serves(cls: type[StrategyProtocol]) -> None
     cls().check(1000)
     with pytest.raises(ValueError, match="at least 1 worker"):
         cls().check(0)
+
+
+@every
+def test_it_says_who_clips(cls: type[StrategyProtocol]) -> None:
+    one = cls()
+    assert one.clips in {"workers", "servers"}
+    one.check_clip()
+    if one.clips == "servers" and any(field.name == "servers" for field in fields(cls)):
+        with pytest.raises(ValueError, match="none knows its norm"):
+            replace(one, servers=2).check_clip()
 
 
 @every
@@ -134,6 +145,32 @@ def test_a_server_of_asynchronous_steps_with_every_push() -> None:
     assert one.on_message(state, pull) == (state, [Answer(pull, Parameters(3))])
     stray = Call("worker-1", 2, Parameters(1))
     assert one.on_message(state, stray) == (state, [])
+
+
+GROWING = BatchSizes(((0, 8), (100, 32)))
+
+
+@pytest.mark.parametrize("one", [protocols.Asynchronous(), protocols.StaleSynchronous(9)])
+def test_an_update_is_weighed_by_the_global_batch_that_its_samples_are_from(
+    one: StrategyProtocol,
+) -> None:
+    state = one.begin(Terms(GROWING, workers=2))
+    for dealt, weight in ((99, 0.5), (100, 0.125), (40, 0.5)):
+        call = Call("worker-1", 1, Push(version=0, samples=4, dealt=dealt))
+        _, (step, *_) = one.on_message(state, call)
+        assert isinstance(step, Step)
+        assert (step.weight, step.dealt) == (weight, dealt)
+
+
+def test_a_round_of_several_batches_weighs_each_by_its_own_and_goes_by_the_latest_rate() -> None:
+    one = protocols.SoftSync(wait_for=2)
+    state: protocols.ServerState = one.begin(Terms(GROWING, workers=3))
+    for sender, dealt in (("worker-0", 100), ("worker-1", 92)):
+        state, actions = one.on_message(state, Call(sender, 1, Push(0, 4, dealt)))
+    assert Step(None, 0.125 + 0.5, over=8, blend=2 / 3, dealt=100) in actions
+    for sender in ("worker-0", "worker-1"):
+        state, actions = one.on_message(state, Call(sender, 2, Push(0, 0, 0)))
+    assert not any(isinstance(action, Step) for action in actions), "nothing of the round is left"
 
 
 def test_locked_is_asynchronous() -> None:

@@ -243,8 +243,8 @@ class Watch:
             self.tell("computed", self.by_replication[id(replication)], lease, x)
             return gradient(replication, lease)
 
-        def stepped(replication: Replication, weight: float) -> None:
-            apply(replication, weight)
+        def stepped(replication: Replication, weight: float, dealt: int) -> None:
+            apply(replication, weight, dealt)
             x = np.concatenate([values(part) for part in replication.parameters])
             self.tell("stepped", self.by_replication[id(replication)], x)
 

@@ -11,7 +11,7 @@ import os
 import pytest
 from simulated_variants import BY_NAME, VARIANTS, Variant
 
-from manyhands.protocols import ALL
+from manyhands.protocols import ALL, Hierarchical, PushSum
 
 EVERYDAY = int(os.environ.get("MANYHANDS_SEEDS", "150"))
 BATTERY = 20_000
@@ -33,6 +33,8 @@ FOUND = {
     "gossip_asynchronous": [7, 41],
 }
 """Seeds that once broke a law."""
+ELSEWHERE = {Hierarchical, PushSum}
+"""Held to their laws in tests/virtual, with crashes."""
 
 every = pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
 
@@ -61,7 +63,7 @@ def simulate_all(variant: Variant, first: int, last: int) -> None:
 
 def test_every_protocol_is_simulated() -> None:
     drawn = {type(variant.case(1).protocol) for variant in VARIANTS}
-    assert drawn == set(ALL)
+    assert drawn == set(ALL) - ELSEWHERE
 
 
 @pytest.mark.timeout(900)

@@ -16,6 +16,7 @@ import zmq
 from manyhands.endpoint import Parameters, Pull, Push
 from manyhands.transport import caller as caller_module
 from manyhands.transport.caller import Caller, Refused
+from manyhands.transport.doors import endpoint, listen
 from manyhands.transport.memory import Segment, can_share
 from manyhands.transport.responder import Responder
 from manyhands.transport.security import JobKey
@@ -29,8 +30,10 @@ EAGER = 1 << 16
 class Adder:
     """A responder in a thread that counts what it carries out and answers with its payload."""
 
-    def __init__(self, address, done=None, life=1, key=None, slots=2, mute=0):
-        self.responder = Responder(address, life=life, slots=slots, size=SIZE, eager=EAGER, key=key)
+    def __init__(self, address, done=None, life=1, key=None, slots=2, mute=0, outside=None):
+        self.responder = Responder(
+            address, life=life, slots=slots, size=SIZE, eager=EAGER, key=key, outside=outside
+        )
         self.responder.restore(done or {})
         self.carried_out = []
         self.repeated = 0
@@ -365,6 +368,29 @@ def test_over_tcp_the_key_is_needed_and_suffices(ending):
     with pytest.raises(TimeoutError):
         stranger.receive("server-0", 0.5)
     assert [sender for sender, *_ in server.carried_out] == ["worker-0"]
+
+
+def test_a_server_with_two_doors_shares_memory_at_one_and_receives_at_the_other(
+    ending, tmp_path, segment
+):
+    key, listener = JobKey.new(), listen("127.0.0.1")
+    there = endpoint(listener)
+    server = adder(ending, f"ipc://{tmp_path}/s", key=key, outside=listener)
+    near = caller(ending, f"ipc://{tmp_path}/s", "worker-0", segment=segment)
+    far = caller(ending, there, "worker-1", key=key, segment=segment)
+    payload, into = segment.memory[:SIZE], segment.memory[SIZE:]
+    payload[:] = secrets.token_bytes(SIZE)
+    server.payload[:] = secrets.token_bytes(SIZE)
+    for number, one in enumerate((near, far, near, far), 1):
+        into[:] = bytes(SIZE)
+        one.post("server-0", Push(0, 1), payload, into)
+        assert one.receive("server-0", 10).version == number
+        assert server.carried_out[-1][2] == hash(bytes(payload))
+        assert into == server.payload
+    assert server.responder._unmade == 1, "only one of them needed a slot"
+    offer = seal(Offer(3, 0, 0, SIZE, Push(0, 1), segment.place(payload), None))
+    far._peers["server-0"].socket.send(offer)
+    wait_for(lambda: server.responder.refused == 1, 5, "that memory is refused to another host")
 
 
 def test_a_key_is_stored_for_its_owner_alone(tmp_path):

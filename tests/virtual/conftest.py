@@ -30,7 +30,8 @@ def virtually(tmp_path: Path) -> Callable[..., Done]:
         nonlocal made
         made += 1
         protocol = protocol or Asynchronous()
-        places = places or Places.one_host(workers, protocol.servers)
+        servers = 0 if protocol.peers else protocol.count_servers(workers)
+        places = places or Places.one_host(workers, servers)
         folder = tmp_path / f"run-{made}"
         world = simulate_job(
             job or a_job(),

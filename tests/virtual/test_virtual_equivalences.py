@@ -145,6 +145,8 @@ def test_soft_synchronisation_with_one_is_asynchronous(virtually, kind):
         "diloco(every=5, outer_lr=1.0, outer_momentum=0.0)",
         "gossip",
         "gossip(order=asynchronous)",
+        "push_sum",
+        "hierarchical(outer=averaging(every=2))",
         "ensemble",
     ],
 )
@@ -178,6 +180,9 @@ ANY = [
     "gossip(graph=random_pairs)",
     "gossip(graph=ring, order=asynchronous)",
     "gossip(graph=random_pairs, order=asynchronous)",
+    "push_sum(graph=ring)",
+    "push_sum(graph=exponential)",
+    "hierarchical(outer=averaging(every=3))",
     "ensemble",
 ]
 
@@ -235,6 +240,53 @@ def test_gossip_keeps_the_mean(virtually, order, graph, workers):
     assert max((value - values[0]).abs().max() for value in values) < 0.5
 
 
+@pytest.mark.parametrize("graph", ["ring", "exponential"])
+@pytest.mark.parametrize("workers", [2, 3, 6])
+def test_push_sum_keeps_all_that_there_is_and_tends_to_the_mean(virtually, graph, workers):
+    job = replace(a_job("plain"), optimizer=lambda m: torch.optim.SGD(m.parameters(), lr=0.0))
+    first: list[torch.Tensor] = []
+    original = World.begin
+
+    def begin(world: World) -> None:
+        for number, server in enumerate(world._servers.values()):
+            with torch.no_grad():
+                server.holder.bytes.view(torch.float64).add_(float(number))
+        first.append(_mean(world))
+        original(world)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(World, "begin", begin)
+        done = virtually(job, strategy(f"push_sum(graph={graph})"), workers=workers, seconds=UNEVEN)
+    servers = list(done.world._servers.values())
+    masses = [server.state.mass for server in servers]
+    assert sum(masses) == pytest.approx(workers, abs=1e-12)
+    assert len({round(mass, 6) for mass in masses}) > 1, "they do not weigh the same"
+    assert (_mean(done.world) - first[0]).abs().max() < 1e-12
+    for server, mass in zip(servers, masses, strict=True):
+        here = server.holder.bytes.view(torch.float64) / mass
+        assert (here - first[0]).abs().max() < 0.6
+
+
 def _mean(world: World) -> torch.Tensor:
     replicas = [server.holder.bytes.view(torch.float64) for server in world._servers.values()]
     return torch.stack(replicas).mean(0)
+
+
+@pytest.mark.parametrize("islands", [1, 2, 3, 4])
+def test_islands_that_meet_after_every_step_are_synchronous_with_plain_sgd(virtually, islands):
+    recipe = strategy(f"hierarchical(synchronous(), averaging(every=1), islands={islands})")
+    done = virtually(a_job("plain"), recipe, workers=4, seconds=UNEVEN)
+    assert distance(done.run.state_dict(), by_hand("plain")) <= 1e-9
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+@pytest.mark.parametrize(
+    "outer", ["averaging(every=3)", "diloco(every=2)", "local_sgd(3, warmup=2)"]
+)
+def test_islands_of_one_worker_each_are_the_outer_strategy(virtually, outer, kind):
+    # 37 · 4 + 3 samples: parts are uneven, some are empty, and an epoch ends between meetings.
+    hierarchy = strategy(f"hierarchical(synchronous(), {outer}, islands=4)")
+    one = virtually(a_job(kind), hierarchy, workers=4, seconds=UNEVEN)
+    other = virtually(a_job(kind), strategy(outer), workers=4, seconds=UNEVEN)
+    assert distance(one.run.state_dict(), other.run.state_dict()) <= 1e-9
+    assert one.run.samples == EPOCHS * SAMPLES

@@ -63,7 +63,7 @@ def replicas(count: int, job=None):
 
 
 def a_batch(number: int = 0, start: int = 0, stop: int = 10) -> Leased:
-    return Leased(Lease(number, 0, start, stop), stop - start, 20, 0)
+    return Leased(Lease(number, 0, start, stop), stop - start, 20, 0, 0)
 
 
 def run(kernel: Kernel, member: Member, work) -> None:

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from manyhands.notation import NotationError
 from manyhands.sampling import mix
 from manyhands.trace import Header, Recorder, trace_file
+from manyhands.units import bandwidth, seconds
 from manyhands.virtual import TIMES, Crash, Cut, Faults, Pause, times
 from manyhands.virtual.times import Constant, Exponential, Gamma, LogNormal, Measured, Normal, Slow
-from manyhands.virtual.units import bandwidth, seconds
 
 
 def a_source(seed: int) -> random.Random:

@@ -17,30 +17,114 @@ app = typer.Typer(
 )
 
 
+Seconds = Annotated[float | None, typer.Option(help="Seconds of training.")]
+Target = Annotated[
+    str | None,
+    typer.Option(help="Stop when it is reached: 'accuracy >= 0.97'; else at the limit."),
+]
+Slow = Annotated[
+    list[str] | None, typer.Option(help="Worker 2 computes 4 times as long: '2:4x'; 'all:1.2x'.")
+]
+Repeats = Annotated[int, typer.Option(min=1, help="How often each is run.")]
+Margin = Annotated[
+    float, typer.Option(help="A difference in speed that does not matter: 0.05 is 5 %.")
+]
+Price = Annotated[float | None, typer.Option(help="Of a worker for an hour.")]
+Output = Annotated[
+    Path | None, typer.Option(help="A folder; an interrupted comparison goes on in its own.")
+]
+
+
 @app.command(context_settings={"allow_interspersed_args": True})
 def train(
     script: Annotated[Path, typer.Argument(help="A Python file with a job at its top level.")],
     arguments: Annotated[
         list[str] | None, typer.Argument(help="Arguments for the script, after --.")
     ] = None,
+    *,
     strategy: Annotated[
         str | None, typer.Option(help="How, for example 'allreduce()'; see `strategies`.")
     ] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="How many workers.")] = None,
     epochs: Annotated[float | None, typer.Option(help="Passes over the data.")] = None,
     samples: Annotated[int | None, typer.Option(min=1, help="Samples to train on.")] = None,
+    seconds: Seconds = None,
+    target: Target = None,
     seed: Annotated[int | None, typer.Option(help="The run's seed.")] = None,
+    slow: Slow = None,
+    job: Annotated[
+        str | None,
+        typer.Option(help="Train this job, and leave out what stands below the main guard."),
+    ] = None,
     output: Annotated[Path | None, typer.Option(help="A folder for the run.")] = None,
+    hosts: Annotated[
+        str | None,
+        typer.Option(help="Hosts and their workers, this one first: 'a:4, b:4'. See `join`."),
+    ] = None,
+    listen: Annotated[
+        str | None,
+        typer.Option(help="Where other hosts find this one: ADDRESS or ADDRESS:PORT."),
+    ] = None,
+    network: Annotated[
+        str | None,
+        typer.Option(
+            help="Each worker behind a link of its own, on this machine: '100mbit', or "
+            "'100mbit, servers apart'."
+        ),
+    ] = None,
+    inside: Annotated[str | None, typer.Option(hidden=True)] = None,
+    parent: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Train a script's job on real processes. What is given here wins over the script."""
-    from manyhands.cli.early import nursery_ahead  # noqa: PLC0415 - see above
+    from manyhands.cli.early import nursery_ahead, obey  # noqa: PLC0415 - see above
 
-    with nursery_ahead(script, strategy, workers):
+    if parent is not None:
+        obey(parent)
+    options = {
+        "strategy": strategy,
+        "workers": workers,
+        "epochs": epochs,
+        "samples": samples,
+        "seconds": seconds,
+        "target": target,
+        "seed": seed,
+        "slow": slow,
+        "output": output,
+    }
+    if network is not None:
+        from manyhands.cli.spread import train as spread  # noqa: PLC0415
+
+        spread(script, arguments or [], options | {"job": job, "hosts": hosts}, network)
+        return
+    with nursery_ahead(script, strategy, workers, hosts):
         from manyhands.cli.train import train as run  # noqa: PLC0415
-        from manyhands.verbs.command import Command  # noqa: PLC0415
 
-        command = Command(strategy, workers, epochs, samples, seed, output)
-        run(script, arguments or [], command)
+        where = {"hosts": hosts, "listen": listen, "network": inside}
+        run(script, arguments or [], options | where, job)
+
+
+@app.command()
+def join(
+    address: Annotated[str, typer.Argument(help="Where the run's first host listens.")],
+    script: Annotated[Path, typer.Argument(help="The same file as there.")],
+    *,
+    key_file: Annotated[Path, typer.Option(help="A copy of the run's key.")],
+    name: Annotated[
+        str | None, typer.Option("--as", help="This host's name in the run; default: its own.")
+    ] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="How many workers.")] = None,
+    output: Annotated[Path | None, typer.Option(help="A folder for this host's logs.")] = None,
+    parent: Annotated[int | None, typer.Option(hidden=True)] = None,
+) -> None:
+    """Join a run that another host has begun; it prints the line to type here."""
+    from manyhands.cli.early import nursery_ahead, obey  # noqa: PLC0415 - see above
+
+    if parent is not None:
+        obey(parent)
+    with nursery_ahead(script, None, workers, None):
+        from manyhands.cli.join import join as run  # noqa: PLC0415
+
+        run(address, script, key_file, name, workers, output)
 
 
 @app.command(context_settings={"allow_interspersed_args": True})
@@ -56,15 +140,21 @@ def simulate(
     workers: Annotated[int | None, typer.Option(min=1, help="How many workers.")] = None,
     epochs: Annotated[float | None, typer.Option(help="Passes over the data.")] = None,
     samples: Annotated[int | None, typer.Option(min=1, help="Samples to train on.")] = None,
+    seconds: Seconds = None,
+    target: Target = None,
     seed: Annotated[int | None, typer.Option(help="The run's seed.")] = None,
     times: Annotated[
         str | None, typer.Option(help="Seconds per batch: 'lognormal(0.1, cv=0.3)'.")
     ] = None,
+    slow: Slow = None,
     bandwidth: Annotated[
         str | None, typer.Option(help="Of links, '100mbit'; gives each process its own host.")
     ] = None,
     latency: Annotated[str | None, typer.Option(help="Of links: '0.5ms'.")] = None,
     cores: Annotated[int | None, typer.Option(min=1, help="Cores of each host.")] = None,
+    placing: Annotated[
+        str | None, typer.Option(help="Of servers: 'apart', or 'colocated' with workers.")
+    ] = None,
     service: Annotated[str | None, typer.Option(help="A server's time per update.")] = None,
     detection: Annotated[
         str | None, typer.Option(help="Time until a dead worker is missed: '5s'.")
@@ -82,14 +172,117 @@ def simulate(
         "workers": workers,
         "epochs": epochs,
         "samples": samples,
+        "seconds": seconds,
+        "target": target,
         "seed": seed,
+        "times": times,
+        "slow": slow,
+        "bandwidth": bandwidth,
+        "latency": latency,
+        "cores": cores,
+        "placing": placing,
+        "service": service,
+        "detection": detection,
+        "faults": faults,
+        "output": output,
+    }
+    run(script, arguments or [], options)
+
+
+@app.command(context_settings={"allow_interspersed_args": True})
+def compare(
+    script: Annotated[Path, typer.Argument(help="A Python file with a job at its top level.")],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(help="Arguments for the script, after --.")
+    ] = None,
+    *,
+    strategies: Annotated[
+        str | None, typer.Option(help="Which: 'allreduce, ssp(staleness=4), asynchronous'.")
+    ] = None,
+    workers: Annotated[str | None, typer.Option(help="How many: 4, or 1,2,4.")] = None,
+    repeats: Repeats = 3,
+    epochs: Annotated[float | None, typer.Option(help="Passes over the data.")] = None,
+    samples: Annotated[int | None, typer.Option(min=1, help="Samples to train on.")] = None,
+    seconds: Seconds = None,
+    target: Target = None,
+    seed: Annotated[int | None, typer.Option(help="Of the first repeat; then one more.")] = None,
+    slow: Slow = None,
+    virtual: Annotated[
+        bool, typer.Option("--virtual", help="On a virtual cluster, of any size.")
+    ] = False,
+    times: Annotated[
+        str | None, typer.Option(help="There: seconds per batch, 'lognormal(0.1, cv=0.3)'.")
+    ] = None,
+    bandwidth: Annotated[str | None, typer.Option(help="There: of links, '100mbit'.")] = None,
+    latency: Annotated[str | None, typer.Option(help="There: of links, '0.5ms'.")] = None,
+    cores: Annotated[int | None, typer.Option(min=1, help="There: of each host.")] = None,
+    margin: Margin = 0.05,
+    price: Price = None,
+    job: Annotated[str | None, typer.Option(help="The job's name, if there are several.")] = None,
+    output: Output = None,
+) -> None:
+    """Run a script's job under several strategies, alike in all else, and say which is best."""
+    from manyhands.cli.compare import compare as run  # noqa: PLC0415 - see above
+
+    options = {
+        "strategies": strategies,
+        "workers": workers,
+        "repeats": repeats,
+        "epochs": epochs,
+        "samples": samples,
+        "seconds": seconds,
+        "target": target,
+        "seed": seed,
+        "slow": slow,
+        "virtual": virtual,
         "times": times,
         "bandwidth": bandwidth,
         "latency": latency,
         "cores": cores,
-        "service": service,
-        "detection": detection,
-        "faults": faults,
+        "margin": margin,
+        "price": price,
+        "job": job,
+        "output": output,
+    }
+    run(script, arguments or [], options)
+
+
+@app.command(context_settings={"allow_interspersed_args": True})
+def scaling(
+    script: Annotated[Path, typer.Argument(help="A Python file with a job at its top level.")],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(help="Arguments for the script, after --.")
+    ] = None,
+    *,
+    strategy: Annotated[str, typer.Option(help="Which one.")] = "allreduce()",
+    workers: Annotated[str, typer.Option(help="On how many.")] = "1,2,4",
+    repeats: Repeats = 3,
+    epochs: Annotated[float | None, typer.Option(help="Passes over the data.")] = None,
+    samples: Annotated[int | None, typer.Option(min=1, help="Samples to train on.")] = None,
+    seconds: Seconds = None,
+    target: Target = None,
+    seed: Annotated[int | None, typer.Option(help="Of the first repeat; then one more.")] = None,
+    slow: Slow = None,
+    price: Price = None,
+    job: Annotated[str | None, typer.Option(help="The job's name, if there are several.")] = None,
+    output: Output = None,
+) -> None:
+    """Run a script's job on more and more workers; its speedup and efficiency as a table."""
+    from manyhands.cli.scaling import show_scaling as run  # noqa: PLC0415 - see above
+
+    options = {
+        "strategies": strategy,
+        "workers": workers,
+        "repeats": repeats,
+        "epochs": epochs,
+        "samples": samples,
+        "seconds": seconds,
+        "target": target,
+        "seed": seed,
+        "slow": slow,
+        "margin": 0.05,
+        "price": price,
+        "job": job,
         "output": output,
     }
     run(script, arguments or [], options)
@@ -111,6 +304,41 @@ def summary(run: Annotated[Path, typer.Argument(help="A run's folder.")]) -> Non
     from manyhands.cli.summary import summary as show  # noqa: PLC0415 - see above
 
     show(run)
+
+
+@app.command()
+def report(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(help="A results.json, folders of comparisons, or folders of runs."),
+    ],
+    output: Annotated[
+        Path | None, typer.Option(help="The page to write; default: report.html in the first.")
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option(help="Of plain runs: 'accuracy >= 0.98'; how long each took.")
+    ] = None,
+    price: Annotated[
+        float | None, typer.Option(min=0, help="Of plain runs: a worker's hour, for their cost.")
+    ] = None,
+) -> None:
+    """Compare runs that were made: a verdict and a table here, charts on a page of HTML."""
+    from manyhands.cli.report import report as draw  # noqa: PLC0415 - see above
+
+    draw(paths, output, target, price)
+
+
+@app.command()
+def tensorboard(
+    run: Annotated[Path, typer.Argument(help="A run's folder.")],
+    output: Annotated[
+        Path | None, typer.Option(help="Where to write; default: tensorboard in the run's folder.")
+    ] = None,
+) -> None:
+    """Export a run's loss, metrics and throughput as TensorBoard scalars."""
+    from manyhands.cli.tensorboard import tensorboard as export  # noqa: PLC0415 - see above
+
+    export(run, output)
 
 
 @app.command()

@@ -2,72 +2,97 @@
 
 from __future__ import annotations
 
-import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
+from manyhands.cli.leaving import leave
+from manyhands.cli.reading import enter, jobs_of, load_job, paced
 from manyhands.failure import RunFailed
-from manyhands.job import Job
+from manyhands.live.hosts import Hosts
+from manyhands.live.invitation import choose_address
 from manyhands.live.script import execute
+from manyhands.protocols import StrategyProtocol
 from manyhands.strategies import strategy
 from manyhands.verbs import train as train_verb
 from manyhands.verbs.command import Command, under
+from manyhands.verbs.train import train_from
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
     from types import ModuleType
 
 
-def train(script: Path, arguments: list[str], command: Command) -> None:
+def train(
+    script: Path, arguments: list[str], options: Mapping[str, Any], job: str | None = None
+) -> None:
     """Execute the script as Python would, with the command's settings in force.
 
-    A script that only defines a job, and trains nothing, has its job trained.
+    A script that only defines a job, and trains nothing, has its job trained. Where the job is
+    named, only that is done.
     """
     if not script.is_file():
-        _leave(f"there is no file {script}", 2)
-    _check_strategy(command)
-    sys.argv = [str(script), *arguments]
-    sys.path.insert(0, str(script.resolve().parent))
+        leave(f"there is no file {script}")
+    command = Command(**paced(options))
+    _check(command)
+    _check_hosts(command)
+    enter(script, arguments)
     with under(command):
         try:
-            module = execute(script.resolve(), "__main__")
-            if not command.runs:
-                _train_only_job(module, script)
+            if job is not None:
+                _, named, module = load_job(script, job)
+                train_from(vars(module), named)
+            else:
+                module = execute(script.resolve(), "__main__")
+                if not command.runs:
+                    _train_only_job(module, script)
         except RunFailed as failure:
-            _leave(f"manyhands: {failure}", 1)
+            leave(f"manyhands: {failure}", 1)
         except KeyboardInterrupt:
-            _leave("manyhands: interrupted; all processes are ended", 130)
+            leave("manyhands: interrupted; all processes are ended", 130)
     for run in command.runs:
         if not run.was_summarised:
             typer.echo(run.summary())
 
 
-def _check_strategy(command: Command) -> None:
+def _check(command: Command) -> None:
     """Refuse what cannot be before the script is executed, in words and not in a traceback."""
-    if command.strategy is None:
-        return
     try:
-        chosen = strategy(command.strategy)
-        if command.workers is not None:
+        chosen = None if command.strategy is None else strategy(command.strategy)
+        if command.workers is None:
+            return
+        if chosen is not None:
             chosen.check(command.workers)
+        for pace in command.slow or ():
+            pace.check(command.workers)
     except ValueError as error:
-        _leave(f"manyhands: {error}", 2)
+        leave(f"manyhands: {error}")
+
+
+def _check_hosts(command: Command) -> None:
+    """The same for hosts and for the address at which they find this one."""
+    try:
+        if command.hosts is not None:
+            hosts = Hosts.read(command.hosts)
+            hosts.check_count(command.workers)
+            choose_address(command.listen)
+            chosen = None if command.strategy is None else strategy(command.strategy)
+            if isinstance(chosen, StrategyProtocol):
+                chosen.check_places(hosts.names, ())
+        elif command.listen is not None:
+            leave("manyhands: --listen is where other hosts find this one: name them with --hosts")
+    except ValueError as error:
+        leave(f"manyhands: {error}")
 
 
 def _train_only_job(module: ModuleType, script: Path) -> None:
-    jobs = {name: value for name, value in vars(module).items() if isinstance(value, Job)}
+    jobs = jobs_of(module)
     if len(jobs) != 1:
         found = f"{len(jobs)} jobs ({', '.join(jobs)})" if jobs else "no job"
-        _leave(
+        leave(
             f"{script} trains nothing by itself and has {found} at its top level; "
-            "it needs exactly one, or a call of mh.train below the main guard",
-            2,
+            "it needs exactly one, --job NAME, or a call of mh.train below the main guard"
         )
     (job,) = jobs.values()
     train_verb(job)
-
-
-def _leave(words: str, code: int) -> None:
-    typer.echo(words, err=True)
-    raise typer.Exit(code)

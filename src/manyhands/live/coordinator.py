@@ -20,12 +20,14 @@ from typing import TYPE_CHECKING
 
 from manyhands.live.assignment import Assignment
 from manyhands.live.desk import LeaseDesk
+from manyhands.live.gate import Gate
 from manyhands.live.lifeline import die_with
 from manyhands.live.pulse import append_to
 from manyhands.membership import Member, Membership, Sign, suspects
 from manyhands.trace import Recorder, live_header, trace_file
 from manyhands.transport.control import Hub
 from manyhands.wire import Beat, Control, Goodbye, Hello, Pong, Roll, Status, TraceChunk, Warn
+from manyhands.wire.joining import Disband
 from manyhands.wire.leasing import Dismiss, Fence, Lost
 
 if TYPE_CHECKING:
@@ -49,9 +51,11 @@ class Coordinator:
         hub: where messages come from.
         expected: how many workers make the run complete.
         folder: the run's, for the members' traces.
+        host: the name of this one.
         recorder: the coordinator's own trace.
         clock: seconds.
         desk: leases samples to workers that run free.
+        gate: lets other hosts in.
     """
 
     def __init__(
@@ -59,15 +63,21 @@ class Coordinator:
         hub: Hub,
         expected: int,
         folder: Path,
+        host: str,
         recorder: Recorder,
         clock: Callable[[], float],
         desk: LeaseDesk | None,
+        gate: Gate | None = None,
     ) -> None:
         self._hub = hub
         self._desk = desk
+        self._gate = gate
         self._servers: dict[str, Member] = {}
+        self._addresses: dict[str, tuple[str, str]] = {}
+        """Host and address of each server that other hosts reach."""
         self._expected = expected
         self._traces = folder / "trace"
+        self._host = host
         self._recorder = recorder
         self._clock = clock
         self._waiting: dict[str, Member] = {}
@@ -87,13 +97,18 @@ class Coordinator:
                 self._hear(name, message)
             self._look_around()
         self._recorder.flush()
+        if self._gate is not None:
+            self._gate.close()
 
     def _is_over(self) -> bool:
         if self._agent_left is None:
             return False
-        return not (self._signs or self._servers) or self._clock() - self._agent_left > _LAST_WORDS
+        left = self._signs or self._servers or (self._gate is not None and self._gate.agents)
+        return not left or self._clock() - self._agent_left > _LAST_WORDS
 
     def _hear(self, name: str, message: Control) -> None:
+        if self._gate is not None and self._gate.hear(name, message):
+            return
         match message:
             case Hello():
                 self._welcome(name, message)
@@ -115,13 +130,22 @@ class Coordinator:
         member = Member(hello.role, hello.rank, hello.host, hello.pid)
         if name != member.name:
             return
+        if hello.address:
+            server = f"server-{hello.rank}"
+            self._addresses[server] = (hello.host, hello.address)
         if hello.role == "server":
             self._servers[name] = member
+            self._complete_if_all()
             return
         self._waiting[name] = member
         now = self._clock()
         self._signs[name] = Sign(member, now, now, 0, "start", "its start")
-        if len(self._waiting) == self._expected:
+        self._complete_if_all()
+
+    def _complete_if_all(self) -> None:
+        """Begin when all workers are here, and other hosts know where to find the servers."""
+        reachable = self._gate is None or len(self._addresses) >= self._gate.servers
+        if not self.membership.epoch and len(self._waiting) == self._expected and reachable:
             self._complete()
 
     def _complete(self) -> None:
@@ -139,6 +163,7 @@ class Coordinator:
         roll = Roll(
             self.membership.epoch,
             tuple((member.rank, member.host, member.pid) for member in workers),
+            tuple((name, *at) for name, at in sorted(self._addresses.items())),
         )
         for member in workers:
             self._hub.send(member.name, roll)
@@ -207,6 +232,8 @@ class Coordinator:
         if now - self._told < _TELL_EVERY:
             return
         self._told = now
+        if self._gate is not None:
+            self._gate.look_around(now)
         self._accuse(now)
         self._tell_agent()
         self._recorder.drain()
@@ -228,23 +255,30 @@ class Coordinator:
 
     def _tell_agent(self) -> None:
         losses = self._losses.values()
-        self._hub.send(
-            "agent-0",
-            Status(
-                epoch=self.membership.epoch,
-                joined=len(self._waiting),
-                expected=self._expected,
-                samples=self._desk.committed if self._desk else sum(self._samples.values()),
-                loss=sum(losses) / len(losses) if losses else None,
-                started=self.membership.epoch > 0,
-                phase=self._signs["worker-0"].phase if "worker-0" in self._signs else "",
-            ),
+        status = Status(
+            epoch=self.membership.epoch,
+            joined=len(self._waiting),
+            expected=self._expected,
+            samples=self._desk.committed if self._desk else sum(self._samples.values()),
+            loss=sum(losses) / len(losses) if losses else None,
+            started=self.membership.epoch > 0,
+            phase=self._signs["worker-0"].phase if "worker-0" in self._signs else "",
         )
+        if self._gate is not None:
+            status = self._gate.complete(status, {m.rank for m in self._waiting.values()})
+        for name in ("agent-0", *(self._gate.agents if self._gate else ())):
+            self._hub.send(name, status)
+
+    def disband(self, words: str) -> None:
+        """Tell other hosts that the run has failed."""
+        if self._gate is not None:
+            self._gate.disband(Disband(failed=True, words=words))
 
     def pids(self) -> list[int]:
-        """The process ids of the workers and servers that have not left."""
+        """The process ids of this host's workers and servers that have not left."""
         members = [sign.member for sign in self._signs.values()]
-        return [member.pid for member in (*members, *self._servers.values())]
+        everybody = (*members, *self._servers.values())
+        return [member.pid for member in everybody if member.host == self._host]
 
 
 class _AgentGone(Exception):  # noqa: N818 - an event, raised from a signal handler
@@ -258,13 +292,18 @@ def main(path: str) -> None:
     signal.signal(signal.SIGTERM, _raise_gone)
     die_with(assignment.agent, signal.SIGTERM)
     folder = Path(assignment.folder)
-    head = live_header("coordinator", 0, clock=time.monotonic, wall=time.time)
-    recorder = Recorder(head, append_to(trace_file(folder, head)), time.monotonic)
-    with Hub(assignment.coordinator) as hub:
+    clock, host = time.monotonic, assignment.host
+    head = live_header("coordinator", 0, clock=clock, wall=time.time, host=host)
+    recorder = Recorder(head, append_to(trace_file(folder, head)), clock)
+    outside = f"tcp://{assignment.address}:{assignment.port}" if assignment.hosts else None
+    with Hub(assignment.coordinator, outside, assignment.job_key()) as hub:
         desk = None
         if assignment.leasing is not None:
-            desk = LeaseDesk(assignment.leasing, assignment.workers, hub, recorder, time.monotonic)
-        coordinator = Coordinator(hub, assignment.workers, folder, recorder, time.monotonic, desk)
+            desk = LeaseDesk(assignment.leasing, assignment.workers, hub, recorder, clock)
+        gate = Gate(hub, assignment, recorder, clock) if assignment.hosts else None
+        coordinator = Coordinator(
+            hub, assignment.workers, folder, host, recorder, clock, desk, gate
+        )
         try:
             coordinator.serve()
         except _AgentGone:
@@ -277,12 +316,27 @@ def _is_orphaned(agent: int) -> bool:
     """Whether the agent is dead, or only asks politely.
 
     The kernel signals the death of the thread that started us. Until the agent's other threads
-    are dead too, moments later, it still counts as our parent.
+    are dead too, which takes a busy machine a while, it still counts as our parent.
     """
-    deadline = time.monotonic() + 0.5
-    while os.getppid() == agent and time.monotonic() < deadline:
+    deadline = time.monotonic() + 1.0
+    while time.monotonic() < deadline:
+        if os.getppid() != agent or _is_dying(agent):
+            return True
         time.sleep(0.01)
-    return os.getppid() != agent
+    return False
+
+
+def _is_dying(pid: int) -> bool:
+    """Whether a process has begun to end: its first thread has, or SIGKILL awaits it."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return True
+    facts = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
+    if facts.get("State", "").strip()[:1] in ("Z", "X"):
+        return True
+    kill = 1 << (signal.SIGKILL - 1)
+    return any(int(facts.get(name, "0"), 16) & kill for name in ("SigPnd", "ShdPnd"))
 
 
 def _raise_gone(_signal: int, _frame: FrameType | None) -> None:
@@ -317,6 +371,7 @@ def _bury(
         f"manyhands: the agent (pid {assignment.agent}) was killed; its coordinator and "
         f"{assignment.workers} workers ended with it. The run is in {assignment.folder}"
     )
+    coordinator.disband(words)
     recorder.event("end", {"status": "failed", "words": words})
     recorder.flush()
     shutil.rmtree(assignment.private, ignore_errors=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from manyhands.leases import Lease, Leases
@@ -130,8 +131,7 @@ class LeaseDesk:
             taken = self._leases.take(worker)
             settled = settled and taken in ("evaluate", "over")
             if isinstance(taken, Lease):
-                grant = Granted(taken.number, taken.epoch, taken.start, taken.stop, taken.total)
-                self._hub.send(f"{worker}.leases", grant)
+                self._hub.send(f"{worker}.leases", Granted(**asdict(taken)))
                 self._told_nothing.discard(worker)
             else:
                 still.append(worker)

@@ -77,7 +77,7 @@ def evaluate(job: Job, model: nn.Module, device: torch.device, rank: int, worker
 
 
 def _chunks(indices: torch.Tensor, job: Job, workers: int) -> Iterator[torch.Tensor]:
-    size = max(1, job.global_batch // workers)
+    size = max(1, job.batch_sizes.at(0) // workers)
     yield from torch.split(indices, size)
 
 

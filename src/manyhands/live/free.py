@@ -12,6 +12,7 @@ import torch
 from manyhands.endpoint import MembershipChanged, Pull, Terms
 from manyhands.live.evaluation import Totals, evaluate
 from manyhands.live.loading import as_pair, batches, move
+from manyhands.live.pacer import Pacer
 from manyhands.parameters import Committee, Local, difference, lerp, trade
 from manyhands.sampling import mix, permutation
 from manyhands.wire.leasing import (
@@ -150,6 +151,7 @@ class Leased:
         self.lease = lease
         self.samples = lease.stop - lease.start
         self.total = lease.total
+        self.dealt = lease.dealt
         self.round = round_
         self.inputs = inputs
         self.targets = targets
@@ -174,12 +176,13 @@ class LiveReplica:
         recorder: Recorder,
         progress: Progress,
         writes: Writes | None = None,
+        pacer: Pacer | None = None,
     ) -> None:
         self.rank = rank
         count = protocol.count_servers(workers)
         self.servers = tuple(f"server-{number}" for number in range(count))
         self.returns = False
-        self.terms = Terms(job.global_batch, workers, copy.rate)
+        self.terms = Terms(job.batch_sizes, workers, copy.rate)
         self.versions = [0] * len(self.servers)
         self.rests = False
         self.stores = False
@@ -192,11 +195,12 @@ class LiveReplica:
         self._copy = copy
         self._local: Local | None = None
         if protocol.local:
-            self._local = Local(job.optimizer(copy.model), copy.layout, copy.parameters)
+            self._local = Local(job, copy.model, copy.layout, copy.parameters)
         self._line = line
         self._device = device
         self._recorder = recorder
         self._progress = progress
+        self._pacer = pacer or Pacer()
         self._writes = writes
         """Where workers write shared parameters themselves: how often each has."""
         self._read = 0
@@ -267,7 +271,9 @@ class LiveReplica:
         self._copy.received()
         if self._writes is not None:
             self._read = self._writes.by_others(self.rank)
-        loss = self._copy.gradient(batch.inputs, batch.targets, ready)
+        self._pacer.begin()
+        loss = self._copy.gradient(batch.inputs, batch.targets, self._pacer.before(ready))
+        self._pacer.stretch()
         self._recorder.span("compute", begun, time.monotonic() - begun, self._progress.step)
         self._progress.losses.append((loss, batch.samples))
 
@@ -282,8 +288,11 @@ class LiveReplica:
             versions = self._writes.by_others(self.rank) - self._read
             self._recorder.staleness(versions, f"worker-{self.rank}")
         samples = batch.total if counts is None else counts
-        self._local.step(self._copy.updates, samples / self.terms.global_batch)
+        self._pacer.begin()
+        weight = self.terms.weigh(samples, batch.dealt)
+        self._local.step(self._copy.updates, weight, batch.dealt)
         self._copy.note_buffers(self._copy.parameters[-1])
+        self._pacer.stretch()
         if self._writes is not None:
             self._writes.add(self.rank)
         self._recorder.span("compute", begun, time.monotonic() - begun, self._progress.step)
@@ -298,6 +307,12 @@ class LiveReplica:
             number = shard.number
             lerp(shard, self._copy.parameters[number], self._copy.beside[number], by)
 
+    def scale(self, by: float) -> None:
+        """Multiply the parameters."""
+        for shard in self._copy.layout.shards:
+            for stretch in shard.stretches:
+                stretch.view(self._copy.parameters[shard.number]).mul_(by)
+
     def trade(self, by: float) -> None:
         """The same, and leave the parameters as they were beside them."""
         for shard in self._copy.layout.shards:
@@ -308,6 +323,12 @@ class LiveReplica:
         """Have a copy of the parameters lie beside them."""
         for beside, parameters in zip(self._copy.beside, self._copy.parameters, strict=True):
             beside.copy_(parameters)
+
+    def moved(self, server: int) -> torch.Tensor:
+        """How far the parameters are from those beside them, whose place it takes."""
+        shard, beside = self._copy.layout.shards[server], self._copy.beside[server]
+        difference(shard, beside, self._copy.parameters[server], beside, 1.0)
+        return beside
 
     def compare(self, by: float) -> None:
         """Make the update: how far the parameters are from those beside them."""
@@ -407,13 +428,15 @@ def run_free(
     recorder: Recorder,
     progress: Progress,
     writes: Writes | None = None,
+    *,
+    pacer: Pacer,
 ) -> LiveReplica:
     """Work under a protocol until the run is over; the replica, at the shared state."""
     torch.manual_seed(mix(job.seed, 1, rank))
     seed = mix(job.seed, 2, rank)
     endpoint = LiveEndpoint(f"worker-{rank}", seed, caller, gone, recorder, progress)
     replica = LiveReplica(
-        job, protocol, rank, workers, copy, line, device, recorder, progress, writes
+        job, protocol, rank, workers, copy, line, device, recorder, progress, writes, pacer
     )
 
     async def refresh() -> None:

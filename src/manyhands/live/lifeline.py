@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import signal
 import sys
 import threading
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import signal
     from collections.abc import Iterator
+    from types import FrameType
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -59,3 +60,24 @@ def _adopts(libc: ctypes.CDLL) -> int | None:
     answer = ctypes.c_int()
     refused = libc.prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(answer), 0, 0, 0)
     return None if refused else answer.value
+
+
+@contextlib.contextmanager
+def signals_raise() -> Iterator[None]:
+    """Make a polite end from outside an exception, so that the processes are ended.
+
+    A scheduler sends SIGTERM, a closed terminal SIGHUP; Ctrl-C is an exception already.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def leave(number: int, _frame: FrameType | None) -> None:
+        sys.exit(128 + number)
+
+    kept = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in kept.items():
+            signal.signal(number, handler)

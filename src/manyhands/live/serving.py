@@ -33,6 +33,8 @@ from manyhands.strategies import strategy
 from manyhands.transport.responder import Incoming, Responder
 
 if TYPE_CHECKING:
+    import socket
+
     from manyhands.job import Job
     from manyhands.live.assignment import Assignment
     from manyhands.live.progress import Progress
@@ -63,6 +65,7 @@ class Serving:
         recorder: Recorder,
         progress: Progress,
         job: Job | None = None,
+        outside: socket.socket | None = None,
     ) -> None:
         if job is None:
             job = override(load(assignment.origin)[0], assignment.overrides)
@@ -76,8 +79,10 @@ class Serving:
             seed = member_seed(job.seed, number) if protocol.committee else job.seed
             self._holder = Holder(dataclasses.replace(job, seed=seed), 0, 1)
         else:
-            self._holder = Holder(job, number, protocol.servers)
-        terms = Terms(job.global_batch, assignment.workers, self._holder.rate, number)
+            clip = job.clip if protocol.clips == "servers" else None
+            shards = protocol.shards
+            self._holder = Holder(job, number % shards, shards, clip=clip)
+        terms = Terms(job.batch_sizes, assignment.workers, self._holder.rate, number)
         self._state = protocol.begin(terms)
         size = self._holder.shard.nbytes
         self._common: torch.Tensor | None = None
@@ -96,6 +101,8 @@ class Serving:
             slots=SLOTS,
             size=size,
             eager=eager_limit(assignment.workers),
+            key=assignment.job_key(),
+            outside=outside,
         )
         self._responder.restore(done)
 

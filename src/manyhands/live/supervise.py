@@ -46,6 +46,8 @@ class Exit:
     code: int
     """The exit code; negative for a signal."""
     report: ErrorReport | None
+    words: str = ""
+    """Why it counts as ended, if nobody saw it end."""
 
     @property
     def failed(self) -> bool:
@@ -54,6 +56,8 @@ class Exit:
 
     def __str__(self) -> str:
         who = f"{self.name.replace('-', ' ')} on {self.host} (pid {self.pid})"
+        if self.words:
+            return f"{who}: {self.words}"
         if self.report:
             return f"{who} failed"
         if self.code == -signal.SIGKILL:
@@ -140,11 +144,12 @@ class Process:
         name: `worker-2`, `coordinator-0`.
         handle: the process.
         error: the file of its report if it fails.
+        host: the name of this host.
     """
 
-    def __init__(self, name: str, handle: Handle, error: Path) -> None:
+    def __init__(self, name: str, handle: Handle, error: Path, host: str | None = None) -> None:
         self.name = name
-        self.host = socket.gethostname()
+        self.host = socket.gethostname() if host is None else host
         self.pid = handle.pid
         self._handle = handle
         self._error = error

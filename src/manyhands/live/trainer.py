@@ -11,6 +11,8 @@ import torch
 
 from manyhands.live.evaluation import average_buffers, evaluate
 from manyhands.live.loading import as_pair, batches, move
+from manyhands.live.pacer import Pacer
+from manyhands.parameters.clipping import clip_norm
 from manyhands.parameters.weight import weighted_step
 from manyhands.sampling import mix, shares
 
@@ -70,6 +72,7 @@ class Trainer:
         recorder: Recorder,
         progress: Progress,
         clock: Callable[[], float],
+        pacer: Pacer | None = None,
     ) -> None:
         self.job = job
         self.rank = group.rank
@@ -95,11 +98,22 @@ class Trainer:
             self._module = strategy.apply(self.model, group)
         # What workers draw from now on (dropout) must differ between them.
         torch.manual_seed(mix(job.seed, 1, self.rank))
+        self._pacer = pacer or Pacer()
+        self._slow_down()
         self._ready = _LastGradient(self._trained, progress, clock)
         self._due: Batch | None = None
         self._stepped = -1
         self._begun = clock()
         self._next_look = 0
+
+    def _slow_down(self) -> None:
+        """Have every gradient be late by as much as it shall be, before it is sent."""
+        if self._pacer.idle:
+            return
+        for parameter in self._trained.values():
+            parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+                lambda _: self._pacer.stretch()
+            )
 
     def batches(self) -> Iterator[Batch]:
         """This worker's batches until the run ends; evaluates after every epoch."""
@@ -109,7 +123,7 @@ class Trainer:
                 "asked for already: one loop over it is enough"
             )
         budget = self.job.budget or sys.maxsize
-        arguments = (len(self.job.data), self.job.global_batch, self.job.seed)
+        arguments = (len(self.job.data), self.job.batch_sizes, self.job.seed)
         deal = (*arguments, self.rank, self.workers, budget)
         data = batches(self.job, self.job.data, (share.indices for share in shares(*deal)))
         dealt, epoch_begun = 0, self._clock()
@@ -143,11 +157,16 @@ class Trainer:
             )
         begun = self._clock()
         self._progress.phase = "compute"
+        self._pacer.begin()
         loss = self._gradient(batch)
         reduced = self._clock()
         self._progress.phase = "compute"
-        weighted_step(self.optimizer, batch.share.total / self.job.global_batch)
+        self._pacer.begin()
+        self._clip()
+        share = batch.share
+        weighted_step(self.optimizer, share.total / share.whole * self.job.rate_after(share.dealt))
         self.optimizer.zero_grad()
+        self._pacer.stretch()
         self._account(batch, begun, reduced, loss)
         self._stepped = batch.step
         return loss
@@ -195,6 +214,13 @@ class Trainer:
             self._ready.settle()
             self._check_unused()
         return loss.detach()
+
+    def _clip(self) -> None:
+        """Limit the norm of the mean gradient, which is the same on all workers."""
+        if self.job.clip is not None:
+            groups = self.optimizer.param_groups
+            trained = (parameter for group in groups for parameter in group["params"])
+            clip_norm([one.grad for one in trained if one.grad is not None], self.job.clip)
 
     def _check_unused(self) -> None:
         if self.workers == 1 or getattr(self._module, "find_unused_parameters", False):

@@ -7,7 +7,7 @@ own (`parse`) and can only ever construct the classes that a catalog names.
 from manyhands.notation.catalog import Catalog
 from manyhands.notation.description import Description, FieldDescription
 from manyhands.notation.error import NotationError
-from manyhands.notation.grammar import parse
+from manyhands.notation.grammar import parse, split
 from manyhands.notation.value import Value
 
-__all__ = ["Catalog", "Description", "FieldDescription", "NotationError", "Value", "parse"]
+__all__ = ["Catalog", "Description", "FieldDescription", "NotationError", "Value", "parse", "split"]

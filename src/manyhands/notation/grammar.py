@@ -116,6 +116,30 @@ def parse(text: str) -> Node:
     return tree
 
 
+def split(text: str) -> tuple[str, ...]:
+    """The texts between the commas that stand in no bracket and in no quotes; none is empty.
+
+    >>> split('allreduce, ssp(staleness=4, servers=2), gossip')
+    ('allreduce', 'ssp(staleness=4, servers=2)', 'gossip')
+    """
+    if len(text) > MAX_LENGTH:
+        raise NotationError(
+            f"a text has at most {MAX_LENGTH:,} characters, not {len(text):,}", text, MAX_LENGTH
+        )
+    parts, begin, depth, at = [], 0, 0, 0
+    while at < len(text):
+        character = text[at]
+        if character == '"':
+            at = _closing_quote(text, at)
+        elif character == "," and depth == 0:
+            parts.append(text[begin:at])
+            begin = at + 1
+        # A bracket that opens nothing is found by whoever reads the part.
+        depth = max(0, depth + (character in "([") - (character in ")]"))
+        at += 1
+    return tuple(stripped for part in (*parts, text[begin:]) if (stripped := part.strip()))
+
+
 def is_word(text: str) -> bool:
     """Whether `text` can be a name, or be written without quotes."""
     return len(text) <= MAX_WORD and _WORD.fullmatch(text) is not None and text not in RESERVED

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from manyhands.parameters.clipping import clip_norm
 from manyhands.parameters.holder import make
 from manyhands.parameters.layout import Layout
 
@@ -34,6 +35,7 @@ class Copy:
         home: gives so many bytes that hold the parameters, where others may use them too. It
             fills them by the function it is given, unless somebody has done so before.
         beside: whether there is room for somebody else's parameters.
+        clip: the norm that an update may have; None where servers see to it.
     """
 
     def __init__(
@@ -45,8 +47,10 @@ class Copy:
         home: Callable[[int, Fill], torch.Tensor] | None = None,
         *,
         beside: bool = False,
+        clip: float | None = None,
     ) -> None:
         self._loss = job.loss
+        self._clip = clip
         self.model, optimizer = make(job)
         self.layout = Layout.of(self.model, optimizer, servers)
         self.rate = float(optimizer.param_groups[0]["lr"])
@@ -133,15 +137,23 @@ class Copy:
         """Put the gradient of the mean loss into `updates`; the loss.
 
         `ready(s)` is called as soon as the update of shard s is complete, while the backward
-        pass still computes the others'.
+        pass still computes the others'. If updates are clipped, that is when all are: one factor
+        scales them, and it is known last.
         """
-        self._ready = ready or _ignore
+        ready, complete = ready or _ignore, list[int]()
+        self._ready = ready if self._clip is None else complete.append
         self._missing = [len(shard.parameters) for shard in self.layout.shards]
         self._arrived.clear()
         loss: torch.Tensor = self._loss(self.model(inputs), targets)
         self._note_buffers()
         loss.backward()  # type: ignore[no-untyped-call]
         self._fill_unused()
+        if self._clip is not None:
+            clip_norm(
+                [piece[1] for pieces in self._gradients.values() for piece in pieces], self._clip
+            )
+        for shard in complete:
+            ready(shard)
         return loss.detach()
 
     def _note_buffers(self) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from manyhands.parameters.arithmetic import add, lerp, scale
+from manyhands.parameters.clipping import clip_norm
 from manyhands.parameters.layout import Layout
 from manyhands.parameters.weight import weighted_step
 
@@ -24,9 +25,10 @@ class Holder:
             settings.
         number: which shard.
         servers: of how many.
+        clip: the norm that means of updates may have; None where workers see to it.
     """
 
-    def __init__(self, job: Job, number: int, servers: int) -> None:
+    def __init__(self, job: Job, number: int, servers: int, *, clip: float | None = None) -> None:
         model, optimizer = make(job)
         self.layout = Layout.of(model, optimizer, servers)
         self.shard = self.layout.shards[number]
@@ -51,25 +53,32 @@ class Holder:
         self.optimizer: optim.Optimizer = optimizer
         self.rate = float(optimizer.param_groups[0]["lr"])
         """The learning rate that it begins with."""
+        self._rate_after = job.rate_after
+        self._clip = clip
         self._sums: dict[int, torch.Tensor] = {}
         self._velocity: torch.Tensor | None = None
         self._remembered: dict[str, torch.Tensor] = {}
         self._scratch: torch.Tensor | None = None
 
-    def step(self, update: torch.Tensor, weight: float, blend: float = 1.0) -> None:
+    def step(self, update: torch.Tensor, weight: float, blend: float = 1.0, dealt: int = 0) -> None:
         """One optimizer step with an update of this shard's bytes, acting with `weight`.
 
         The update's gradients lie where the parameters do. Its buffers are a worker's running
         statistics: ours move towards them by `blend`, one over the number of workers, so that
-        with one worker they are its own.
+        with one worker they are its own. Learning rates are those after `dealt` samples.
         """
         for parameter, fragment in zip(self._parameters, self.shard.parameters, strict=True):
             parameter.grad = fragment.view(update)
-        weighted_step(self.optimizer, weight)
+        weighted_step(self.optimizer, weight * self._rate_after(dealt))
         for parameter in self._parameters:
             parameter.grad = None
         for buffer, fragment in zip(self._buffers, self.shard.buffers, strict=True):
             buffer.lerp_(fragment.view(update), blend)
+
+    def clip(self, mean: torch.Tensor) -> None:
+        """Limit the norm of a mean of updates, in its place."""
+        if self._clip is not None:
+            clip_norm([fragment.view(mean) for fragment in self.shard.parameters], self._clip)
 
     def add(self, update: torch.Tensor, share: float, pot: int = 0) -> None:
         """Add an update's bytes, times `share`, to a sum."""
@@ -101,6 +110,11 @@ class Holder:
             stretch.view(self.bytes).add_(stretch.view(change))
         for fragment in self.shard.buffers:
             fragment.bytes(self.bytes).copy_(fragment.bytes(change))
+
+    def scale(self, by: float) -> None:
+        """Multiply the parameters; buffers stay."""
+        for stretch in self.shard.stretches:
+            stretch.view(self.bytes).mul_(by)
 
     def descend(self, over: float, rate: float, momentum: float) -> None:
         """Nesterov's step of an outer optimizer, its gradient the way to the sum over `over`.

@@ -11,6 +11,7 @@ from manyhands.parameters.weight import weighted_step
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from manyhands.job import Job
     from manyhands.parameters.layout import Layout
 
 
@@ -18,17 +19,20 @@ class Local:
     """The user's optimizer on the bytes of one worker.
 
     Args:
-        optimizer: a new one of the model that is laid out, with nothing done yet.
-        layout: how the parameters lie.
+        job: whose optimizer.
+        model: a copy of its model; only what the optimizer is made of is looked at.
+        layout: how its parameters lie.
         parameters: the bytes, one tensor per shard.
     """
 
     def __init__(
         self,
-        optimizer: torch.optim.Optimizer,
+        job: Job,
+        model: torch.nn.Module,
         layout: Layout,
         parameters: Sequence[torch.Tensor],
     ) -> None:
+        optimizer = job.optimizer(model)
         groups: list[list[torch.nn.Parameter]] = [[] for _ in optimizer.param_groups]
         self._pieces = []
         for shard, stretch in zip(layout.shards, parameters, strict=True):
@@ -39,11 +43,12 @@ class Local:
         for group, members in zip(optimizer.param_groups, groups, strict=True):
             group["params"] = members
         self.optimizer = optimizer
+        self._rate_after = job.rate_after
 
-    def step(self, updates: Sequence[torch.Tensor], weight: float) -> None:
-        """A step with an update, acting with `weight`."""
+    def step(self, updates: Sequence[torch.Tensor], weight: float, dealt: int) -> None:
+        """A step with an update from a batch after `dealt` samples, acting with `weight`."""
         for number, fragment, parameter in self._pieces:
             parameter.grad = fragment.view(updates[number])
-        weighted_step(self.optimizer, weight)
+        weighted_step(self.optimizer, weight * self._rate_after(dealt))
         for _, _, parameter in self._pieces:
             parameter.grad = None

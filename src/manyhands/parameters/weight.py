@@ -11,8 +11,9 @@ if TYPE_CHECKING:
 def weighted_step(optimizer: torch.optim.Optimizer, weight: float) -> None:
     """An optimizer step that acts with `weight`, by its learning rate.
 
-    An update made from b samples weighs b / global_batch. Scaling the gradient instead would do
-    nothing under Adam, which divides by the gradient's own size.
+    An update made from b samples weighs b / the global batch, times what the job's `rate` says.
+    Scaling the gradient instead would do nothing under Adam, which divides by the gradient's own
+    size.
     """
     if weight == 1:
         optimizer.step()

@@ -1,17 +1,7 @@
 """Tier A: protocols, each written once and run on real processes and on a virtual cluster."""
 
 from manyhands.endpoint import Terms
-from manyhands.protocols.asynchronous import Asynchronous
-from manyhands.protocols.averaging import Averaging
-from manyhands.protocols.carrying import carry_out
-from manyhands.protocols.central_storage import CentralStorage
-from manyhands.protocols.diloco import DiLoCo
-from manyhands.protocols.easgd import ElasticAveraging
-from manyhands.protocols.ensemble import Ensemble
-from manyhands.protocols.gossip import Gossip
-from manyhands.protocols.hogwild import Hogwild
-from manyhands.protocols.local_sgd import LocalSgd
-from manyhands.protocols.protocol import (
+from manyhands.protocols.actions import (
     Action,
     Add,
     Answer,
@@ -20,11 +10,23 @@ from manyhands.protocols.protocol import (
     Drop,
     Forget,
     Move,
-    ServerState,
+    Scale,
     Shift,
     Step,
-    StrategyProtocol,
 )
+from manyhands.protocols.asynchronous import Asynchronous
+from manyhands.protocols.averaging import Averaging
+from manyhands.protocols.carrying import carry_out
+from manyhands.protocols.central_storage import CentralStorage
+from manyhands.protocols.diloco import DiLoCo
+from manyhands.protocols.easgd import ElasticAveraging
+from manyhands.protocols.ensemble import Ensemble
+from manyhands.protocols.gossip import Gossip
+from manyhands.protocols.hierarchical import Hierarchical
+from manyhands.protocols.hogwild import Hogwild
+from manyhands.protocols.local_sgd import LocalSgd
+from manyhands.protocols.protocol import ServerState, Site, StrategyProtocol
+from manyhands.protocols.push_sum import PushSum
 from manyhands.protocols.softsync import SoftSync
 from manyhands.protocols.ssp import StaleSynchronous
 from manyhands.protocols.synchronous import Synchronous
@@ -39,8 +41,10 @@ ALL: tuple[type[StrategyProtocol], ...] = (
     Averaging,
     LocalSgd,
     DiLoCo,
+    Hierarchical,
     ElasticAveraging,
     Gossip,
+    PushSum,
     Ensemble,
 )
 """Every protocol: add a new one here and the shared contract suite tests it."""
@@ -61,11 +65,15 @@ __all__ = [
     "Ensemble",
     "Forget",
     "Gossip",
+    "Hierarchical",
     "Hogwild",
     "LocalSgd",
     "Move",
+    "PushSum",
+    "Scale",
     "ServerState",
     "Shift",
+    "Site",
     "SoftSync",
     "StaleSynchronous",
     "Step",

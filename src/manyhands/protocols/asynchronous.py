@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from manyhands.endpoint import Parameters, Pull, Push, Rest
-from manyhands.protocols.protocol import Action, Answer, Call, ServerState, Step
+from manyhands.protocols.actions import Action, Answer, Call, Step
 from manyhands.protocols.pushing import Pushing
+
+if TYPE_CHECKING:
+    from manyhands.protocols.protocol import ServerState
 
 
 @dataclass(frozen=True, repr=False)
@@ -55,12 +58,19 @@ class Asynchronous(Pushing):
         """Step with what was pushed, answer with what is there now."""
         corrects = self.delay_compensation > 0
         match call.message:
-            case Push(version=read, samples=samples):
+            case Push(version=read, samples=samples, dealt=dealt):
                 staleness = state.version - read
-                weight = samples / state.terms.global_batch * self._damped(staleness)
+                weight = state.terms.weigh(samples, dealt) * self._damped(staleness)
                 now = replace(state, version=state.version + 1)
                 blend = 1 / state.terms.workers
-                step = Step(call, weight, staleness, blend, compensation=self.delay_compensation)
+                step = Step(
+                    call,
+                    weight,
+                    staleness,
+                    blend,
+                    compensation=self.delay_compensation,
+                    dealt=dealt,
+                )
                 return now, [step, Answer(call, Parameters(now.version), remember=corrects)]
             case Pull():
                 return state, [Answer(call, Parameters(state.version), remember=corrects)]

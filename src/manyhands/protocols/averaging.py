@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from manyhands.endpoint import Push
+from manyhands.protocols.actions import Action, Move
 from manyhands.protocols.exchange import answer, rest
-from manyhands.protocols.protocol import Action, Move
 from manyhands.protocols.rounds import Round, Rounds
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from manyhands.protocols.protocol import (
+from manyhands.protocols.actions import (
     Action,
     Add,
     Answer,
@@ -13,6 +13,7 @@ from manyhands.protocols.protocol import (
     Drop,
     Forget,
     Move,
+    Scale,
     Shift,
     Step,
 )
@@ -36,13 +37,17 @@ def carry_out(holder: Holder, action: Action, update: torch.Tensor | None) -> No
             holder.add(_came(update, call.sender), share, pot)
         case Shift(call=call):
             holder.shift(_came(update, call.sender))
-        case Step(call=None, weight=weight, blend=blend, over=over):
-            holder.step(holder.take_sum(over), weight, blend)
-        case Step(call=Call() as call, weight=weight, blend=blend, compensation=compensation):
+        case Scale(by=by):
+            holder.scale(by)
+        case Step(call=None, weight=weight, blend=blend, over=over, dealt=dealt):
+            mean = holder.take_sum(over)
+            holder.clip(mean)
+            holder.step(mean, weight, blend, dealt)
+        case Step(call=Call() as call, weight=weight, blend=blend, dealt=dealt):
             came = _came(update, call.sender)
-            if compensation:
-                came = holder.compensate(came, call.sender, compensation)
-            holder.step(came, weight, blend)
+            if action.compensation:
+                came = holder.compensate(came, call.sender, action.compensation)
+            holder.step(came, weight, blend, dealt)
         case Move(by=by, over=over, pot=pot):
             holder.move(by, over, pot)
         case Drop(pot=pot):

@@ -52,7 +52,7 @@ class CentralStorage(Together):
                 resting = False
             await replica.gradient(batch)
             update = replica.update(0) if batch.samples else None
-            endpoint.post(server, Push(read, batch.samples), payload=update)
+            endpoint.post(server, Push(read, batch.samples, batch.dealt), payload=update)
             read = (await answer(endpoint, server)).version
             replica.commit(batch)
 

@@ -6,12 +6,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from manyhands.endpoint import Parameters, Pull, Push, Terms, Turn
+from manyhands.protocols.actions import Action, Add, Answer, Call, Move
 from manyhands.protocols.exchange import answer, rest
-from manyhands.protocols.protocol import Action, Add, Answer, Call, Move, ServerState
 from manyhands.protocols.rounds import Round, Rounds
 
 if TYPE_CHECKING:
     from manyhands.endpoint import Endpoint, LeasedBatch, Replica
+    from manyhands.protocols.protocol import ServerState
 
 
 @dataclass(frozen=True)

@@ -6,16 +6,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from manyhands.endpoint import Parameters, Pull, Push
+from manyhands.protocols.actions import Action, Add, Answer, Call, Move
 from manyhands.protocols.exchange import answer
-from manyhands.protocols.protocol import (
-    Action,
-    Add,
-    Answer,
-    Call,
-    Move,
-    ServerState,
-    StrategyProtocol,
-)
+from manyhands.protocols.protocol import ServerState, StrategyProtocol
 
 if TYPE_CHECKING:
     from manyhands.endpoint import Endpoint, Replica

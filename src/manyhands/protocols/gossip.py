@@ -19,20 +19,11 @@ from manyhands.endpoint import (
     Terms,
 )
 from manyhands.protocols import mixing
+from manyhands.protocols.actions import Action, Add, Answer, Call, Forget, Move, Shift
 from manyhands.protocols.exchange import answer
 from manyhands.protocols.graphs import GRAPHS, Graph
 from manyhands.protocols.mixing import Mixing
-from manyhands.protocols.protocol import (
-    Action,
-    Add,
-    Answer,
-    Call,
-    Forget,
-    Move,
-    ServerState,
-    Shift,
-    StrategyProtocol,
-)
+from manyhands.protocols.protocol import ServerState, StrategyProtocol
 
 if TYPE_CHECKING:
     from manyhands.endpoint import Endpoint, LeasedBatch, Replica

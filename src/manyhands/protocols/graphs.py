@@ -1,7 +1,7 @@
 """Who are neighbours, of those that mix with neighbours only.
 
-Every graph is symmetric, and in a round everybody has as many neighbours as they have: mixing with
-equal weights keeps the mean of all.
+Those of `GRAPHS` are symmetric, and in a round everybody has as many neighbours as they have:
+mixing with equal weights keeps the mean of all. Those of `ONE_WAY` are not.
 """
 
 from __future__ import annotations
@@ -63,6 +63,29 @@ def _facing_itself(turn: int, circle: int) -> int:
 def _others(rank: int, ranks: set[int]) -> tuple[int, ...]:
     return tuple(sorted(ranks - {rank}))
 
+
+def next_one(rank: int, workers: int, number: int) -> tuple[int, ...]:
+    """The next one on a ring, one way.
+
+    >>> next_one(3, 4, 0), next_one(0, 1, 0)
+    ((0,), ())
+    """
+    del number
+    return _others(rank, {(rank + 1) % workers})
+
+
+def further(rank: int, workers: int, number: int) -> tuple[int, ...]:
+    """The one 1, 2, 4, … further on a ring, another in every round.
+
+    >>> [further(0, 6, number) for number in range(4)]
+    [(1,), (2,), (4,), (1,)]
+    """
+    powers = max(1, (workers - 1).bit_length())
+    return _others(rank, {(rank + (1 << number % powers)) % workers})
+
+
+ONE_WAY: dict[str, Graph] = {"ring": next_one, "exponential": further}
+"""To whom a rank sends, where nothing need come back."""
 
 GRAPHS: dict[str, Graph] = {
     "ring": ring,

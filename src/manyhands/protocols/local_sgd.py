@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from manyhands.protocols.actions import Action, Move
 from manyhands.protocols.averaging import Meeting
-from manyhands.protocols.protocol import Action, Move
 
 if TYPE_CHECKING:
     from manyhands.protocols.rounds import Round

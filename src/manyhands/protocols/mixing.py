@@ -15,7 +15,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from manyhands.endpoint import Join, Mix, Parameters, Pull, Push, Rest
-from manyhands.protocols.protocol import Action, Add, Answer, Call, Drop, Move, ServerState
+from manyhands.protocols.actions import Action, Add, Answer, Call, Drop, Move
+from manyhands.protocols.protocol import ServerState
 
 if TYPE_CHECKING:
     from manyhands.protocols.graphs import Graph

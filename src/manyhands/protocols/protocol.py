@@ -4,118 +4,21 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 
-# What a state is made of, so that it can be written down and read again.
-from manyhands.endpoint import Parameters, Said, Terms
+from manyhands.endpoint import Parameters, Terms
 from manyhands.notation import Value
+from manyhands.protocols.actions import Answer
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from manyhands.endpoint import Endpoint, Replica
+    from manyhands.protocols.actions import Action, Call
 
 
-@dataclass(frozen=True)
-class Call:
-    """A message as it reached a server. An update that came with it waits where it arrived."""
-
-    sender: str
-    number: int
-    """The sender's count of its calls to this server."""
-    message: Said
-
-    @property
-    def worker(self) -> str:
-        """Who sent it, in whichever of its lives."""
-        return self.sender.partition(".")[0]
-
-
-@dataclass(frozen=True)
-class Add:
-    """Add what came with a call, times `share`, to the shard's sum."""
-
-    call: Call
-    share: float
-    staleness: int | None = None
-    """Versions between the read that the update was computed from and now."""
-    pot: int = 0
-    """Which sum, where several are gathered at once."""
-
-
-@dataclass(frozen=True)
-class Step:
-    """Take one optimizer step with the update of a call, or with the sum divided by `over`."""
-
-    call: Call | None
-    weight: float
-    """What the step counts for, by the learning rate: samples / global batch."""
-    staleness: int | None = None
-    """As in `Add`, for the update of a call."""
-    blend: float = 1.0
-    """How far shared buffers (batch-norm statistics) move towards the update's."""
-    over: float = 1.0
-    compensation: float = 0.0
-    """How strongly the update is corrected for what changed since its sender's last answer."""
-
-
-@dataclass(frozen=True)
-class Move:
-    """Move the shard towards the sum divided by `over`, by a part of the way."""
-
-    by: float
-    over: float
-    pot: int = 0
-
-
-@dataclass(frozen=True)
-class Drop:
-    """Forget a sum: nothing will be done with it."""
-
-    pot: int
-
-
-@dataclass(frozen=True)
-class Descend:
-    """Step away from where the shard is, towards the sum divided by `over`, with momentum.
-
-    The way to there is the gradient of an outer step: Nesterov's, with a rate and a momentum.
-    """
-
-    over: float
-    rate: float
-    momentum: float
-
-
-@dataclass(frozen=True)
-class Shift:
-    """Add what came with a call to the shard."""
-
-    call: Call
-    staleness: int | None = None
-
-
-@dataclass(frozen=True)
-class Answer:
-    """Answer a call, with the shard's parameters as they are now unless none are wanted."""
-
-    call: Call
-    message: Parameters
-    parameters: bool = True
-    remember: bool = False
-    """Keep what is sent, to correct the sender's next update by, or to send it again."""
-    recall: bool = False
-    """Send what was kept for the sender, and not what is there now."""
-
-
-@dataclass(frozen=True)
-class Forget:
-    """What was kept for a sender is no longer needed."""
-
-    sender: str
-
-
-Action = Add | Step | Move | Drop | Descend | Shift | Answer | Forget
+Site: TypeAlias = tuple[range, range]
+"""The ranks of workers, and the numbers of servers, that belong on one host."""
 
 
 @dataclass(frozen=True)
@@ -147,6 +50,9 @@ class StrategyProtocol(Value, ABC):
     shares: ClassVar[bool] = False
     """Whether the parameters lie in memory that everybody on one host uses where it is: then
     servers write there what workers read, and without servers the workers write themselves."""
+    clips: ClassVar[Literal["workers", "servers"]] = "workers"
+    """Who has what one optimizer step consumes, and so limits its norm if the job wants it: workers
+    that step or push for a step each, or servers that step with the mean of what they gathered."""
     if TYPE_CHECKING:  # every protocol declares it where it wants it among its own parameters
         servers: int
         """How many processes hold the parameters, a part each."""
@@ -179,10 +85,32 @@ class StrategyProtocol(Value, ABC):
         """How many servers there are with so many workers."""
         return workers if self.peers else self.servers
 
+    def shared_by(self, workers: int) -> range:
+        """The numbers of those servers that hold what is shared by all, a part each in order."""
+        return range(self.count_servers(workers))
+
+    def mass(self, state: ServerState) -> float:
+        """What the replica of a server weighs in the mean of all, where each has a whole one."""
+        del state
+        return 1.0
+
+    def sites(self, workers: int) -> tuple[Site, ...]:
+        """Who belongs on one host, where hosts are far from each other; empty if nobody does."""
+        del workers
+        return ()
+
     def check(self, workers: int) -> None:
         """Raise ValueError, naming the fix, if so many workers cannot be served."""
         if workers < 1:
             raise ValueError(f"a run needs at least 1 worker, not {workers}")
+
+    def check_clip(self) -> None:
+        """Raise ValueError, naming the fix, if nobody knows the norm of what a step consumes."""
+        if self.clips == "servers" and self.shards > 1:
+            raise ValueError(
+                f"{self} steps with a mean of which each of its {self.shards} servers has a part, "
+                "so none knows its norm, which the job's clip limits: use servers=1, or allreduce()"
+            )
 
     def check_places(self, hosts: Collection[str], devices: Collection[str]) -> None:
         """Raise ValueError, naming the fix, if members on these hosts and devices cannot do it.

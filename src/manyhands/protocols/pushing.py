@@ -24,10 +24,10 @@ class Pushing(Centred):
             if replica.rests:
                 await self.refresh(replica, endpoint)
 
-            def push(server: int, samples: int = batch.samples) -> None:
+            def push(server: int, samples: int = batch.samples, dealt: int = batch.dealt) -> None:
                 endpoint.post(
                     replica.servers[server],
-                    Push(replica.versions[server], samples),
+                    Push(replica.versions[server], samples, dealt),
                     payload=replica.update(server) if samples else None,
                     into=replica.parameters(server),
                 )

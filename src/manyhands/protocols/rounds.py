@@ -6,8 +6,9 @@ from abc import abstractmethod
 from dataclasses import dataclass, replace
 
 from manyhands.endpoint import Parameters, Pull, Push, Rest, Terms
+from manyhands.protocols.actions import Action, Add, Answer, Call
 from manyhands.protocols.exchange import Centred
-from manyhands.protocols.protocol import Action, Add, Answer, Call, ServerState
+from manyhands.protocols.protocol import ServerState
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,10 @@ class Round(ServerState):
     """Those that have given something to it and were gone before its end."""
     samples: int = 0
     """What they have given was made of so many."""
+    weight: float = 0.0
+    """What that counts for, in global batches."""
+    dealt: int = 0
+    """Samples of the run before the latest of the global batches that they are from."""
 
 
 class Rounds(Centred):
@@ -65,12 +70,14 @@ class Rounds(Centred):
         """Gather; and when that completes a round, conclude it and answer all who gave to it."""
         assert isinstance(state, Round)
         match call.message:
-            case Push(samples=samples):
+            case Push(samples=samples, dealt=dealt):
                 given = replace(
                     state,
                     present=state.present | {call.worker},
                     waiting=(*state.waiting, call),
                     samples=state.samples + samples,
+                    weight=state.weight + state.terms.weigh(samples, dealt),
+                    dealt=max(state.dealt, dealt),
                 )
                 return self._close(given, self.gather(state, call, samples))
             case Pull():
@@ -100,7 +107,7 @@ class Rounds(Centred):
             return state, actions
         conclusion = self.conclude(state)
         version = state.version + bool(conclusion)
-        now = replace(state, version=version, waiting=(), gone=(), samples=0)
+        now = replace(state, version=version, waiting=(), gone=(), samples=0, weight=0.0, dealt=0)
         answers = [self._told(call, now.version) for call in calls]
         return now, [*actions, *conclusion, *answers]
 

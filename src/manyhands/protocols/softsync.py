@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from manyhands.endpoint import Parameters, Push, Terms
-from manyhands.protocols.protocol import Action, Answer, Call, ServerState
+from manyhands.protocols.actions import Action, Answer, Call
 from manyhands.protocols.pushing import Pushing
 from manyhands.protocols.rounds import Round
 from manyhands.protocols.synchronous import Together
+
+if TYPE_CHECKING:
+    from manyhands.protocols.protocol import ServerState
 
 
 @dataclass(frozen=True)

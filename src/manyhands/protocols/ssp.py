@@ -6,7 +6,8 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 from manyhands.endpoint import Parameters, Pull, Push, Rest, Terms
-from manyhands.protocols.protocol import Action, Answer, Call, ServerState, Step
+from manyhands.protocols.actions import Action, Answer, Call, Step
+from manyhands.protocols.protocol import ServerState
 from manyhands.protocols.pushing import Pushing
 
 
@@ -79,12 +80,12 @@ class StaleSynchronous(Pushing):
         """Step with what was pushed; answer whoever is not too far ahead."""
         assert isinstance(state, Clocks)
         match call.message:
-            case Push(version=read, samples=samples):
+            case Push(version=read, samples=samples, dealt=dealt):
                 clocks = _joined(state, call.worker)
                 clocks[call.worker] += 1
-                weight = samples / state.terms.global_batch
+                weight = state.terms.weigh(samples, dealt)
                 blend = 1 / state.terms.workers
-                step = Step(call, weight, state.version - read, blend)
+                step = Step(call, weight, state.version - read, blend, dealt=dealt)
                 now = replace(
                     state,
                     version=state.version + bool(samples),

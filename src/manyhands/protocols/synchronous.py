@@ -6,13 +6,15 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from manyhands.endpoint import Push
-from manyhands.protocols.protocol import Action, Add, Call, Step
+from manyhands.protocols.actions import Action, Add, Call, Step
 from manyhands.protocols.pushing import Pushing
 from manyhands.protocols.rounds import Round, Rounds
 
 
 class Together(Rounds):
     """Servers that wait for all workers, then take one step with the mean of their gradients."""
+
+    clips: ClassVar[Literal["servers"]] = "servers"
 
     def gather(self, state: Round, call: Call, samples: int) -> list[Action]:
         """A gradient counts by its samples."""
@@ -23,10 +25,9 @@ class Together(Rounds):
         """One step with the mean."""
         if not state.samples:
             return []
-        weight = state.samples / state.terms.global_batch
         givers = len(state.waiting) + len(state.gone)
         blend = min(1.0, givers / state.terms.workers)
-        return [Step(None, weight, blend=blend, over=state.samples)]
+        return [Step(None, state.weight, blend=blend, over=state.samples, dealt=state.dealt)]
 
 
 @dataclass(frozen=True, repr=False)

@@ -183,6 +183,11 @@ def staleness(trace: Trace) -> Spread | None:
     return _spread(process.staleness for process in trace.processes)
 
 
+def staleness_counts(trace: Trace) -> dict[int, int]:
+    """How many of the applied updates were how many versions old, in order of age."""
+    return dict(sorted(_summed(process.staleness for process in trace.processes).items()))
+
+
 def staleness_by_process(trace: Trace) -> dict[str, Spread]:
     """The staleness of each process's updates, of those that recorded any."""
     names = dict.fromkeys(process.name for process in trace.processes)
@@ -239,11 +244,21 @@ def loss_curve(trace: Trace, points: int = 100) -> tuple[LossPoint, ...]:
     return tuple(curve)
 
 
+def validation_series(trace: Trace) -> dict[str, list[Point]]:
+    """What was written of each validation metric, by its name and in order of time."""
+    series: dict[str, list[Point]] = {}
+    for process in trace.processes:
+        for point in process.points:
+            if point.name.startswith(VALIDATION):
+                series.setdefault(point.name.removeprefix(VALIDATION), []).append(point)
+    return {name: sorted(series[name], key=lambda point: point.at) for name in sorted(series)}
+
+
 def validation(trace: Trace) -> dict[str, Metric]:
     """The validation metrics by name (`accuracy`, not `validation/accuracy`), last and best."""
     origin, _ = training_seconds(trace)
     metrics = {}
-    for name, series in _validation_series(trace).items():
+    for name, series in validation_series(trace).items():
         finite = [(point.value, point.at) for point in series if point.value is not None]
         sign = 1 if lower_is_better(name) else -1
         best = min(finite, key=lambda entry: (sign * entry[0], entry[1]), default=None)
@@ -258,7 +273,7 @@ def validation(trace: Trace) -> dict[str, Metric]:
 
 def time_to(trace: Trace, name: str, target: float) -> float | None:
     """Seconds of training until a validation metric first reached the target; None if never."""
-    series = _validation_series(trace)
+    series = validation_series(trace)
     if name not in series:
         known = ", ".join(series) or "none"
         raise KeyError(f"no validation metric {name!r} in this run; there is: {known}")
@@ -280,15 +295,6 @@ def lower_is_better(name: str) -> bool:
     return not _LOWER.isdisjoint(name.lower().replace("/", "_").replace("-", "_").split("_"))
 
 
-def _validation_series(trace: Trace) -> dict[str, list[Point]]:
-    series: dict[str, list[Point]] = {}
-    for process in trace.processes:
-        for point in process.points:
-            if point.name.startswith(VALIDATION):
-                series.setdefault(point.name.removeprefix(VALIDATION), []).append(point)
-    return {name: sorted(series[name], key=lambda point: point.at) for name in sorted(series)}
-
-
 def _of_one_process(trace: Trace, what: str) -> list[Event]:
     """The events of that kind, of the first process that wrote any (all of its lives)."""
     writer = None
@@ -302,10 +308,7 @@ def _of_one_process(trace: Trace, what: str) -> list[Event]:
 
 
 def _spread(histograms: Iterable[Mapping[int, int]]) -> Spread | None:
-    counts: dict[int, int] = {}
-    for histogram in histograms:
-        for value, count in histogram.items():
-            counts[value] = counts.get(value, 0) + count
+    counts = _summed(histograms)
     updates = sum(counts.values())
     if not updates:
         return None
@@ -320,6 +323,14 @@ def _spread(histograms: Iterable[Mapping[int, int]]) -> Spread | None:
         p99=p99,
         most=max(counts),
     )
+
+
+def _summed(histograms: Iterable[Mapping[int, int]]) -> dict[int, int]:
+    counts: dict[int, int] = {}
+    for histogram in histograms:
+        for value, count in histogram.items():
+            counts[value] = counts.get(value, 0) + count
+    return counts
 
 
 def _mean(points: list[Point]) -> float | None:

@@ -17,6 +17,7 @@ from manyhands.reports.figures import (
     validation,
 )
 from manyhands.reports.outcome import ending, mishaps, parameters_digest, settings
+from manyhands.reports.words import count, duration, plural, size, value
 from manyhands.trace import Setting, Trace, digest
 
 _WIDTH = 80
@@ -35,11 +36,12 @@ def summary(trace: Trace) -> str:
         ("validation", ", ".join(map(_metric, validation(trace).values()))),
         ("loss", _loss(trace)),
         ("time", _time(trace)),
+        ("paced", _paced(settings(trace))),
         ("sent", _sent(trace)),
         ("staleness", _staleness(trace)),
         ("samples", _samples(trace)),
         ("mishaps", _mishaps(trace)),
-        ("settings", _settings(settings(trace))),
+        ("settings", _settings(s for s in settings(trace) if s.name != "slow")),
         ("parameters", parameters_digest(trace) or ""),
         # Only virtual runs can be repeated to the bit.
         ("digest", digest(trace) if trace.kind == "virtual" else ""),
@@ -54,12 +56,13 @@ def summary(trace: Trace) -> str:
         break_on_hyphens=False,
     )
     for label, words in rows:
-        lines += _row(label, words)
+        # What was asked for is told whole; defaults may be cut short.
+        lines += _row(label, words, most=3 if label == "settings" else 2)
     return "\n".join(lines)
 
 
-def _row(label: str, words: str) -> list[str]:
-    """A label and its words, wrapped to the width, in two lines at most."""
+def _row(label: str, words: str, most: int) -> list[str]:
+    """A label and its words, wrapped to the width, in so many lines at most."""
     if not words:
         return []
     wrapped = textwrap.wrap(
@@ -70,7 +73,7 @@ def _row(label: str, words: str) -> list[str]:
         # A path or a digest is copied whole or not at all.
         break_long_words=False,
         break_on_hyphens=False,
-        max_lines=2,
+        max_lines=most,
         placeholder=" …",
     )
     return [line.replace(_TIED, " ") for line in wrapped]
@@ -88,8 +91,8 @@ def _headline(trace: Trace) -> str:
     hosts = told.get("hosts") or str(len({w.header.host for w in trace.workers}))
     kind = "virtual " if trace.kind == "virtual" else ""
     what = (
-        f"{told.get('strategy', 'a run')} on {workers} {kind}worker{_s(workers)}, "
-        f"{hosts} host{_s(hosts)}"
+        f"{told.get('strategy', 'a run')} on {workers} {kind}worker{plural(workers)}, "
+        f"{hosts} host{plural(hosts)}"
     )
     end = ending(trace)
     if end.status == "unfinished":
@@ -101,8 +104,8 @@ def _trained(trace: Trace) -> str:
     speed = throughput(trace)
     done = len(epochs(trace))
     return (
-        f"{speed.samples:,} samples{f', {done:,} epoch{_s(done)}' if done else ''}, "
-        f"{_duration(speed.seconds)}: {_count(speed.rate)} samples/s"
+        f"{speed.samples:,} samples{f', {done:,} epoch{plural(done)}' if done else ''}, "
+        f"{duration(speed.seconds)}: {count(speed.rate)} samples/s"
     )
 
 
@@ -112,16 +115,16 @@ def _epochs(trace: Trace) -> str:
         return ""
     each = sum(epoch.seconds for epoch in done[1:]) / len(done[1:])
     return (
-        f"the first {_duration(speed.first.seconds)}, then {_duration(each)} each: "
-        f"{_count(speed.later_rate)} samples/s"
+        f"the first {duration(speed.first.seconds)}, then {duration(each)} each: "
+        f"{count(speed.later_rate)} samples/s"
     )
 
 
 def _metric(metric: Metric) -> str:
     best = ""
     if metric.best is not None and metric.best != metric.last:
-        best = f" (best {_value(metric.best)} at {_duration(metric.best_seconds or 0.0)})"
-    return f"{metric.name} {_value(metric.last)}{best}"
+        best = f" (best {value(metric.best)} at {duration(metric.best_seconds or 0.0)})"
+    return f"{metric.name} {value(metric.last)}{best}"
 
 
 def _loss(trace: Trace) -> str:
@@ -129,8 +132,8 @@ def _loss(trace: Trace) -> str:
     if not curve:
         return ""
     if len(curve) == 1:
-        return f"{_value(curve[0].value)} in training"
-    return f"{_value(curve[-1].value)} in training, from {_value(curve[0].value)}"
+        return f"{value(curve[0].value)} in training"
+    return f"{value(curve[-1].value)} in training, from {value(curve[0].value)}"
 
 
 def _time(trace: Trace) -> str:
@@ -146,17 +149,17 @@ def _time(trace: Trace) -> str:
         "other": share.other,
     }
     shares = ", ".join(f"{name}{_TIED}{100 * part:.1f}{_TIED}%" for name, part in parts.items())
-    return f"{shares}; {_duration(throughput(trace).start_up)} to start not counted"
+    return f"{shares}; {duration(throughput(trace).start_up)} to start not counted"
 
 
 def _sent(trace: Trace) -> str:
-    bytes_ = traffic(trace)
-    if not bytes_.measured:
+    measured = traffic(trace)
+    if not measured.measured:
         alone = len({worker.header.rank for worker in trace.workers}) < 2
         # Workers that applied updates themselves, and sent none, wrote into shared memory.
         shared = any(worker.staleness for worker in trace.workers)
         return "nothing" if alone or shared else "not measured"
-    return f"{_bytes(bytes_.sent)}, {_bytes(bytes_.sent_per_sample)} per sample"
+    return f"{size(measured.sent)}, {size(measured.sent_per_sample)} per sample"
 
 
 def _staleness(trace: Trace) -> str:
@@ -168,9 +171,9 @@ def _staleness(trace: Trace) -> str:
     by = ""
     if len(means) > 1:
         whose = "worker" if by_sender else "process"
-        by = f"; means by {whose} {_value(min(means))} to {_value(max(means))}"
+        by = f"; means by {whose} {value(min(means))} to {value(max(means))}"
     return (
-        f"mean {_value(spread.mean)}, 99 % within {spread.p99:,}, at most {spread.most:,} "
+        f"mean {value(spread.mean)}, 99 % within {spread.p99:,}, at most {spread.most:,} "
         f"({spread.updates:,} updates{by})"
     )
 
@@ -196,31 +199,10 @@ def _settings(given: Iterable[Setting]) -> str:
     )
 
 
+def _paced(given: Iterable[Setting]) -> str:
+    """Whom the user slowed; a run must not be read without it."""
+    return next((setting.value for setting in given if setting.name == "slow"), "")
+
+
 def _skipped(lines: int) -> str:
-    return f"{lines:,} line{_s(lines)} could not be read" if lines else ""
-
-
-def _s(count: int | str) -> str:
-    return "" if str(count) == "1" else "s"
-
-
-def _count(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
-def _value(value: float | None) -> str:
-    if value is None:
-        return "not finite"
-    return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds:,.1f} s" if seconds >= 1 else f"{seconds:.3g} s"
-
-
-def _bytes(size: float) -> str:
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if size < 1000 or unit == "TB":
-            break
-        size /= 1000
-    return f"{size:,.0f} B" if unit == "B" else f"{size:,.1f} {unit}"
+    return f"{lines:,} line{plural(lines)} could not be read" if lines else ""

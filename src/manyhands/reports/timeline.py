@@ -48,7 +48,7 @@ text{font:12px system-ui,-apple-system,"Segoe UI","DejaVu Sans",sans-serif}
 
 
 @dataclass(frozen=True, slots=True)
-class _Stretch:
+class Stretch:
     """A part of a row."""
 
     band: str
@@ -57,12 +57,12 @@ class _Stretch:
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class Row:
     """A process over all of its lives."""
 
     name: str
     is_server: bool
-    stretches: tuple[_Stretch, ...]
+    stretches: tuple[Stretch, ...]
 
 
 def timeline(trace: Trace) -> str:
@@ -71,7 +71,7 @@ def timeline(trace: Trace) -> str:
     Time counts from the beginning of training. Servers that recorded nothing have no row. Of many
     workers, and of many spans, the first are shown, and a note says so.
     """
-    workers, servers = _rows(trace)
+    workers, servers = rows_of(trace)
     notes = [
         note
         for note in (
@@ -92,38 +92,38 @@ def timeline(trace: Trace) -> str:
     return "\n".join(_picture(_title(trace), rows, end, notes)) + "\n"
 
 
-def _rows(trace: Trace) -> tuple[list[_Row], list[_Row]]:
+def rows_of(trace: Trace) -> tuple[list[Row], list[Row]]:
     """The rows of workers and of servers, from the moment at which training began."""
     begin = min((training_interval(worker)[0] for worker in trace.workers), default=0.0)
     transfers = _transfers(trace.workers)
-    by_name: dict[str, dict[str, list[_Stretch]]] = {"worker": {}, "server": {}}
+    by_name: dict[str, dict[str, list[Stretch]]] = {"worker": {}, "server": {}}
     for process in trace.processes:
         if process.header.role in by_name:
             stretches = by_name[process.header.role].setdefault(process.name, [])
             for one in _stretches(process, transfers):
                 start, stop = max(0.0, one.start - begin), one.stop - begin
                 if stop > start:
-                    stretches.append(_Stretch(one.band, start, stop))
+                    stretches.append(Stretch(one.band, start, stop))
     workers, servers = (
-        [_Row(name, role == "server", tuple(stretches)) for name, stretches in rows.items()]
+        [Row(name, role == "server", tuple(stretches)) for name, stretches in rows.items()]
         for role, rows in by_name.items()
     )
     return workers, [row for row in servers if row.stretches]
 
 
-def _stretches(process: ProcessTrace, transfers: dict[int | None, float]) -> Iterator[_Stretch]:
+def _stretches(process: ProcessTrace, transfers: dict[int | None, float]) -> Iterator[Stretch]:
     for meeting, _ in _meetings(process):
         first, last = meeting[0], meeting[-1]
         if first.kind not in ("receive", "exchange"):
             band = CATEGORY.get(first.kind)
             if band is not None:
-                yield _Stretch(band, first.start, first.start + first.seconds)
+                yield Stretch(band, first.start, first.start + first.seconds)
             continue
         stop = last.start + last.seconds
         transfer = transfers.get(_key(first), math.inf)
         turn = max(first.start, stop - transfer)
-        yield _Stretch("wait", first.start, turn)
-        yield _Stretch("communication", turn, stop)
+        yield Stretch("wait", first.start, turn)
+        yield Stretch("communication", turn, stop)
 
 
 def _transfers(workers: Iterable[ProcessTrace]) -> dict[int | None, float]:
@@ -168,7 +168,7 @@ def _meetings(process: ProcessTrace) -> Iterator[tuple[list[Span], str]]:
         yield together, before
 
 
-def _picture(title: str, rows: list[_Row], end: float, notes: list[str]) -> Iterator[str]:
+def _picture(title: str, rows: list[Row], end: float, notes: list[str]) -> Iterator[str]:
     bottom = _TOP + _ROW * max(1, len(rows))
     height = bottom + 30 + (18 if notes else 0)
     yield (
@@ -212,7 +212,7 @@ def _axis(end: float, bottom: int) -> Iterator[str]:
         )
 
 
-def _bars(row: _Row, top: int, end: float) -> Iterator[str]:
+def _bars(row: Row, top: int, end: float) -> Iterator[str]:
     yield f'<text class="ink" x="14" y="{top + 17}">{escape(row.name)}</text>'
     for band, colour in _COLOURS.items():
         high = _THIN if band == "wait" else _BAR

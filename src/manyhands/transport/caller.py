@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import zmq
 
-from manyhands.transport.responder import BUFFER, HEARTBEAT
+from manyhands.transport.responder import BUFFER, HEARTBEAT, SILENCE
 from manyhands.transport.security import JobKey, connect_securely, needs_key
 from manyhands.wire.envelope import (
     CHUNK,
@@ -136,7 +136,7 @@ class Caller:
             socket.setsockopt(zmq.RECONNECT_IVL, 50)
             socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
             socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT)
-            socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 5 * HEARTBEAT)
+            socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, SILENCE)
             socket.connect(address)
             self._peers[peer] = _Peer(socket, None if needs_key(address) else segment)
             self._poller.register(socket, zmq.POLLIN)

@@ -11,12 +11,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from manyhands.pacing import Pace
     from manyhands.reports import Run
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Command:
     """The options of `manyhands train`; they win over the script's."""
 
@@ -24,8 +25,15 @@ class Command:
     workers: int | None = None
     epochs: float | None = None
     samples: int | None = None
+    seconds: float | None = None
+    target: str | None = None
     seed: int | None = None
+    slow: tuple[Pace, ...] | None = None
     output: Path | None = None
+    hosts: str | None = None
+    listen: str | None = None
+    network: str | None = None
+    """In words, the network between the hosts, if it was made for the run."""
     runs: list[Run] = field(default_factory=list)
     """The runs that the script has made so far."""
 

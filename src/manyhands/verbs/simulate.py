@@ -11,20 +11,21 @@ from typing import TYPE_CHECKING
 from manyhands.cluster import Cluster, Link
 from manyhands.live import script
 from manyhands.live.assignment import Overrides, override
+from manyhands.pacing import Pace, words
 from manyhands.protocols import ALL as PROTOCOLS
 from manyhands.protocols import StrategyProtocol
 from manyhands.reports import Run
 from manyhands.strategies import Strategy
 from manyhands.strategies import strategy as read_strategy
 from manyhands.trace import Setting
+from manyhands.units import bandwidth as read_bandwidth
+from manyhands.units import seconds as read_seconds
 from manyhands.verbs.command import current
 from manyhands.virtual import Conditions, Faults, Places, Times, simulate_job
 from manyhands.virtual import times as read_times
-from manyhands.virtual.units import bandwidth as read_bandwidth
-from manyhands.virtual.units import seconds as read_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from manyhands.job import Job
 
@@ -32,6 +33,7 @@ _WORKERS = 4
 _TIMES = "lognormal(0.1, cv=0.3)"
 _LATENCY = 1e-4
 _STRATEGY = "asynchronous()"
+_PLACINGS = ("apart", "colocated")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,11 +44,17 @@ class Asked:
     workers: int | None = None
     epochs: float | None = None
     samples: int | None = None
+    seconds: float | None = None
+    target: str | None = None
     seed: int | None = None
     times: str | Times | None = None
+    slow: tuple[Pace, ...] | None = None
+    stretch: float | None = None
+    """What the times are multiplied by."""
     bandwidth: str | float | None = None
     latency: str | float | None = None
     cores: int | None = None
+    placing: str | None = None
     cluster: Cluster | None = None
     service: str | float | None = None
     detection: str | float | None = None
@@ -61,9 +69,11 @@ def simulate(
     workers: int | None = None,
     cluster: Cluster | None = None,
     times: str | Times | None = None,
+    slow: Iterable[str | Pace] | None = None,
     bandwidth: str | float | None = None,
     latency: str | float | None = None,
     cores: int | None = None,
+    placing: str | None = None,
     service: str | float | None = None,
     detection: str | float | None = None,
     faults: str | Faults | None = None,
@@ -82,10 +92,14 @@ def simulate(
         workers: how many; 4 by default.
         cluster: where: workers and servers stand on its hosts in turn.
         times: how long a worker computes on a batch, "lognormal(0.1, cv=0.3)" by default.
+        slow: workers that take longer: `["2:4x"]` has worker 2 take four times as long.
         bandwidth: without a cluster: gives every worker and server a host of its own, with links
             of so many bytes per second, or "100mbit". Without it all are on one host.
         latency: of those links, in seconds or as "0.5ms"; 0.1 ms by default.
         cores: of each host; by default 1, and on one host one for every worker.
+        placing: where links have a bandwidth: "apart" gives servers hosts of their own, as by
+            default; "colocated" has them on the workers' hosts, in turn. A strategy with islands
+            has a host for each.
         service: seconds of a core that a server takes for an update; 0 by default.
         detection: seconds until a dead worker's samples are given again; 5 by default.
         faults: what goes wrong, "[crash(worker=3, at=2.5, restart=1.0)]".
@@ -108,9 +122,11 @@ def simulate(
         workers=workers,
         cluster=cluster,
         times=times,
+        slow=None if slow is None else tuple(map(Pace.read, slow)),
         bandwidth=bandwidth,
         latency=latency,
         cores=cores,
+        placing=placing,
         service=service,
         detection=detection,
         faults=faults,
@@ -153,21 +169,34 @@ def plan(job: Job, asked: Asked, source: str) -> Plan:
     protocol = _protocol(read_strategy(asked.strategy or _STRATEGY))
     workers = _WORKERS if asked.workers is None else asked.workers
     protocol.check(workers)
-    given = Overrides(epochs=asked.epochs, samples=asked.samples, seed=asked.seed)
+    given = Overrides(
+        epochs=asked.epochs,
+        samples=asked.samples,
+        seconds=asked.seconds,
+        target=asked.target,
+        seed=asked.seed,
+    )
     job = override(job, given)
     faults = Faults.read(asked.faults or "[]")
-    servers = 0 if protocol.peers else protocol.servers
+    servers = 0 if protocol.peers else protocol.count_servers(workers)
     faults.check(workers, servers, peers=protocol.peers)
-    conditions = Conditions(times=read_times(asked.times or _TIMES))
+    paces = asked.slow or ()
+    for pace in paces:
+        pace.check(workers)
+    conditions = Conditions(
+        times=read_times(asked.times or _TIMES), slow=paces, stretch=asked.stretch or 1.0
+    )
     if asked.service is not None:
         conditions = replace(conditions, service=read_seconds(asked.service))
     if asked.detection is not None:
         conditions = replace(conditions, detection=read_seconds(asked.detection))
-    places = _places(asked, workers, servers)
+    places = _places(asked, protocol, workers, servers)
     values = {
         "strategy": str(protocol),
         "workers": str(workers),
         "times": str(conditions.times),
+        "stretch": None if asked.stretch is None else f"times × {asked.stretch:g}",
+        "slow": words(paces) or None,
         "faults": str(faults) if faults.faults else None,
         "service": f"{conditions.service:g} s" if conditions.service else None,
         "detection": f"{conditions.detection:g} s" if asked.detection is not None else None,
@@ -192,7 +221,11 @@ def _protocol(strategy: Strategy) -> StrategyProtocol:
     )
 
 
-def _places(asked: Asked, workers: int, servers: int) -> Places:
+def _places(asked: Asked, protocol: StrategyProtocol, workers: int, servers: int) -> Places:
+    if asked.placing not in (None, *_PLACINGS):
+        raise ValueError(f"placing is {' or '.join(_PLACINGS)}, not {asked.placing!r}")
+    if asked.placing == "colocated" and asked.bandwidth is None:
+        raise ValueError("servers are beside the workers on one host: give links a bandwidth")
     if asked.cluster is not None:
         for name in ("bandwidth", "latency", "cores"):
             if getattr(asked, name) is not None:
@@ -204,6 +237,11 @@ def _places(asked: Asked, workers: int, servers: int) -> Places:
         return Places.one_host(workers, servers, asked.cores)
     latency = _LATENCY if asked.latency is None else read_seconds(asked.latency)
     link = Link(read_bandwidth(asked.bandwidth), latency)
+    sites = protocol.sites(workers)
+    if sites:
+        return Places.on_sites(sites, link, asked.cores)
+    if asked.placing == "colocated":
+        return Places.colocated(workers, servers, link, asked.cores or 1)
     return Places.host_each(workers, servers, link, asked.cores or 1)
 
 
@@ -216,11 +254,9 @@ def _settings(values: dict[str, str | None], asked: Asked, source: str) -> Itera
 
 def _job_settings(job: Job, asked: Asked, source: str) -> Iterator[Setting]:
     """The job's limits and seed, as they are in force."""
-    for name in ("epochs", "samples", "seconds", "target", "seed", "global_batch"):
-        value = getattr(job, name)
-        if value is not None:
-            told = getattr(asked, name, None) is not None
-            yield Setting(name, str(value), source if told else "script")
+    for name, value in job.settings.items():
+        told = getattr(asked, name, None) is not None
+        yield Setting(name, value, source if told else "script")
 
 
 def _place_settings(places: Places, asked: Asked, source: str) -> Iterator[Setting]:
@@ -268,6 +304,8 @@ def replay(job: Job, asked: Asked, path: Path) -> list[str]:
     command = ["manyhands", "simulate", str(path)]
     for field in fields(settled):
         value = getattr(settled, field.name)
-        if value is not None and field.name != "cluster":
-            command += [f"--{field.name}", str(value)]
+        if value is None or field.name == "cluster":
+            continue
+        for each in value if isinstance(value, tuple) else (value,):
+            command += [f"--{field.name}", str(each)]
     return command

@@ -7,19 +7,21 @@ import time
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from manyhands.cluster import Cluster
 from manyhands.live import script, torchrun
 from manyhands.live.agent import Request, Setting, launch
 from manyhands.live.assignment import Overrides, override
+from manyhands.live.hosts import Hosts
+from manyhands.pacing import Pace, words
 from manyhands.reports import Run
 from manyhands.strategies import Strategy
 from manyhands.strategies import strategy as read_strategy
 from manyhands.verbs.command import Command, choose, current
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from manyhands.job import Job
     from manyhands.live.trainer import Trainer
@@ -33,7 +35,10 @@ def train(
     *,
     workers: int | None = None,
     cluster: Cluster | None = None,
+    hosts: str | None = None,
+    listen: str | None = None,
     loop: Callable[[Trainer], object] | None = None,
+    slow: Iterable[str | Pace] | None = None,
     output: str | Path | None = None,
 ) -> Run:
     """Train a job under a strategy on real processes.
@@ -48,7 +53,13 @@ def train(
             `allreduce()` for more.
         workers: how many. Default: one per GPU; without one, one per core, at most four.
         cluster: where; this machine by default.
+        hosts: the hosts of the run, this one first, each with its number of workers: "a:4, b:4".
+            The run begins when the others have joined, by the line that this one prints.
+        listen: at which of this host's addresses the others find it; by default that of its
+            default route, at a free port.
         loop: a loop of one's own, a function of a `Trainer` at the top level of the script.
+        slow: workers that are made to compute longer than they need: `["2:4x"]` has worker 2 take
+            four times as long, `["all:1.2x"]` everybody 1.2 times.
         output: the folder for this run; by default a new one in `runs`.
 
     Returns:
@@ -57,18 +68,52 @@ def train(
     Raises:
         RunFailed: a process failed; the message ends with its traceback.
     """
+    return train_from(
+        sys._getframe(1).f_globals,
+        job,
+        strategy,
+        workers=workers,
+        cluster=cluster,
+        hosts=hosts,
+        listen=listen,
+        loop=loop,
+        slow=slow,
+        output=output,
+    )
+
+
+def train_from(
+    namespace: Mapping[str, Any],
+    job: Job,
+    strategy: str | Strategy | None = None,
+    *,
+    workers: int | None = None,
+    cluster: Cluster | None = None,
+    hosts: str | None = None,
+    listen: str | None = None,
+    loop: Callable[[Trainer], object] | None = None,
+    slow: Iterable[str | Pace] | None = None,
+    output: str | Path | None = None,
+) -> Run:
+    """As `train`, for a job that stands in the namespace of a module that is not the caller's."""
     if script.is_loading():
         raise RuntimeError(
             "mh.train was reached while a worker executed the script: put it below "
             'if __name__ == "__main__": so that only the first process calls it'
         )
     command = current()
-    plan = _plan(job, strategy, workers, cluster or Cluster.local(), output, command)
+    spread = _hosts(command, hosts, workers)
+    workers = spread.workers if spread else workers
+    cluster = cluster or Cluster.local()
+    paces = None if slow is None else tuple(map(Pace.read, slow))
+    plan = _plan(job, strategy, workers, cluster, paces, output, command, spread)
     if torchrun.is_torchrun():
-        folder = torchrun.join(job, plan.strategy, plan.overrides, loop, plan.folder, plan.settings)
+        folder = torchrun.join(
+            job, plan.strategy, plan.overrides, loop, plan.folder, plan.settings, plan.slow
+        )
     else:
         folder = plan.folder
-        origin = script.trace_back(job, loop, sys._getframe(1).f_globals)
+        origin = script.trace_back(job, loop, namespace)
         launch(
             Request(
                 job=job,
@@ -79,11 +124,26 @@ def train(
                 cluster=plan.cluster,
                 folder=folder,
                 settings=plan.settings,
+                slow=plan.slow,
+                hosts=spread,
+                listen=command.listen or listen,
             )
         )
     run = Run(folder, worker=torchrun.rank() if torchrun.is_torchrun() else 0)
     command.runs.append(run)
     return run
+
+
+def _hosts(command: Command, hosts: str | None, workers: int | None) -> Hosts | None:
+    """The hosts that were named, if any were; whoever names them says how many workers."""
+    text = command.hosts or hosts
+    if text is None:
+        return None
+    if torchrun.is_torchrun():
+        raise ValueError("under torchrun its processes are the workers: leave out hosts")
+    named = Hosts.read(text)
+    named.check_count(command.workers if command.hosts else command.workers or workers)
+    return named
 
 
 @dataclass(frozen=True)
@@ -96,6 +156,7 @@ class _Plan:
     overrides: Overrides
     folder: Path
     settings: tuple[Setting, ...]
+    slow: tuple[Pace, ...]
 
 
 def _plan(
@@ -103,12 +164,16 @@ def _plan(
     strategy: str | Strategy | None,
     workers: int | None,
     cluster: Cluster,
+    slow: tuple[Pace, ...] | None,
     output: str | Path | None,
     command: Command,
+    hosts: Hosts | None,
 ) -> _Plan:
     count, counted_by = choose(command.workers, workers, cluster.default_workers())
     if torchrun.is_torchrun():
         count, counted_by = torchrun.workers(), "torchrun"
+    elif hosts is not None:
+        count, counted_by = hosts.workers, "command line" if command.hosts else "script"
     elif counted_by == "default" and str(command.strategy or strategy).startswith("single"):
         count = 1
     recipe, told_by = choose(
@@ -116,28 +181,46 @@ def _plan(
     )
     chosen = read_strategy(recipe)
     chosen.check(count)
-    overrides = Overrides(epochs=command.epochs, samples=command.samples, seed=command.seed)
+    paces, paced_by = choose(command.slow, slow, ())
+    for pace in paces:
+        pace.check(count)
+    overrides = Overrides(
+        epochs=command.epochs,
+        samples=command.samples,
+        seconds=command.seconds,
+        target=command.target,
+        seed=command.seed,
+    )
     settings = (
         Setting("strategy", str(chosen), told_by),
         Setting("workers", str(count), counted_by),
+        *([Setting("slow", words(paces), paced_by)] if paces else ()),
         *_job_settings(job, command, overrides),
-        Setting("hosts", str(len(cluster.hosts)), "default"),
+        *_place_settings(hosts, cluster, command),
         Setting("cores", str(cluster.cores), "default"),
         Setting("torch", version("torch"), "default"),
         Setting("manyhands", version("manyhands"), "default"),
     )
     folder = _new_folder(command.output or (Path(output) if output else None), chosen, count)
-    return _Plan(chosen, count, cluster, overrides, folder, settings)
+    return _Plan(chosen, count, cluster, overrides, folder, settings, paces)
+
+
+def _place_settings(hosts: Hosts | None, cluster: Cluster, command: Command) -> Iterator[Setting]:
+    if hosts is None:
+        yield Setting("hosts", str(len(cluster.hosts)), "default")
+        return
+    source = "command line" if command.hosts else "script"
+    yield Setting("hosts", str(len(hosts.names)), source)
+    yield Setting("workers by host", str(hosts), source)
+    if command.network is not None:
+        yield Setting("network", command.network, "command line")
 
 
 def _job_settings(job: Job, command: Command, overrides: Overrides) -> Iterator[Setting]:
     """The job's limits and seed, as they are in force."""
-    in_force = override(job, overrides)
-    for name in ("epochs", "samples", "seconds", "target", "seed", "global_batch"):
-        value = getattr(in_force, name)
-        if value is not None:
-            told = getattr(command, name, None) is not None
-            yield Setting(name, str(value), "command line" if told else "script")
+    for name, value in override(job, overrides).settings.items():
+        told = getattr(command, name, None) is not None
+        yield Setting(name, value, "command line" if told else "script")
 
 
 def _new_folder(asked: Path | None, strategy: Strategy, workers: int) -> Path:

@@ -75,12 +75,13 @@ class Bench:
     Args:
         job: whose model and data.
         shards: how many the parameters have.
+        clip: the norm that an update may have; None where servers see to it.
     """
 
-    def __init__(self, job: Job, shards: int) -> None:
+    def __init__(self, job: Job, shards: int, clip: float | None = None) -> None:
         self._job = job
         self._load_samples = loader(job, job.data)
-        self._copy = Copy(job, shards, torch.device("cpu"))
+        self._copy = Copy(job, shards, torch.device("cpu"), clip=clip)
         self.layout = self._copy.layout
         self.rate = self._copy.rate
         self._first = [buffer.clone() for buffer in self._copy.model.buffers()]
@@ -124,13 +125,13 @@ class Bench:
 
     def optimizer(self, parameters: Sequence[torch.Tensor]) -> Local:
         """The user's optimizer on a worker's parameters."""
-        return Local(self._job.optimizer(self._copy.model), self.layout, parameters)
+        return Local(self._job, self._copy.model, self.layout, parameters)
 
-    def apply(self, worker: Replication, weight: float) -> None:
+    def apply(self, worker: Replication, weight: float, dealt: int) -> None:
         """A step of a worker's own optimizer with the update that it computed last."""
         if worker.optimizer is None:
             raise TypeError("this strategy's workers have no optimizer of their own")
-        worker.optimizer.step(worker.updates, weight)
+        worker.optimizer.step(worker.updates, weight, dealt)
         worker.touched = True
         if worker.buffers:
             self._put_buffers(worker)

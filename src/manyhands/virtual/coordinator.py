@@ -56,7 +56,7 @@ class Coordinator:
         self._lockstep = lockstep
         self.leases = Leases(
             len(job.data),
-            job.global_batch,
+            job.batch_sizes,
             workers,
             job.budget,
             pauses=job.validation is not None,

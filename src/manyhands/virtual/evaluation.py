@@ -27,7 +27,7 @@ def evaluate(job: Job, model: nn.Module) -> dict[str, float]:
     model.eval()
     samples, loss = 0, torch.zeros((), dtype=torch.float64)
     totals: list[torch.Tensor] = []
-    for indices in torch.split(torch.arange(len(data)), job.global_batch):
+    for indices in torch.split(torch.arange(len(data)), job.batch_sizes.at(0)):
         inputs, targets = load(indices)
         outputs = model(inputs)
         loss += job.loss(outputs, targets).double().reshape(()) * len(indices)

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from manyhands.cluster import Cluster, Host, Link
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from manyhands.protocols import Site
 
 
 @dataclass(frozen=True)
@@ -28,6 +34,31 @@ class Places:
         for_servers = tuple(f"host-{workers + number}" for number in range(servers))
         hosts = tuple(_host(name, cores) for name in (*for_workers, *for_servers))
         return cls(Cluster(hosts, link), for_workers, for_servers)
+
+    @classmethod
+    def colocated(cls, workers: int, servers: int, link: Link, cores: int = 1) -> Places:
+        """A host for every worker, and the servers beside them, in turn."""
+        names = tuple(f"host-{number}" for number in range(workers))
+        hosts = tuple(_host(name, cores) for name in names)
+        beside = tuple(names[number % workers] for number in range(servers))
+        return cls(Cluster(hosts, link), names, beside)
+
+    @classmethod
+    def on_sites(cls, sites: Sequence[Site], link: Link, cores: int | None = None) -> Places:
+        """A host for every site, by default with a core for each of its workers."""
+        workers: dict[int, str] = {}
+        servers: dict[int, str] = {}
+        hosts = []
+        for number, (ranks, numbers) in enumerate(sites):
+            host = _host(f"host-{number}", cores or max(1, len(ranks)))
+            hosts.append(host)
+            workers |= dict.fromkeys(ranks, host.name)
+            servers |= dict.fromkeys(numbers, host.name)
+        return cls(
+            Cluster(tuple(hosts), link),
+            tuple(workers[rank] for rank in range(len(workers))),
+            tuple(servers[number] for number in range(len(servers))),
+        )
 
     @classmethod
     def spread(cls, cluster: Cluster, workers: int, servers: int) -> Places:

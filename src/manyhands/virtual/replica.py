@@ -32,6 +32,7 @@ class Leased:
     samples: int
     total: int
     round: int
+    dealt: int
 
 
 class VirtualReplica:
@@ -104,7 +105,8 @@ class VirtualReplica:
             elif found == "over":
                 raise StopAsyncIteration
             else:
-                return Leased(found, found.samples, found.total, found.number // self.terms.workers)
+                round_ = found.number // self.terms.workers
+                return Leased(found, found.samples, found.total, round_, found.dealt)
 
     async def _look_up(self) -> None:
         """Everybody evaluates: look at the shared state, as live workers do."""
@@ -146,7 +148,7 @@ class VirtualReplica:
         if not batch.samples:
             return
         samples = batch.total if counts is None else counts
-        self._bench.apply(self.replication, samples / self.terms.global_batch)
+        self._bench.apply(self.replication, self.terms.weigh(samples, batch.dealt), batch.dealt)
         if self._writes is not None:
             versions = self._writes.by_others(self.rank) - self._read
             self._log.staleness(versions, self._member.name)
@@ -159,6 +161,14 @@ class VirtualReplica:
     def draw(self, by: float) -> None:
         """Move the parameters towards those beside them."""
         self._beside_each_other(lerp, by)
+
+    def scale(self, by: float) -> None:
+        """Multiply the parameters."""
+        mine = self.replication
+        for shard, parameters in zip(self._bench.layout.shards, mine.parameters, strict=True):
+            for stretch in shard.stretches:
+                stretch.view(parameters).mul_(by)
+        mine.touched = True
 
     def trade(self, by: float) -> None:
         """The same, and leave the parameters as they were beside them."""
@@ -179,6 +189,12 @@ class VirtualReplica:
         mine = self.replication
         for beside, parameters in zip(mine.beside, mine.parameters, strict=True):
             beside.copy_(parameters)
+
+    def moved(self, server: int) -> torch.Tensor:
+        """How far the parameters are from those beside them, whose place it takes."""
+        shard, beside = self._bench.layout.shards[server], self.replication.beside[server]
+        difference(shard, beside, self.replication.parameters[server], beside, 1.0)
+        return beside
 
     def compare(self, by: float) -> None:
         """Make the update: how far the parameters are from those beside them."""

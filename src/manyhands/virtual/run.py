@@ -56,6 +56,8 @@ def simulate_job(
     faults = faults or Faults()
     protocol.check(len(places.workers))
     protocol.check_places({*places.workers, *places.servers}, ())
+    if job.clip is not None:
+        protocol.check_clip()
     servers = 0 if protocol.peers else len(places.servers)
     faults.check(len(places.workers), servers, peers=protocol.peers)
     prepare(job)

@@ -12,7 +12,7 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
 
-from manyhands.protocols import Add, Answer, Call, Descend, Move, Shift, Step, carry_out
+from manyhands.protocols import Add, Answer, Call, Descend, Move, Scale, Shift, Step, carry_out
 from manyhands.virtual.endpoint import HEAD
 from manyhands.virtual.kernel import happens
 
@@ -175,7 +175,7 @@ class Server:
                     self._log.staleness(action.staleness, worker)
                 if parcel is not None:
                     parcel.payload = None
-        if isinstance(action, Step | Move | Descend | Shift):
+        if isinstance(action, Step | Move | Descend | Shift | Scale):
             self._sending = None
 
     def _reply(self, parcel: Parcel, answer: Answer) -> None:

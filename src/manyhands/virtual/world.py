@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from manyhands.failure import RunFailed
+from manyhands.pacing import factor
 from manyhands.parameters import Holder, Writes, lerp
 from manyhands.protocols import Terms
 from manyhands.sampling import member_seed, mix
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from manyhands.job import Job
+    from manyhands.pacing import Pace
     from manyhands.protocols import StrategyProtocol
     from manyhands.virtual.kernel import Kernel
     from manyhands.virtual.log import Logs
@@ -46,6 +48,10 @@ class Conditions:
 
     times: Times
     """How long workers compute on a batch."""
+    slow: tuple[Pace, ...] = ()
+    """Workers that take longer than that."""
+    stretch: float = 1.0
+    """What all of these times are multiplied by: smaller parts of a batch take less."""
     service: float = 0.0
     """Seconds of a core that a server takes for an update."""
     detection: float = 5.0
@@ -59,6 +65,11 @@ class Conditions:
                 f"service ({self.service}) and detection ({self.detection}) must be 0 or more "
                 f"seconds, copy_rate ({self.copy_rate}) above 0"
             )
+
+    def seconds(self, rank: int, rng: random.Random) -> Callable[[], float]:
+        """What draws the times that one worker computes on its batches."""
+        draw, longer = self.times.of(rank, rng), self.stretch * factor(self.slow, rank)
+        return draw if longer == 1 else lambda: longer * draw()
 
 
 @dataclass(eq=False, slots=True)
@@ -104,8 +115,9 @@ class World:
         self._logs = logs
         self._network = Network(kernel, places.cluster, conditions.copy_rate)
         self._cores = {host.name: Cores(kernel, host.cores) for host in places.cluster.hosts}
-        self._bench = bench or Bench(job, protocol.shards)
-        self._terms = Terms(job.global_batch, len(places.workers), self._bench.rate)
+        clip = job.clip if protocol.clips == "workers" else None
+        self._bench = bench or Bench(job, protocol.shards, clip)
+        self._terms = Terms(job.batch_sizes, len(places.workers), self._bench.rate)
         self._servers = {
             f"server-{number}": self._server(number, host)
             for number, host in enumerate(places.workers if protocol.peers else places.servers)
@@ -116,7 +128,7 @@ class World:
         self._workers = [
             _Worker(
                 Member(f"worker-{rank}", host),
-                conditions.times.of(rank, random.Random(mix(job.seed, _TIMES, rank))),  # noqa: S311
+                conditions.seconds(rank, random.Random(mix(job.seed, _TIMES, rank))),  # noqa: S311
             )
             for rank, host in enumerate(places.workers)
         ]
@@ -148,7 +160,9 @@ class World:
 
     def _holder(self, number: int) -> Holder:
         if not self._protocol.peers:
-            return Holder(self._job, number, self._protocol.servers)
+            clip = self._job.clip if self._protocol.clips == "servers" else None
+            shards = self._protocol.shards
+            return Holder(self._job, number % shards, shards, clip=clip)
         seed = self._job.seed
         if self._protocol.committee:
             seed = member_seed(seed, number)
@@ -178,13 +192,18 @@ class World:
         if self._common is not None:
             return self._bench.shared(self._common, first)
         if not protocol.peers:
-            return self._bench.shared([server.holder.bytes for server in servers], first)
+            centre = protocol.shared_by(len(self._workers))
+            held = [servers[number].holder.bytes for number in centre]
+            return self._bench.shared(held, first)
         if protocol.committee and first is not None:
             return self._bench.shared([first.parameters[0].clone()], first)
-        living = [server.holder for server in servers if server.member.alive] or [servers[0].holder]
-        mean = living[0].bytes.clone()
-        for count, holder in enumerate(living[1:], start=2):
-            lerp(holder.shard, mean, holder.bytes, 1 / count)
+        living = [server for server in servers if server.member.alive] or servers[:1]
+        mean = living[0].holder.bytes.clone()
+        for count, server in enumerate(living[1:], start=2):
+            lerp(server.holder.shard, mean, server.holder.bytes, 1 / count)
+        mass = sum(protocol.mass(server.state) for server in living) / len(living)
+        for stretch in living[0].holder.shard.stretches:
+            stretch.view(mean).div_(mass)
         return self._bench.shared([mean], first)
 
     def members(self) -> Iterator[tuple[int, nn.Module]]:

@@ -24,6 +24,8 @@ class Granted(Message, frozen=True):
     stop: int
     total: int
     """Samples of the global batch that it is a part of."""
+    dealt: int = 0
+    """Samples of the run before that."""
 
 
 class Nothing(Message, frozen=True):

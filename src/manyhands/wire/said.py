@@ -1,23 +1,43 @@
 """What protocols say to each other. Tensors travel beside it, in frames of their own."""
 
+from typing import Literal, TypeAlias
+
 from manyhands.wire.message import Message
+
+Errand: TypeAlias = Literal["", "meet", "join", "rest", "done"]
+"""Where servers have servers: to meet the others, to join them again, to tell them that nobody
+need wait; and that it is done."""
 
 
 class Push(Message, frozen=True):
-    """An update or a replica, that came from parameters of `version`, made of `samples` samples."""
+    """An update or a replica, that came from parameters of `version`, made of `samples` samples.
+
+    These may be said to be a part of `total`; a replica may have a `mass`.
+    """
 
     version: int
     samples: int
+    dealt: int = 0
+    """For an update: samples of the run before its global batch, which decides what it counts."""
+    total: int = 0
+    mass: float = 0.0
 
 
 class Pull(Message, frozen=True):
-    """A request for parameters. Whoever makes it takes part from then on."""
+    """A request for parameters. Whoever makes it takes part from then on, unless it only looks."""
+
+    looks: bool = False
 
 
 class Change(Message, frozen=True):
-    """Something to be added to the parameters, that came from parameters of `version`."""
+    """Something to be added to the parameters, that came from parameters of `version`.
+
+    It may come from an `errand`. A `share` of what is then there may be wanted back.
+    """
 
     version: int
+    errand: Errand = ""
+    share: float = 0.0
 
 
 class Rest(Message, frozen=True):
@@ -47,10 +67,17 @@ class Arrived(Message, frozen=True):
 
 
 class Parameters(Message, frozen=True):
-    """Parameters, as they were after `version` updates; whether the update is among them."""
+    """Parameters, as they were after `version` updates; whether the update is among them.
+
+    With an `errand` they are to be carried further, as something made of `samples` samples. They
+    may have a `mass`.
+    """
 
     version: int
     applied: bool = True
+    errand: Errand = ""
+    samples: int = 0
+    mass: float = 1.0
 
 
 class Left(Message, frozen=True):

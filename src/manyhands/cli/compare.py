@@ -1,0 +1,81 @@
+"""`manyhands compare`: a script's job under several strategies."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import typer
+from rich.console import Console
+
+from manyhands.cli.leaving import leave
+from manyhands.cli.reading import enter, load_job, paced
+from manyhands.cluster import Cluster
+from manyhands.lab.compare import STRATEGIES, VIRTUAL, Compared, carry_out
+from manyhands.lab.design import Budget, Conditions, Design, Script
+from manyhands.lab.entrants import read_entrants
+from manyhands.reports.table import table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from manyhands.job import Job
+
+_ON_A_VIRTUAL_CLUSTER = ("times", "bandwidth", "latency", "cores")
+
+
+def compare(script: Path, arguments: list[str], options: Mapping[str, Any]) -> None:
+    """Execute the script up to its main guard, and compare strategies on its job."""
+    compared = conduct(script, arguments, options)
+    Console().print(table(compared.results))
+    typer.echo(compared.where())
+
+
+def conduct(script: Path, arguments: Sequence[str], options: Mapping[str, Any]) -> Compared:
+    """Make the comparison that the options ask for; mistakes and Ctrl-C are answered in words."""
+    enter(script, arguments)
+    name, job, _ = load_job(script, options.get("job"))
+    where = Script(path=script.resolve(), job=name, arguments=tuple(arguments))
+    console = Console(stderr=True)
+    output: Path | None = options.get("output")
+    try:
+        design = design_of(job, where, paced(options))
+        return carry_out(design, job, output, console)
+    except (TypeError, ValueError) as error:
+        leave(f"manyhands: {error}")
+    except KeyboardInterrupt:
+        kept = f"; the same command with --output {output} goes on from here" if output else ""
+        leave(f"manyhands: interrupted; all processes are ended{kept}", 130)
+
+
+def design_of(job: Job, script: Script, options: Mapping[str, Any]) -> Design:
+    """The design that options ask for."""
+    asked = {name: options.get(name) for name in _ON_A_VIRTUAL_CLUSTER}
+    virtual = bool(options.get("virtual"))
+    for name, value in asked.items():
+        if value is not None and not virtual:
+            raise ValueError(f"--{name} describes a virtual cluster: add --virtual")
+    seed = options.get("seed")
+    return Design(
+        entrants=read_entrants(options.get("strategies") or (VIRTUAL if virtual else STRATEGIES)),
+        workers=read_numbers(options.get("workers")),
+        script=script,
+        seed=job.seed if seed is None else seed,
+        budget=Budget(**{name: options.get(name) for name in Budget.__dataclass_fields__}),
+        slow=options.get("slow") or (),
+        virtual=Conditions(**asked) if virtual else None,
+        repeats=options["repeats"],
+        margin=options["margin"],
+        price=options.get("price"),
+    )
+
+
+def read_numbers(text: str | None) -> tuple[int, ...]:
+    """Numbers of workers with commas between them; the machine's own default."""
+    if text is None:
+        return (Cluster.local().default_workers(),)
+    try:
+        numbers = tuple(dict.fromkeys(int(part) for part in text.split(",")))
+    except ValueError:
+        raise ValueError(f"workers {text!r} are not numbers as in 4, or 1,2,4") from None
+    return numbers

@@ -1,0 +1,129 @@
+"""The conduct of a comparison: its runs one after the other, results written after each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import structs
+
+from manyhands.lab.account import account, surroundings
+from manyhands.lab.folder import Folder, claimed
+from manyhands.lab.launcher import start
+from manyhands.lab.runs import LiveRuns, VirtualRuns
+from manyhands.live.lifeline import signals_raise
+from manyhands.reports import failed, measure, write_results
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from manyhands.job import Job
+    from manyhands.lab.design import Design
+    from manyhands.lab.display import Display
+    from manyhands.lab.launcher import Launcher
+    from manyhands.lab.order import Turn
+    from manyhands.lab.runs import Runs
+    from manyhands.reports import Comparison, Measured
+    from manyhands.trace import Trace
+
+
+def check(design: Design, job: Job) -> None:
+    """Raise ValueError or TypeError, naming the fix, if anything of a comparison cannot be.
+
+    Everything is looked at before anything is started.
+    """
+    design.check()
+    design.budget.of(job)
+    way = _way(design, job, start)
+    for turn in design.turns:
+        if turn.repeat == 0:
+            way.check(turn)
+
+
+def conduct(
+    design: Design, job: Job, path: Path, display: Display, launch: Launcher = start
+) -> Comparison:
+    """Make the runs that are not there yet; the results, which stand in `results.json` too.
+
+    Args:
+        design: what is compared.
+        job: the design's, as its script has it.
+        path: the comparison's folder.
+        display: shows how far it is.
+        launch: starts a live run.
+
+    Raises:
+        ValueError: the folder holds something else.
+        KeyboardInterrupt: the user interrupted; the run that was under way is ended first.
+    """
+    check(design, job)
+    way = _way(design, job, launch)
+    runs: list[Measured] = []
+    with claimed(path, design.identity() | surroundings(design)) as folder, signals_raise():
+        results = account(design, job, runs, folder.created)
+        for turn in design.turns:
+            run = _known(design, results, turn, folder)
+            if run is None:
+                display.begins(turn, results)
+                run = _make(design, results, turn, folder, way, display)
+                display.made(turn, run)
+            else:
+                display.found()
+            runs.append(run)
+            results = account(design, job, runs, results.created)
+            write_results(results, folder.results)
+    return results
+
+
+def _way(design: Design, job: Job, launch: Launcher) -> Runs:
+    return LiveRuns(design, launch) if design.virtual is None else VirtualRuns(design, job)
+
+
+def _known(design: Design, results: Comparison, turn: Turn, folder: Folder) -> Measured | None:
+    """The result of a run that was made before."""
+    trace = folder.finished(turn)
+    if trace is not None:
+        return _measured(design, results, turn, folder, trace)
+    return folder.failed(turn)
+
+
+def _make(
+    design: Design,
+    results: Comparison,
+    turn: Turn,
+    folder: Folder,
+    way: Runs,
+    display: Display,
+) -> Measured:
+    folder.clear(turn)
+    words = way.make(turn, folder.run(turn), folder.log(turn), display.hears)
+    trace = folder.trace(turn)
+    if trace is not None:
+        run = _measured(design, results, turn, folder, trace)
+        # What the run itself said last says more than its trace.
+        told = words if run.status == "failed" and words else run.words
+        return structs.replace(run, words=told)
+    folder.run(turn).mkdir(parents=True, exist_ok=True)
+    return failed(
+        words or "it left no trace",
+        strategy=turn.entrant.label,
+        kind=way.kind,
+        workers=turn.workers,
+        repeat=turn.repeat,
+        seed=turn.seed,
+        folder=folder.place(turn),
+    )
+
+
+def _measured(
+    design: Design, results: Comparison, turn: Turn, folder: Folder, trace: Trace
+) -> Measured:
+    return measure(
+        trace,
+        strategy=turn.entrant.label,
+        workers=turn.workers,
+        repeat=turn.repeat,
+        seed=turn.seed,
+        folder=folder.place(turn),
+        target=results.target,
+        price=design.price,
+    )

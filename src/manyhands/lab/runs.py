@@ -1,0 +1,152 @@
+"""How one run of a comparison is made: live as a process, or virtually in this one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from manyhands.lab.launcher import Launcher, end, start
+from manyhands.live.devices import devices
+from manyhands.protocols import StrategyProtocol
+from manyhands.verbs.simulate import Asked, plan
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from manyhands.job import Job
+    from manyhands.lab.design import Design
+    from manyhands.lab.order import Turn
+
+_LOOK_EVERY = 0.2
+"""Seconds between two looks at a run that is under way."""
+_TAIL = 4096
+"""Bytes at the end of a log that are looked at."""
+
+
+class Runs(Protocol):
+    """A way to make runs."""
+
+    @property
+    def kind(self) -> Literal["live", "virtual"]:
+        """Of which kind."""
+
+    def check(self, turn: Turn) -> None:
+        """Raise ValueError or TypeError, naming the fix, if a run cannot be made so."""
+
+    def make(self, turn: Turn, folder: Path, log: Path, tell: Callable[[str], None]) -> str:
+        """Make the run in that folder; why it failed, or nothing. `tell` hears how far it is."""
+
+
+@dataclass(frozen=True)
+class LiveRuns:
+    """Each run is a process `manyhands train`, with processes of its own."""
+
+    design: Design
+    launch: Launcher = start
+    kind: Literal["live"] = "live"
+
+    def check(self, turn: Turn) -> None:
+        """Workers of one host can share memory, and those of GPUs cannot."""
+        if isinstance(turn.entrant.strategy, StrategyProtocol):
+            turn.entrant.strategy.check_places(["this host"], devices(turn.workers))
+
+    def make(self, turn: Turn, folder: Path, log: Path, tell: Callable[[str], None]) -> str:
+        """Start it, follow its log, and end it whatever happens here."""
+        process = self.launch(command(self.design, turn, folder), log)
+        try:
+            while True:
+                try:
+                    code = process.wait(_LOOK_EVERY)
+                    break
+                except subprocess.TimeoutExpired:
+                    tell(last_line(log))
+        finally:
+            end(process)
+        return _why(code, last_line(log)) if code else ""
+
+
+def _why(code: int, last: str) -> str:
+    """Why a run failed: the last line of its log is that of the traceback, if there is one."""
+    if code < 0:
+        return f"ended by {signal.Signals(-code).name}; its last words: {last or 'none'}"
+    return last or f"it left with code {code} and without a word"
+
+
+def command(design: Design, turn: Turn, folder: Path) -> list[str]:
+    """The command that makes a live run."""
+    script = design.script
+    if script is None:
+        raise ValueError("live runs need a script that other processes can take the job from")
+    options = {
+        "job": script.job,
+        "strategy": turn.entrant.strategy,
+        "workers": turn.workers,
+        "seed": turn.seed,
+        **vars(design.budget),
+        "output": folder,
+        "parent": os.getpid(),
+    }
+    words = [sys.executable, "-m", "manyhands", "train", str(script.path)]
+    for name, value in options.items():
+        if value is not None:
+            words += [f"--{name}", str(value)]
+    for pace in design.paces(turn):
+        words += ["--slow", str(pace)]
+    return [*words, "--", *script.arguments] if script.arguments else words
+
+
+def last_line(log: Path) -> str:
+    """The last words in a log."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
+            text = file.read(_TAIL).decode("utf-8", "replace")
+    except OSError:
+        return ""
+    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
+
+
+@dataclass(frozen=True)
+class VirtualRuns:
+    """Each run is a call of `simulate`."""
+
+    design: Design
+    job: Job
+    kind: Literal["virtual"] = "virtual"
+
+    def check(self, turn: Turn) -> None:
+        """Only protocols are simulated."""
+        plan(self.job, self._asked(turn, Path("unused")), "comparison")
+
+    def make(self, turn: Turn, folder: Path, log: Path, tell: Callable[[str], None]) -> str:  # noqa: ARG002 - the contract
+        """Simulate it; what goes wrong in it is a result."""
+        tell("on a virtual clock")
+        try:
+            plan(self.job, self._asked(turn, folder), "comparison").carry_out()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the others are still compared
+            return str(error).partition("\n")[0] or type(error).__name__
+        return ""
+
+    def _asked(self, turn: Turn, folder: Path) -> Asked:
+        design = self.design
+        return Asked(
+            strategy=turn.entrant.strategy,
+            workers=turn.workers,
+            seed=turn.seed,
+            slow=design.paces(turn) or None,
+            stretch=_stretch(design, turn),
+            output=folder,
+            **vars(design.budget),
+            **(vars(design.virtual) if design.virtual else {}),
+        )
+
+
+def _stretch(design: Design, turn: Turn) -> float | None:
+    """The job's times are those on the fewest workers: with more, each has a smaller share."""
+    fewest = min(design.workers)
+    return None if turn.workers == fewest else fewest / turn.workers

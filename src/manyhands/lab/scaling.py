@@ -1,0 +1,100 @@
+"""How a strategy scales: its speedup and efficiency over the number of workers, as a table.
+
+The job stays the same whatever the number of workers, its global batch included: strong scaling.
+With r(n) samples per second on n workers, and b the fewest workers that were run,
+
+    speedup(n) = r(n) / r(b)        efficiency(n) = b · speedup(n) / n
+
+each within one repeat, whose runs are neighbours in time; then the median over the repeats.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from manyhands.reports.statistics import Middle, middle
+from manyhands.reports.words import count
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from manyhands.reports import Comparison, Measured
+
+
+@dataclass(frozen=True)
+class Row:
+    """A number of workers."""
+
+    workers: int
+    rate: Middle | None
+    """Samples per second; None if no run finished."""
+    speedup: Middle | None
+    """None too if the fewest workers were never run in a repeat in which these were."""
+    efficiency: Middle | None
+
+
+def scaling(results: Comparison) -> tuple[Row, ...]:
+    """A row for every number of workers, of a comparison with one strategy."""
+    done = [run for run in results.runs if run.status == "finished"]
+    # The first epoch warms up; it is left out where all runs have another.
+    later = all(run.later_rate for run in done)
+    rates: dict[int, dict[int, float]] = {workers: {} for workers in sorted(results.workers)}
+    for run in done:
+        rates[run.workers][run.repeat] = (later and run.later_rate) or run.rate
+    fewest = min(results.workers)
+    return tuple(_row(workers, own, fewest, rates[fewest]) for workers, own in rates.items())
+
+
+def _row(workers: int, rates: dict[int, float], fewest: int, base: dict[int, float]) -> Row:
+    speedups = [rates[repeat] / base[repeat] for repeat in rates.keys() & base.keys()]
+    return Row(
+        workers=workers,
+        rate=middle(list(rates.values())),
+        speedup=middle(speedups),
+        efficiency=middle([fewest * speedup / workers for speedup in speedups]),
+    )
+
+
+def markdown(rows: Iterable[Row]) -> str:
+    """The table, to be copied into an application; intervals in brackets."""
+    lines = [
+        "| workers | samples/s | speedup | efficiency |",
+        "| ---: | ---: | ---: | ---: |",
+    ]
+    for row in rows:
+        cells = [
+            str(row.workers),
+            _cell(row.rate, count),
+            _cell(row.speedup, lambda value: f"{value:.2f}"),
+            _cell(row.efficiency, lambda value: f"{100 * value:.0f} %"),
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def remarks(results: Comparison) -> str:
+    """What must be known beside the table."""
+    strategy = ", ".join(results.strategies)
+    fewest = min(results.workers)
+    brackets = f"lowest and highest of {results.repeats} runs"
+    if results.repeats >= 5:
+        brackets = f"90 % interval of the median of {results.repeats} runs"
+    return (
+        f"{strategy}; strong scaling: {results.budget}, the same global batch on any number of "
+        f"workers; speedup over {fewest} worker{'' if fewest == 1 else 's'}; median, in brackets "
+        f"the {brackets}. {results.machine.cpu}, {results.machine.cores} cores."
+    )
+
+
+def _cell(found: Middle | None, show: Callable[[float], str]) -> str:
+    if found is None:
+        return "–"
+    if show(found.low) == show(found.high):
+        return show(found.value)
+    return f"{show(found.value)} ({show(found.low)}–{show(found.high)})"
+
+
+def failures(results: Comparison) -> tuple[Measured, ...]:
+    """Runs that are not in the table."""
+    return tuple(run for run in results.runs if run.status == "failed")

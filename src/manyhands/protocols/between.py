@@ -1,0 +1,62 @@
+"""What the server between the islands of a hierarchy decides: each island is a worker to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from manyhands.endpoint import Parameters, Pull
+from manyhands.protocols.actions import Action, Answer, Call
+from manyhands.protocols.rounds import Round
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from manyhands.endpoint import Terms
+    from manyhands.protocols.averaging import Meeting
+
+
+@dataclass(frozen=True)
+class Between(Round):
+    """A server between the islands, to which each of them is one worker."""
+
+    homes: dict[str, str] = field(default_factory=dict)
+    """By worker, its island."""
+    speakers: dict[str, str] = field(default_factory=dict)
+    """By island, the worker that spoke for it last, or will first."""
+
+
+def begin_between(terms: Terms, islands: Sequence[range]) -> Between:
+    """Wait for all islands, of which these are the ranks."""
+    homes = {
+        f"worker-{rank}": f"island-{island}"
+        for island, ranks in enumerate(islands)
+        for rank in ranks
+    }
+    speakers = {home: worker for worker, home in reversed(homes.items())}
+    known = replace(terms, workers=len(islands))
+    return Between(known, present=frozenset(speakers), homes=homes, speakers=speakers)
+
+
+def on_between(outer: Meeting, state: Between, call: Call) -> tuple[Between, list[Action]]:
+    """What a server between the islands does about a call, which stands for an island."""
+    if isinstance(call.message, Pull) and call.message.looks:
+        return state, [Answer(call, Parameters(state.version))]
+    island = state.homes[call.worker]
+    heard = replace(state, speakers={**state.speakers, island: call.worker})
+    after, actions = outer.on_message(heard, replace(call, stands_for=island))
+    assert isinstance(after, Between)
+    return after, actions
+
+
+def left_between(outer: Meeting, state: Between, worker: str) -> tuple[Between, list[Action]]:
+    """What it does when a worker is gone that spoke for an island.
+
+    The island is waited for again when another one speaks for it.
+    """
+    actions: list[Action] = []
+    for island in [island for island, speaker in state.speakers.items() if speaker == worker]:
+        after, more = outer.on_leave(state, island)
+        assert isinstance(after, Between)
+        state, actions = after, [*actions, *more]
+    return state, actions

@@ -1,0 +1,172 @@
+"""A comparison in the terminal: the figures that decide it, and the verdict, in 80 columns."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from manyhands.reports.columns import Column
+from manyhands.reports.figures import lower_is_better
+from manyhands.reports.results import Comparison
+from manyhands.reports.standings import Field, Standing, fields, ordered
+from manyhands.reports.verdict import Contest, judge
+from manyhands.reports.words import plural
+
+_ABSENT: Final = "–"
+_PARTS: Final = {
+    "compute": "comp",
+    "wait": "wait",
+    "communication": "comm",
+    "data": "data",
+    "evaluation": "eval",
+    "other": "other",
+}
+"""Headings that leave room for the figures."""
+
+
+def table(comparison: Comparison) -> RenderableType:
+    """What a comparison has found so far, for rich to print or to show while runs go on.
+
+    Live runs stand before virtual ones, in tables of their own.
+    """
+    found = fields(comparison)
+    parts: list[RenderableType] = []
+    for field in found:
+        alike = [each.workers for each in found if each.kind == field.kind]
+        # One worker is what the others are held against; it has its line in the scaling table.
+        if field.workers > 1 or alike == [1]:
+            parts += _field(field)
+        if field.workers == min(alike) and len(alike) > 1:
+            parts.append(_scaling([each for each in found if each.kind == field.kind]))
+    parts += (
+        Text(f"{run.label}, repeat {run.repeat}, {run.words}", style="red")
+        for run in comparison.runs
+        if run.status == "failed"
+    )
+    return Group(*(parts or [Text("no run has ended yet", style="dim")]))
+
+
+def _field(field: Field) -> Iterator[RenderableType]:
+    verdict = judge(field)
+    runs = f"{field.kind} runs on {field.workers} worker{plural(field.workers)}"
+    yield Text(runs, style="bold")
+    if speed := verdict.contests.get("speed"):
+        yield _contested(field, speed, ("speedup", "efficiency", "cost"))
+    if end := verdict.contests.get("end"):
+        others = [
+            column.name
+            for column in field.columns
+            if column.name.startswith("final_")
+            and column != end.column
+            and not lower_is_better(column.name)
+        ]
+        yield _contested(field, end, (*others, "within", "time_to_target"))
+    yield _time(field)
+    yield Padding(Text(verdict.words), (0, 0, 1, 0))
+
+
+def _contested(field: Field, contest: Contest, further: tuple[str, ...]) -> RenderableType:
+    """A question's figure with its spread and its answer, and figures that belong to it."""
+    columns = [column for name in further if (column := field.column(name))]
+    result = _table("strategy")
+    result.add_column(_heading(contest.column), justify="right")
+    result.add_column("against the best")
+    for column in columns:
+        result.add_column(_heading(column), justify="right")
+    for standing in field.standings:
+        result.add_row(
+            standing.strategy,
+            _figure(field, standing, contest.column.name, spread=True),
+            _answer(contest, standing),
+            *(_figure(field, standing, column.name) for column in columns),
+        )
+    return Padding(result, (0, 0, 1, 0))
+
+
+def _time(field: Field) -> RenderableType:
+    result = _table("% of the time")
+    for title in _PARTS.values():
+        result.add_column(title, justify="right")
+    further = {"sent_per_sample": "sent/sample", "staleness_mean": "stale", "staleness_p99": "99 %"}
+    further = {name: title for name, title in further.items() if field.column(name)}
+    for title in further.values():
+        result.add_column(title, justify="right")
+    for standing in field.standings:
+        shares = [_figure(field, standing, part) for part in _PARTS]
+        rest = [_figure(field, standing, name) for name in further]
+        result.add_row(standing.strategy, *shares, *rest)
+    return Padding(result, (0, 0, 1, 0))
+
+
+def _scaling(alike: list[Field]) -> RenderableType:
+    """Throughput, speedup and efficiency by the number of workers."""
+    result = _table(f"{alike[0].kind} scaling")
+    for heading in ("workers", "samples/s", "speedup", "efficiency"):
+        result.add_column(heading, justify="right")
+    for strategy in ordered(alike[0].comparison):
+        lines = {
+            standing.workers: (field, standing)
+            for field in reversed(alike)
+            for standing in field.standings
+            if standing.strategy == strategy
+        }
+        for number, (workers, (field, standing)) in enumerate(sorted(lines.items())):
+            result.add_row(
+                "" if number else strategy,
+                str(workers),
+                _figure(field, standing, "rate", spread=True),
+                _figure(field, standing, "speedup"),
+                _figure(field, standing, "efficiency"),
+            )
+    return Padding(result, (0, 0, 1, 0))
+
+
+def _table(first: str) -> Table:
+    result = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
+    result.add_column(first, no_wrap=True)
+    return result
+
+
+def _heading(column: Column) -> str:
+    if column.name in {"rate", "later_rate"}:
+        return column.unit
+    words = column.title.removesuffix(" in the end").removeprefix("Scaling ").lower()
+    if column.name == "within":
+        words = "in budget"
+    is_short = column.unit in {"%", "s"} and column.name != "efficiency"
+    return f"{words}, {column.unit}" if is_short else words
+
+
+def _figure(field: Field, standing: Standing, name: str, *, spread: bool = False) -> str:
+    column = field.column(name)
+    found = standing.middle(column) if column else None
+    if column is None or found is None:
+        return _ABSENT
+    unit = {"speedup": "×", "efficiency": " %"}.get(name, "")
+    low, high = column.show(found.low), column.show(found.high)
+    between = f" ({low}–{high})" if spread and low != high else ""
+    missing = f" ({found.runs}/{len(standing.runs)})" if found.runs < len(standing.runs) else ""
+    return f"{column.show(found.value)}{unit}{between}{missing}"
+
+
+def _answer(contest: Contest, standing: Standing) -> Text:
+    if standing is contest.best:
+        return Text("best" if contest.differences else "", style="bold green")
+    difference = contest.differences.get(standing.strategy)
+    if difference is None or difference.estimate is None:
+        return Text(_ABSENT)
+    if contest.by_factor:
+        by = f"{difference.estimate:.2f}×"
+    else:
+        scale = 100 if contest.column.unit == "%" else 1
+        by = f"{scale * difference.estimate:+.2g}"
+    if standing.strategy in contest.behind:
+        worse = "slower" if contest.question == "speed" else "worse"
+        return Text(f"{by} {worse}", style="yellow")
+    if standing.strategy in contest.even:
+        return Text(f"{by} no difference", style="cyan")
+    return Text(f"{by} too few runs", style="dim")

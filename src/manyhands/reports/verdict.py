@@ -1,0 +1,325 @@
+"""The three questions of a comparison, and what its runs answer, in two sentences.
+
+Which strategy is fastest, which is most accurate in the end, which is most accurate within the
+budget; and what the time of those that lost went to. Nothing is said that the runs cannot tell.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from manyhands.reports.columns import Column, metric_value
+from manyhands.reports.results import PARTS, Comparison, Measured
+from manyhands.reports.standings import ALONE, Field, Kind, Standing, budget_words, fields
+from manyhands.reports.statistics import Difference, gap, middle, ratio
+from manyhands.reports.words import count, duration, listed, percent, plural
+
+Question = Literal["speed", "end", "budget"]
+
+DOING: Final = {
+    "compute": "computing",
+    "wait": "waiting for others",
+    "communication": "communication",
+    "data": "loading data",
+    "evaluation": "evaluation",
+    "other": "what nobody wrote down",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contest:
+    """One question, put to the strategies of a field."""
+
+    question: Question
+    column: Column
+    best: Standing
+    """With the best median."""
+    differences: Mapping[str, Difference]
+    """How every other strategy stands to the best one: times it in speed, minus it in accuracy."""
+
+    @property
+    def behind(self) -> tuple[str, ...]:
+        """Worse than the best by more than the margin."""
+        worse = "more" if self.column.better == "lower" else "less"
+        return self._answered(worse)
+
+    @property
+    def even(self) -> tuple[str, ...]:
+        """Not further from the best than the margin."""
+        return self._answered("same")
+
+    @property
+    def open(self) -> tuple[str, ...]:
+        """Those whose runs are too few to tell."""
+        return tuple(
+            name for name in self.differences if name not in self.behind and name not in self.even
+        )
+
+    @property
+    def winner(self) -> str | None:
+        """The best one, if all others are behind it."""
+        return None if self.even or self.open else self.best.strategy
+
+    @property
+    def is_open(self) -> bool:
+        """Whether nothing is known of anybody."""
+        return bool(self.open) and len(self.open) == len(self.differences)
+
+    @property
+    def by_factor(self) -> bool:
+        """Whether differences are ratios."""
+        return _by_factor(self.question, self.column)
+
+    def _answered(self, answer: str) -> tuple[str, ...]:
+        return tuple(name for name, each in self.differences.items() if each.answer == answer)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What the runs of one field say."""
+
+    kind: Kind
+    workers: int
+    contests: Mapping[Question, Contest]
+    words: str
+    """Two sentences: the three answers, and why."""
+
+
+def verdict(comparison: Comparison) -> Verdict | None:
+    """That of the comparison's first field: live where there is any, with the most workers."""
+    found = fields(comparison)
+    return judge(found[0]) if found else None
+
+
+def judge(field: Field) -> Verdict:
+    """The answers of a field and the reason."""
+    contests = {contest.question: contest for contest in _contests(field)}
+    return Verdict(
+        kind=field.kind,
+        workers=field.workers,
+        contests=contests,
+        words=f"{_answers(field, contests)} {_reason(field, contests.get('speed'))}".strip(),
+    )
+
+
+def _contests(field: Field) -> list[Contest]:
+    asked: list[tuple[Question, Column | None]] = [
+        ("speed", field.speed),
+        ("end", field.column(f"final_{field.metric}")),
+        ("budget", field.column("within")),
+    ]
+    return [
+        contest
+        for question, column in asked
+        if column and (contest := _contest(field, question, column))
+    ]
+
+
+def _by_factor(question: Question, column: Column) -> bool:
+    """Speeds and losses differ by a factor; accuracies, which end at 1, by points."""
+    return question == "speed" or column.better == "lower"
+
+
+def _contest(field: Field, question: Question, column: Column) -> Contest | None:
+    repeats = {
+        standing.strategy: found
+        for standing in field.finished
+        # Who has no figure in some repeat is not in this contest: it would compete in the others.
+        if len(found := standing.repeats(column)) == len(standing.runs)
+    }
+    medians = [
+        (standing, median.value)
+        for standing in field.finished
+        if standing.strategy in repeats and (median := standing.middle(column))
+    ]
+    if not medians:
+        return None
+    sign = 1 if column.better == "lower" else -1
+    best, _ = min(medians, key=lambda entry: sign * entry[1])
+    by_factor = _by_factor(question, column)
+    differences = {
+        standing.strategy: (
+            ratio(repeats, standing.strategy, best.strategy, field.comparison.margin)
+            if by_factor
+            else gap(repeats, standing.strategy, best.strategy, field.comparison.accuracy_margin)
+        )
+        for standing, _ in sorted(medians, key=lambda entry: sign * entry[1])
+        if standing is not best
+    }
+    return Contest(question=question, column=column, best=best, differences=differences)
+
+
+def _answers(field: Field, contests: Mapping[Question, Contest]) -> str:
+    if "speed" not in contests:
+        return "No run has finished."
+    virtual = "virtual " if field.kind == "virtual" else ""
+    where = f"On {field.workers} {virtual}worker{plural(field.workers)}"
+    if field.comparison.network and field.kind == "live":
+        where += f" ({field.comparison.network})"
+    if all(contest.is_open for contest in contests.values()):
+        return f"{where}, {_undecided(field, contests)}."
+    clauses = [f"{where}, {_fastest(field, contests['speed'])}"]
+    end, budget = contests.get("end"), contests.get("budget")
+    if end and budget and _same(end, budget):
+        clauses.append(_accurate(field, end, "in the end, and so within the budget"))
+    else:
+        if end:
+            clauses.append(_accurate(field, end, "in the end"))
+        if budget:
+            clauses.append(_accurate(field, budget, f"within {budget_words(field.comparison)}"))
+    return "; ".join(clauses) + "."
+
+
+def _undecided(field: Field, contests: Mapping[Question, Contest]) -> str:
+    """What was seen, where it cannot be told from chance."""
+    speed, end = contests["speed"], contests.get("end")
+    seen = f"{speed.best.strategy} had the highest throughput ({_rate(speed.best, speed.column)})"
+    if end:
+        best = _metric(end.best, end.column, field.metric or "")
+        seen += f" and {end.best.strategy} the best {field.metric} in the end ({best})"
+    runs = min(len(standing.runs) for standing in field.finished)
+    return f"there are not enough runs to tell the strategies apart ({runs} of each): {seen}"
+
+
+def _fastest(field: Field, contest: Contest) -> str:
+    name, rate = contest.best.strategy, _rate(contest.best, contest.column)
+    if not contest.differences:
+        return f"{name} ran alone, at {rate}"
+    if contest.winner == ALONE:
+        return f"one worker alone is fastest, so do not distribute ({rate}, {_lead(contest)})"
+    if contest.winner:
+        return f"{name} is fastest ({rate}, {_lead(contest)})"
+    if contest.open:
+        return (
+            f"{name} had the highest throughput ({rate}), with not enough runs to tell it from "
+            f"{_those(contest)}"
+        )
+    rest = ", and faster than the others" if contest.behind else ""
+    return (
+        f"{listed([name, *contest.even])} are equally fast: no difference larger than "
+        f"{_margin(field, contest)} ({rate}){rest}"
+    )
+
+
+def _accurate(field: Field, contest: Contest, when: str) -> str:
+    metric = field.metric or ""
+    name, best = contest.best.strategy, _metric(contest.best, contest.column, metric)
+    if not contest.differences and len(field.finished) > 1:
+        return f"{when}, only {name} was evaluated ({metric} {best})"
+    if not contest.differences:
+        return f"{when}, its {metric} is {best}"
+    if contest.winner:
+        return f"{when}, {name} has the best {metric} ({best}, {_lead(contest)})"
+    if contest.open:
+        return (
+            f"{when}, {name} had the best {metric} ({best}), with not enough runs to tell it from "
+            f"{_those(contest)}"
+        )
+    of = "the others" if not contest.behind else listed(list(contest.even))
+    by = _margin(field, contest)
+    return f"{when}, {name} ({metric} {best}) and {of} have no difference larger than {by}"
+
+
+def _those(contest: Contest) -> str:
+    several = len(contest.open) > 1
+    return "any other" if contest.is_open and several else listed(list(contest.open))
+
+
+def _lead(contest: Contest) -> str:
+    """By how much the best leads the next one."""
+    name, next_best = next(iter(contest.differences.items()))
+    if next_best.estimate is None:
+        return f"before {name}"
+    if contest.by_factor:
+        if contest.column.better == "lower":
+            return f"{next_best.estimate:.2f} times as much under {name}"
+        # The figure says how the next one stands to the best; the lead is its inverse.
+        return f"{1 / next_best.estimate:.2f} times {name}"
+    if contest.column.unit == "%":
+        return f"{-100 * next_best.estimate:.2g} points above {name}"
+    return f"{-next_best.estimate:.2g} above {name}"
+
+
+def _reason(field: Field, contest: Contest | None) -> str:
+    """What the time of the slowest went to, beyond that of the fastest."""
+    if contest is None:
+        return ""
+    best = contest.best
+    spent = {standing.strategy: per_thousand(standing) for standing in field.finished}
+    if not contest.behind:
+        return _common(spent)
+    loser = max(contest.behind, key=lambda name: sum(spent[name].values()))
+    standing = next(each for each in field.finished if each.strategy == loser)
+    excess = {part: spent[loser][part] - spent[best.strategy][part] for part in PARTS}
+    part = max(PARTS, key=lambda part: excess[part])
+    times = sum(spent[loser].values()) / (sum(spent[best.strategy].values()) or 1.0)
+    processes = field.comparison.processes_per_core or 0.0
+    is_crowded = field.kind == "live" and standing.workers > best.workers and processes > 1
+    crowded = f", {processes:.3g} processes to a core" if is_crowded and part == "compute" else ""
+    return (
+        f"{loser} took {times:.2f} times as long as {best.strategy}, mostly through "
+        f"{DOING[part]}: {_share(spent[loser], part)} of its time "
+        f"({duration(spent[loser][part])} per 1,000 samples{crowded}), against "
+        f"{_share(spent[best.strategy], part)} ({duration(spent[best.strategy][part])}) under "
+        f"{best.strategy}."
+    )
+
+
+def _common(spent: Mapping[str, Mapping[str, float]]) -> str:
+    """Where nobody is behind: what all spend most on."""
+    total = {part: sum(each[part] for each in spent.values()) for part in PARTS}
+    part = max(PARTS, key=lambda part: total[part])
+    shares = [each[part] / (sum(each.values()) or 1.0) for each in spent.values()]
+    span = percent(min(shares))
+    if percent(max(shares)) != span:
+        span = f"{span.removesuffix(' %')} to {percent(max(shares))}"
+    second = max((other for other in PARTS if other != part), key=lambda other: total[other])
+    most = max(each[second] / (sum(each.values()) or 1.0) for each in spent.values())
+    everybody = "It" if len(spent) == 1 else "All of them"
+    return (
+        f"{everybody} spent {span} of the time on {DOING[part]} and at most {percent(most)} on "
+        f"{DOING[second]}."
+    )
+
+
+def per_thousand(standing: Standing) -> dict[str, float]:
+    """Seconds of training per 1,000 samples, by what the workers did in them on average."""
+
+    def of(run: Measured, part: str) -> float:
+        return 1000 * run.shares.get(part, 0.0) * run.seconds / max(1, run.samples)
+
+    found = {part: middle([of(run, part) for run in standing.runs]) for part in PARTS}
+    return {part: each.value if each else 0.0 for part, each in found.items()}
+
+
+def _share(spent: Mapping[str, float], part: str) -> str:
+    return percent(spent[part] / (sum(spent.values()) or 1.0))
+
+
+def _rate(standing: Standing, column: Column) -> str:
+    found = standing.middle(column)
+    return f"{count(found.value)} samples/s" if found else ""
+
+
+def _metric(standing: Standing, column: Column, metric: str) -> str:
+    found = standing.middle(column)
+    return metric_value(metric, found.value) if found else ""
+
+
+def _margin(field: Field, contest: Contest) -> str:
+    """What does not matter in this contest."""
+    if contest.by_factor:
+        return f"{100 * field.comparison.margin:g} %"
+    if contest.column.unit == "%":
+        points = f"{100 * field.comparison.accuracy_margin:g}"
+        return f"{points} point{plural(points)}"
+    return f"{field.comparison.accuracy_margin:g}"
+
+
+def _same(end: Contest, budget: Contest) -> bool:
+    """Whether the two questions are one: all that was trained was trained within the budget."""
+    return (
+        end.best is budget.best
+        and end.differences == budget.differences
+        and end.best.repeats(end.column) == budget.best.repeats(budget.column)
+    )

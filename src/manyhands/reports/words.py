@@ -1,0 +1,70 @@
+"""Figures in words, with their units: the same in the terminal, on a page and in a summary."""
+
+
+def plural(number: int | str) -> str:
+    """What a noun ends with.
+
+    >>> [f"{number} worker{plural(number)}" for number in (1, 2)]
+    ['1 worker', '2 workers']
+    """
+    return "" if str(number) == "1" else "s"
+
+
+def count(amount: float) -> str:
+    """A number of things, or of things per second.
+
+    >>> count(12345.6), count(3.14159)
+    ('12,346', '3.14')
+    """
+    return f"{amount:,.0f}" if amount >= 100 else f"{amount:.3g}"
+
+
+def value(number: float | None) -> str:
+    """A metric's value, to four digits.
+
+    >>> value(0.98765), value(None)
+    ('0.9877', 'not finite')
+    """
+    if number is None:
+        return "not finite"
+    return f"{number:,.0f}" if abs(number) >= 10_000 else f"{number:.4g}"
+
+
+def duration(seconds: float) -> str:
+    """A time, in seconds.
+
+    >>> duration(1234.56), duration(0.0123)
+    ('1,234.6 s', '0.0123 s')
+    """
+    return f"{seconds:,.1f} s" if seconds >= 1 else f"{seconds:.3g} s"
+
+
+def percent(share: float) -> str:
+    """A share of 1.
+
+    >>> percent(0.0512), percent(0.51)
+    ('5.1 %', '51 %')
+    """
+    return f"{100 * share:.0f} %" if share >= 0.0995 or share == 0 else f"{100 * share:.1f} %"
+
+
+def size(amount: float) -> str:
+    """Bytes.
+
+    >>> size(999), size(69_900)
+    ('999 B', '69.9 kB')
+    """
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if amount < 1000 or unit == "TB":
+            break
+        amount /= 1000
+    return f"{amount:,.0f} B" if unit == "B" else f"{amount:,.1f} {unit}"
+
+
+def listed(names: list[str]) -> str:
+    """Several names in a sentence.
+
+    >>> listed(["a"]), listed(["a", "b", "c"])
+    ('a', 'a, b and c')
+    """
+    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)

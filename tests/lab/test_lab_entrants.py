@@ -1,0 +1,66 @@
+"""Who is compared, as it is written."""
+
+import pytest
+
+from manyhands.lab.entrants import Entrant, read_entrants
+from manyhands.notation import NotationError, split
+from manyhands.pacing import Pace
+from manyhands.strategies import strategy
+
+
+def test_a_text_is_split_at_commas_that_stand_in_no_bracket_and_no_quotes() -> None:
+    text = 'allreduce, ssp(staleness=4, servers=2),gossip(graph=ring) , x("a, (b"), [1, 2],'
+    assert split(text) == (
+        "allreduce",
+        "ssp(staleness=4, servers=2)",
+        "gossip(graph=ring)",
+        'x("a, (b")',
+        "[1, 2]",
+    )
+    assert split(" , ") == ()
+
+
+def test_entrants_are_strategies_in_their_order_whatever_they_are_given_as() -> None:
+    labels = ("allreduce()", "ssp(servers=2)", "local_sgd()")
+    read = read_entrants("allreduce, ssp(servers=2), local_sgd(every=8)")
+    assert tuple(entrant.label for entrant in read) == labels
+    assert read_entrants(["allreduce", strategy("ssp(servers=2)"), "local_sgd"]) == read
+
+
+def test_a_strategy_may_be_held_against_itself_and_slowed() -> None:
+    read = read_entrants("allreduce, allreduce slow all:1.2x, allreduce, allreduce slow all:1.2x")
+    assert [entrant.label for entrant in read] == [
+        "allreduce()",
+        "allreduce() slow all:1.2x",
+        "allreduce() #2",
+        "allreduce() slow all:1.2x #2",
+    ]
+    assert read[1].slow == (Pace(None, 1.2),)
+    assert read[0].strategy == read[1].strategy
+    several = Entrant.read("gossip() slow 0:2x 3:4x")
+    assert several.slow == (Pace(0, 2.0), Pace(3, 4.0))
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("allreduce, alreduce", "did you mean 'allreduce'"),
+        ("ssp(staleness=4", "expected"),
+        ("", "name the strategies"),
+        ("allreduce slow down", "write a worker and a factor"),
+        ("ssp(servers=0)", "between 1 and 1024"),
+    ],
+)
+def test_what_is_no_strategy_is_refused_in_words(text: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        read_entrants(text)
+
+
+def test_a_text_without_end_is_refused() -> None:
+    with pytest.raises(NotationError, match="at most"):
+        read_entrants("a" * 5000)
+
+
+def test_single_runs_with_one_worker_whatever_the_others_run_with() -> None:
+    single, other = read_entrants("single, allreduce")
+    assert (single.workers(4), other.workers(4)) == (1, 4)
