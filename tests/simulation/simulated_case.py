@@ -170,6 +170,7 @@ def draw(variant: str, protocol: Draw, seed: int) -> Case:
     rng = random.Random(mix(seed, 11))  # noqa: S311 - not for secrets
     workers, servers = rng.randint(2, 6), rng.choice((1, 1, 2))
     drawn = protocol(rng, workers, servers)
+    servers = 0 if drawn.peers else drawn.count_servers(workers)
     size, samples, epochs = rng.randint(1, 3), rng.randint(1, 20), rng.choice((1, 2, 3, 1.5))
     batch = max(rng.randint(1, 12), round(samples * epochs / 6))
     momentum = rng.choice((0.0, 0.0, 0.5))
@@ -203,12 +204,12 @@ def draw(variant: str, protocol: Draw, seed: int) -> Case:
     detection = rng.choice((0.0, 0.3, 2.0, 8.0))
     conditions = Conditions(times, service=rng.choice((0.0, 0.02)), detection=detection)
     places = (
-        Places.host_each(workers, drawn.servers, link)
+        Places.host_each(workers, servers, link)
         if rng.random() < 0.7 and not drawn.shares
-        else Places.one_host(workers, drawn.servers, rng.randint(1, workers))
+        else Places.one_host(workers, servers, rng.randint(1, workers))
     )
     count = rng.choice((0, 1, 2, 3, 4, 6, 8))
-    faults = tuple(_fault(rng, drawn, workers, horizon, mean) for _ in range(count))
+    faults = tuple(_fault(rng, drawn, workers, servers, horizon, mean) for _ in range(count))
     calm = max((_healed(fault) for fault in faults), default=0.0) + detection
     work = (2 + count) * rounds * workers * (8 * mean + 8 * link.latency + 2000 / link.bandwidth)
     return Case(
@@ -227,14 +228,19 @@ def draw(variant: str, protocol: Draw, seed: int) -> Case:
 
 
 def _fault(
-    rng: random.Random, protocol: StrategyProtocol, workers: int, horizon: float, tick: float
+    rng: random.Random,
+    protocol: StrategyProtocol,
+    workers: int,
+    servers: int,
+    horizon: float,
+    tick: float,
 ) -> Fault:
     """Like those of `Faults.draw`; often at the very moment at which something is computed."""
-    worker, server = rng.randrange(workers), rng.randrange(max(1, protocol.servers))
+    worker, server = rng.randrange(workers), rng.randrange(max(1, servers))
     at = rng.uniform(0, horizon)
     at = round(at // tick * tick if rng.random() < 0.3 else at, 3)
     seconds = max(0.001, round(rng.expovariate(4 / horizon), 3))
-    match rng.choice(_kinds(protocol)):
+    match rng.choice(_kinds(protocol, servers)):
         case "worker":
             # The first one always returns, so that every run can end.
             stays_away = worker > 0 and rng.random() < 0.4
@@ -252,11 +258,11 @@ def _fault(
             return Cut(f"worker-{worker}", f"server-{server}", at, round(at + seconds, 3))
 
 
-def _kinds(protocol: StrategyProtocol) -> tuple[str, ...]:
+def _kinds(protocol: StrategyProtocol, servers: int) -> tuple[str, ...]:
     """What can go wrong under a protocol."""
     if protocol.peers:
         return ("worker", "worker", "pause", "cut peers", "cut peers")
-    if not protocol.servers:
+    if not servers:
         return ("worker", "worker", "pause")
     return ("worker", "worker", "server", "pause", "pause server", "cut", "cut")
 

@@ -39,13 +39,17 @@ class Mass(Replicas):
 
     def __init__(self, case: Case) -> None:
         super().__init__(case)
-        self.held = {rank: case.first() for rank in range(case.workers)}
+        self.held = {rank: self.begin() for rank in range(case.workers)}
         """By rank, the replica that should be there."""
         self.on_the_way: dict[object, np.ndarray] = {}
         """What is to be added somewhere, because it was taken off elsewhere."""
         self.dead: set[str] = set()
         self._taken_up: set[str] = set()
         self._sum = self._together()
+
+    def begin(self) -> np.ndarray:
+        """What everybody has at the start."""
+        return self.case.first()
 
     def _together(self) -> np.ndarray:
         return sum((*self.held.values(), *self.on_the_way.values()), np.zeros(1))
@@ -59,7 +63,7 @@ class Mass(Replicas):
         self._sum = self._together()
 
     def began_anew(self, server: int, x: np.ndarray) -> None:
-        if not near(x, self.case.first()):
+        if not near(x, self.begin()):
             raise BrokenLawError(f"server-{server} returns with {x}")
         self.held[server] = x
         self.count_again()

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 
 from simulated_case import draw
 from simulated_gossip import Meetings, Mixed
+from simulated_islands import Between, Islands
 from simulated_laws import Acknowledged, Calls, Fresh, Samples, Staleness
 from simulated_memory import Central, CentralModel, Common
 from simulated_peers import Apart
+from simulated_push_sum import Halves
 from simulated_reference import reference
 from simulated_servers import (
     AsynchronousModel,
@@ -38,8 +40,10 @@ from manyhands.protocols import (
     ElasticAveraging,
     Ensemble,
     Gossip,
+    Hierarchical,
     Hogwild,
     LocalSgd,
+    PushSum,
     SoftSync,
     StaleSynchronous,
     Synchronous,
@@ -92,6 +96,12 @@ def _gossip(order: str) -> Draw:
     return lambda rng, *_: Gossip(
         graph=rng.choice(("ring", "exponential", "random_pairs")), order=order
     )
+
+
+def _hierarchical(rng: random.Random, workers: int, _: int) -> Hierarchical:
+    every = rng.choice((1, 2, 3))
+    outer = rng.choice((Averaging(every), LocalSgd(every=every, warmup=1), DiLoCo(every=every)))
+    return Hierarchical(outer=outer, islands=rng.randint(1, workers))
 
 
 def _softsync(rng: random.Random, workers: int, servers: int) -> SoftSync:
@@ -163,5 +173,11 @@ VARIANTS = (
     Variant("ensemble", lambda *_: Ensemble(), (Apart,)),
     Variant("gossip_lockstep", _gossip("lockstep"), (Mixed,)),
     Variant("gossip_asynchronous", _gossip("asynchronous"), (Meetings,)),
+    Variant("hierarchical", _hierarchical, (Islands, Between)),
+    Variant(
+        "push_sum",
+        lambda rng, *_: PushSum(graph=rng.choice(("ring", "exponential"))),
+        (Halves,),
+    ),
 )
 BY_NAME = {variant.name: variant for variant in VARIANTS}

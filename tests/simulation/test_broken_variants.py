@@ -21,10 +21,14 @@ from manyhands.protocols import (
     ElasticAveraging,
     Ensemble,
     Gossip,
+    Hierarchical,
     Move,
+    PushSum,
+    Scale,
     SoftSync,
     StaleSynchronous,
     Step,
+    islands,
     mixing,
 )
 from manyhands.protocols.rounds import Rounds
@@ -232,6 +236,25 @@ def takes_whatever_comes(right):
     return offer
 
 
+def keeps_what_it_gives(right):
+    def on_message(self, state, call):
+        state, actions = right(self, state, call)
+        return state, [action for action in actions if not isinstance(action, Scale)]
+
+    return on_message
+
+
+def for_its_part(right):
+    return lambda state, action, pushes: action
+
+
+def stays_at_home(right):
+    async def carry(self, replica, endpoint, said):
+        del replica, endpoint, said
+
+    return carry
+
+
 MUTANTS = (
     Mutant("bound off by one", "ssp", StaleSynchronous, "_release", bound_off_by_one),
     Mutant("applied twice", "asynchronous", Asynchronous, "on_message", applied_twice),
@@ -267,6 +290,9 @@ MUTANTS = (
     Mutant("mass lost", "gossip_asynchronous", VirtualReplica, "compare", all_the_way),
     Mutant("weights of those there", "gossip_lockstep", mixing, "_mix", weights_of_those_there),
     Mutant("refusals withheld", "gossip_lockstep", mixing, "_offer", takes_whatever_comes),
+    Mutant("what is given is kept", "push_sum", PushSum, "on_message", keeps_what_it_gives),
+    Mutant("a step for its part", "hierarchical", islands, "_weigh", for_its_part),
+    Mutant("stays at home", "hierarchical", Hierarchical, "_carry", stays_at_home),
     Mutant("the dead awaited", "gossip_lockstep", mixing, "leave", whoever_gave_is_there),
 )
 

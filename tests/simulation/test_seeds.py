@@ -11,7 +11,7 @@ import os
 import pytest
 from simulated_variants import BY_NAME, VARIANTS, Variant
 
-from manyhands.protocols import ALL, Hierarchical, PushSum
+from manyhands.protocols import ALL
 
 EVERYDAY = int(os.environ.get("MANYHANDS_SEEDS", "150"))
 BATTERY = 20_000
@@ -31,10 +31,9 @@ FOUND = {
     "easgd_round_robin": [1, 33, 81, 89, 103],
     "gossip_lockstep": [2, 15, 22, 46, 71, 192, 686, 867],
     "gossip_asynchronous": [7, 41],
+    "hierarchical": [255, 282, 405],
 }
 """Seeds that once broke a law."""
-ELSEWHERE = {Hierarchical, PushSum}
-"""Held to their laws in tests/virtual, with crashes."""
 
 every = pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
 
@@ -63,7 +62,7 @@ def simulate_all(variant: Variant, first: int, last: int) -> None:
 
 def test_every_protocol_is_simulated() -> None:
     drawn = {type(variant.case(1).protocol) for variant in VARIANTS}
-    assert drawn == set(ALL) - ELSEWHERE
+    assert drawn == set(ALL)
 
 
 @pytest.mark.timeout(900)
