@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from manyhands.endpoint import (
-    Arrived,
     Change,
     Join,
     MembershipChanged,
@@ -18,9 +17,9 @@ from manyhands.endpoint import (
     Rest,
     Terms,
 )
-from manyhands.protocols import mixing
-from manyhands.protocols.actions import Action, Add, Answer, Call, Forget, Move, Shift
-from manyhands.protocols.exchange import answer
+from manyhands.protocols import mixing, pairing
+from manyhands.protocols.actions import Action, Answer, Call, Shift
+from manyhands.protocols.exchange import answer, take_mean
 from manyhands.protocols.graphs import GRAPHS, Graph
 from manyhands.protocols.mixing import Mixing
 from manyhands.protocols.protocol import ServerState, StrategyProtocol
@@ -86,14 +85,14 @@ class Gossip(StrategyProtocol):
                 continue
             await replica.gradient(batch)
             if self.order == "asynchronous":
-                read = await self._meet_one(replica, endpoint, batch, read)
+                read = await pairing.meet_one(self.neighbours, replica, endpoint, batch, read)
             elif batch.round > last and not replica.rests:
                 replica.apply(batch)
                 read = await self._meet_all(replica, endpoint, batch)
                 last = batch.round
             elif batch.samples:
                 # Its first holder died, and its round is mixed without it: step alone.
-                read = await self._step(replica, endpoint, batch, read)
+                read = await pairing.step(replica, endpoint, batch, read)
             replica.commit(batch)
 
     async def _begin(self, replica: Replica, endpoint: Endpoint) -> int:
@@ -112,46 +111,8 @@ class Gossip(StrategyProtocol):
             except MembershipChanged:
                 continue
             replica.compare(1.0)
-            return await self._change(replica, endpoint, read)
+            return await pairing.change(replica, endpoint, read)
         return read
-
-    async def _meet_one(
-        self, replica: Replica, endpoint: Endpoint, batch: LeasedBatch, read: int
-    ) -> int:
-        """x_i ← x_i − η·∇f; then x_i and x_j both become their mean."""
-        read = await self._step(replica, endpoint, batch, read)
-        ranks = self.neighbours(replica.rank, replica.terms.workers, endpoint.rng.getrandbits(30))
-        there = [replica.servers[rank] for rank in ranks if endpoint.reaches(replica.servers[rank])]
-        if not there:
-            return read
-        other = there[endpoint.rng.randrange(len(there))]
-        payload, into = replica.parameters(0), replica.beside(0)
-        endpoint.post(other, Push(read, batch.samples), payload=payload, into=into)
-        try:
-            await answer(endpoint, other)
-        except MembershipChanged:
-            return read
-        endpoint.post(other, Arrived())
-        replica.compare(-0.5)
-        read = await self._change(replica, endpoint, read)
-        with suppress(MembershipChanged):
-            await answer(endpoint, other)
-        return read
-
-    async def _step(
-        self, replica: Replica, endpoint: Endpoint, batch: LeasedBatch, read: int
-    ) -> int:
-        replica.lay_aside()
-        replica.apply(batch)
-        replica.compare(1.0)
-        return await self._change(replica, endpoint, read)
-
-    async def _change(self, replica: Replica, endpoint: Endpoint, read: int) -> int:
-        """Add the update to this worker's own replica, which others may have mixed with since."""
-        own = replica.servers[replica.rank]
-        payload, into = replica.update(0), replica.parameters(0)
-        endpoint.post(own, Change(read), payload=payload, into=into)
-        return (await answer(endpoint, own)).version
 
     async def _meet_all(self, replica: Replica, endpoint: Endpoint, batch: LeasedBatch) -> int:
         """Give the replica to every neighbour, and have it back mixed with theirs."""
@@ -185,21 +146,7 @@ class Gossip(StrategyProtocol):
     async def refresh(self, replica: Replica, endpoint: Endpoint) -> list[int]:
         """The mean of all replicas that can be reached."""
         replica.rests = False
-        seen = 0
-        versions = []
-        for name in replica.servers:
-            if not endpoint.reaches(name):
-                continue
-            into = replica.beside(0) if seen else replica.parameters(0)
-            endpoint.post(name, Pull(), into=into)
-            try:
-                versions.append((await answer(endpoint, name)).version)
-            except MembershipChanged:
-                continue
-            if seen:
-                replica.draw(1 / (seen + 1))
-            seen += 1
-        return versions
+        return [said.version for said in await take_mean(replica, endpoint)]
 
     def begin(self, terms: Terms) -> Mixing:
         """Nothing is on its way."""
@@ -215,27 +162,14 @@ class Gossip(StrategyProtocol):
                 return now, [Shift(call, state.version - read), back]
             case _ if self.order == "lockstep":
                 return mixing.decide(state, call, self.neighbours)
-            case Push():
-                now = replace(state, version=state.version + 1)
-                # As it was: both go half of the way that was between them.
-                back = Answer(call, Parameters(now.version), remember=True)
-                return now, [Add(call, 1.0), back, Move(by=0.5, over=1.0)]
-            case Arrived():
-                done = Answer(call, Parameters(state.version), parameters=False)
-                return state, [Forget(call.sender), done]
-            case Pull():
-                return state, [Answer(call, Parameters(state.version))]
             case _:
-                return state, []
+                return pairing.decide(state, call)
 
     def on_repeat(self, state: ServerState, call: Call) -> Answer:
         """A meeting was as it was, and what was refused stays so."""
         assert isinstance(state, Mixing)
         if isinstance(call.message, Push):
-            if self.order == "asynchronous":
-                return Answer(call, Parameters(state.version), recall=True)
-            applied = state.refused.get(call.sender) != call.number
-            return Answer(call, Parameters(state.version, applied=applied), parameters=False)
+            return mixing.again(state, call) if self.lockstep else pairing.again(state, call)
         return super().on_repeat(state, call)
 
     def on_leave(self, state: ServerState, worker: str) -> tuple[ServerState, list[Action]]:

@@ -182,3 +182,9 @@ def _conclude(state: Mixing, actions: list[Action]) -> Decision:
     )
     move = Move(by=1.0, over=state.share + len(came), pot=state.round + 1)
     return mixed, [*actions, move, Answer(state.mix, Parameters(mixed.version))]
+
+
+def again(state: Mixing, call: Call) -> Answer:
+    """The answer to a replica that came before: what was refused stays so."""
+    applied = state.refused.get(call.sender) != call.number
+    return Answer(call, Parameters(state.version, applied=applied), parameters=False)
