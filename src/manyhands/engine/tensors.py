@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
+import torch
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+from torch.nn.utils import get_total_norm
 
 if TYPE_CHECKING:
-    import torch
+    from collections.abc import Iterable
+
     from torch.distributed.device_mesh import DeviceMesh
+
+# It warns that a parameter on two axes is gathered in two collectives, whenever one is gathered.
+logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
 
 
 def own_part(parameter: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
@@ -29,6 +36,23 @@ def whole(parameter: torch.Tensor) -> torch.Tensor:
     """The whole tensor, in the host's memory; all workers that have parts of it must ask."""
     full = parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
     return full.detach().cpu().contiguous()
+
+
+@torch.no_grad()
+def clip(gradients: Iterable[torch.Tensor], limit: float) -> None:
+    """Scale gradients down by one factor if their norm, over the whole model, is above the limit.
+
+    Those that lie on several workers are counted once, whatever mesh they are laid out on.
+    """
+    by_mesh: dict[object, list[torch.Tensor]] = {}
+    for one in gradients:
+        by_mesh.setdefault(one.device_mesh if isinstance(one, DTensor) else None, []).append(one)
+    norms = [get_total_norm(some) for some in by_mesh.values()]
+    known = [one.full_tensor() if isinstance(one, DTensor) else one for one in norms]
+    factor = torch.clamp(limit / (torch.stack(known).norm() + 1e-6), max=1.0)
+    for some in by_mesh.values():
+        for one in some:
+            own(one).mul_(factor)
 
 
 def from_rows(rows: torch.Tensor, like: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:

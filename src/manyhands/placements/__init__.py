@@ -1,12 +1,33 @@
 """Tier C: PyTorch's own engine, bound and forecast; one file per placement."""
 
 from manyhands.placements.allreduce import AllReduce
+from manyhands.placements.context import Context
 from manyhands.placements.fully_sharded import FullySharded
+from manyhands.placements.hybrid import Hybrid
 from manyhands.placements.placement import Placement
 from manyhands.placements.single import Single
+from manyhands.placements.tensor import Tensor
 from manyhands.placements.zero import Zero
 
-ALL: tuple[type[Placement], ...] = (AllReduce, FullySharded, Single, Zero)
+ALL: tuple[type[Placement], ...] = (
+    AllReduce,
+    Context,
+    FullySharded,
+    Hybrid,
+    Single,
+    Tensor,
+    Zero,
+)
 """Every placement: add a new one here and the shared contract suite tests it."""
 
-__all__ = ["ALL", "AllReduce", "FullySharded", "Placement", "Single", "Zero"]
+__all__ = [
+    "ALL",
+    "AllReduce",
+    "Context",
+    "FullySharded",
+    "Hybrid",
+    "Placement",
+    "Single",
+    "Tensor",
+    "Zero",
+]

@@ -85,7 +85,13 @@ class Bound(ABC):
 
 def clip(parameters: Iterable[torch.Tensor], limit: float) -> None:
     """Scale their gradients by one factor such that their norm is at most the limit."""
-    clip_norm([one.grad for one in parameters if one.grad is not None], limit)
+    gradients = [one.grad for one in parameters if one.grad is not None]
+    if all(type(one) is torch.Tensor for one in gradients):
+        clip_norm(gradients, limit)
+        return
+    from manyhands.engine.tensors import clip as clip_laid_out  # noqa: PLC0415 - loads DTensor
+
+    clip_laid_out(gradients, limit)
 
 
 def check_scalar(loss: object) -> None:

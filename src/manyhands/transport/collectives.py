@@ -146,7 +146,7 @@ class Group:
     def gather(self, everybody: torch.Tensor, own: torch.Tensor) -> None:
         """Fill `everybody`, on every worker, with all workers' `own`, in the order of ranks."""
         with self.watched():
-            self.handle._allgather_base(everybody, own).wait()
+            self.handle._allgather_base(everybody.view(-1), own.reshape(-1)).wait()
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:

@@ -21,7 +21,7 @@ class Mesh:
     """The group's workers on a grid: the last axis varies fastest, so its neighbours are close.
 
     `groups[axis]` are the workers that differ from this one in that axis alone; `handle` is the
-    whole as torch's engine wants it.
+    whole as torch's engine wants it, and `handles[axis]` the groups as it calls them.
 
     Args:
         group: all workers.
@@ -34,24 +34,26 @@ class Mesh:
             raise ValueError(f"a mesh of {describe(axes)} does not fit {group.size} workers")
         self.axes = dict(axes)
         self.place = coordinates(group.rank, axes)
-        self.groups = {
-            axis: group if size == group.size else group.part(axis, _line(self.place, axis, axes))
-            for axis, size in axes.items()
+        self.groups: dict[str, Group] = {}
+        device, known = group.device.type, {tuple(range(group.size)): group}
+        for axis in axes:
+            ranks = tuple(_line(self.place, axis, axes))
+            # Axes of length one have the same worker on them, alone.
+            if ranks not in known:
+                known[ranks] = group.part(axis, ranks)
+            self.groups[axis] = known[ranks]
+        self._entered = {
+            ranks: WatchedGroup(ours.handle, device, watcher) for ranks, ours in known.items()
         }
-        device = group.device.type
-        handles: dict[int, WatchedGroup] = {}
-        for ours in (group, *self.groups.values()):
-            if id(ours) not in handles:
-                handles[id(ours)] = WatchedGroup(ours.handle, device, watcher)
-                enter(handles[id(ours)], ours.names, everybody=ours is group)
-        self._entered = list(handles.values())
+        for ranks, watched in self._entered.items():
+            enter(watched, ranks, everybody=len(ranks) == group.size)
         group.at_close.append(self._close)
-        by_axis = {axis: handles[id(ours)] for axis, ours in self.groups.items()}
-        self.handle: DeviceMesh = device_mesh(device, axes, by_axis)
+        self.handles = {axis: self._entered[tuple(_line(self.place, axis, axes))] for axis in axes}
+        self.handle: DeviceMesh = device_mesh(device, axes, self.handles)
 
     def _close(self) -> None:
         """Leave torch's registry."""
-        for entered in reversed(self._entered):
+        for entered in reversed(self._entered.values()):
             leave(entered)
 
 
