@@ -35,6 +35,9 @@ class Placement(Value, ABC):
         if workers < 1:
             raise ValueError(f"a run needs at least 1 worker, not {workers}")
 
+    def check_job(self, job: Job, workers: int) -> None:
+        """Raise ValueError, naming the fix, if it cannot train this job; no process has started."""
+
     @abstractmethod
     def bind(self, job: Job, group: Group, device: torch.device, waits: Waits) -> Bound:
         """Make this worker's part of the job's model, to be trained with the group.
