@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-from typing import TYPE_CHECKING
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, BinaryIO
 
 from safetensors import safe_open
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     import torch
@@ -31,24 +34,74 @@ def member_file(rank: int) -> str:
     return f"model-{rank}.safetensors" if rank else MODEL
 
 
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """A tensor of a model's state, to be had whole when its turn comes."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    fetch: Callable[[], torch.Tensor]
+    """Gives it, in the host's memory. Where it lies on several workers, all of them call it."""
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """What a model's file holds, without holding it."""
+
+    entries: Mapping[str, Entry]
+    aliases: Mapping[str, str]
+    """Other names of the same tensors (tied parameters), each with the name it is written under."""
+
+    @classmethod
+    def of(cls, model: nn.Module) -> State:
+        """The state of a model that lies here, whole."""
+        entries: dict[str, Entry] = {}
+        aliases: dict[str, str] = {}
+        first_name: dict[tuple[int, torch.dtype, torch.Size, tuple[int, ...]], str] = {}
+        for name, tensor in model.state_dict().items():
+            key = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
+            if tensor.numel() and key in first_name:
+                aliases[name] = first_name[key]
+            else:
+                first_name[key] = name
+                entries[name] = Entry(tensor.dtype, tuple(tensor.shape), _fetch(tensor))
+        return cls(entries, aliases)
+
+    def save(self, path: Path) -> str:
+        """Write it; the SHA-256 of names, types, shapes and bytes, as `digest` has it.
+
+        One tensor after the other, so that no more than one needs to be here at a time.
+        """
+        total = hashlib.sha256()
+        with _unfinished(path) as file:
+            ordered = {name: self.entries[name] for name in sorted(self.entries)}
+            file.write(_head(ordered, {_ALIASES: json.dumps(dict(self.aliases))}))
+            for name, tensor in self.fetch():
+                _add(total, name, tensor)
+                if name in self.entries:
+                    file.write(_bytes(tensor))
+        return total.hexdigest()
+
+    def fetch(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Every tensor under each of its names, in the order of the names.
+
+        Workers that do not write the file walk through it as well: the one that does needs them.
+        """
+        for name in sorted({*self.entries, *self.aliases}):
+            yield name, self.entries[self.aliases.get(name, name)].fetch()
+
+
 def save_model(model: nn.Module, path: Path) -> str:
     """Write a model's parameters and buffers; the SHA-256 of their names, shapes and bytes.
 
     Tensors that share their memory (tied parameters) are written once, and their other names
     are kept in the file's metadata.
     """
-    tensors: dict[str, torch.Tensor] = {}
-    aliases: dict[str, str] = {}
-    first_name: dict[tuple[int, torch.dtype, torch.Size, tuple[int, ...]], str] = {}
-    for name, tensor in model.state_dict().items():
-        key = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
-        if tensor.numel() and key in first_name:
-            aliases[name] = first_name[key]
-        else:
-            first_name[key] = name
-            tensors[name] = tensor.detach().cpu().contiguous()
-    write_tensors(path, tensors, {_ALIASES: json.dumps(aliases)})
-    return digest(_with_aliases(tensors, aliases))
+    return State.of(model).save(path)
+
+
+def _fetch(tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
+    return lambda: tensor.detach().cpu().contiguous()
 
 
 def load_state(path: Path) -> dict[str, torch.Tensor]:
@@ -71,25 +124,36 @@ def write_tensors(
 
     The file appears under its name only when it is complete: who is killed here leaves the old one.
     """
+    with _unfinished(path) as file:
+        file.write(_head(tensors, metadata))
+        for tensor in tensors.values():
+            file.write(_bytes(tensor))
+
+
+@contextlib.contextmanager
+def _unfinished(path: Path) -> Iterator[BinaryIO]:
+    """A file beside `path` that takes its name when all of it is written."""
+    unfinished = path.with_suffix(".unfinished")
+    with unfinished.open("wb") as file:
+        yield file
+    unfinished.replace(path)
+
+
+def _head(entries: Mapping[str, Entry | torch.Tensor], metadata: Mapping[str, str]) -> bytes:
+    """What stands before the tensors' bytes, which follow in the order of the entries."""
     head: dict[str, object] = {"__metadata__": dict(metadata)}
     at = 0
-    for name, tensor in tensors.items():
-        end = at + tensor.numel() * tensor.element_size()
+    for name, entry in entries.items():
+        end = at + math.prod(entry.shape) * entry.dtype.itemsize
         head[name] = {
-            "dtype": _NAMES[str(tensor.dtype).removeprefix("torch.")],
-            "shape": list(tensor.shape),
+            "dtype": _NAMES[str(entry.dtype).removeprefix("torch.")],
+            "shape": list(entry.shape),
             "data_offsets": [at, end],
         }
         at = end
     text = json.dumps(head).encode()
     text += b" " * (-len(text) % 8)
-    unfinished = path.with_suffix(".unfinished")
-    with unfinished.open("wb") as file:
-        file.write(len(text).to_bytes(8, "little"))
-        file.write(text)
-        for tensor in tensors.values():
-            file.write(_bytes(tensor))
-    unfinished.replace(path)
+    return len(text).to_bytes(8, "little") + text
 
 
 def read_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
@@ -103,10 +167,13 @@ def digest(tensors: Mapping[str, torch.Tensor]) -> str:
     """SHA-256 over names, types, shapes and bytes, in the order of the names."""
     total = hashlib.sha256()
     for name in sorted(tensors):
-        tensor = tensors[name].contiguous()
-        total.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)}:".encode())
-        total.update(_bytes(tensor))
+        _add(total, name, tensors[name].contiguous())
     return total.hexdigest()
+
+
+def _add(total: hashlib._Hash, name: str, tensor: torch.Tensor) -> None:
+    total.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)}:".encode())
+    total.update(_bytes(tensor))
 
 
 def _bytes(tensor: torch.Tensor) -> memoryview:

@@ -18,8 +18,9 @@ from torch.utils.data import TensorDataset
 from manyhands.checkpoint import load_state
 from manyhands.job import Job
 from manyhands.live.progress import Progress
-from manyhands.live.trainer import Trainer, weighted_step
+from manyhands.live.trainer import Trainer
 from manyhands.metrics import F1, Accuracy
+from manyhands.parameters.weight import weighted_step
 from manyhands.sampling import permutation
 from manyhands.strategies import strategy
 from manyhands.trace import Event, Header, Record, Recorder
@@ -294,7 +295,7 @@ def test_seconds_end_the_run_on_a_real_clock_too(make) -> None:
 
 
 def test_a_run_that_seconds_end_in_mid_epoch_is_measured_all_the_same(make) -> None:
-    trainer = make(clock=Ticking(), epochs=None, seconds=0.5, validation=JOB.data)
+    trainer = make(clock=Ticking(), epochs=None, seconds=0.8, validation=JOB.data)
     run(trainer)
     assert trainer._progress.samples % 50, "in mid-epoch"
     assert set(trainer.values) >= {"loss"}

@@ -30,8 +30,8 @@ SCRIPT = """
                 before = sum(trainer._group.traffic()[0].values())
         sent = sum(trainer._group.traffic()[0].values()) - before
         buckets = None
-        if hasattr(trainer._module, "_get_ddp_logging_data"):
-            buckets = trainer._module._get_ddp_logging_data()["rebuilt_bucket_sizes"]
+        if hasattr(trainer._bound.module, "_get_ddp_logging_data"):
+            buckets = trainer._bound.module._get_ddp_logging_data()["rebuilt_bucket_sizes"]
         sizes = [
             [name, tensor.nbytes, tensor.requires_grad]
             for name, tensor in trainer.model.named_parameters()

@@ -8,22 +8,27 @@ from typing import Literal, assert_never
 class Collective:
     """One collective operation over all workers: what it does and to how many bytes."""
 
-    kind: Literal["allreduce", "broadcast"]
+    kind: Literal["all_gather", "all_to_all", "allreduce", "broadcast", "reduce_scatter", "send"]
     size: int
+    """Bytes of its larger side: what an all_gather makes, what a reduce_scatter is given."""
 
 
 def sent_per_worker(collective: Collective, workers: int) -> float:
     """Bytes that one of `workers` sends, on average over them.
 
     A ring allreduce of m bytes is a reduce-scatter and an allgather, each of which passes every
-    chunk P − 1 times: 2·m·(P − 1)/P for each worker. A broadcast tree carries m bytes to each of
-    the P − 1 others: m·(P − 1)/P for each worker on average.
+    chunk P − 1 times: 2·m·(P − 1)/P for each worker; either alone is half of that. A broadcast
+    tree carries m bytes to each of the P − 1 others: m·(P − 1)/P for each worker on average. In an
+    all_to_all a worker keeps one of the P parts of its m bytes and sends the others. What one
+    worker sends to another, of P, is m/P for each on average.
     """
     share = (workers - 1) / workers
     match collective.kind:
         case "allreduce":
             return 2 * collective.size * share
-        case "broadcast":
+        case "all_gather" | "all_to_all" | "broadcast" | "reduce_scatter":
             return collective.size * share
+        case "send":
+            return collective.size / workers
         case _:
             assert_never(collective.kind)

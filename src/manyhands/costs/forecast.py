@@ -13,6 +13,14 @@ class TensorSize:
     size: int
     """Bytes."""
     trained: bool = True
+    rows: int = 1
+    """Its first dim: what is divided among workers that share it."""
+    unit: str = ""
+    """The part of the model that it is gathered with, if it is."""
+
+    def padded(self, workers: int) -> int:
+        """Bytes, if every worker has as many rows as the one that has most."""
+        return -(-self.rows // workers) * workers * (self.size // self.rows)
 
 
 @dataclass(frozen=True)

@@ -138,6 +138,9 @@ class _Run:
         self._distant = _distant_workers(request.hosts)
         """The workers of other hosts."""
         self._restarts = 0
+        self._returns = 0
+        self._returning: set[str] = set()
+        """Workers that were started again and are not here yet."""
 
     @property
     def _processes(self) -> list[Process]:
@@ -259,8 +262,10 @@ class _Run:
         while True:
             self._follow(line, _POLL)
             self._look_after(line)
-            workers: list[Process | Distant] = [*self._workers.values(), *self._distant.values()]
-            if all(worker.poll() is not None for worker in workers):
+            workers: dict[str, Process | Distant] = {**self._workers, **self._distant}
+            # Nobody waits for one that is not back yet when the others are done.
+            here = [worker for name, worker in workers.items() if name not in self._returning]
+            if here and all(worker.poll() is not None for worker in here):
                 return
             gone = self._coordinator.poll() if self._coordinator else None
             if gone is not None:
@@ -286,14 +291,31 @@ class _Run:
             self._restart(exit_)
             return True
         if exit_.name in {*self._workers, *self._distant} and self._count_workers() > 1:
-            self._display.say(f"{exit_}; the others carry on")
             self._recorder.event("lost", {"member": exit_.name, "words": str(exit_)})
             line.send(Lost(exit_.name, str(exit_)))
-            if exit_.name in self._workers:
-                self._workers.pop(exit_.name).close()
             self._distant.pop(exit_.name, None)
+            again = exit_.name in self._workers and self._bring_back(exit_)
+            more = ", and it is started again" if again else ""
+            self._display.say(f"{exit_}; the others carry on{more}")
             return True
         return False
+
+    def _bring_back(self, exit_: Exit) -> bool:
+        """Let go of a worker that was killed; start it again, if its strategy can take it back.
+
+        What it had for others to ask for, or shared with them in memory, is gone with it.
+        """
+        self._workers.pop(exit_.name).close()
+        strategy = self._request.strategy
+        kept = isinstance(strategy, StrategyProtocol) and not (strategy.peers or strategy.shares)
+        if not kept or self._returns >= 2 * self._request.workers:
+            return False
+        self._returns += 1
+        rank = exit_.name.removeprefix("worker-")
+        log = f"{exit_.name}.{self._returns}"
+        self._workers[exit_.name] = self._crew.fork(exit_.name, _WORKER, rank, log)
+        self._returning.add(exit_.name)
+        return True
 
     def _count_workers(self) -> int:
         return len(self._workers) + len(self._distant)
@@ -310,6 +332,7 @@ class _Run:
     def _follow(self, line: Line, timeout: float) -> None:
         for message in line.receive(timeout):
             if isinstance(message, Status):
+                self._welcome_back(message.returned)
                 self._invite(message.outside)
                 self._display.show(message)
             elif isinstance(message, Ended) and message.name in self._distant:
@@ -320,6 +343,11 @@ class _Run:
                 self._take_back(message.host)
             elif isinstance(message, Warn):
                 self._display.say(message.words)
+
+    def _welcome_back(self, names: tuple[str, ...]) -> None:
+        for name in sorted(self._returning & {*names}):
+            self._returning.discard(name)
+            self._display.say(f"{name.replace('-', ' ')} is here again")
 
     def _take_back(self, host: str) -> None:
         """A host that had left comes back; its workers are awaited again."""

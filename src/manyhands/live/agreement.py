@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
     from manyhands.job import Job
 
-_SETTINGS = ("global_batch", "epochs", "samples", "seconds", "target", "seed")
-
 
 def facts_of_host(script: Path) -> dict[str, str]:
     """What is known before the script is executed: its text, and the versions."""
@@ -26,7 +24,9 @@ def facts_of_host(script: Path) -> dict[str, str]:
 
 def facts_of_job(job: Job) -> dict[str, str]:
     """What the script makes of it on this host: the job's settings and the size of its data."""
-    facts = {name: str(getattr(job, name)) for name in _SETTINGS}
+    from manyhands.job import SETTINGS  # noqa: PLC0415 - a joining agent loads no torch
+
+    facts = {name: job.settings.get(name, "none") for name in SETTINGS}
     facts["samples in the data"] = str(len(job.data))
     if job.validation is not None:
         facts["samples in the validation data"] = str(len(job.validation))

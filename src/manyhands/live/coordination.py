@@ -84,6 +84,7 @@ class Coordinator:
         self._accused: set[str] = set()
         self._patience = patience
         self._ejected: set[str] = set()
+        self._returned: set[str] = set()
         self._told = 0.0
         self._agent_left: float | None = None
 
@@ -148,6 +149,7 @@ class Coordinator:
             return
         self._ejected.discard(member.name)
         self.membership = self.membership.joined(member)
+        self._returned.add(member.name)
         self._recorder.event("returned", {"member": str(member)})
         self._desk.admit(member.name)
         self._hub.send(member.name, self._roll())
@@ -231,6 +233,7 @@ class Coordinator:
     def _mourn(self, name: str, words: str) -> None:
         """A worker's process is gone: its samples are given again, its late calls refused."""
         self._signs.pop(name, None)
+        self._returned.discard(name)
         self.membership = self.membership.left(name)
         self._recorder.event("lost", {"member": name, "words": words})
         for other in (*self._servers, *self._signs):
@@ -296,6 +299,7 @@ class Coordinator:
             loss=sum(losses) / len(losses) if losses else None,
             started=self.membership.epoch > 0,
             phase=self._signs["worker-0"].phase if "worker-0" in self._signs else "",
+            returned=tuple(sorted(self._returned)),
         )
         if self._gate is not None:
             status = self._gate.complete(status, {m.rank for m in self._waiting.values()})

@@ -7,7 +7,7 @@ its part and one collective adds them up: the result does not depend on how many
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -15,7 +15,7 @@ from manyhands.live.loading import as_pair, batches, move
 from manyhands.parts import part
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable
 
     from torch import nn
 
@@ -43,61 +43,77 @@ class Totals:
 
 
 @torch.no_grad()
-def evaluate(job: Job, model: nn.Module, device: torch.device, rank: int, workers: int) -> Totals:
+def evaluate(
+    job: Job,
+    model: nn.Module,
+    device: torch.device,
+    rank: int,
+    workers: int,
+    outputs: Callable[[Any], Any] | None = None,
+) -> Totals:
     """One worker's part of the statistics of the model on the job's validation data.
 
-    A worker whose part is empty still computes one batch, to know how many statistics there
-    are, and counts it as nothing.
+    All compute equally many batches, because those that hold parts of one model need each other
+    for every one; what nothing is left of counts as nothing.
+
+    Args:
+        job: what is trained.
+        model: what is put into evaluation mode meanwhile.
+        device: where it computes.
+        rank: which part of the data.
+        workers: of how many.
+        outputs: what to call in the model's place; it gives None where only others know them.
     """
     data = job.validation
     if data is None:
         raise ValueError("this job has no validation data to evaluate on")
     if not len(data):
         raise ValueError("the validation data is empty")
-    mine = torch.arange(len(data))[part(len(data), rank, workers)]
-    counted = len(mine) > 0
-    wanted = list(_chunks(mine if counted else torch.zeros(1, dtype=torch.int64), job, workers))
+    wanted, counted = _chunks(len(data), rank, workers, job)
     training = model.training
     model.eval()
-    total: torch.Tensor | None = None
-    sizes: tuple[int, ...] = ()
-    for indices, batch in zip(wanted, batches(job, data, wanted), strict=True):
+    total = torch.zeros(0, dtype=torch.float64, device=device)
+    sizes = (0,) * len(job.measures)
+    for count, batch in zip(counted, batches(job, data, wanted), strict=True):
         inputs, targets = as_pair(move(batch, device))
-        outputs = model(inputs)
-        loss = job.loss(outputs, targets).double().reshape(()) * len(indices)
-        statistics = [metric.statistics(outputs, targets) for metric in job.measures]
+        answers = (outputs or model)(inputs)
+        if answers is None:
+            continue
+        loss = job.loss(answers, targets).double().reshape(()) * count
+        statistics = [metric.statistics(answers, targets) for metric in job.measures]
         sizes = tuple(item.numel() for item in statistics)
-        head = torch.stack([torch.tensor(float(len(indices)), device=device).double(), loss])
+        head = torch.stack([torch.tensor(float(count), device=device).double(), loss])
         row = torch.cat([head, *statistics])
-        total = row if total is None else total + row
+        if not count:
+            row = torch.zeros_like(row)
+        total = total + row if len(total) else row
     model.train(training)
-    if total is None:
-        raise RuntimeError("no batch came from the validation data")
-    return Totals(total if counted else torch.zeros_like(total), job.measures, sizes)
+    return Totals(total, job.measures, sizes)
 
 
-def _chunks(indices: torch.Tensor, job: Job, workers: int) -> Iterator[torch.Tensor]:
+def sum_totals(totals: Totals, group: Group) -> Totals:
+    """The statistics of all workers together, those included that saw no outputs."""
+    seen = len(totals.tensor) > 0
+    word = torch.tensor([int(seen), *totals.sizes], device=totals.tensor.device)
+    group.sum(word)
+    seers, *summed = word.tolist()
+    sizes = tuple(size // seers for size in summed)
+    tensor = totals.tensor if seen else totals.tensor.new_zeros(2 + sum(sizes))
+    group.sum(tensor)
+    return Totals(tensor, totals.metrics, sizes)
+
+
+def _chunks(
+    samples: int, rank: int, workers: int, job: Job
+) -> tuple[list[torch.Tensor], list[int]]:
+    """The batches of one worker, and how many samples of each count: all or none."""
     size = max(1, job.batch_sizes.at(0) // workers)
-    yield from torch.split(indices, size)
-
-
-@torch.no_grad()
-def average_buffers(model: nn.Module, group: Group) -> None:
-    """Make the buffers of all replicas alike: floating ones their mean, others the first's.
-
-    Batch-norm statistics are running means, so their mean over workers is the running mean over
-    all the workers' batches. Counters are the same everywhere.
-    """
-    if group.size == 1:
-        return
-    floating = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
-    if floating:
-        flat = torch.cat([buffer.reshape(-1).double() for buffer in floating])
-        group.sum(flat)
-        flat /= group.size
-        sizes = [buffer.numel() for buffer in floating]
-        for buffer, mean in zip(floating, flat.split_with_sizes(sizes), strict=True):
-            buffer.copy_(mean.view_as(buffer))
-    for buffer in model.buffers():
-        if not buffer.is_floating_point():
-            group.broadcast(buffer)
+    mine = torch.arange(samples)[part(samples, rank, workers)]
+    wanted = list(torch.split(mine, size)) if len(mine) else []
+    counted = [len(indices) for indices in wanted]
+    # Parts differ by one sample at most, so a worker may lack a batch that the first one has.
+    longest = torch.arange(samples)[part(samples, 0, workers)]
+    for spare in torch.split(longest, size)[len(wanted) :]:
+        wanted.append(spare)
+        counted.append(0)
+    return wanted, counted

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from manyhands.live.evaluation import average_buffers, evaluate
+from manyhands.live.evaluation import evaluate, sum_totals
 from manyhands.live.loading import as_pair, batches, move
 from manyhands.live.pacer import Pacer
-from manyhands.parameters.clipping import clip_norm
-from manyhands.parameters.weight import weighted_step
 from manyhands.sampling import mix, shares
+from manyhands.transport.waits import Waits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from manyhands.checkpoint import State
     from manyhands.job import Job
     from manyhands.live.progress import Progress
     from manyhands.placements import Placement
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from manyhands.trace import Recorder
     from manyhands.transport.collectives import Group
 
+_MOST_WAITS = 64
+"""Stretches of waiting within a step that the trace tells apart."""
 _AGREE_EVERY = 0.25
 """Seconds between two looks at the clock that all workers must agree on."""
 
@@ -86,21 +88,18 @@ class Trainer:
         self._clock = clock
         # Lockstep: a sample is trained on when it is dealt, so none is repeated and none lost.
         progress.accounts = True
-        torch.manual_seed(job.seed)
-        self.model = job.model().to(device)
-        self.optimizer = job.optimizer(self.model)
-        self._trained = {
-            name: parameter
-            for name, parameter in self.model.named_parameters()
-            if parameter.requires_grad
-        }
-        with self._exchanging():
-            self._module = strategy.apply(self.model, group)
-        # What workers draw from now on (dropout) must differ between them.
-        torch.manual_seed(mix(job.seed, 1, self.rank))
         self._pacer = pacer or Pacer()
+        self._waits = Waits(clock, self._note_wait, self._pacer.stretch)
+        torch.manual_seed(job.seed)
+        with self._exchanging():
+            self._bound = strategy.bind(job, group, device, self._waits)
+        if self._bound.words and self.rank == 0:
+            recorder.event("divided", {str(at): line for at, line in enumerate(self._bound.words)})
+        self.model = self._bound.model
+        self.optimizer = self._bound.optimizer
+        # What replicas draw from now on (dropout) must differ between them.
+        torch.manual_seed(mix(job.seed, 1, self._bound.replica))
         self._slow_down()
-        self._ready = _LastGradient(self._trained, progress, clock)
         self._due: Batch | None = None
         self._stepped = -1
         self._begun = clock()
@@ -110,10 +109,11 @@ class Trainer:
         """Have every gradient be late by as much as it shall be, before it is sent."""
         if self._pacer.idle:
             return
-        for parameter in self._trained.values():
-            parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
-                lambda _: self._pacer.stretch()
-            )
+        for parameter in self.model.parameters():
+            if parameter.requires_grad:
+                parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+                    lambda _: self._pacer.stretch()
+                )
 
     def batches(self) -> Iterator[Batch]:
         """This worker's batches until the run ends; evaluates after every epoch."""
@@ -124,7 +124,7 @@ class Trainer:
             )
         budget = self.job.budget or sys.maxsize
         arguments = (len(self.job.data), self.job.batch_sizes, self.job.seed)
-        deal = (*arguments, self.rank, self.workers, budget)
+        deal = (*arguments, self._bound.replica, self._bound.replicas, budget)
         data = batches(self.job, self.job.data, (share.indices for share in shares(*deal)))
         dealt, epoch_begun = 0, self._clock()
         for share in shares(*deal):
@@ -158,16 +158,21 @@ class Trainer:
         begun = self._clock()
         self._progress.phase = "compute"
         self._pacer.begin()
-        loss = self._gradient(batch)
-        reduced = self._clock()
-        self._progress.phase = "compute"
-        self._pacer.begin()
-        self._clip()
         share = batch.share
-        weighted_step(self.optimizer, share.total / share.whole * self.job.rate_after(share.dealt))
-        self.optimizer.zero_grad()
+        weight = share.samples * self._bound.replicas / share.total
+        self._bound.counts = share.total / share.whole * self.job.rate_after(share.dealt)
+        with self._group.watched():
+            loss = self._bound.gradient(batch.inputs, batch.targets, weight)
+            self._waits.end()
+            self._account_gradient(share, begun, loss)
+            begun = self._clock()
+            if self.job.clip is not None:
+                self._bound.clip(self.job.clip)
+            self._bound.step(self._bound.counts)
         self._pacer.stretch()
-        self._account(batch, begun, reduced, loss)
+        self._account_time(share, begun)
+        self._account_updates()
+        self._progress.step = share.step + 1
         self._stepped = batch.step
         return loss
 
@@ -180,70 +185,54 @@ class Trainer:
         with self._group.watched():
             self._average_buffers()
             self._progress.phase = "evaluate"
-            totals = evaluate(self.job, self.model, self.device, self.rank, self.workers)
+            bound = self._bound
+            totals = evaluate(
+                self.job, self.model, self.device, bound.replica, bound.replicas, self._answer
+            )
             with self._exchanging():
-                self._group.sum(totals.tensor)
+                totals = sum_totals(totals, self._group)
+        self._waits.take()
         self.values = totals.values()
         self._recorder.span("evaluate", begun, self._clock() - begun, self._progress.step)
         return self.values
 
-    def finish(self) -> None:
-        """Bring what only workers know about together: the buffers of their replicas."""
+    def _answer(self, inputs: Any) -> Any:
+        """The model's outputs, on the worker that speaks for its replica."""
+        outputs = self._bound.outputs(inputs)
+        return outputs if self._bound.speaks else None
+
+    def finish(self) -> State:
+        """Bring what only workers know about together: the whole model's state, to be fetched."""
         self._average_buffers()
         self._record_traffic()
+        return self._bound.state()
 
-    def _gradient(self, batch: Batch) -> torch.Tensor:
-        """Leave the mean gradient of the global batch in the parameters; this worker's loss.
+    def _account_gradient(self, share: Share, begun: float, loss: torch.Tensor) -> None:
+        self._account_time(share, begun)
+        samples = share.samples if self._bound.speaks else 0
+        self._recorder.count(samples=samples, steps=1)
+        self._progress.samples += samples
+        if samples:
+            self._progress.losses.append((loss, samples))
 
-        The engine averages over workers, so the loss of one with b of the batch's B samples is
-        weighted by b·N/B. A worker without samples has the weight zero: it computes on another's
-        and must not learn from them, so its buffers are put back.
+    def _account_time(self, share: Share, begun: float) -> None:
+        """Note where the time since `begun` went.
+
+        Of a worker that waited in very many places the trace shows it in one, at the end.
         """
-        share = batch.share
-        weight = share.samples * self.workers / share.total
-        kept = None if share.samples else [buffer.clone() for buffer in self.model.buffers()]
-        with self._group.watched():
-            loss: torch.Tensor = self.job.loss(self._module(batch.inputs), batch.targets)
-            _check_scalar(loss)
-            (loss if weight == 1 else loss * weight).backward()  # type: ignore[no-untyped-call]
-        if kept is not None:
-            with torch.no_grad():
-                for buffer, before in zip(self.model.buffers(), kept, strict=True):
-                    buffer.copy_(before)
-        if share.step == 0:
-            self._ready.settle()
-            self._check_unused()
-        return loss.detach()
+        now, waits = self._clock(), self._waits.take()
+        if len(waits) > _MOST_WAITS:
+            waited = min(sum(seconds for _, seconds in waits), now - begun)
+            waits = [(now - waited, waited)]
+        for start, seconds in waits if self.workers > 1 else ():
+            self._recorder.span("compute", begun, start - begun, share.step)
+            self._recorder.span(self._bound.waiting, start, seconds, share.step)
+            begun = start + seconds
+        self._recorder.span("compute", begun, now - begun, share.step)
 
-    def _clip(self) -> None:
-        """Limit the norm of the mean gradient, which is the same on all workers."""
-        if self.job.clip is not None:
-            groups = self.optimizer.param_groups
-            trained = (parameter for group in groups for parameter in group["params"])
-            clip_norm([one.grad for one in trained if one.grad is not None], self.job.clip)
-
-    def _check_unused(self) -> None:
-        if self.workers == 1 or getattr(self._module, "find_unused_parameters", False):
-            return
-        unused = [name for name, tensor in self._trained.items() if tensor.grad is None]
-        if unused:
-            raise RuntimeError(
-                f"the loss does not depend on {len(unused)} parameters: {', '.join(unused[:8])}"
-                f"{', …' if len(unused) > 8 else ''}; freeze them with requires_grad_(False), or "
-                "use allreduce(find_unused=true) if only some steps leave them out"
-            )
-
-    def _account(self, batch: Batch, begun: float, reduced: float, loss: torch.Tensor) -> None:
-        share, ready, now = batch.share, self._ready.at(begun, reduced), self._clock()
-        self._recorder.span("compute", begun, ready - begun, share.step)
-        if self.workers > 1:
-            self._recorder.span("exchange", ready, reduced - ready, share.step)
-        self._recorder.span("compute", reduced, now - reduced, share.step)
-        self._recorder.count(samples=share.samples, steps=1)
-        self._progress.samples += share.samples
-        self._progress.step = share.step + 1
-        if share.samples:
-            self._progress.losses.append((loss, share.samples))
+    def _account_updates(self) -> None:
+        for versions in self._bound.applied():
+            self._recorder.staleness(versions, f"worker-{self.rank}")
 
     def _end_epoch(self, epoch: int, dealt: int, seconds: float) -> None:
         # The budget may cut the last pass short, which then is no epoch.
@@ -287,11 +276,17 @@ class Trainer:
 
     def _average_buffers(self) -> None:
         with self._exchanging():
-            average_buffers(self.model, self._group)
+            self._bound.average_buffers()
+        self._account_updates()
 
     def _record_traffic(self) -> None:
         sent, received = self._group.traffic()
         self._recorder.traffic(sent=sent, received=received)
+
+    def _note_wait(self, waiting: bool) -> None:
+        self._progress.phase = "exchange" if waiting else "compute"
+        if not waiting:
+            self._pacer.begin()
 
     @contextlib.contextmanager
     def _exchanging(self) -> Iterator[None]:
@@ -299,54 +294,3 @@ class Trainer:
         before, self._progress.phase = self._progress.phase, "exchange"
         yield
         self._progress.phase = before
-
-
-class _LastGradient:
-    """Tells when a worker's own gradients were ready: from then on it waits for others.
-
-    The first step finds out which parameter's gradient comes last; from then on only that one
-    is watched, so the cost does not grow with the model. On a GPU this is when the kernel was
-    launched, not when it ended.
-    """
-
-    def __init__(
-        self,
-        parameters: dict[str, torch.nn.Parameter],
-        progress: Progress,
-        clock: Callable[[], float],
-    ) -> None:
-        self._at = -1.0
-        self._last = ""
-        self._progress = progress
-        self._clock = clock
-        self._handles = {
-            name: parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
-                self._watch(name)
-            )
-            for name, parameter in parameters.items()
-        }
-
-    def _watch(self, name: str) -> Callable[[torch.Tensor], None]:
-        def arrived(_: torch.Tensor) -> None:
-            self._at, self._last = self._clock(), name
-            self._progress.phase = "exchange"
-
-        return arrived
-
-    def settle(self) -> None:
-        """Keep watching only the gradient that came last."""
-        for name, handle in self._handles.items():
-            if name != self._last:
-                handle.remove()
-
-    def at(self, begun: float, done: float) -> float:
-        """The moment, in a step that lasted from `begun` to `done`."""
-        return self._at if begun <= self._at <= done else done
-
-
-def _check_scalar(loss: object) -> None:
-    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-        raise TypeError(
-            "the loss must be one number for the batch, the mean over its samples; "
-            f"got {getattr(loss, 'shape', type(loss).__name__)}"
-        )

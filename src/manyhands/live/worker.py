@@ -224,7 +224,7 @@ def run_loop(
     pacer: Pacer,
 ) -> None:
     """Train as one member of `group`; the first worker stores the model."""
-    from manyhands.checkpoint import MODEL, save_model  # noqa: PLC0415 - torch is imported late
+    from manyhands.checkpoint import MODEL  # noqa: PLC0415 - torch is imported late
     from manyhands.live.trainer import Trainer  # noqa: PLC0415
     from manyhands.placements import Placement  # noqa: PLC0415
     from manyhands.strategies import strategy as read_strategy  # noqa: PLC0415
@@ -239,11 +239,14 @@ def run_loop(
     recorder.span("start", begun, time.monotonic() - begun, 0)
     recorder.event("training")
     (loop or train_all)(trainer)
-    trainer.finish()
+    state = trainer.finish()
     recorder.event("trained")
     progress.phase = "finish"
     if trainer.rank == 0:
-        recorder.event("parameters", {"sha256": save_model(trainer.model, folder / MODEL)})
+        recorder.event("parameters", {"sha256": state.save(folder / MODEL)})
+    else:
+        for _ in state.fetch():
+            pass
 
 
 def train_all(trainer: Trainer) -> None:

@@ -1,7 +1,21 @@
 """Networks that examples, tests and benchmarks train: plain modules that know nothing else here."""
 
+from manyhands.models.gpt import GPT
 from manyhands.models.lenet import LeNet
 from manyhands.models.mlp import MLP
+from manyhands.models.paced import Paced
 from manyhands.models.residual import ResidualNetwork
+from manyhands.models.resnet import ResNet50V2, ResNet101V2, ResNet152V2
+from manyhands.models.shared import SharedLSTM
 
-__all__ = ["MLP", "LeNet", "ResidualNetwork"]
+__all__ = [
+    "GPT",
+    "MLP",
+    "LeNet",
+    "Paced",
+    "ResNet50V2",
+    "ResNet101V2",
+    "ResNet152V2",
+    "ResidualNetwork",
+    "SharedLSTM",
+]

@@ -1,10 +1,36 @@
-"""Tier C: PyTorch's own engine, applied and forecast; one file per placement."""
+"""Tier C: PyTorch's own engine, bound and forecast; one file per placement."""
 
 from manyhands.placements.allreduce import AllReduce
+from manyhands.placements.context import Context
+from manyhands.placements.fully_sharded import FullySharded
+from manyhands.placements.hybrid import Hybrid
+from manyhands.placements.pipeline import Pipeline
 from manyhands.placements.placement import Placement
 from manyhands.placements.single import Single
+from manyhands.placements.tensor import Tensor
+from manyhands.placements.zero import Zero
 
-ALL: tuple[type[Placement], ...] = (AllReduce, Single)
+ALL: tuple[type[Placement], ...] = (
+    AllReduce,
+    Context,
+    FullySharded,
+    Hybrid,
+    Pipeline,
+    Single,
+    Tensor,
+    Zero,
+)
 """Every placement: add a new one here and the shared contract suite tests it."""
 
-__all__ = ["ALL", "AllReduce", "Placement", "Single"]
+__all__ = [
+    "ALL",
+    "AllReduce",
+    "Context",
+    "FullySharded",
+    "Hybrid",
+    "Pipeline",
+    "Placement",
+    "Single",
+    "Tensor",
+    "Zero",
+]

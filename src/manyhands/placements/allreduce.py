@@ -9,12 +9,16 @@ from manyhands.costs import Collective, Forecast
 from manyhands.placements.placement import Placement
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
+    import torch
     from torch import nn
 
     from manyhands.costs import TensorSize
+    from manyhands.job import Job
+    from manyhands.placements.bound import Bound
     from manyhands.transport.collectives import Group
+    from manyhands.transport.waits import Waits
 
 MEBIBYTE = 1024 * 1024
 
@@ -51,15 +55,21 @@ class AllReduce(Placement):
         if not 0 < self.bucket_mb <= 1024:
             raise ValueError(f"bucket_mb must be above 0 and at most 1024, not {self.bucket_mb}")
 
-    def apply(self, module: nn.Module, group: Group) -> nn.Module:
-        """The module wrapped in DistributedDataParallel over the group's own process group.
+    def bind(self, job: Job, group: Group, device: torch.device, waits: Waits) -> Bound:
+        """A replica wrapped in DistributedDataParallel over the group's own process group."""
+        from manyhands.placements.replica import Replica  # noqa: PLC0415 - torch is lazy
+
+        return Replica(job, group, device, waits, self.wrapper(group))
+
+    def wrapper(self, group: Group) -> Callable[[nn.Module], nn.Module]:
+        """What wraps a module so that the group averages its gradients.
 
         Buffers are not broadcast in every step, as DDP would do by default: batch-norm reads
         them only in evaluation, and the trainer averages them there (docs/meanings.md).
         """
-        from torch.nn.parallel import DistributedDataParallel  # noqa: PLC0415 - torch is lazy
+        from torch.nn.parallel import DistributedDataParallel  # noqa: PLC0415
 
-        return DistributedDataParallel(
+        return lambda module: DistributedDataParallel(
             module,
             process_group=group.handle,
             bucket_cap_mb=self.bucket_mb,

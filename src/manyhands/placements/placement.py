@@ -1,4 +1,4 @@
-"""The contract of a placement: the real application beside a pure forecast of it."""
+"""The contract of a placement: the real thing beside a pure forecast of it."""
 
 from __future__ import annotations
 
@@ -11,17 +11,20 @@ from manyhands.notation import Value
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torch import nn
+    import torch
 
     from manyhands.costs import Forecast, TensorSize
+    from manyhands.job import Job
+    from manyhands.placements.bound import Bound
     from manyhands.transport.collectives import Group
+    from manyhands.transport.waits import Waits
 
 
 @dataclass(frozen=True, repr=False)
 class Placement(Value, ABC):
     """How copies or parts of one module are trained together by a group of workers.
 
-    `apply` is what happens; `forecast` says it beforehand. A conformance test holds the two
+    `bind` is what happens; `forecast` says it beforehand. A conformance test holds the two
     together, so a placement whose forecast is wrong does not pass.
     """
 
@@ -32,9 +35,15 @@ class Placement(Value, ABC):
         if workers < 1:
             raise ValueError(f"a run needs at least 1 worker, not {workers}")
 
+    def check_job(self, job: Job, workers: int) -> None:
+        """Raise ValueError, naming the fix, if it cannot train this job; no process has started."""
+
     @abstractmethod
-    def apply(self, module: nn.Module, group: Group) -> nn.Module:
-        """Make `module` train with the group; what is returned is called in its place."""
+    def bind(self, job: Job, group: Group, device: torch.device, waits: Waits) -> Bound:
+        """Make this worker's part of the job's model, to be trained with the group.
+
+        The random source stands at the job's seed, so what all workers make is alike.
+        """
 
     @abstractmethod
     def forecast(self, parameters: Sequence[TensorSize], workers: int) -> Forecast:

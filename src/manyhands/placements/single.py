@@ -11,10 +11,13 @@ from manyhands.placements.placement import Placement
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torch import nn
+    import torch
 
     from manyhands.costs import TensorSize
+    from manyhands.job import Job
+    from manyhands.placements.bound import Bound
     from manyhands.transport.collectives import Group
+    from manyhands.transport.waits import Waits
 
 
 @dataclass(frozen=True, repr=False)
@@ -35,9 +38,11 @@ class Single(Placement):
                 f"single() trains on 1 worker, not {workers}; for {workers} workers use allreduce()"
             )
 
-    def apply(self, module: nn.Module, group: Group) -> nn.Module:  # noqa: ARG002 - the contract
+    def bind(self, job: Job, group: Group, device: torch.device, waits: Waits) -> Bound:
         """The module as it is."""
-        return module
+        from manyhands.placements.replica import Replica  # noqa: PLC0415 - torch is lazy
+
+        return Replica(job, group, device, waits, wrap=lambda module: module)
 
     def forecast(self, parameters: Sequence[TensorSize], workers: int) -> Forecast:
         """No collective; parameters and the gradients of those that are trained."""

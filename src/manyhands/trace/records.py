@@ -136,6 +136,7 @@ class Event(_Record, frozen=True):
 
     `epoch`       an epoch ended; its `number`, the `samples` the run has trained on so far and,
                   where evaluation is not to count, the `seconds` it took; written by one process
+    `divided`     how the model was divided among the workers: by number, a line for every part
     `trained`     a worker is through with training; what it still does is not counted
     `parameters`  the final parameters' `sha256`
     `end`         how the run ended: `status` finished, failed or interrupted, and `words`; written

@@ -26,9 +26,10 @@ from manyhands.engine import PrefixStore, Store, TCPStore, gloo_group, nccl_grou
 from manyhands.failure import PeerLost
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     import torch
+    from torch.distributed import Work
 
 LOOPBACK = "127.0.0.1"
 _ESTABLISHED = 1
@@ -66,6 +67,7 @@ class Group:
         device: where the tensors live; CUDA devices get NCCL, everything else Gloo.
         address: the local address that the group's sockets are bound to.
         timeout: how long a collective may take, in seconds; stalls are reported long before.
+        names: the numbers by which the members are known outside; their ranks by default.
     """
 
     def __init__(
@@ -78,10 +80,19 @@ class Group:
         device: torch.device,
         address: str = LOOPBACK,
         timeout: float = 1800.0,
+        names: Sequence[int] | None = None,
     ) -> None:
         self.rank = rank
         self.size = size
         self.epoch = epoch
+        self.device = device
+        self.names = tuple(names or range(size))
+        self._address = address
+        self._timeout = timeout
+        self._store = store
+        self._parts: list[Group] = []
+        self.at_close: list[Callable[[], object]] = []
+        """What is to be called when the group is closed, the last first."""
         meeting = PrefixStore(f"manyhands/epoch-{epoch}", store)
         limit = timedelta(seconds=timeout)
         before = set(_open_sockets())
@@ -97,12 +108,31 @@ class Group:
         local = [_address(sock.getsockname()) for sock in self._sockets]
         meeting.set(f"addresses/{self.rank}", json.dumps(local))
         owner = {
-            address: f"worker-{rank}"
-            for rank in range(self.size)
+            address: f"worker-{name}"
+            for rank, name in enumerate(self.names)
             if rank != self.rank
             for address in json.loads(meeting.get(f"addresses/{rank}"))
         }
         return [owner.get(_address(sock.getpeername()), "unknown") for sock in self._sockets]
+
+    def part(self, name: str, ranks: Sequence[int]) -> Group:
+        """A group of some of the workers, this one among them, with connections of its own.
+
+        It belongs to this group: its bytes and its lost peers are counted here as well, and it is
+        freed and closed together with it. All members of the part must ask for it.
+        """
+        part = Group(
+            PrefixStore(f"{name}/{min(ranks)}", self._store),
+            list(ranks).index(self.rank),
+            len(ranks),
+            epoch=self.epoch,
+            device=self.device,
+            address=self._address,
+            timeout=self._timeout,
+            names=[self.names[rank] for rank in ranks],
+        )
+        self._parts.append(part)
+        return part
 
     def sum(self, tensor: torch.Tensor) -> None:
         """Replace `tensor`, on every worker, by the sum over all workers."""
@@ -113,6 +143,19 @@ class Group:
         """Replace `tensor`, on every worker, by the source's."""
         with self.watched():
             self.handle.broadcast(tensor, root=source).wait()
+
+    def gather(self, everybody: torch.Tensor, own: torch.Tensor) -> None:
+        """Fill `everybody`, on every worker, with all workers' `own`, in the order of ranks."""
+        with self.watched():
+            self.handle._allgather_base(everybody.view(-1), own.reshape(-1)).wait()
+
+    def send(self, tensor: torch.Tensor, to: int, tag: int = 0) -> Work:
+        """Begin to send a contiguous tensor; it must stay as it is until that is over."""
+        return self.handle.send([tensor], to, tag)
+
+    def receive(self, tensor: torch.Tensor, source: int, tag: int = 0) -> Work:
+        """Begin to receive into a contiguous tensor what the source sends under this tag."""
+        return self.handle.recv([tensor], source, tag)
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
@@ -131,13 +174,12 @@ class Group:
 
     def lost_peers(self) -> list[str]:
         """The peers to whom no established connection is left."""
-        return sorted(
-            {
-                peer
-                for sock, peer in zip(self._sockets, self._peers, strict=True)
-                if _tcp_info(sock)[0] != _ESTABLISHED
-            }
-        )
+        lost = {
+            peer
+            for sock, peer in zip(self._sockets, self._peers, strict=True)
+            if _tcp_info(sock)[0] != _ESTABLISHED
+        }
+        return sorted(lost.union(*(part.lost_peers() for part in self._parts)))
 
     def traffic(self) -> tuple[dict[str, int], dict[str, int]]:
         """Bytes that the kernel sent to and received from each peer so far, headers of TCP aside.
@@ -151,10 +193,16 @@ class Group:
             _, out, back = _tcp_info(sock)
             sent[peer] = sent.get(peer, 0) + out
             received[peer] = received.get(peer, 0) + back
+        for part in self._parts:
+            for total, own in zip((sent, received), part.traffic(), strict=True):
+                for peer, count in own.items():
+                    total[peer] = total.get(peer, 0) + count
         return sent, received
 
     def free(self) -> None:
         """Free whoever waits in a collective of this group, from any thread: they raise."""
+        for part in self._parts:
+            part.free()
         for sock in self._sockets:
             # A connection that the peer's death closed cannot be shut down again.
             with contextlib.suppress(OSError):
@@ -162,10 +210,14 @@ class Group:
 
     def close(self) -> None:
         """Give the sockets back. The group cannot be used afterwards."""
+        while self.at_close:
+            self.at_close.pop()()
         self.free()
+        for part in self._parts:
+            part.close()
         for sock in self._sockets:
             sock.close()
-        self._sockets, self._peers = [], []
+        self._sockets, self._peers, self._parts = [], [], []
 
 
 def _open_sockets() -> Iterator[tuple[int, str]]:

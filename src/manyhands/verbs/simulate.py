@@ -179,7 +179,7 @@ def plan(job: Job, asked: Asked, source: str) -> Plan:
     job = override(job, given)
     faults = Faults.read(asked.faults or "[]")
     servers = 0 if protocol.peers else protocol.count_servers(workers)
-    faults.check(workers, servers)
+    faults.check(workers, servers, peers=protocol.peers)
     paces = asked.slow or ()
     for pace in paces:
         pace.check(workers)

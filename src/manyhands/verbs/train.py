@@ -16,6 +16,7 @@ from manyhands.live.assignment import Overrides, override
 from manyhands.live.hosts import Hosts
 from manyhands.live.request import Request, Setting
 from manyhands.pacing import Pace, words
+from manyhands.placements import Placement
 from manyhands.reports import Run
 from manyhands.strategies import Strategy
 from manyhands.strategies import strategy as read_strategy
@@ -184,6 +185,8 @@ def _plan(
     )
     chosen = read_strategy(recipe)
     chosen.check(count)
+    if isinstance(chosen, Placement):
+        chosen.check_job(job, count)
     paces, paced_by = choose(command.slow, slow, ())
     for pace in paces:
         pace.check(count)

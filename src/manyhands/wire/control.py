@@ -85,6 +85,8 @@ class Status(Message, frozen=True):
     """Who has not joined, by host."""
     outside: str = ""
     """Where other hosts may join."""
+    returned: tuple[str, ...] = ()
+    """Workers that were lost and are here again."""
 
 
 class Warn(Message, frozen=True):

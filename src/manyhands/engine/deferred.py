@@ -1,0 +1,266 @@
+"""Making a model that is larger than the memory, with the values that it would have had.
+
+A layer is made of uninitialised memory (`torch.empty`) that it then fills, mostly at random. A
+worker that is to hold only parts of all layers watches that memory: when the parameters that were
+made so far take too much of it, it keeps its own part of the one that was touched longest ago, and
+gives the memory back. So all workers draw the same random numbers in the same order as one worker
+that makes the whole model, each holds its part of the same values, and none ever holds much more.
+
+Which parts are its own a worker knows only when it knows the model's structure. So a model is made
+twice: first for its structure, then for its values.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    Keep = Callable[[torch.Tensor], torch.Tensor]
+
+HELD = 64 * 1024 * 1024
+"""Bytes of whole parameters that a worker holds while it makes a model, or three times the
+largest: what fills it may need room beside it."""
+
+_EMPTY = frozenset({"aten::empty", "aten::empty_like", "aten::new_empty", "aten::empty_strided"})
+_ELEMENTWISE = frozenset(
+    f"aten::{name}_" for name in ("add", "clamp", "clamp_max", "clamp_min", "div", "mul", "sub")
+)
+"""Operations that may be carried out on a part alone, if all else they are given are numbers."""
+
+
+class Unmakeable(RuntimeError):  # noqa: N818 - what the model is
+    """A model cannot be made part by part; the message says why."""
+
+
+@dataclass(frozen=True, eq=False)
+class Outline:
+    """A model without most of its values."""
+
+    model: nn.Module
+    """On the meta device, but for what was never uninitialised memory."""
+    numbers: Mapping[str, int]
+    """Of the parameters and buffers that are not there, by name: which memory each was made of."""
+
+
+def outline(make: Callable[[], nn.Module], held: int = HELD) -> Outline:
+    """A model's structure; the random source is left as it was.
+
+    Raises:
+        Unmakeable: the model's first values cannot be had part by part.
+    """
+    state = torch.get_rng_state()
+    mode = _Watching({}, held)
+    with mode:
+        model = make()
+    torch.set_rng_state(state)
+    numbers = {name: mode.number(tensor) for name, tensor in _named(model)}
+    absent = {name: number for name, number in numbers.items() if number is not None}
+    _forget(model, mode)
+    return Outline(model, absent)
+
+
+def first_values(
+    make: Callable[[], nn.Module],
+    numbers: Mapping[str, int],
+    keep: Callable[[str, torch.Tensor], torch.Tensor],
+    held: int = HELD,
+) -> dict[str, torch.Tensor]:
+    """What this worker keeps of each parameter and buffer, by name.
+
+    Args:
+        make: makes the model; the random source stands where it would for a whole model.
+        numbers: of the outline.
+        keep: what to keep of the whole tensor of that name.
+        held: bytes of whole parameters that may be here at a time.
+
+    Raises:
+        Unmakeable: the model's first values cannot be had part by part.
+    """
+    mode = _Watching({number: _keeper(name, keep) for name, number in numbers.items()}, held)
+    with mode:
+        model = make()
+    mode.let_go_of_all()
+    kept = {name: mode.parts[number] for name, number in numbers.items()}
+    for name, tensor in _named(model):
+        if name not in numbers:
+            kept[name] = keep(name, tensor.detach()).clone()
+    return kept
+
+
+@dataclass(eq=False)
+class _Memory:
+    """What was uninitialised memory."""
+
+    number: int
+    storage: StorageWeakRef
+    """Weak: what nobody uses any longer shall go. While this lives, its address is not reused."""
+    dtype: torch.dtype
+    shape: torch.Size
+    stride: tuple[int, ...]
+    nbytes: int
+    here: bool = field(default=True)
+
+    def whole(self) -> torch.Tensor | None:
+        """The tensor that lies in it; None if nobody uses it any longer."""
+        storage: Any = torch.UntypedStorage._new_with_weak_ptr(self.storage.cdata)
+        if storage is None:
+            return None
+        empty = torch.empty(0, dtype=self.dtype)
+        return empty.set_(storage, 0, self.shape, self.stride)
+
+
+class _Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
+    """While it is active, not much more than `held` bytes of uninitialised memory stay here.
+
+    Args:
+        keep: by number, what to keep of the whole tensor in `parts`.
+        held: bytes.
+    """
+
+    def __init__(self, keep: Mapping[int, Keep], held: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's
+        self.parts: dict[int, torch.Tensor] = {}
+        self._keep = keep
+        self._limit = held
+        self._known: dict[int, _Memory] = {}
+        self._here: dict[int, _Memory] = {}
+        """By number; who was touched last stands last."""
+        self._count = 0
+
+    def number(self, tensor: torch.Tensor) -> int | None:
+        """Which uninitialised memory it lies in, in the order in which it was asked for."""
+        memory = self._memory(tensor)
+        return None if memory is None else memory.number
+
+    def let_go_of_all(self) -> None:
+        """Keep the worker's own part of everything, and no more."""
+        for memory in [*self._here.values()]:
+            self._let_go(memory)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Carry out an operation with all that it needs here."""
+        kwargs = kwargs or {}
+        if func._schema.name in _EMPTY:
+            return self._new(func(*args, **kwargs))
+        tensors = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
+        touched = {
+            memory.number: memory for one in tensors if (memory := self._memory(one)) is not None
+        }
+        if not touched or func.is_view or torch.Tag.inplace_view in func.tags:
+            return func(*args, **kwargs)
+        gone = [memory for memory in touched.values() if not memory.here]
+        if gone and not self._bring_back(gone[0], func, args, kwargs, alone=len(tensors) == 1):
+            return args[0]
+        for memory in touched.values():
+            self._here[memory.number] = self._here.pop(memory.number)
+        self._make_room({*touched})
+        return func(*args, **kwargs)
+
+    def _new(self, tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.device.type != "cpu" or not tensor.nbytes:
+            return tensor
+        storage = tensor.untyped_storage()
+        memory = _Memory(
+            self._count,
+            StorageWeakRef(storage),  # type: ignore[no-untyped-call]  # torch's
+            tensor.dtype,
+            tensor.shape,
+            tensor.stride(),
+            storage.nbytes(),
+        )
+        self._known[storage._cdata] = self._here[self._count] = memory
+        self._limit = max(self._limit, 3 * memory.nbytes)
+        self._count += 1
+        self._make_room({memory.number})
+        return tensor
+
+    def _memory(self, tensor: torch.Tensor) -> _Memory | None:
+        if tensor.device.type != "cpu" or tensor.layout != torch.strided:
+            return None
+        return self._known.get(tensor.untyped_storage()._cdata)
+
+    def _make_room(self, needed: set[int]) -> None:
+        """Let go of who was touched longest ago, until the rest is few enough bytes."""
+        held = sum(memory.nbytes for memory in self._here.values())
+        for number, memory in [*self._here.items()]:
+            if held <= self._limit:
+                return
+            if number not in needed:
+                held -= memory.nbytes
+                self._let_go(memory)
+
+    def _let_go(self, memory: _Memory) -> None:
+        del self._here[memory.number]
+        whole = memory.whole()
+        if whole is None:
+            return
+        if memory.number in self._keep:
+            self.parts[memory.number] = self._keep[memory.number](whole).clone()
+        memory.here = False
+        whole.untyped_storage().resize_(0)
+
+    def _bring_back(
+        self, memory: _Memory, func: Any, args: tuple[Any, ...], kwargs: Any, *, alone: bool
+    ) -> bool:
+        """Have a tensor here again that is about to be filled anew.
+
+        Returns:
+            Whether the operation has still to be carried out. If not, it was, on the part alone.
+        """
+        target = args[0] if args and isinstance(args[0], torch.Tensor) else None
+        fills = target is not None and func._schema.is_mutable and target.shape == memory.shape
+        if not fills or self._memory(target) is not memory:  # type: ignore[arg-type]  # it fills
+            raise Unmakeable(f"{func} needs a parameter after others were made")
+        if func._schema.name in _ELEMENTWISE:
+            if not alone:
+                raise Unmakeable(f"{func} changes a parameter after others were made")
+            if memory.number in self.parts:
+                func(self.parts[memory.number], *args[1:], **kwargs)
+            return False
+        storage = torch.UntypedStorage._new_with_weak_ptr(memory.storage.cdata)
+        storage.resize_(memory.nbytes)
+        memory.here = True
+        self._here[memory.number] = memory
+        return True
+
+
+def _forget(model: nn.Module, mode: _Watching) -> None:
+    """Put meta tensors in the place of what is not here."""
+    seen: dict[int, torch.Tensor] = {}
+    for module in model.modules():
+        for tensors in (module._parameters, module._buffers):
+            for name, tensor in tensors.items():
+                if tensor is None or mode.number(tensor) is None:
+                    continue
+                if id(tensor) not in seen:
+                    seen[id(tensor)] = _absent(tensor)
+                tensors[name] = seen[id(tensor)]  # type: ignore[assignment]  # a parameter's place
+
+
+def _absent(tensor: torch.Tensor) -> torch.Tensor:
+    empty = torch.empty_strided(
+        tensor.shape, tensor.stride(), dtype=tensor.dtype, device=torch.device("meta")
+    )
+    if isinstance(tensor, nn.Parameter):
+        return nn.Parameter(empty, requires_grad=tensor.requires_grad)
+    return empty
+
+
+def _keeper(name: str, keep: Callable[[str, torch.Tensor], torch.Tensor]) -> Keep:
+    return lambda whole: keep(name, whole)
+
+
+def _named(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    yield from model.named_parameters()
+    yield from model.named_buffers()

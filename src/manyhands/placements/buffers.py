@@ -1,0 +1,47 @@
+"""Buffers of replicas: batch-norm statistics and counters, which no gradient keeps alike."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import nn
+
+    from manyhands.transport.collectives import Group
+
+
+@torch.no_grad()
+def average_buffers(model: nn.Module, group: Group) -> None:
+    """Make the buffers of all replicas alike: floating ones their mean, others the first's.
+
+    Batch-norm statistics are running means, so their mean over workers is the running mean over
+    all the workers' batches. Counters are the same everywhere.
+    """
+    if group.size == 1:
+        return
+    floating = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
+    if floating:
+        flat = torch.cat([buffer.reshape(-1).double() for buffer in floating])
+        group.sum(flat)
+        flat /= group.size
+        sizes = [buffer.numel() for buffer in floating]
+        for buffer, mean in zip(floating, flat.split_with_sizes(sizes), strict=True):
+            buffer.copy_(mean.view_as(buffer))
+    for buffer in model.buffers():
+        if not buffer.is_floating_point():
+            group.broadcast(buffer)
+
+
+@contextlib.contextmanager
+def untouched(model: nn.Module, *, when: bool) -> Iterator[None]:
+    """Put the model's buffers back afterwards: nothing shall be learnt from these samples."""
+    kept = [buffer.clone() for buffer in model.buffers()] if when else []
+    yield
+    with torch.no_grad():
+        for buffer, before in zip(model.buffers(), kept, strict=False):
+            buffer.copy_(before)

@@ -1,0 +1,77 @@
+"""Long sequences divided among workers, with heads exchanged for positions in attention."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from manyhands.placements.allreduce import AllReduce
+from manyhands.placements.placement import Placement
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import torch
+
+    from manyhands.costs import Forecast, TensorSize
+    from manyhands.job import Job
+    from manyhands.placements.bound import Bound
+    from manyhands.transport.collectives import Group
+    from manyhands.transport.waits import Waits
+
+
+@dataclass(frozen=True, repr=False)
+class Context(Placement):
+    """Give each worker a stretch of every sequence; in attention, some heads of all of it.
+
+    Of a sequence of T positions worker n computes T/ways, in all layers that look at positions one
+    by one. Before attention the workers exchange: each gives away the queries, keys and values of
+    other heads at its positions, and gets those of its own heads at all positions. Afterwards they
+    exchange back. Every worker holds the whole model, and gradients are averaged over all. With
+    more workers than ways there are several such models, trained on different samples.
+
+    Use it when the activations of a sequence do not fit on one worker. A worker sends four times
+    the activation of its stretch per attention and direction, whatever the ways.
+
+    Example: `context(ways=2)`
+
+    Paper: Jacobs et al., DeepSpeed Ulysses: System Optimizations for Enabling Training of Extreme
+    Long Sequence Transformer Models, 2023.
+    """
+
+    name: ClassVar[str] = "context"
+    support: ClassVar[Literal["beta"]] = "beta"
+
+    ways: int = 2
+    """Workers that share a sequence; they divide its length and the heads of each attention."""
+    before: str = ""
+    """The module before which sequences are divided; by default the first of those that repeat."""
+    bucket_mb: float = 25.0
+    """Mebibytes of gradients that travel together, as under allreduce()."""
+
+    def __post_init__(self) -> None:
+        if self.ways < 2:
+            raise ValueError(f"ways must be at least 2, not {self.ways}; for 1 use allreduce()")
+        AllReduce(bucket_mb=self.bucket_mb)
+
+    def check(self, workers: int) -> None:
+        """A multiple of the ways."""
+        super().check(workers)
+        if workers % self.ways:
+            more = workers + self.ways - workers % self.ways
+            raise ValueError(
+                f"{workers} workers cannot be divided into models of {self.ways}; use {more}"
+            )
+
+    def bind(self, job: Job, group: Group, device: torch.device, waits: Waits) -> Bound:
+        """A replica on every worker, which sees a stretch of its samples."""
+        from manyhands.placements.stretches import Stretches  # noqa: PLC0415 - torch is lazy
+        from manyhands.transport.mesh import Mesh  # noqa: PLC0415
+
+        mesh = Mesh(group, {"data": group.size // self.ways, "context": self.ways}, waits)
+        wrap = AllReduce(bucket_mb=self.bucket_mb).wrapper(group)
+        return Stretches(job, group, device, waits, wrap, mesh, self.before)
+
+    def forecast(self, parameters: Sequence[TensorSize], workers: int) -> Forecast:
+        """Needs the layers' inputs as well: see `rehearse`."""
+        raise NotImplementedError

@@ -1,0 +1,100 @@
+"""Parameters, gradients and optimizer states spread over all workers, on PyTorch's FSDP2."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from manyhands.costs import Collective, Forecast
+from manyhands.placements.placement import Placement
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import torch
+    from torch import nn
+
+    from manyhands.costs import TensorSize
+    from manyhands.job import Job
+    from manyhands.placements.bound import Bound
+    from manyhands.transport.collectives import Group
+    from manyhands.transport.waits import Waits
+
+
+@dataclass(frozen=True, repr=False)
+class FullySharded(Placement):
+    """Hold 1/N of every parameter, its gradient and its optimizer state; gather layers when used.
+
+    Worker n holds the n-th part of the rows of every parameter. Before a unit (a block of the
+    model) computes, its parameters are gathered, and let go afterwards; its gradients are summed
+    and scattered, and each worker's optimizer updates its own rows:
+    W_n ← W_n − λ·(1/B)·(Σ_k Σ_{i in k's part} ΔW_i)_n.
+
+    Use it when the model, its gradients and its optimizer's state do not fit on one worker. A
+    worker sends 3·m·(N − 1)/N bytes per step for m bytes of parameters, half as much again as
+    under allreduce().
+
+    Example: `fully_sharded()`
+
+    Paper: Zhao et al., PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel,
+    VLDB 2023.
+    """
+
+    name: ClassVar[str] = "fully_sharded"
+    support: ClassVar[Literal["beta"]] = "beta"
+
+    give_back: bool = True
+    """Let go of a unit's parameters between its forward and its backward. Without, they are
+    gathered once per step, and all of them are here when the backward begins."""
+
+    def bind(self, job: Job, group: Group, device: torch.device, waits: Waits) -> Bound:
+        """The model in shards, made without any worker holding all of it."""
+        from manyhands.engine.sharding import shard  # noqa: PLC0415 - torch is lazy
+        from manyhands.placements.sharded import Sharded  # noqa: PLC0415
+        from manyhands.placements.units import units  # noqa: PLC0415
+        from manyhands.transport.mesh import Mesh  # noqa: PLC0415
+
+        mesh = Mesh(group, {"shard": group.size}, waits)
+
+        def spread(model: nn.Module) -> None:
+            shard(model, units(model), mesh.handle, give_back=self.give_back)
+
+        return Sharded(job, group, device, spread)
+
+    def forecast(self, parameters: Sequence[TensorSize], workers: int) -> Forecast:
+        """Each unit is gathered for the forward, and again for the backward, if it was let go.
+
+        Then its gradients are reduced and scattered. The last unit is gathered once.
+        """
+        self.check(workers)
+        return sharded_forecast(parameters, workers, give_back=self.give_back)
+
+
+def sharded_forecast(
+    parameters: Sequence[TensorSize], workers: int, *, give_back: bool
+) -> Forecast:
+    """What FSDP2 does: rows are padded, so that all workers have equally many."""
+    gathered: dict[str, int] = {}
+    scattered: dict[str, int] = {}
+    for tensor in parameters:
+        padded = tensor.padded(workers)
+        gathered[tensor.unit] = gathered.get(tensor.unit, 0) + padded
+        if tensor.trained:
+            scattered[tensor.unit] = scattered.get(tensor.unit, 0) + padded
+    order = sorted(gathered, key=lambda unit: unit != "")
+    # What belongs to no unit is the model's own; it is gathered first, and kept.
+    let_go = set(order[:-1]) - {""} if give_back else set()
+    backward: list[Collective] = []
+    # A unit is asked for before the gradients of the one behind it are sent.
+    for unit, ahead in zip(reversed(order), [*reversed(order[:-1]), ""], strict=True):
+        if ahead in let_go:
+            backward.append(Collective("all_gather", gathered[ahead]))
+        if unit in scattered:
+            backward.append(Collective("reduce_scatter", scattered[unit]))
+    own = sum(gathered.values()) // workers
+    largest = sorted(gathered.values())[-2:]
+    return Forecast(
+        start=(),
+        step=(*(Collective("all_gather", gathered[unit]) for unit in order), *backward),
+        memory=2 * own + (sum(largest) if give_back else sum(gathered.values())),
+    )

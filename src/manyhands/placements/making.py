@@ -1,0 +1,62 @@
+"""Making a model in parts, with the values that one worker would give the whole."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from manyhands.engine.deferred import Unmakeable, first_values, outline
+from manyhands.engine.tensors import own, own_part
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from torch import nn
+
+
+def make_in_parts(
+    make: Callable[[], nn.Module], spread: Callable[[nn.Module], None], device: torch.device
+) -> nn.Module:
+    """A model after `spread`, on its device.
+
+    The random source stands at the job's seed, and stands afterwards where it would if the whole
+    model had been made. If the model's first values need all of it at once, it is made whole, and
+    spread then.
+    """
+    state = torch.get_rng_state()
+    try:
+        sketch = outline(make)
+        model = sketch.model
+        spread(model)
+        laid_out = dict(_named(model))
+        values = first_values(
+            make, sketch.numbers, lambda name, whole: own_part(laid_out[name], whole)
+        )
+    except Unmakeable:
+        torch.set_rng_state(state)
+        model = make().to(device)
+        spread(model)
+        return model
+    model.to_empty(device=device)
+    with torch.no_grad():
+        for name, tensor in _named(model):
+            own(tensor).copy_(values.pop(name))
+    return model
+
+
+def aliases(model: nn.Module) -> dict[str, str]:
+    """Names under which a parameter or buffer appears again, each with its first name."""
+    first: dict[int, str] = {}
+    again: dict[str, str] = {}
+    for named in (model.named_parameters, model.named_buffers):
+        for name, tensor in named(remove_duplicate=False):
+            known = first.setdefault(id(tensor), name)
+            if known != name:
+                again[name] = known
+    return again
+
+
+def _named(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    yield from model.named_parameters()
+    yield from model.named_buffers()

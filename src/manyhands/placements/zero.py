@@ -1,0 +1,94 @@
+"""ZeRO: optimizer states, then gradients, then parameters divided among data-parallel workers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from manyhands.costs import Collective, Forecast
+from manyhands.placements.allreduce import MEBIBYTE, AllReduce
+from manyhands.placements.fully_sharded import FullySharded, sharded_forecast
+from manyhands.placements.placement import Placement
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import torch
+
+    from manyhands.costs import TensorSize
+    from manyhands.job import Job
+    from manyhands.placements.bound import Bound
+    from manyhands.transport.collectives import Group
+    from manyhands.transport.waits import Waits
+
+
+@dataclass(frozen=True, repr=False)
+class Zero(Placement):
+    """Divide among the N workers what data parallelism holds N times, in three stages.
+
+    Stage 1 divides the optimizer's states: each worker updates its rows of every parameter and
+    hears of the others'. Stage 2 divides the gradients too: they are reduced and scattered, and
+    the parameters gathered once per step. Stage 3 divides the parameters as well, and is
+    `fully_sharded()`. With m bytes of parameters and an optimizer that keeps k·m (Adam: 2·m), a
+    worker holds m·(2 + k/N), m + m·(1 + k)/N or m·(2 + k)/N beside a few layers.
+
+    Use the lowest stage that fits: a worker sends 3·m·(N − 1)/N, 2·m·(N − 1)/N or
+    3·m·(N − 1)/N bytes per step.
+
+    Example: `zero(stage=2)`
+
+    Paper: Rajbhandari, Rasley, Ruwase, He, ZeRO: Memory Optimizations Toward Training Trillion
+    Parameter Models, SC 2020.
+    """
+
+    name: ClassVar[str] = "zero"
+    support: ClassVar[Literal["beta"]] = "beta"
+
+    stage: int = 1
+    """1: optimizer states are divided; 2: gradients too; 3: parameters too."""
+    bucket_mb: float = 25.0
+    """Of stage 1: mebibytes of gradients, and of parameters, that travel together."""
+
+    def __post_init__(self) -> None:
+        if self.stage not in (1, 2, 3):
+            raise ValueError(f"stage must be 1, 2 or 3, not {self.stage}")
+        AllReduce(bucket_mb=self.bucket_mb)
+
+    def bind(self, job: Job, group: Group, device: torch.device, waits: Waits) -> Bound:
+        """Stage 1 on DistributedDataParallel, the others on FSDP2."""
+        if self.stage > 1:
+            return FullySharded(give_back=self.stage == 3).bind(job, group, device, waits)
+        from manyhands.placements.partitioned import Partitioned  # noqa: PLC0415 - torch is lazy
+        from manyhands.transport.mesh import Mesh  # noqa: PLC0415
+
+        mesh = Mesh(group, {"shard": group.size}, waits)
+        wrap = AllReduce(bucket_mb=self.bucket_mb).wrapper(group)
+        bucket = int(self.bucket_mb * MEBIBYTE)
+        return Partitioned(job, group, device, waits, wrap, mesh, bucket)
+
+    def forecast(self, parameters: Sequence[TensorSize], workers: int) -> Forecast:
+        """Stage 1: allreduce's collectives, then the parameters gathered in buckets."""
+        self.check(workers)
+        if self.stage > 1:
+            return sharded_forecast(parameters, workers, give_back=self.stage == 3)
+        reduced = AllReduce(bucket_mb=self.bucket_mb).forecast(parameters, workers)
+        trained = [tensor for tensor in parameters if tensor.trained]
+        gathered = list(_fill(trained, int(self.bucket_mb * MEBIBYTE), workers))
+        return Forecast(
+            start=reduced.start,
+            step=(*reduced.step, *(Collective("all_gather", size) for size in gathered)),
+            memory=reduced.memory + 2 * max(gathered, default=0),
+        )
+
+
+def _fill(tensors: Sequence[TensorSize], limit: int, workers: int) -> Iterator[int]:
+    """Padded bytes of the buckets in which parameters are gathered."""
+    size = padded = 0
+    for tensor in tensors:
+        if size >= limit:
+            yield padded
+            size = padded = 0
+        size += tensor.size
+        padded += tensor.padded(workers)
+    if padded:
+        yield padded

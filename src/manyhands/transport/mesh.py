@@ -1,0 +1,91 @@
+"""Workers as a grid with named axes, each axis with groups of its own."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from manyhands.engine.mesh import device_mesh, enter, leave
+from manyhands.engine.watched import WatchedGroup
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from manyhands.engine.watched import Watcher
+    from manyhands.transport.collectives import Group
+
+
+class Mesh:
+    """The group's workers on a grid: the last axis varies fastest, so its neighbours are close.
+
+    `groups[axis]` are the workers that differ from this one in that axis alone; `handle` is the
+    whole as torch's engine wants it, and `handles[axis]` the groups as it calls them.
+
+    Args:
+        group: all workers.
+        axes: the names of the axes and how long each is.
+        watcher: is told of every collective that torch's engine makes on the mesh.
+    """
+
+    def __init__(self, group: Group, axes: Mapping[str, int], watcher: Watcher) -> None:
+        if math.prod(axes.values()) != group.size:
+            raise ValueError(f"a mesh of {describe(axes)} does not fit {group.size} workers")
+        self.axes = dict(axes)
+        self.place = coordinates(group.rank, axes)
+        self.groups: dict[str, Group] = {}
+        device, known = group.device.type, {tuple(range(group.size)): group}
+        for axis in axes:
+            ranks = tuple(_line(self.place, axis, axes))
+            # Axes of length one have the same worker on them, alone.
+            if ranks not in known:
+                known[ranks] = group.part(axis, ranks)
+            self.groups[axis] = known[ranks]
+        self._entered = {
+            ranks: WatchedGroup(ours.handle, device, watcher) for ranks, ours in known.items()
+        }
+        for ranks, watched in self._entered.items():
+            enter(watched, ranks, everybody=len(ranks) == group.size)
+        group.at_close.append(self._close)
+        self.handles = {axis: self._entered[tuple(_line(self.place, axis, axes))] for axis in axes}
+        self.handle: DeviceMesh = device_mesh(device, axes, self.handles)
+
+    def _close(self) -> None:
+        """Leave torch's registry."""
+        for entered in reversed(self._entered.values()):
+            leave(entered)
+
+
+def coordinates(rank: int, axes: Mapping[str, int]) -> dict[str, int]:
+    """Where a worker stands on the grid.
+
+    >>> coordinates(5, {"data": 2, "shard": 2, "tensor": 2})
+    {'data': 1, 'shard': 0, 'tensor': 1}
+    """
+    place: dict[str, int] = {}
+    for axis, size in reversed(list(axes.items())):
+        rank, place[axis] = divmod(rank, size)
+    return {axis: place[axis] for axis in axes}
+
+
+def _line(place: Mapping[str, int], axis: str, axes: Mapping[str, int]) -> list[int]:
+    """The workers that differ from the one at `place` in one axis alone."""
+    ranks = []
+    for at in range(axes[axis]):
+        rank = 0
+        for name, size in axes.items():
+            rank = rank * size + (at if name == axis else place[name])
+        ranks.append(rank)
+    return ranks
+
+
+def describe(axes: Mapping[str, int]) -> str:
+    """A mesh in words.
+
+    >>> describe({"data": 2, "shard": 4})
+    'data 2 × shard 4 = 8'
+    """
+    return " × ".join(f"{axis} {size}" for axis, size in axes.items()) + (
+        f" = {math.prod(axes.values())}"
+    )

@@ -1,0 +1,77 @@
+"""Wherever the model lies, it is trained as on one worker: a small GPT on tinyshakespeare."""
+
+import pytest
+
+SCRIPT = """
+    import json, sys
+    import torch, torch.nn.functional as F
+    import forked
+    from manyhands.data import tinyshakespeare
+    from manyhands.job import Job
+    from manyhands.models import GPT
+
+    workers, steps, strategies, dtype, clip = map(json.loads, sys.argv[1:])
+    torch.set_default_dtype(getattr(torch, dtype))
+
+    # The last batch is cut, so some workers have fewer samples than others or none.
+    job = Job(
+        model=lambda: GPT(width=32, layers=2, heads=4, length=32),
+        optimizer=lambda model: torch.optim.AdamW(model.parameters(), lr=3e-3),
+        loss=F.cross_entropy,
+        data=tinyshakespeare("train", 32),
+        validation=torch.utils.data.Subset(tinyshakespeare("test", 32), range(19)),
+        global_batch=10,
+        samples=steps * 10 - 9,
+        clip=clip,
+        seed=5,
+    )
+
+    def work(store, rank, size):
+        alone = forked.train(job, "single()", store, 0, 1) if rank == 0 else None
+        store.set("alone", "") if rank == 0 else store.get("alone")
+        apart = {}
+        for how in strategies:
+            losses, values, state = forked.train(job, how, store, rank, size)
+            if rank == 0:
+                assert state.keys() == alone[2].keys()
+                apart[how] = {
+                    "losses": max(abs(a / b - 1) for a, b in zip(losses, alone[0], strict=True)),
+                    "values": max(abs(values[k] - alone[1][k]) for k in alone[1]),
+                    "parameters": max(
+                        (state[name] - alone[2][name]).abs().max().item() for name in state
+                    ),
+                    "learnt": alone[0][0] - losses[-1],
+                }
+        return apart
+
+    if __name__ == "__main__":
+        forked.run(work, workers)
+"""
+
+SHARDED = ["fully_sharded()", "zero(stage=1, bucket_mb=0.01)", "zero(stage=2)"]
+
+
+def apart(fork, workers, steps, strategies, dtype, clip=None, seconds=150):
+    found = fork(SCRIPT, workers, steps, strategies, dtype, clip, seconds=seconds)[0]
+    assert list(found) == strategies
+    return found
+
+
+@pytest.mark.parametrize(("workers", "clip"), [(3, None), (2, 0.3)])
+def test_follows_one_worker_to_the_last_digits(fork, workers, clip):
+    strategies = SHARDED if workers == 3 else SHARDED[:2]
+    for how, found in apart(fork, workers, 4, strategies, "float64", clip).items():
+        assert found["losses"] < 1e-12, how
+        assert found["values"] < 1e-12, how
+        assert found["parameters"] < 1e-10, how
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("workers", [2, 4])
+@pytest.mark.parametrize(("dtype", "limit"), [("float32", 1e-5), ("float64", 1e-9)])
+def test_follows_one_worker_for_twenty_steps(fork, workers, dtype, limit):
+    found = apart(fork, workers, 20, [*SHARDED, "zero(stage=3)"], dtype, seconds=800)
+    for how, one in found.items():
+        assert one["losses"] < limit, how
+        assert one["learnt"] > 0.5, how
