@@ -155,7 +155,9 @@ def join_and_train(start, tmp_path, places, strategy, samples):
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("places", [(2, "1gbit")], indirect=True)
-@pytest.mark.parametrize("strategy", ["allreduce()", "asynchronous()"])
+@pytest.mark.parametrize(
+    "strategy", [pytest.param("allreduce()", marks=pytest.mark.slow), "asynchronous()"]
+)
 def test_two_namespaces_train_mnist_with_the_printed_line_and_the_key(
     start, tmp_path, places, strategy
 ):
@@ -175,7 +177,9 @@ def test_two_namespaces_train_mnist_to_the_end(start, tmp_path, places, strategy
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("network_", ["200mbit", "200mbit, servers apart"])
+@pytest.mark.parametrize(
+    "network_", ["200mbit", pytest.param("200mbit, servers apart", marks=pytest.mark.slow)]
+)
 def test_a_run_in_a_network_of_its_own(start, tmp_path, network_):
     started = start(
         *(*MANYHANDS, "train", MNIST, "--strategy", "asynchronous()", "--workers", "2"),

@@ -71,7 +71,7 @@ def begin(start, tmp_path):
     "strategy",
     [
         "allreduce()",
-        "asynchronous(servers=2)",
+        pytest.param("asynchronous(servers=2)", marks=pytest.mark.slow),
         pytest.param("gossip()", marks=pytest.mark.slow),
         pytest.param("ensemble()", marks=pytest.mark.slow),
     ],
@@ -140,6 +140,7 @@ def test_who_does_not_belong_is_refused_in_words_on_both_sides(begin, start, scr
     assert friend.finish(30) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_a_worker_killed_on_another_host_is_named_and_the_others_carry_on(
     begin, start, script, tmp_path
@@ -174,10 +175,9 @@ def test_an_error_on_another_host_ends_the_run_with_its_traceback(begin, start, 
     assert second.tree() == []
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize(
-    "death", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGKILL]
-)
+@pytest.mark.parametrize("death", [signal.SIGINT, signal.SIGKILL])
 def test_when_the_first_host_ends_the_others_do(begin, start, script, death):
     first, line = begin(script(pause=0.01, epochs=1000), "asynchronous()")
     second = start(*MANYHANDS, *line)
@@ -237,7 +237,7 @@ def pushes(trace):
 )
 def test_a_worker_that_is_stopped_is_ejected_and_the_others_go_on(start, script, strategy):
     started = start(
-        *(*MANYHANDS, "train", script(pause=0.02, epochs=20), "--strategy", strategy),
+        *(*MANYHANDS, "train", script(pause=0.02, epochs=8), "--strategy", strategy),
         *("--workers", "3", "--patience", "6", "--output", "run"),
     )
     wait_for(lambda: pushes(started.folder / "run" / "trace") > 5, 90, "pushes")
