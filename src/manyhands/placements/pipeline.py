@@ -42,7 +42,7 @@ class Pipeline(Placement):
     Use it for models that are too large for a worker, on links that are too slow for anything
     else: what is sent is one tensor per microbatch and border, there and back.
 
-    Example: `pipeline(microbatches=8, schedule=zero_bubble)`
+    Example: `pipeline(schedule=zero_bubble)`
 
     Paper: Huang et al., GPipe: Efficient Training of Giant Neural Networks using Pipeline
     Parallelism, NeurIPS 2019; Narayanan et al., PipeDream: Generalized Pipeline Parallelism for

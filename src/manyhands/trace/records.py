@@ -180,10 +180,18 @@ Record = (
 
 
 def live_header(
-    role: str, rank: int = 0, *, clock: Callable[[], float], wall: Callable[[], float]
+    role: str,
+    rank: int = 0,
+    *,
+    clock: Callable[[], float],
+    wall: Callable[[], float],
+    host: str | None = None,
 ) -> Header:
-    """The header of this very process. `clock` must be CLOCK_MONOTONIC (`time.monotonic`)."""
-    host = socket.gethostname()
+    """The header of this very process. `clock` must be CLOCK_MONOTONIC (`time.monotonic`).
+
+    The host's own name is used unless the run has another for it.
+    """
+    host = socket.gethostname() if host is None else host
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
     except OSError:
