@@ -4,6 +4,7 @@ from manyhands.placements.allreduce import AllReduce
 from manyhands.placements.context import Context
 from manyhands.placements.fully_sharded import FullySharded
 from manyhands.placements.hybrid import Hybrid
+from manyhands.placements.offload import Offload
 from manyhands.placements.placement import Placement
 from manyhands.placements.single import Single
 from manyhands.placements.tensor import Tensor
@@ -14,6 +15,7 @@ ALL: tuple[type[Placement], ...] = (
     Context,
     FullySharded,
     Hybrid,
+    Offload,
     Single,
     Tensor,
     Zero,
@@ -26,6 +28,7 @@ __all__ = [
     "Context",
     "FullySharded",
     "Hybrid",
+    "Offload",
     "Placement",
     "Single",
     "Tensor",
