@@ -5,6 +5,7 @@ from manyhands.placements.context import Context
 from manyhands.placements.fully_sharded import FullySharded
 from manyhands.placements.hybrid import Hybrid
 from manyhands.placements.offload import Offload
+from manyhands.placements.place import Place
 from manyhands.placements.placement import Placement
 from manyhands.placements.single import Single
 from manyhands.placements.tensor import Tensor
@@ -16,6 +17,7 @@ ALL: tuple[type[Placement], ...] = (
     FullySharded,
     Hybrid,
     Offload,
+    Place,
     Single,
     Tensor,
     Zero,
@@ -29,6 +31,7 @@ __all__ = [
     "FullySharded",
     "Hybrid",
     "Offload",
+    "Place",
     "Placement",
     "Single",
     "Tensor",
