@@ -6,11 +6,13 @@ from typing import Literal, assert_never
 
 @dataclass(frozen=True)
 class Collective:
-    """One collective operation over all workers: what it does and to how many bytes."""
+    """One collective operation: what it does and to how many bytes."""
 
     kind: Literal["all_gather", "all_to_all", "allreduce", "broadcast", "reduce_scatter"]
     size: int
     """Bytes of its larger side: what an all_gather makes, what a reduce_scatter is given."""
+    workers: int = 0
+    """How many take part, if not all do."""
 
 
 def sent_per_worker(collective: Collective, workers: int) -> float:
@@ -21,7 +23,8 @@ def sent_per_worker(collective: Collective, workers: int) -> float:
     tree carries m bytes to each of the P − 1 others: m·(P − 1)/P for each worker on average. In an
     all_to_all a worker keeps one of the P parts of its m bytes and sends the others.
     """
-    share = (workers - 1) / workers
+    parts = collective.workers or workers
+    share = (parts - 1) / parts
     match collective.kind:
         case "allreduce":
             return 2 * collective.size * share
