@@ -68,6 +68,15 @@ def outline(make: Callable[[], nn.Module], held: int = HELD) -> Outline:
     return Outline(model, absent)
 
 
+def on_meta(make: Callable[[], nn.Module]) -> nn.Module:
+    """A model's structure alone, without its values; the random source is left as it was."""
+    state = torch.get_rng_state()
+    with torch.device("meta"):
+        model = make()
+    torch.set_rng_state(state)
+    return model
+
+
 def first_values(
     make: Callable[[], nn.Module],
     numbers: Mapping[str, int],

@@ -7,14 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from manyhands.placements.placement import Placement
+from manyhands.costs import Collective, Forecast
+from manyhands.placements.placement import Placement, check_layers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import torch
 
-    from manyhands.costs import Forecast, TensorSize
+    from manyhands.costs import LayerSize, TensorSize
     from manyhands.job import Job
     from manyhands.placements.bound import Bound
     from manyhands.transport.collectives import Group
@@ -91,7 +92,25 @@ class Place(Placement):
 
         return Placed(job, group, device, waits, self.workers)
 
-    def forecast(self, parameters: Sequence[TensorSize], workers: int) -> Forecast:
-        """What is known without the activations: copies of shared modules sum their gradients."""
+    def forecast(
+        self, parameters: Sequence[TensorSize], workers: int, layers: Sequence[LayerSize] = ()
+    ) -> Forecast:
+        """Every placed module's outputs are told, and the gradients of its inputs; copies add up.
+
+        The memory is that of the worker that holds most.
+        """
         self.check(workers)
-        raise NotImplementedError
+        check_layers(self, layers, "placed")
+        calls = [layer for layer in layers if layer.role == "placed"]
+        there = [Collective("broadcast", layer.outputs) for layer in calls]
+        back = [Collective("broadcast", layer.inputs) for layer in reversed(calls) if layer.learns]
+        held = dict.fromkeys(range(workers), 0)
+        sums = []
+        for module, several in self.workers.items():
+            mine = [one for one in parameters if one.name.startswith(f"{module}.")]
+            for worker in several:
+                held[worker] += sum(one.size * (2 if one.trained else 1) for one in mine)
+            if len(several) > 1:
+                size = sum(one.size for one in mine if one.trained)
+                sums.append(Collective("allreduce", size, len(several)))
+        return Forecast(start=(), step=(*there, *back, *sums), memory=max(held.values()))

@@ -13,11 +13,20 @@ if TYPE_CHECKING:
 
     import torch
 
-    from manyhands.costs import Forecast, TensorSize
+    from manyhands.costs import Forecast, LayerSize, TensorSize
     from manyhands.job import Job
     from manyhands.placements.bound import Bound
     from manyhands.transport.collectives import Group
     from manyhands.transport.waits import Waits
+
+
+def check_layers(placement: Placement, layers: Sequence[LayerSize], *roles: str) -> None:
+    """Refuse to forecast without the layers that matter."""
+    if not any(layer.role in roles for layer in layers):
+        raise ValueError(
+            f"{placement} exchanges what goes through layers: give layers=, as look_at() finds "
+            f"them, with some that are {' or '.join(roles)}"
+        )
 
 
 @dataclass(frozen=True, repr=False)
@@ -46,5 +55,14 @@ class Placement(Value, ABC):
         """
 
     @abstractmethod
-    def forecast(self, parameters: Sequence[TensorSize], workers: int) -> Forecast:
-        """The collectives of one worker in order, with their bytes, and its memory."""
+    def forecast(
+        self, parameters: Sequence[TensorSize], workers: int, layers: Sequence[LayerSize] = ()
+    ) -> Forecast:
+        """The collectives of one worker in order, with their bytes, and its memory.
+
+        Args:
+            parameters: of the model, each once.
+            workers: how many.
+            layers: those that this placement divides, for one replica's share of a batch, as
+                `looking.look_at` finds them; only some placements need them.
+        """
