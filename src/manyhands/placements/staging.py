@@ -11,6 +11,7 @@ from torch import nn
 from torch.utils.data import TensorDataset, default_collate
 
 from manyhands.checkpoint import Entry, State
+from manyhands.costs import LayerSize, TensorSize
 from manyhands.placements.passing import Passing
 from manyhands.splitting import (
     Measured,
@@ -91,6 +92,7 @@ def _fetch(group: Group, piece: Piece, tensor: torch.Tensor | None) -> Callable[
 def make_stages(
     job: Job,
     group: Group,
+    everybody: Group,
     device: torch.device,
     held: Sequence[int],
     samples: int,
@@ -100,7 +102,8 @@ def make_stages(
 
     Args:
         job: what is trained; its random source stands at the seed.
-        group: the workers; stage s is the s-th modulo their number.
+        group: the workers of this pipeline; stage s is the s-th's, modulo their number.
+        everybody: these, and those of other pipelines, which are to be split alike.
         device: where this worker computes.
         held: for each stage, how many microbatches' activations it holds at once.
         samples: of a microbatch.
@@ -113,7 +116,7 @@ def make_stages(
         starts = by_hand(pieces, begins)
         words = _names(pieces, starts)
     else:
-        measured = _measured(pieces, inputs, group, device)
+        measured = _measured(pieces, inputs, everybody, device)
         starts = partition(measured, held)
         words = describe(measured, starts, held)
     stages = [pieces.section(first, stop) for first, stop in pairwise([*starts, len(pieces)])]
@@ -181,6 +184,40 @@ def find_pieces(
                 f"no stage can begin at {name!r}; it can at {', '.join(found.names[1:])}"
             )
     return found
+
+
+def look_at_stages(
+    model: nn.Module,
+    pieces: Chain,
+    inputs: torch.Tensor,
+    held: Sequence[int],
+    begins: Sequence[str],
+    samples: Sequence[int],
+) -> tuple[list[TensorSize], list[LayerSize]]:
+    """The parameters of stages, and their calls for microbatches of so many samples.
+
+    Unless it is said where they begin, stages have about as many parameters.
+    """
+    if begins:
+        starts = by_hand(pieces, begins)
+    else:
+        each = [pieces.section(number, number + 1) for number in range(len(pieces))]
+        sizes = [sum(one.nbytes for one in section.parameters()) for section in each]
+        starts = partition([Measured("", size, 0.0, size, 0) for size in sizes], held)
+    stages = [pieces.section(first, stop) for first, stop in pairwise([*starts, len(pieces)])]
+    passing = Passing(model, stages, inputs)
+    parameters = [
+        TensorSize(name, one.nbytes, one.requires_grad, unit=str(number))
+        for number, stage in enumerate(stages)
+        for name, one in stage.named_parameters()
+    ]
+    calls = []
+    for number in range(len(stages) - 1):
+        for count in samples:
+            given = passing.size_after(number - 1, count) if number else 0
+            gives = passing.size_after(number, count)
+            calls.append(LayerSize(str(number), "stage", given, gives))
+    return parameters, calls
 
 
 def by_hand(pieces: Chain, begins: Sequence[str]) -> tuple[int, ...]:
