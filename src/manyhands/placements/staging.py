@@ -12,6 +12,8 @@ from torch.utils.data import TensorDataset, default_collate
 
 from manyhands.checkpoint import Entry, State
 from manyhands.costs import LayerSize, TensorSize
+from manyhands.engine.deferred import first_values, on_meta, outline
+from manyhands.placements.making import aliases
 from manyhands.placements.passing import Passing
 from manyhands.splitting import (
     Measured,
@@ -19,12 +21,13 @@ from manyhands.splitting import (
     chain,
     check_stages,
     describe,
+    fill,
     measure,
     partition,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from manyhands.job import Job
     from manyhands.splitting import Chain, Section
@@ -109,44 +112,85 @@ def make_stages(
         samples: of a microbatch.
         begins: the pieces at which stages begin, by name; measured, if there are none.
     """
-    model = job.model().to(device)
-    inputs = example(job, samples).to(device)
-    pieces = find_pieces(model, inputs, len(held), begins)
+    inputs = example(job, samples)
+    model, pieces, numbers = _structure(job, inputs, device, len(held), begins)
     if begins:
         starts = by_hand(pieces, begins)
         words = _names(pieces, starts)
     else:
-        measured = _measured(pieces, inputs, everybody, device)
+        measured = _measured(pieces, inputs.to(device), everybody, device)
         starts = partition(measured, held)
         words = describe(measured, starts, held)
-    stages = [pieces.section(first, stop) for first, stop in pairwise([*starts, len(pieces)])]
-    whole = State.of(model)
+    borders = [*pairwise([*starts, len(pieces)])]
+    stages = [pieces.section(first, stop) for first, stop in borders]
+    passing = Passing(model, stages, inputs.to("meta" if numbers is not None else device))
     owners = {
         name: number % group.size
         for number, stage in reversed([*enumerate(stages)])
-        for name in stage.state_dict()
+        for name in (*dict(stage.named_parameters()), *dict(stage.named_buffers()))
     }
+    # What no stage uses is as it was made, and the first worker's to store.
+    own = {
+        name
+        for name, _ in (*model.named_parameters(), *model.named_buffers())
+        if owners.get(name, 0) == group.rank
+    } | {
+        name
+        for number, stage in enumerate(stages)
+        if number % group.size == group.rank
+        for name, _ in stage.named_buffers()
+    }
+    if numbers is not None:
+        fill(model, _values(job, numbers, own, device))
     sections = {
-        number: stage for number, stage in enumerate(stages) if number % group.size == group.rank
+        number: pieces.section(first, stop)
+        for number, (first, stop) in enumerate(borders)
+        if number % group.size == group.rank
     }
-    own = {name for stage in sections.values() for name in stage.state_dict()}
+    again = aliases(model)
+    state = {name: tensor for name, tensor in model.state_dict().items() if name not in again}
     return Staged(
         sections,
         _own_part(job.optimizer(model), sections.values()),
-        Passing(model, stages, inputs),
+        passing,
         words,
         {
-            name: Piece(owners.get(name, 0), entry.dtype, entry.shape)
-            for name, entry in whole.entries.items()
+            name: Piece(owners.get(name, 0), tensor.dtype, tuple(tensor.shape))
+            for name, tensor in state.items()
         },
-        # What no stage uses is as it was made, and the first worker's to store.
-        {
-            name: tensor
-            for name, tensor in model.state_dict().items()
-            if name in own or (name not in owners and group.rank == 0)
-        },
-        dict(whole.aliases),
+        {name: tensor for name, tensor in state.items() if name in own},
+        {name: first for name, first in again.items() if first in state},
     )
+
+
+def _structure(
+    job: Job, inputs: torch.Tensor, device: torch.device, stages: int, begins: Sequence[str]
+) -> tuple[nn.Module, Chain, Mapping[str, int] | None]:
+    """The model without its values, its pieces, and how to have the values of some.
+
+    A model that cannot be had without its values is made whole.
+    """
+    state = torch.get_rng_state()
+    try:
+        model = on_meta(job.model)
+        pieces = find_pieces(model, inputs.to("meta"), stages, begins)
+        return model, pieces, outline(job.model).numbers
+    except Unsplittable:
+        raise
+    except Exception:  # noqa: BLE001 - a model may need its values for anything
+        torch.set_rng_state(state)
+        model = job.model().to(device)
+        return model, find_pieces(model, inputs.to(device), stages, begins), None
+
+
+def _values(
+    job: Job, numbers: Mapping[str, int], own: Collection[str], device: torch.device
+) -> dict[str, torch.Tensor]:
+    """The first values of this worker's tensors, as one that made the whole model has them."""
+    kept = first_values(
+        job.model, numbers, lambda name, whole: whole if name in own else whole.new_empty(0)
+    )
+    return {name: value.to(device) for name, value in kept.items() if name in own}
 
 
 def example(job: Job, samples: int) -> torch.Tensor:
