@@ -1,4 +1,6 @@
-"""What Manyhands costs: whole training steps per second against a bare DDP script.
+"""What Manyhands costs: whole training steps per second against a bare script on torch.
+
+DDP on two models, and a pipeline of two stages.
 
 Two workers each on Gloo, one thread per worker. Both sides are alive all the time and take turns
 in ABBA blocks; the figure is the median over blocks of ours / bare, with a 95 % interval.
@@ -17,13 +19,16 @@ from pathlib import Path
 from benchmarks.figures import median_interval, report
 from benchmarks.turnstile import Side
 
-STEPS = {"lenet": 60, "mlp10m": 12}
+STEPS = {"lenet": 60, "mlp10m": 12, "pipeline": 12}
+SIDES = {"pipeline": ("benchmarks.pipeline_bare", "benchmarks.pipeline_ours")}
+"""By model, the two scripts; those of DDP if there are none."""
 
 
 @contextlib.contextmanager
 def started(model: str, folder: Path) -> Iterator[tuple[Side, Side]]:
     """Both sides, ready; their processes are ended at the end, whatever happens."""
     bare, ours = Side("bare", folder), Side("ours", folder)
+    scripts = SIDES.get(model, ("benchmarks.overhead_bare", "benchmarks.overhead_ours"))
     common = {
         **os.environ,
         "OMP_NUM_THREADS": "1",
@@ -34,7 +39,7 @@ def started(model: str, folder: Path) -> Iterator[tuple[Side, Side]]:
         port = str(free.getsockname()[1])
     processes = [
         subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.overhead_bare"],
+            [sys.executable, "-m", scripts[0]],
             env={
                 **common,
                 "TURNSTILE": bare.path,
@@ -50,7 +55,7 @@ def started(model: str, folder: Path) -> Iterator[tuple[Side, Side]]:
     ]
     processes.append(
         subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.overhead_ours"],
+            [sys.executable, "-m", scripts[1]],
             env={**common, "TURNSTILE": ours.path},
             text=True,
             stderr=subprocess.DEVNULL,
@@ -104,9 +109,12 @@ def measure(model: str, blocks: int) -> dict[str, object]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer blocks")
-    blocks = 4 if parser.parse_args().quick else 20
-    print("2 workers on each side, one thread each, taking turns; global batch 64")
-    report("overhead", {model: measure(model, blocks) for model in STEPS})
+    parser.add_argument("--only", choices=STEPS, help="one model")
+    chosen = parser.parse_args()
+    blocks = 4 if chosen.quick else 20
+    print("2 workers on each side, one thread each, taking turns")
+    models = [chosen.only] if chosen.only else [*STEPS]
+    report("overhead", {model: measure(model, blocks) for model in models})
 
 
 if __name__ == "__main__":
