@@ -35,7 +35,7 @@ STAGES = {
     "zero_bubble": 4,
     "pipedream": 4,
 }
-"""By schedule, into how many stages the layers are cut: in the order in which theory puts them."""
+"""By schedule, into how many stages the layers are split; in the order that theory says."""
 
 _inputs = torch.randn(32 * 64, 8, generator=torch.Generator().manual_seed(0))
 job = mh.Job(

@@ -154,7 +154,7 @@ def layers_job(kind):
 
 
 STAGE = {"0": 0, "2": 1, "4": 2}
-"""Where the layers of that model are, if it is cut at 2 and 4."""
+"""Where the layers of that model are, if it is split at 2 and 4."""
 
 
 def late_updates(job, microbatches):
@@ -189,7 +189,7 @@ def late_updates(job, microbatches):
 def test_pipedream_equals_an_oracle_of_delayed_updates(tmp_path, kind):
     job = layers_job(kind)
     wanted, updates = late_updates(job, 4)
-    text = 'pipeline(microbatches=4, schedule=pipedream, cuts=["2", "4"])'
+    text = 'pipeline(microbatches=4, schedule=pipedream, begins=["2", "4"])'
     made = forked(tmp_path, 3, piped(job, text))
     stored = state_of(made[0])
     assert stored.keys() == wanted.keys()
@@ -278,7 +278,7 @@ def test_clipping_is_of_the_whole_models_norm(tmp_path):
         ("pipeline(stages=4)", 2, "need 4 workers"),
         ("pipeline(schedule=interleaved, microbatches=9)", 4, "take 8 or 12 microbatches"),
         ("pipeline(schedule=interleaved, stages=6)", 4, "take 8 stages"),
-        ('pipeline(cuts=["block1", "block2"])', 2, "need 3 workers"),
+        ('pipeline(begins=["block1", "block2"])', 2, "need 3 workers"),
     ],
 )
 def test_numbers_that_do_not_fit_are_refused(text, workers, fix):
@@ -288,7 +288,7 @@ def test_numbers_that_do_not_fit_are_refused(text, workers, fix):
 
 @pytest.mark.parametrize(
     "text",
-    ["pipeline(microbatches=0)", "pipeline(stages=0)", 'pipeline(stages=4, cuts=["block1"])'],
+    ["pipeline(microbatches=0)", "pipeline(stages=0)", 'pipeline(stages=4, begins=["block1"])'],
 )
 def test_values_that_mean_nothing_are_refused(text):
     with pytest.raises(ValueError, match=r"must be from 1|leave out one"):
@@ -300,7 +300,7 @@ def test_values_that_mean_nothing_are_refused(text):
     [
         ("pipeline()", 30, Unsplittable, "take at most 9 of them"),
         ("pipeline(microbatches=20)", 2, ValueError, "take at most 16"),
-        ('pipeline(cuts=["block7"])', 2, Unsplittable, "it can at block1"),
+        ('pipeline(begins=["block7"])', 2, Unsplittable, "it can at block1"),
     ],
 )
 def test_a_job_that_does_not_fit_is_refused_before_it_is_made(text, workers, error, fix):

@@ -1,4 +1,4 @@
-"""Models are cut where one tensor passes; the stages together are the model, bit for bit."""
+"""Models are split where one tensor passes; the stages together are the model, bit for bit."""
 
 from itertools import pairwise
 
@@ -74,11 +74,11 @@ def test_the_sections_are_the_model(name, wanted):
     make, give = MODELS[name]
     torch.manual_seed(0)
     model, inputs = make(), give()
-    # Cut for another batch than it is run with: no size may be frozen into it.
-    cut = chain(model, inputs[:2], wanted)
-    for stages in range(1, min(4, len(cut)) + 1):
-        starts = [len(cut) * stage // stages for stage in range(stages)]
-        sections = [cut.section(a, b) for a, b in pairwise([*starts, len(cut)])]
+    # Split for another batch than it is run with: no size may be frozen into it.
+    pieces = chain(model, inputs[:2], wanted)
+    for stages in range(1, min(4, len(pieces)) + 1):
+        starts = [len(pieces) * stage // stages for stage in range(stages)]
+        sections = [pieces.section(a, b) for a, b in pairwise([*starts, len(pieces)])]
         keys = [key for section in sections for key in section.state_dict()]
         assert sorted(keys) == sorted(model.state_dict())
         for training in (True, False):
@@ -105,8 +105,8 @@ def test_blocks_stay_whole_until_more_pieces_are_wanted():
 
 
 def test_a_residual_is_never_cut_in_two():
-    cut = chain(ResidualNetwork(8), torch.randn(2, 3, 32, 32), wanted=100)
-    assert len(cut) == 9
+    pieces = chain(ResidualNetwork(8), torch.randn(2, 3, 32, 32), wanted=100)
+    assert len(pieces) == 9
 
 
 def test_more_stages_than_layers_are_refused_with_what_stays_whole_and_why():
@@ -119,10 +119,10 @@ def test_more_stages_than_layers_are_refused_with_what_stays_whole_and_why():
             return self.one(inputs) if inputs.sum() > 0 else self.two(inputs)
 
     model = nn.Sequential(nn.Linear(4, 4), Picky(), nn.Linear(4, 2))
-    cut = chain(model, torch.randn(2, 4), wanted=8)
-    check_stages(cut, 3)
+    pieces = chain(model, torch.randn(2, 4), wanted=8)
+    check_stages(pieces, 3)
     with pytest.raises(Unsplittable, match=r"at most 3 of them") as caught:
-        check_stages(cut, 4)
+        check_stages(pieces, 4)
     assert "1 (Picky) stays whole: it branches on the content of a tensor" in str(caught.value)
 
 
@@ -142,10 +142,10 @@ def test_a_model_that_cannot_be_traced_is_named_with_the_reason():
 def test_layers_that_share_a_parameter_are_not_torn_apart():
     model = Transformer()
     model.head.weight = model.tokens.weight
-    cut = chain(model, torch.randint(0, 20, (2, 24)), wanted=8)
-    assert len(cut) == 1
+    pieces = chain(model, torch.randint(0, 20, (2, 24)), wanted=8)
+    assert len(pieces) == 1
     with pytest.raises(Unsplittable, match=r"tokens\.weight is used by tokens and by head"):
-        check_stages(cut, 2)
+        check_stages(pieces, 2)
 
 
 def test_measuring_leaves_no_trace():

@@ -1,4 +1,4 @@
-"""The cut is the best there is, by comparison with all of them; and it is told in words."""
+"""The split is the best there is, by comparison with all of them; and it is told in words."""
 
 import doctest
 import sys
@@ -25,7 +25,7 @@ def stages_of(layers, starts):
 
 
 @given(st.lists(pieces, min_size=1, max_size=8), st.data())
-def test_no_other_cut_is_faster_nor_as_fast_with_less_memory(layers, data):
+def test_no_other_split_is_faster_nor_as_fast_with_less_memory(layers, data):
     held = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=len(layers)))
 
     def slowest(starts):
@@ -51,7 +51,7 @@ def test_a_stage_without_a_piece_is_refused():
         partition([Measured("a", 1, 1, 1, 1), Measured("b", 1, 1, 1, 1)], [1, 1, 1])
 
 
-def test_the_cut_in_words():
+def test_the_split_in_words():
     layers = [
         Measured("tokens", 0.0, 0.0, 4_000_000, 0),
         Measured("block", 1.0, 2.0, 2_500, 300),

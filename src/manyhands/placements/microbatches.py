@@ -1,4 +1,4 @@
-"""A batch cut into microbatches."""
+"""A batch split into microbatches."""
 
 from __future__ import annotations
 

@@ -69,9 +69,9 @@ class Passing:
         return math.prod(shape) * dtype.itemsize
 
     def check(self, inputs: torch.Tensor) -> None:
-        """Refuse inputs of another shape than those that the model was cut for."""
+        """Refuse inputs of another shape than those that the model was split for."""
         if tuple(inputs.shape[1:]) != self._inputs:
             raise ValueError(
-                f"a sample of shape {tuple(inputs.shape[1:])} came, and the pipeline was cut for "
+                f"a sample of shape {tuple(inputs.shape[1:])} came, and the pipeline was made for "
                 f"{self._inputs}: give samples of one shape, for example by padding them"
             )

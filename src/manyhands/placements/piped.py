@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from manyhands.checkpoint import State
     from manyhands.engine.pipelines import Arrival
     from manyhands.job import Job
-    from manyhands.placements.cut import Cut
+    from manyhands.placements.staging import Staged
     from manyhands.schedules import Table
     from manyhands.transport.collectives import Group
     from manyhands.transport.waits import Waits
@@ -46,7 +46,7 @@ class Stages(Bound):
         group: Group,
         device: torch.device,
         waits: Waits,
-        made: Cut,
+        made: Staged,
         microbatches: int,
     ) -> None:
         self.model = nn.ModuleList(made.sections.values())
@@ -141,7 +141,7 @@ class Piped(Stages):
         group: Group,
         device: torch.device,
         waits: Waits,
-        made: Cut,
+        made: Staged,
         microbatches: int,
         table: Callable[[int], Table | None],
     ) -> None:

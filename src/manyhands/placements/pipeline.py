@@ -33,14 +33,14 @@ _LOSS = 8
 class Pipeline(Placement):
     """Give each worker some of the layers, and let parts of a batch follow each other through them.
 
-    A model is cut into stages where one tensor passes, so that all take about as long; a batch is
-    cut into microbatches. While a stage computes one, the next stage computes the one before. Of p
-    workers each is idle for a part of every step, the *bubble*: (p − 1)/(m + p − 1) of it with m
-    microbatches under `gpipe` and `one_f_one_b`, less under `interleaved` and `zero_bubble`, and
-    none under `pipedream`, which updates without waiting and so with stale parameters.
+    A model is split into stages where one tensor passes, so that all take about as long; a batch
+    is split into microbatches. While a stage computes one, the next stage computes the one before.
+    Of p workers each is idle for a part of every step, the *bubble*: (p − 1)/(m + p − 1) of it
+    with m microbatches under `gpipe` and `one_f_one_b`, less under `interleaved` and
+    `zero_bubble`, and none under `pipedream`, which does not wait and so has stale parameters.
 
     Use it for models that are too large for a worker, on links that are too slow for anything
-    else: what is sent is one tensor per microbatch and cut, there and back.
+    else: what is sent is one tensor per microbatch and border, there and back.
 
     Example: `pipeline(schedule=zero_bubble)`
 
@@ -53,13 +53,13 @@ class Pipeline(Placement):
     support: ClassVar[Literal["beta"]] = "beta"
 
     stages: int | None = None
-    """Into how many the model is cut. By default one per worker, and two under `interleaved`."""
+    """Into how many the model is split. By default one per worker, and two under `interleaved`."""
     microbatches: int = 8
-    """Into how many a batch is cut. More make the bubble smaller, and each less efficient."""
+    """Into how many a batch is split. More make the bubble smaller, and each less efficient."""
     schedule: Name = "one_f_one_b"
     """The order in which a worker computes: gpipe, one_f_one_b, interleaved, zero_bubble, all with
     one update per batch; or pipedream, with one per microbatch."""
-    cuts: tuple[str, ...] = ()
+    begins: tuple[str, ...] = ()
     """The layers at which stages begin, all but the first, by their names in the model. By default
     each layer's time and memory are measured and the stages made alike."""
 
@@ -68,10 +68,10 @@ class Pipeline(Placement):
             value = getattr(self, name)
             if value is not None and not 1 <= value <= most:
                 raise ValueError(f"{name} must be from 1 to {most}, not {value}")
-        if self.cuts and self.stages not in (None, len(self.cuts) + 1):
+        if self.begins and self.stages not in (None, len(self.begins) + 1):
             raise ValueError(
-                f"{len(self.cuts)} cuts make {len(self.cuts) + 1} stages, not {self.stages}; "
-                "leave out one of the two"
+                f"stages that begin at {len(self.begins)} layers and the first are "
+                f"{len(self.begins) + 1}, not {self.stages}; leave out one of the two"
             )
 
     def check(self, workers: int) -> None:
@@ -86,21 +86,21 @@ class Pipeline(Placement):
 
     def stages_on(self, workers: int) -> int:
         """How many stages there are on so many workers."""
-        if self.cuts:
-            return len(self.cuts) + 1
+        if self.begins:
+            return len(self.begins) + 1
         return self.stages or workers * (2 if self.schedule == "interleaved" else 1)
 
     def check_job(self, job: Job, workers: int) -> None:
         """The model must have as many layers that can be told apart, and a batch as many samples.
 
-        Not every model can be made without its numbers; what cannot is cut when it is trained.
+        Not every model can be made without its numbers; what cannot is split when it is trained.
         """
         from manyhands.splitting import Unsplittable  # noqa: PLC0415 - torch is lazy
 
         smallest = min(size for _, size in job.batch_sizes.changes)
         if smallest < self.microbatches:
             raise ValueError(
-                f"a global batch of {smallest} cannot be cut into {self.microbatches} "
+                f"a global batch of {smallest} cannot be split into {self.microbatches} "
                 f"microbatches; take at most {smallest} of them"
             )
         if self.schedule == "pipedream" and job.clip is not None:
@@ -119,21 +119,21 @@ class Pipeline(Placement):
         """The job's model without its numbers, and its pieces."""
         import torch  # noqa: PLC0415 - torch is lazy
 
-        from manyhands.placements.cut import example, find_pieces  # noqa: PLC0415
+        from manyhands.placements.staging import example, find_pieces  # noqa: PLC0415
 
         inputs = example(job, 2).to("meta")
         with torch.device("meta"):
             model = job.model()
-        return model, find_pieces(model, inputs, self.stages_on(workers), self.cuts), inputs
+        return model, find_pieces(model, inputs, self.stages_on(workers), self.begins), inputs
 
     def bind(self, job: Job, group: Group, device: torch.device, waits: Waits) -> Bound:
         """Make the model, keep this worker's stages of it and let go of the others."""
-        from manyhands.placements.cut import cut  # noqa: PLC0415 - torch is lazy
         from manyhands.placements.piped import Piped  # noqa: PLC0415
+        from manyhands.placements.staging import make_stages  # noqa: PLC0415 - torch is lazy
         from manyhands.placements.streamed import Streamed  # noqa: PLC0415
 
         samples = -(-job.batch_sizes.at(0) // self.microbatches)
-        made = cut(job, group, device, self._held(group.size), samples, self.cuts)
+        made = make_stages(job, group, device, self._held(group.size), samples, self.begins)
         arguments = (job, group, device, waits, made, self.microbatches)
         if self.schedule == "pipedream":
             return Streamed(*arguments)
@@ -156,7 +156,7 @@ class Pipeline(Placement):
         workers: int,
         passing: Callable[[int, int], int] | None = None,
     ) -> Forecast:
-        """One message for every microbatch and cut, there and back; and the loss, to all.
+        """One message for every microbatch and border, there and back; and the loss, to all.
 
         Args:
             parameters: `unit` says the number of the stage.
@@ -183,19 +183,19 @@ class Pipeline(Placement):
     def forecast_job(self, job: Job, workers: int) -> Forecast:
         """What is sent in a step with a whole batch, without making the model's parameters.
 
-        Where it will be cut is measured only when it is trained; here the stages have equally
-        many parameters, unless the cuts are given. It makes no difference to a model whose layers
-        all give as much, such as a transformer.
+        Where it will be split is measured only when it is trained; here the stages have equally
+        many parameters, unless it is said where they begin. It makes no difference to a model
+        whose layers all give as much, such as a transformer.
         """
-        from manyhands.placements.cut import by_hand  # noqa: PLC0415 - torch is lazy
         from manyhands.placements.microbatches import sizes_of  # noqa: PLC0415
         from manyhands.placements.passing import Passing  # noqa: PLC0415
+        from manyhands.placements.staging import by_hand  # noqa: PLC0415 - torch is lazy
         from manyhands.splitting import Measured, partition  # noqa: PLC0415
 
         model, pieces, inputs = self._outline(job, workers)
         sections = [pieces.section(number, number + 1) for number in range(len(pieces))]
-        if self.cuts:
-            starts = by_hand(pieces, self.cuts)
+        if self.begins:
+            starts = by_hand(pieces, self.begins)
         else:
             sizes = [sum(one.nbytes for one in section.parameters()) for section in sections]
             starts = partition(

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from manyhands.engine.pipelines import Arrival
     from manyhands.job import Job
-    from manyhands.placements.cut import Cut
+    from manyhands.placements.staging import Staged
     from manyhands.transport.collectives import Group
     from manyhands.transport.waits import Waits
 
@@ -72,7 +72,7 @@ class Streamed(Stages):
         group: Group,
         device: torch.device,
         waits: Waits,
-        made: Cut,
+        made: Staged,
         microbatches: int,
     ) -> None:
         super().__init__(job, group, device, waits, made, microbatches)

@@ -9,8 +9,8 @@ def interleaved(stages: int, microbatches: int, ranks: int) -> Table:
     """One forward, one backward, by ranks that have v = stages/p stages each.
 
     A stage is a v-th as long, so the pipeline fills v times as fast: each of p ranks is idle for
-    (p − 1)/(v·m + p − 1) of a step with m microbatches, if p divides m. Every cut costs a transfer,
-    and there are v times as many.
+    (p − 1)/(v·m + p − 1) of a step with m microbatches, if p divides m. Every border costs a
+    transfer, and there are v times as many.
 
     Example:
         >>> print(interleaved(stages=4, microbatches=2, ranks=2))

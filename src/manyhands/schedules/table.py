@@ -1,6 +1,6 @@
 """What a pipeline does, written down: for every rank its actions in order.
 
-A model is cut into stages, a batch into microbatches. Stage s lies on rank s mod p of p ranks, so
+A model is split into stages, a batch into microbatches. Stage s lies on rank s mod p of p ranks, so
 a rank has one stage, or several that are p apart. A table says in which order each rank computes;
 when it computes follows from who waits for whom, which `replay` works out. No table holds a wait:
 an action begins when its rank is free and what it needs has arrived.

@@ -1,4 +1,4 @@
-"""A model cut into stages: pieces by tracing, costs by measuring, the cut by a formula."""
+"""A model split into stages: pieces by tracing, costs by measuring, the rest by a formula."""
 
 from manyhands.splitting.chain import Chain, Unsplittable, chain, check_stages
 from manyhands.splitting.look import look

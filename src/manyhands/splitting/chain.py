@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Chain:
-    """A model cut wherever a single tensor passes.
+    """A model split wherever a single tensor passes.
 
     Pieces are numbered in order; a *section* is some of them that follow each other.
     """
@@ -52,7 +52,7 @@ class Chain:
 
 
 class Unsplittable(ValueError):  # noqa: N818 - what the model is
-    """A model cannot be cut into so many stages; the message names the module and the reason."""
+    """A model cannot be split into so many stages; the message names the module and the reason."""
 
 
 def chain(model: nn.Module, example: torch.Tensor, wanted: int = 1) -> Chain:
@@ -73,8 +73,8 @@ def chain(model: nn.Module, example: torch.Tensor, wanted: int = 1) -> Chain:
             f"{_named(model, error.module)} cannot be opened: {error.reason}; "
             "let its forward only call its layers one after the other, and leave the rest to them"
         ) from error
-    cuts = _cuts(model, graphs[0])
-    while len(cuts) + 1 < wanted:
+    borders = _borders(model, graphs[0])
+    while len(borders) + 1 < wanted:
         name = _next_to_open(model, graphs[0], tried)
         if name is None:
             break
@@ -84,10 +84,10 @@ def chain(model: nn.Module, example: torch.Tensor, wanted: int = 1) -> Chain:
         except Untraceable as error:
             whole[name] = error.reason
             continue
-        if len(more := _cuts(model, finer[0])) > len(cuts):
-            graphs, cuts, opened = finer, more, opened | {name}
+        if len(more := _borders(model, finer[0])) > len(borders):
+            graphs, borders, opened = finer, more, opened | {name}
     floating = _floating(model, graphs[0], example)
-    at = [number for number, passing in cuts.items() if passing in floating]
+    at = [number for number, passing in borders.items() if passing in floating]
     calls = tuple(_between([*graph.nodes], at) for graph in graphs)
     nodes = [*graphs[0].nodes]
     shared = {
@@ -138,19 +138,19 @@ def _trace(model: nn.Module, example: torch.Tensor, opened: frozenset[str]) -> l
     return graphs[:1] if training == evaluating else graphs
 
 
-def _between(nodes: list[fx.Node], cuts: Sequence[int]) -> tuple[tuple[fx.Node, ...], ...]:
-    return tuple(tuple(nodes[begin:end]) for begin, end in pairwise([0, *cuts, len(nodes)]))
+def _between(nodes: list[fx.Node], borders: Sequence[int]) -> tuple[tuple[fx.Node, ...], ...]:
+    return tuple(tuple(nodes[begin:end]) for begin, end in pairwise([0, *borders, len(nodes)]))
 
 
-def _cuts(model: nn.Module, graph: fx.Graph) -> dict[int, fx.Node]:
+def _borders(model: nn.Module, graph: fx.Graph) -> dict[int, fx.Node]:
     """The numbers of the nodes before which one value, and nothing else, passes; and that value."""
     nodes = [*graph.nodes]
     at = {node: number for number, node in enumerate(nodes)}
     last_use = {node: max((at[user] for user in node.users), default=-1) for node in nodes}
     shared = _shared(model, nodes)
     layers = [number for number, node in enumerate(nodes) if node.op in ("call_module", "get_attr")]
-    cuts = {}
-    # What calls only functions belongs to the layer before, so cuts are right before layers.
+    borders = {}
+    # What calls only functions belongs to the layer before, so borders are right before layers.
     for number in layers[1:]:
         passing = [
             node for node in nodes[:number] if node.op != "get_attr" and last_use[node] >= number
@@ -161,8 +161,8 @@ def _cuts(model: nn.Module, graph: fx.Graph) -> dict[int, fx.Node]:
             continue
         # What a stage is given is what its gradient is taken for, and must stay what it was.
         if not any(takes_in_place(user, model) for user in passing[0].users):
-            cuts[number] = passing[0]
-    return cuts
+            borders[number] = passing[0]
+    return borders
 
 
 def _shared(model: nn.Module, nodes: Sequence[fx.Node]) -> dict[str, list[int]]:

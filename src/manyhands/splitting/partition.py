@@ -1,4 +1,4 @@
-"""Where to cut: a pure decision on what was measured."""
+"""Where to split: a pure decision on what was measured."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def partition(pieces: Sequence[Measured], held: Sequence[int]) -> tuple[int, ...
     """The piece at which each stage begins.
 
     The slowest stage is what a pipeline waits for, so first of all it is as fast as can be; of the
-    cuts that are as good in that, but for a few per cent, one is taken whose largest stage needs
+    ways that are as good in that, but for a few per cent, one is taken whose largest stage needs
     the least memory.
 
     Args:
@@ -72,7 +72,7 @@ def partition(pieces: Sequence[Measured], held: Sequence[int]) -> tuple[int, ...
 def _best(
     pieces: int, stages: int, cost: Callable[[int, int, int], float]
 ) -> tuple[float, tuple[int, ...]]:
-    """The cuts whose costliest stage costs least, and what it costs.
+    """The split whose costliest stage costs least, and what it costs.
 
     best[stop] is the answer for the first pieces up to `stop` and the stages so far; one more
     stage is put behind each of them.
@@ -82,8 +82,8 @@ def _best(
         left = stages - stage - 1
         best = {
             stop: min(
-                (max(worst, cost(stage, first, stop)), (*cuts, first))
-                for first, (worst, cuts) in best.items()
+                (max(worst, cost(stage, first, stop)), (*starts, first))
+                for first, (worst, starts) in best.items()
                 if first < stop
             )
             for stop in range(stage + 1, pieces - left + 1)
@@ -94,7 +94,7 @@ def _best(
 def describe(
     pieces: Sequence[Measured], starts: Sequence[int], held: Sequence[int]
 ) -> tuple[str, ...]:
-    """The cut in words, a line for every stage."""
+    """The split in words, a line for every stage."""
     total = sum(piece.seconds for piece in pieces) or 1.0
     lines = []
     for stage, (first, stop) in enumerate(zip(starts, [*starts[1:], len(pieces)], strict=True)):

@@ -1,7 +1,7 @@
 """A model's forward as a list of calls, by torch.fx.
 
 Layers and blocks are left whole, so what they do inside is theirs; only what must be opened to be
-cut is traced. A tracer sees no values. Where the code branches on a *shape* we look at the shape
+split is traced. A tracer sees no values. Where the code branches on a *shape* we look at the shape
 that an example has; where it branches on the content of a tensor there is nothing to look at, and
 whoever does so cannot be opened.
 """

@@ -45,7 +45,7 @@ class Piece:
 
 
 @dataclass(frozen=True, eq=False)
-class Cut:
+class Staged:
     """A model in stages, of which this worker has some."""
 
     sections: dict[int, Section]
@@ -55,7 +55,7 @@ class Cut:
     passing: Passing
     """What passes between stages."""
     words: tuple[str, ...]
-    """Where it was cut, a line for every stage."""
+    """Where it was split, a line for every stage."""
     pieces: dict[str, Piece]
     """The whole model's state by name."""
     tensors: dict[str, torch.Tensor]
@@ -88,15 +88,15 @@ def _fetch(group: Group, piece: Piece, tensor: torch.Tensor | None) -> Callable[
     return fetch
 
 
-def cut(
+def make_stages(
     job: Job,
     group: Group,
     device: torch.device,
     held: Sequence[int],
     samples: int,
     begins: Sequence[str],
-) -> Cut:
-    """Make the job's model, cut it, and keep this worker's stages.
+) -> Staged:
+    """Make the job's model, split it, and keep this worker's stages.
 
     Args:
         job: what is trained; its random source stands at the seed.
@@ -127,7 +127,7 @@ def cut(
         number: stage for number, stage in enumerate(stages) if number % group.size == group.rank
     }
     own = {name for stage in sections.values() for name in stage.state_dict()}
-    return Cut(
+    return Staged(
         sections,
         _own_part(job.optimizer(model), sections.values()),
         Passing(model, stages, inputs),
@@ -168,7 +168,7 @@ def example(job: Job, samples: int) -> torch.Tensor:
 def find_pieces(
     model: nn.Module, inputs: torch.Tensor, stages: int, begins: Sequence[str]
 ) -> Chain:
-    """The pieces of a model that is to have so many stages, or to be cut at these layers.
+    """The pieces of a model that is to have so many stages, or to be split at these layers.
 
     Raises:
         Unsplittable: there are fewer pieces than stages, or none of this name.
@@ -195,7 +195,7 @@ def by_hand(pieces: Chain, begins: Sequence[str]) -> tuple[int, ...]:
 
 def _names(pieces: Chain, starts: Sequence[int]) -> tuple[str, ...]:
     return tuple(
-        f"stage {number}: {pieces.names[first]} to {pieces.names[stop - 1]}, cut by hand"
+        f"stage {number}: {pieces.names[first]} to {pieces.names[stop - 1]}, by hand"
         for number, (first, stop) in enumerate(pairwise([*starts, len(pieces)]))
     )
 
@@ -203,7 +203,7 @@ def _names(pieces: Chain, starts: Sequence[int]) -> tuple[str, ...]:
 def _measured(
     pieces: Chain, inputs: torch.Tensor, group: Group, device: torch.device
 ) -> tuple[Measured, ...]:
-    """What the first worker measures: all must cut alike."""
+    """What the first worker measures: all must split alike."""
     word = torch.zeros(len(pieces), 4, dtype=torch.float64, device=device)
     if group.rank == 0:
         word = torch.tensor(
