@@ -2,7 +2,7 @@
 
 Four workers, of which the last takes twice as long, with log-normal compute times; a host for each,
 links of 1 Gbit/s and 1 MB of parameters; one host for all where they share memory. The same seed
-gives the same pictures, to the byte.
+gives the same pictures, to the byte. Pipelines' schedules are drawn from their tables.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from torch.utils.data import TensorDataset
 
 import manyhands as mh
 from manyhands.reports import timeline
+from manyhands.reports.gantt import gantt
+from manyhands.schedules import ALL, Durations, replay
 
 FOLDER = Path(__file__).parent / "strategies" / "pictures"
 TIMES = "lognormal(0.1, cv=0.25, slow=[slow(rank=3, factor=2.0)])"
@@ -72,9 +74,34 @@ def draw(strategy: str) -> str:
         return timeline(run.trace)
 
 
+SCHEDULES = {
+    "pipeline_gpipe": ("gpipe", 4),
+    "pipeline_one_f_one_b": ("one_f_one_b", 4),
+    "pipeline_interleaved": ("interleaved", 8),
+    "pipeline_zero_bubble": ("zero_bubble", 4),
+    "pipeline_pipedream": ("pipedream", 4),
+}
+"""By file, the schedule that it shows, for 4 workers and 8 microbatches, and how many stages."""
+
+
+def draw_schedule(schedule: str, stages: int) -> str:
+    """A schedule on a clock: forward, and each half of the backward, take equally long."""
+    stream = schedule == "pipedream"
+    table = ALL[schedule](stages, 24 if stream else 8, 4)
+    done = replay(table, Durations.even(stages, *(4 / stages,) * 3))
+    title = f"{schedule}: 4 workers, {stages} stages, "
+    if stream:
+        # As far as the others go, of a stream that goes on.
+        return gantt(f"{title}a stream of microbatches: idle only at its ends", table, done, end=33)
+    return gantt(f"{title}8 microbatches: idle {100 * done.idle_share:.1f} %", table, done)
+
+
 def main() -> None:
     """Draw all of them."""
     FOLDER.mkdir(exist_ok=True)
+    for name, (schedule, stages) in SCHEDULES.items():
+        (FOLDER / f"{name}.svg").write_text(draw_schedule(schedule, stages), "utf-8")
+        print(f"{name}.svg: {schedule}")
     for name, strategy in PICTURES.items():
         path = FOLDER / f"{name}.svg"
         path.write_text(draw(strategy), "utf-8")

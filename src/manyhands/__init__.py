@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from manyhands.cluster import Cluster, Host, Link
     from manyhands.failure import RunFailed
     from manyhands.job import Job
-    from manyhands.lab import compare
+    from manyhands.lab.compare import compare
     from manyhands.live.trainer import Trainer
     from manyhands.reports import Run
     from manyhands.strategies import Strategy, strategy
@@ -49,7 +49,7 @@ _HOME = {
     "RunFailed": "manyhands.failure",
     "Strategy": "manyhands.strategies",
     "Trainer": "manyhands.live.trainer",
-    "compare": "manyhands.lab",
+    "compare": "manyhands.lab.compare",
     "simulate": "manyhands.verbs",
     "strategy": "manyhands.strategies",
     "train": "manyhands.verbs",

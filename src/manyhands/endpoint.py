@@ -11,7 +11,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from manyhands.batches import BatchSizes
-from manyhands.wire.said import Change, Errand, Left, Parameters, Pull, Push, Rest, Said, Turn
+from manyhands.wire.said import (
+    Arrived,
+    Change,
+    Errand,
+    Join,
+    Left,
+    Mix,
+    Parameters,
+    Pull,
+    Push,
+    Rest,
+    Said,
+    Turn,
+)
 
 if TYPE_CHECKING:
     import random
@@ -21,12 +34,15 @@ if TYPE_CHECKING:
 
 
 __all__ = [
+    "Arrived",
     "Change",
     "Endpoint",
     "Errand",
+    "Join",
     "LeasedBatch",
     "Left",
     "MembershipChanged",
+    "Mix",
     "Parameters",
     "Pull",
     "Push",

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     Loss = Callable[[Any, Any], torch.Tensor]
 
+SETTINGS = ("epochs", "samples", "seconds", "target", "seed", "global_batch", "rate", "clip")
+"""What a run notes of its job: what makes it another run, and can be said in a word."""
 _TARGET = re.compile(r"\s*([^\W\d]\w*)\s*(>=|<=)\s*([+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?)\s*")
 
 
@@ -245,8 +247,7 @@ class Job:
     @property
     def settings(self) -> dict[str, str]:
         """What a run says that it was trained with, as text."""
-        names = ("epochs", "samples", "seconds", "target", "seed", "global_batch", "rate", "clip")
-        values = {name: getattr(self, name) for name in names}
+        values = {name: getattr(self, name) for name in SETTINGS}
         return {name: _text(value) for name, value in values.items() if value is not None}
 
     @property

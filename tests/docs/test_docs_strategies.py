@@ -19,6 +19,13 @@ def test_drawing_again_gives_the_same_file(name: str) -> None:
     assert path.read_text("utf-8") == drawn, "draw them again: python -m docs.pictures"
 
 
+@pytest.mark.parametrize("name", SCRIPT["SCHEDULES"])
+def test_schedules_are_drawn_as_their_tables_are(name: str) -> None:
+    drawn = SCRIPT["draw_schedule"](*SCRIPT["SCHEDULES"][name])
+    path = DOCS / "strategies" / "pictures" / f"{name}.svg"
+    assert path.read_text("utf-8") == drawn, "draw them again: python -m docs.pictures"
+
+
 @pytest.mark.parametrize(
     "page", sorted((DOCS / "strategies").glob("[a-z]*.md")), ids=lambda p: p.stem
 )
@@ -35,6 +42,6 @@ def test_every_picture_is_shown_and_small() -> None:
         for page in (DOCS / "strategies").glob("*.md")
         for name in re.findall(r"\(pictures/(\w+)\.svg\)", page.read_text("utf-8"))
     }
-    assert set(SCRIPT["PICTURES"]) <= shown
+    assert {*SCRIPT["PICTURES"], *SCRIPT["SCHEDULES"]} <= shown
     for name in shown:
         assert (DOCS / "strategies" / "pictures" / f"{name}.svg").stat().st_size < 60_000

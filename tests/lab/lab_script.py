@@ -4,6 +4,7 @@ import textwrap
 from pathlib import Path
 
 TEXT = """
+    import time
     import torch, torch.nn.functional as F
     import manyhands as mh
 
@@ -21,6 +22,7 @@ TEXT = """
             self.unused = torch.nn.Linear(2, 2) if {unused} else None
 
         def forward(self, inputs):
+            time.sleep({device})  # as whoever waits for a device that computes
             return self.last(torch.relu(self.first(inputs)))
 
 
@@ -49,6 +51,7 @@ def write_script(
     epochs: float = 1,
     validates: bool = True,
     unused: bool = False,
+    device: float = 0,
     below: str = 'raise SystemExit("below the guard")',
 ) -> Path:
     """Write it with these settings; its path."""
@@ -60,6 +63,7 @@ def write_script(
         epochs=epochs,
         validates=validates,
         unused=unused,
+        device=device,
         below=below,
     )
     path.write_text(text, encoding="utf-8")

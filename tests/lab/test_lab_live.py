@@ -136,38 +136,36 @@ def test_a_script_compares_its_own_job(start, tmp_path: Path) -> None:
     assert (run.samples, run.seed) == (640, 5)
 
 
-def planted(
-    compare, tmp_path: Path, factor: str, repeats: int, output: str = "out", again: str = ""
-):
-    """A strategy, the same slowed, perhaps the same again: who is behind whom in speed."""
-    slowed = f"allreduce() slow all:{factor}"
+def planted(compare, tmp_path: Path, entrants: str, repeats: int, output: str = "out"):
+    """Who is how fast, where most of the time is that of a device.
+
+    So it depends little on what else this machine does, and what was planted can be found.
+    """
+    write_script(tmp_path, samples=2048, epochs=4, validates=False, device=0.03)
     started = compare(
-        *("--strategies", f"allreduce, {slowed}{again}", "--workers", "1"),
-        *("--repeats", str(repeats)),
-        output=output,
+        *("--strategies", entrants, "--workers", "1", "--repeats", str(repeats)), output=output
     )
     assert started.finish(600) == 0, started.text()
     found = verdict(read_results(tmp_path / output))
     assert found is not None
-    return found.contests["speed"], slowed
+    return found.contests["speed"]
 
 
 def test_a_strategy_of_half_the_speed_is_found_slower_than_itself(compare, tmp_path) -> None:
-    write_script(tmp_path, samples=4096, width=512, hidden=512, epochs=2, validates=False)
-    speed, slowed = planted(compare, tmp_path, "2x", 2)
-    assert speed.behind == (slowed,)
+    speed = planted(compare, tmp_path, "single, single slow all:2x", 2)
+    assert speed.behind == ("single() slow all:2x",)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_a_strategy_slowed_by_a_fifth_is_slower_in_ten_of_ten(compare, tmp_path) -> None:
     """And two identical ones are never told apart."""
-    write_script(tmp_path, samples=8192, width=512, hidden=1024, epochs=2, validates=False)
     answers = []
     for number in range(10):
-        speed, slowed = planted(compare, tmp_path, "1.2x", 3, f"out-{number}", ", allreduce")
-        answers.append(speed.behind == (slowed,))
-    assert answers == [True] * 10
+        entrants = "allreduce, allreduce slow all:1.2x, allreduce"
+        speed = planted(compare, tmp_path, entrants, 4, f"out-{number}")
+        answers.append(speed.behind)
+    assert answers == [("allreduce() slow all:1.2x",)] * 10
 
 
 def test_scaling_is_a_table_to_be_copied(start, tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ from manyhands.live.assignment import Assignment, Leasing, Origin, Overrides
 from manyhands.transport.control import Line
 from manyhands.wire import Beat, Goodbye, Hello, Pong
 from manyhands.wire.control import encode
-from manyhands.wire.leasing import Ask, Commit, Fence, Forgo, Granted, Tally
+from manyhands.wire.joining import Disband, Knock, Part
+from manyhands.wire.leasing import Ask, Commit, Eject, Fence, Forgo, Granted, Tally
 from support import wait_for
 
 
@@ -30,6 +31,10 @@ def mutations(count):
             Tally(1, (1.0, 2.0)),
             Granted(1, 0, 0, 4, 4),
             Fence("worker-0"),
+            Eject("worker-0", "words"),
+            Knock("b", 1, {}),
+            Part("model.safetensors", 0, 4, b"1234"),
+            Disband(failed=True, words="words"),
         )
     ]
     for number in range(count):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,7 +19,7 @@ from manyhands.virtual.bench import Bench
 from manyhands.virtual.times import Constant, Exponential, LogNormal, Slow
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from manyhands.leases import Lease
     from manyhands.protocols import StrategyProtocol
@@ -45,10 +45,15 @@ class Case:
     faults: Faults
     deadline: float
     """Virtual seconds, long after the last fault, by which the run must be over."""
+    _means: dict[Lease, np.ndarray] = field(default_factory=dict, repr=False)
 
     @property
     def servers(self) -> int:
-        return self.protocol.servers
+        return self.protocol.count_servers(self.workers)
+
+    @property
+    def shards(self) -> int:
+        return self.protocol.shards
 
     @property
     def rate(self) -> float:
@@ -65,22 +70,40 @@ class Case:
         )
 
     def gradient(self, x: np.ndarray, lease: Lease) -> np.ndarray:
-        """The gradient of the mean of |x − target|² / 2 over a lease, for all servers' parts."""
-        order = permutation(len(self.targets), self.job.seed, lease.epoch)
-        return x - self.targets[order[lease.start : lease.stop].numpy()].mean(0)
+        """The gradient of the mean of |x − target|² / 2 over a lease, for all parts."""
+        mean = self._means.get(lease)
+        if mean is None:
+            order = permutation(len(self.targets), self.job.seed, lease.epoch)
+            some = self.targets[order[lease.start : lease.stop].numpy()]
+            mean = self._means[lease] = some.sum(0) / len(some)
+        return x - mean
+
+    def first(self, seed: int | None = None) -> np.ndarray:
+        """Where everything begins: with the job's seed, or another one."""
+        size = self.targets.shape[1] // self.shards
+        pieces = [
+            first(size, number, self.job.seed if seed is None else seed)
+            for number in range(self.shards)
+        ]
+        return np.concatenate(pieces)
 
 
 RATE = 0.1
 
 
+def first(size: int, number: int, seed: int) -> np.ndarray:
+    """Where a piece of the vector begins; another seed begins elsewhere."""
+    return np.arange(size, dtype=np.float64) + number + seed % 5
+
+
 class Point(nn.Module):
-    """A vector in as many pieces as there are servers."""
+    """A vector in as many pieces as there are shards."""
 
     def __init__(self, pieces: int, size: int) -> None:
         super().__init__()
         for number in range(pieces):
-            first = torch.arange(size, dtype=torch.float64) + number
-            self.register_parameter(f"piece{number}", nn.Parameter(first))
+            here = torch.from_numpy(first(size, number, torch.initial_seed()))
+            self.register_parameter(f"piece{number}", nn.Parameter(here))
 
     def forward(self, targets: torch.Tensor) -> torch.Tensor:
         return torch.cat(list(self.parameters())) - targets
@@ -90,26 +113,56 @@ def half_square(way: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
     return way.square().sum() / (2 * len(way))
 
 
+class Descent:
+    """SGD with momentum, in as few words as the wrappers of torch's own have layers.
+
+    It has what the parts of a model need of an optimizer: groups with rates, and a step.
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter], momentum: float) -> None:
+        self.param_groups = [{"params": list(parameters), "lr": RATE}]
+        self.state: dict[nn.Parameter, dict[str, torch.Tensor]] = {}
+        self._momentum = momentum
+        self._velocity: dict[int, torch.Tensor] = {}
+
+    def step(self) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                velocity = parameter.grad
+                if self._momentum:
+                    velocity = velocity.clone()
+                    before = self._velocity.get(id(parameter))
+                    if before is not None:
+                        velocity.add_(before, alpha=self._momentum)
+                    self._velocity[id(parameter)] = velocity
+                parameter.data.add_(velocity, alpha=-group["lr"])
+
+
 class Formula(Bench):
     """A bench whose gradients are a formula, so that a run costs milliseconds."""
 
     def __init__(self, case: Case) -> None:
-        super().__init__(case.job, case.servers)
+        super().__init__(case.job, case.shards)
         self._case = case
-        self._here = [part.numpy().view(np.float64) for part in self._copy.parameters]
-        self._found = [part.numpy().view(np.float64) for part in self._copy.updates]
+        # Both are one stretch, in as many parts as there are shards.
+        self._here = _stretch(self._copy.parameters)
+        self._found = _stretch(self._copy.updates)
+        self._servers = list(range(case.shards))
 
     def gradient(self, worker: Replication, lease: Lease) -> tuple[float, list[int]]:
         """x − the mean target."""
         worker.computed += 1
         self._load(worker)
-        found = self._case.gradient(np.concatenate(self._here), lease)
-        for place, part in zip(self._found, np.split(found, len(self._found)), strict=True):
-            place[:] = part
+        found = self._found[:] = self._case.gradient(self._here, lease)
         if worker.optimizer is not None:
             worker.updates = [update.clone() for update in self._copy.updates]
-        servers = list(range(len(self._found)))
-        return float(found @ found), servers if worker.rank % 2 else servers[::-1]
+        return float(found @ found), self._servers[:: 1 if worker.rank % 2 else -1]
+
+
+def _stretch(parts: list[torch.Tensor]) -> np.ndarray:
+    """The numbers of all parts, where they lie."""
+    first, size = parts[0], sum(part.nbytes for part in parts)
+    return first.as_strided((size,), (1,)).numpy().view(np.float64)
 
 
 def draw(variant: str, protocol: Draw, seed: int) -> Case:
@@ -117,10 +170,11 @@ def draw(variant: str, protocol: Draw, seed: int) -> Case:
     rng = random.Random(mix(seed, 11))  # noqa: S311 - not for secrets
     workers, servers = rng.randint(2, 6), rng.choice((1, 1, 2))
     drawn = protocol(rng, workers, servers)
+    servers = 0 if drawn.peers else drawn.count_servers(workers)
     size, samples, epochs = rng.randint(1, 3), rng.randint(1, 20), rng.choice((1, 2, 3, 1.5))
     batch = max(rng.randint(1, 12), round(samples * epochs / 6))
     momentum = rng.choice((0.0, 0.0, 0.5))
-    table = np.random.default_rng(seed).integers(-8, 9, (samples, size * drawn.servers))
+    table = np.random.default_rng(seed).integers(-8, 9, (samples, size * drawn.shards))
     targets = table.astype(np.float64)
     mean = rng.choice((0.05, 0.3, 1.0))
     link = Link(rng.choice((300.0, 1e4, 1e6)), rng.choice((0.0, 0.01, 0.3)))
@@ -128,8 +182,8 @@ def draw(variant: str, protocol: Draw, seed: int) -> Case:
     horizon = rounds * (mean + 2 * link.latency + 200 / link.bandwidth) * rng.uniform(0.5, 1.5)
     data = TensorDataset(torch.from_numpy(targets), torch.zeros(samples))
     job = Job(
-        model=lambda: Point(drawn.servers, size),
-        optimizer=lambda model: torch.optim.SGD(model.parameters(), RATE, momentum),
+        model=lambda: Point(drawn.shards, size),
+        optimizer=lambda model: Descent(model.parameters(), momentum),
         loss=half_square,
         data=data,
         validation=data if rng.random() < 0.5 else None,
@@ -150,12 +204,12 @@ def draw(variant: str, protocol: Draw, seed: int) -> Case:
     detection = rng.choice((0.0, 0.3, 2.0, 8.0))
     conditions = Conditions(times, service=rng.choice((0.0, 0.02)), detection=detection)
     places = (
-        Places.host_each(workers, drawn.servers, link)
-        if rng.random() < 0.7
-        else Places.one_host(workers, drawn.servers, rng.randint(1, workers))
+        Places.host_each(workers, servers, link)
+        if rng.random() < 0.7 and not drawn.shares
+        else Places.one_host(workers, servers, rng.randint(1, workers))
     )
     count = rng.choice((0, 1, 2, 3, 4, 6, 8))
-    faults = tuple(_fault(rng, workers, drawn.servers, horizon, mean) for _ in range(count))
+    faults = tuple(_fault(rng, drawn, workers, servers, horizon, mean) for _ in range(count))
     calm = max((_healed(fault) for fault in faults), default=0.0) + detection
     work = (2 + count) * rounds * workers * (8 * mean + 8 * link.latency + 2000 / link.bandwidth)
     return Case(
@@ -173,13 +227,20 @@ def draw(variant: str, protocol: Draw, seed: int) -> Case:
     )
 
 
-def _fault(rng: random.Random, workers: int, servers: int, horizon: float, tick: float) -> Fault:
+def _fault(
+    rng: random.Random,
+    protocol: StrategyProtocol,
+    workers: int,
+    servers: int,
+    horizon: float,
+    tick: float,
+) -> Fault:
     """Like those of `Faults.draw`; often at the very moment at which something is computed."""
-    worker, server = rng.randrange(workers), rng.randrange(servers)
+    worker, server = rng.randrange(workers), rng.randrange(max(1, servers))
     at = rng.uniform(0, horizon)
     at = round(at // tick * tick if rng.random() < 0.3 else at, 3)
     seconds = max(0.001, round(rng.expovariate(4 / horizon), 3))
-    match rng.choice(("worker", "worker", "server", "pause", "pause server", "cut", "cut")):
+    match rng.choice(_kinds(protocol, servers)):
         case "worker":
             # The first one always returns, so that every run can end.
             stays_away = worker > 0 and rng.random() < 0.4
@@ -190,8 +251,20 @@ def _fault(rng: random.Random, workers: int, servers: int, horizon: float, tick:
             return Pause(worker=worker, at=at, seconds=seconds)
         case "pause server":
             return Pause(server=server, at=at, seconds=seconds)
+        case "cut peers":
+            other = (worker + rng.randrange(1, workers)) % workers
+            return Cut(f"worker-{worker}", f"worker-{other}", at, round(at + seconds, 3))
         case _:
             return Cut(f"worker-{worker}", f"server-{server}", at, round(at + seconds, 3))
+
+
+def _kinds(protocol: StrategyProtocol, servers: int) -> tuple[str, ...]:
+    """What can go wrong under a protocol."""
+    if protocol.peers:
+        return ("worker", "worker", "pause", "cut peers", "cut peers")
+    if not servers:
+        return ("worker", "worker", "pause")
+    return ("worker", "worker", "server", "pause", "pause server", "cut", "cut")
 
 
 def _healed(fault: Fault) -> float:

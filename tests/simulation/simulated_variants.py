@@ -1,26 +1,22 @@
 """Every protocol, in the variants that are simulated, and the laws that each must keep.
 
-To add one: a `Variant` in the list, with what draws its parameters, a model of its server in NumPy
-(`simulated_servers`), and the laws of its workers (`simulated_laws`).
+To add one: a `Variant` in the list, with what draws its parameters, and its laws: a model of its
+server in NumPy (`simulated_servers`) if it has one, and what its workers do.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from simulated_case import draw
-from simulated_laws import (
-    Acknowledged,
-    Alone,
-    Calls,
-    Elastic,
-    Fresh,
-    Gradients,
-    Samples,
-    Staleness,
-    reference,
-)
+from simulated_gossip import Meetings, Mixed
+from simulated_islands import Between, Islands
+from simulated_laws import Acknowledged, Calls, Fresh, Samples, Staleness
+from simulated_memory import Central, CentralModel, Common
+from simulated_peers import Apart
+from simulated_push_sum import Halves
+from simulated_reference import reference
 from simulated_servers import (
     AsynchronousModel,
     AveragingModel,
@@ -33,14 +29,21 @@ from simulated_servers import (
     StaleModel,
     SynchronousModel,
 )
+from simulated_workers import Alone, Elastic, Gradients
 from simulated_world import run
 
 from manyhands.protocols import (
     Asynchronous,
     Averaging,
+    CentralStorage,
     DiLoCo,
     ElasticAveraging,
+    Ensemble,
+    Gossip,
+    Hierarchical,
+    Hogwild,
     LocalSgd,
+    PushSum,
     SoftSync,
     StaleSynchronous,
     Synchronous,
@@ -48,10 +51,9 @@ from manyhands.protocols import (
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from simulated_case import Case, Draw
-    from simulated_servers import Model
     from simulated_world import Law
 
 EVERYBODY: tuple[type[Law], ...] = (Calls, Samples)
@@ -66,9 +68,7 @@ class Variant:
     name: str
     protocol: Draw
     """Draws one: from a random source, for so many workers and servers."""
-    model: type[Model]
-    laws: Sequence[type[Law]]
-    _reference: list[type[Law]] = field(default_factory=list, repr=False)
+    laws: Sequence[Callable[[Case], Law]]
 
     def case(self, seed: int) -> Case:
         """What a seed stands for."""
@@ -80,9 +80,7 @@ class Variant:
 
     def watch(self, case: Case) -> str:
         """Simulate a case under the laws; a fingerprint of the run."""
-        if not self._reference:
-            self._reference.append(reference(self.model))
-        return run(case, (*EVERYBODY, *self._reference, *self.laws))
+        return run(case, (*EVERYBODY, *self.laws))
 
 
 def _easgd(order: str) -> Draw:
@@ -94,6 +92,18 @@ def _easgd(order: str) -> Draw:
     )
 
 
+def _gossip(order: str) -> Draw:
+    return lambda rng, *_: Gossip(
+        graph=rng.choice(("ring", "exponential", "random_pairs")), order=order
+    )
+
+
+def _hierarchical(rng: random.Random, workers: int, _: int) -> Hierarchical:
+    every = rng.choice((1, 2, 3))
+    outer = rng.choice((Averaging(every), LocalSgd(every=every, warmup=1), DiLoCo(every=every)))
+    return Hierarchical(outer=outer, islands=rng.randint(1, workers))
+
+
 def _softsync(rng: random.Random, workers: int, servers: int) -> SoftSync:
     wait_for = rng.randint(1, workers)
     return SoftSync(wait_for=wait_for, servers=servers if wait_for in (1, workers) else 1)
@@ -103,65 +113,71 @@ VARIANTS = (
     Variant(
         "synchronous",
         lambda _, __, servers: Synchronous(servers=servers),
-        SynchronousModel,
-        (*PUSHING, Fresh),
+        (reference(SynchronousModel), *PUSHING, Fresh),
     ),
     Variant(
         "softsync",
         _softsync,
-        SoftModel,
-        PUSHING,
+        (reference(SoftModel), *PUSHING),
     ),
     Variant(
         "softsync_drop",
         lambda rng, workers, _: SoftSync(wait_for=rng.randint(1, workers), late="drop"),
-        SoftModel,
-        PUSHING,
+        (reference(SoftModel), *PUSHING),
     ),
     Variant(
         "ssp",
         lambda rng, _, servers: StaleSynchronous(
             staleness=rng.choice((0, 1, 2, 5)), servers=servers
         ),
-        StaleModel,
-        PUSHING,
+        (reference(StaleModel), *PUSHING),
     ),
     Variant(
         "asynchronous",
         lambda rng, _, servers: Asynchronous(
             servers=servers, damping=rng.choice(("none", "inverse", "root"))
         ),
-        AsynchronousModel,
-        PUSHING,
+        (reference(AsynchronousModel), *PUSHING),
     ),
     Variant(
         "compensated",
         lambda _, __, servers: Asynchronous(servers=servers, delay_compensation=0.01),
-        CompensatedModel,
-        PUSHING,
+        (reference(CompensatedModel), *PUSHING),
     ),
     Variant(
         "averaging",
         lambda rng, _, servers: Averaging(every=rng.choice((1, 2, 3)), servers=servers),
-        AveragingModel,
-        LOCAL,
+        (reference(AveragingModel), *LOCAL),
     ),
     Variant(
         "local_sgd",
         lambda rng, _, servers: LocalSgd(
             every=rng.choice((2, 3)), warmup=rng.choice((0, 1, 2)), servers=servers
         ),
-        AveragingModel,
-        LOCAL,
+        (reference(AveragingModel), *LOCAL),
     ),
     Variant(
         "diloco",
         lambda rng, _, servers: DiLoCo(every=rng.choice((1, 2, 3)), servers=servers),
-        OuterModel,
-        LOCAL,
+        (reference(OuterModel), *LOCAL),
     ),
-    Variant("easgd_parallel", _easgd("parallel"), ElasticModel, (Elastic,)),
-    Variant("easgd_asynchronous", _easgd("asynchronous"), ElasticAloneModel, (Elastic,)),
-    Variant("easgd_round_robin", _easgd("round_robin"), ElasticTurnsModel, (Elastic,)),
+    Variant("easgd_parallel", _easgd("parallel"), (reference(ElasticModel), Elastic)),
+    Variant("easgd_asynchronous", _easgd("asynchronous"), (reference(ElasticAloneModel), Elastic)),
+    Variant("easgd_round_robin", _easgd("round_robin"), (reference(ElasticTurnsModel), Elastic)),
+    Variant(
+        "central_storage",
+        lambda *_: CentralStorage(),
+        (reference(CentralModel), Central, Fresh, Acknowledged),
+    ),
+    Variant("hogwild", lambda *_: Hogwild(), (Common,)),
+    Variant("ensemble", lambda *_: Ensemble(), (Apart,)),
+    Variant("gossip_lockstep", _gossip("lockstep"), (Mixed,)),
+    Variant("gossip_asynchronous", _gossip("asynchronous"), (Meetings,)),
+    Variant("hierarchical", _hierarchical, (Islands, Between)),
+    Variant(
+        "push_sum",
+        lambda rng, *_: PushSum(graph=rng.choice(("ring", "exponential"))),
+        (Halves,),
+    ),
 )
 BY_NAME = {variant.name: variant for variant in VARIANTS}

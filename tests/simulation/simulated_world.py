@@ -16,6 +16,7 @@ from simulated_case import Case, Formula
 from manyhands.virtual.endpoint import VirtualEndpoint, caller
 from manyhands.virtual.kernel import Kernel
 from manyhands.virtual.log import Logs
+from manyhands.virtual.replica import VirtualReplica
 from manyhands.virtual.world import World
 
 if TYPE_CHECKING:
@@ -23,9 +24,12 @@ if TYPE_CHECKING:
 
     from manyhands.endpoint import Parameters, Said
     from manyhands.leases import Lease
-    from manyhands.protocols import Action, Answer, Call, ServerState, StrategyProtocol
+    from manyhands.parameters import Holder
+    from manyhands.protocols import Action, Answer, Call, ServerState, StrategyProtocol, Terms
     from manyhands.virtual.bench import Replication
     from manyhands.virtual.endpoint import Parcel
+    from manyhands.virtual.log import WorkerLog
+    from manyhands.virtual.member import Member
     from manyhands.virtual.server import Server
 
 
@@ -67,8 +71,14 @@ class Law:
     ) -> None:
         """A worker accepts an answer; whether it lies beside its parameters now."""
 
+    def looked(self, life: Life) -> None:
+        """A worker begins to compute, with the parameters as they are."""
+
     def computed(self, life: Life, lease: Lease, x: np.ndarray) -> None:
-        """A worker is about to compute a gradient at x."""
+        """A worker has computed a gradient at x."""
+
+    def stepped(self, life: Life, x: np.ndarray) -> None:
+        """A worker has stepped with an optimizer of its own, and is at x."""
 
     def decided(
         self,
@@ -98,6 +108,15 @@ class Law:
         self, server: int, call: tuple[str, int], message: Parameters, payload: np.ndarray | None
     ) -> None:
         """A server sends an answer, perhaps not for the first time."""
+
+    def began_anew(self, server: int, x: np.ndarray) -> None:
+        """The server that a worker hosts has returned with it, and knows nothing."""
+
+    def looks_up(self, life: Life) -> None:
+        """A worker begins to look at the shared state, for an evaluation."""
+
+    def looked_up(self, life: Life) -> None:
+        """A worker is where it was before."""
 
     def fenced(self, sender: str) -> None:
         """A life is over, and everybody knows."""
@@ -129,7 +148,13 @@ class Memory(Logs):
 
     def __init__(self, workers: int, kernel: Kernel) -> None:
         self.written: dict[str, list[bytes]] = {}
+        self.lives: list[WorkerLog] = []
+        """One for every life of a worker."""
         super().__init__(Path(), workers, kernel)
+
+    def worker(self, member: Member, rank: int) -> WorkerLog:
+        self.lives.append(super().worker(member, rank))
+        return self.lives[-1]
 
     def _sink(self, name: str) -> Callable[[bytes], object]:
         return self.written.setdefault(name, []).append
@@ -142,6 +167,9 @@ class _Listening:
     inner: StrategyProtocol
     server: int
     watch: Watch
+
+    def begin(self, terms: Terms) -> ServerState:
+        return self.inner.begin(terms)
 
     def on_message(self, state: ServerState, call: Call) -> tuple[ServerState, list[Action]]:
         after, actions = self.inner.on_message(state, call)
@@ -168,6 +196,7 @@ class Watch:
     payload: np.ndarray | None = None
     """What came with the call that is being decided about."""
     lives: dict[str, Life] = field(default_factory=dict)
+    by_replication: dict[int, Life] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._hooks = {
@@ -189,8 +218,7 @@ class Watch:
 
     def _watch_workers(self) -> None:
         world, start, miss = self.world, self.world._start_worker, self.world._miss
-        gradient = world._bench.gradient
-        by_replication: dict[int, Life] = {}
+        gradient, apply = world._bench.gradient, world._bench.apply
 
         def started(rank: int) -> None:
             start(rank)
@@ -198,7 +226,9 @@ class Watch:
             name = worker.member.name
             life = Life(caller(name, worker.member.life), name, rank, worker.replication)
             self.lives[life.sender] = self.lives[name + " now"] = life
-            by_replication[id(worker.replication)] = life
+            self.by_replication[id(worker.replication)] = life
+            if self._hooks["looked"]:
+                self._watch_looking(life)
             self.tell("started", life)
 
         def missed(worker: object, life: int) -> None:
@@ -208,12 +238,29 @@ class Watch:
                 self.tell("fenced", caller(worker.member.name, life))
 
         def computed(replication: Replication, lease: Lease) -> tuple[float, list[int]]:
-            x = np.concatenate([values(part) for part in replication.parameters])
-            self.tell("computed", by_replication[id(replication)], lease, x)
+            seen = replication.seen or replication.parameters
+            x = np.concatenate([values(part) for part in seen])
+            self.tell("computed", self.by_replication[id(replication)], lease, x)
             return gradient(replication, lease)
+
+        def stepped(replication: Replication, weight: float, dealt: int) -> None:
+            apply(replication, weight, dealt)
+            x = np.concatenate([values(part) for part in replication.parameters])
+            self.tell("stepped", self.by_replication[id(replication)], x)
 
         world._start_worker, world._miss = started, missed
         world._bench.gradient = computed
+        if self._hooks["stepped"]:
+            world._bench.apply = stepped
+
+    def _watch_looking(self, life: Life) -> None:
+        look = life.replication.look
+
+        def looked() -> None:
+            look()
+            self.tell("looked", life)
+
+        life.replication.look = looked
 
     def _watch_leases(self) -> None:
         book, workers = self.world.coordinator.leases, self.world._workers
@@ -251,6 +298,7 @@ class Watch:
 
     def _watch_server(self, number: int, server: Server) -> None:
         decide, fence, reply = server._decide, server.fence, server._reply
+        begin_anew = server.begin_anew
 
         def decided(parcel: Parcel) -> None:
             self.payload = None if parcel.payload is None else values(parcel.payload)
@@ -261,19 +309,28 @@ class Watch:
             fence(sender)
             self.tell("settled", number, values(server.holder.bytes))
 
-        def replied(parcel: Parcel, message: Parameters, *, parameters: bool) -> None:
-            reply(parcel, message, parameters=parameters)
+        def replied(parcel: Parcel, answer: Answer) -> None:
+            reply(parcel, answer)
             if not parcel.endpoint.is_dead:
-                payload = values(server._sending) if parameters else None
-                self.tell("replied", number, (parcel.sender, parcel.number), message, payload)
+                payload = server._payload(answer)
+                key, sent = (
+                    (parcel.sender, parcel.number),
+                    None if payload is None else values(payload),
+                )
+                self.tell("replied", number, key, answer.message, sent)
 
+        def began_anew(holder: Holder) -> None:
+            begin_anew(holder)
+            self.tell("began_anew", number, values(holder.bytes))
+
+        server.begin_anew = began_anew
         server._protocol = _Listening(server._protocol, number, self)
         server._decide, server.fence, server._reply = decided, fenced, replied
 
     @contextlib.contextmanager
     def endpoints(self) -> Iterator[None]:
-        """Hear of what endpoints send and accept."""
-        post, take = VirtualEndpoint.post, VirtualEndpoint.take
+        """Hear of what endpoints send and accept, and when replicas are looked at."""
+        post, take, look_up = VirtualEndpoint.post, VirtualEndpoint.take, VirtualReplica._look_up
 
         def posted(endpoint, to, message, payload=None, into=None) -> None:
             if not endpoint.is_dead:
@@ -286,21 +343,42 @@ class Watch:
             if not endpoint.is_dead and parcel in endpoint._lines[name].calls:
                 life, number = self.lives[endpoint.caller], int(name[7:])
                 kept = None if payload is None or parcel.into is None else values(payload)
-                room = life.replication.beside
-                beside = bool(room) and parcel.into is room[number]
+                beside = any(parcel.into is room for room in life.replication.beside)
                 self.tell("took", life, number, message, kept, beside=beside)
             take(endpoint, parcel, message, payload, held)
 
+        async def looked_up(replica) -> None:
+            life = self.by_replication[id(replica.replication)]
+            self.tell("looks_up", life)
+            await look_up(replica)
+            self.tell("looked_up", life)
+
         VirtualEndpoint.post, VirtualEndpoint.take = posted, took
+        VirtualReplica._look_up = looked_up
         try:
             yield
         finally:
             VirtualEndpoint.post, VirtualEndpoint.take = post, take
+            VirtualReplica._look_up = look_up
 
 
 def values(tensor: torch.Tensor) -> np.ndarray:
     """A copy of what bytes stand for."""
     return tensor.numpy().view(np.float64).copy()
+
+
+def parts(x: np.ndarray, count: int) -> list[np.ndarray]:
+    """So many parts of one size."""
+    size = len(x) // count
+    return [x[start : start + size] for start in range(0, len(x), size)]
+
+
+def near(one: np.ndarray, other: np.ndarray) -> bool:
+    """The same but for rounding."""
+    for mine, its in zip(one.tolist(), other.tolist(), strict=True):
+        if not abs(mine - its) <= 1e-9 * (1 + abs(mine)):
+            return False
+    return True
 
 
 def run(case: Case, laws: Sequence[Callable[[Case], Law]]) -> str:
@@ -331,8 +409,8 @@ def _run(case: Case, laws: Sequence[Callable[[Case], Law]]) -> str:
     logs.flush()
     watch.tell("ended", world)
     found = hashlib.sha256(repr((kernel.now, world.versions)).encode())
-    for server in world._servers.values():
-        found.update(server.holder.bytes.numpy().tobytes())
+    for part in world._common or [server.holder.bytes for server in world._servers.values()]:
+        found.update(part.numpy().tobytes())
     for name, lines in sorted(logs.written.items()):
         found.update(name.encode() + b"".join(lines))
     return found.hexdigest()

@@ -11,20 +11,30 @@ import pytest
 from simulated_variants import BY_NAME
 
 from manyhands.leases import Leases
-from manyhands.parameters import Holder
+from manyhands.parameters import Holder, Writes
 from manyhands.protocols import (
     Add,
     Answer,
     Asynchronous,
     Averaging,
+    CentralStorage,
     ElasticAveraging,
+    Ensemble,
+    Gossip,
+    Hierarchical,
     Move,
+    PushSum,
+    Scale,
     SoftSync,
     StaleSynchronous,
     Step,
+    islands,
+    mixing,
 )
 from manyhands.protocols.rounds import Rounds
 from manyhands.protocols.synchronous import Together
+from manyhands.virtual import world
+from manyhands.virtual.bench import Replication
 from manyhands.virtual.replica import VirtualReplica
 from manyhands.virtual.server import Server
 
@@ -41,7 +51,7 @@ class Mutant:
     name: str
     variant: str
     """Where it shows."""
-    owner: type
+    owner: object
     attribute: str
     broken: Callable[[Any], object]
     """What takes the place of the piece, made of it."""
@@ -169,6 +179,82 @@ def drops_are_applied(right):
     return super(SoftSync, SoftSync).on_repeat
 
 
+def steps_for_all(right):
+    return lambda self, batch, counts=None: right(self, batch)
+
+
+def does_not_look(right):
+    return lambda self: None
+
+
+def is_not_counted(right):
+    return lambda self, rank: None
+
+
+def lies_open_elsewhere(right):
+    async def refresh(self, replica, endpoint):
+        replica.servers = replica.servers[1:] + replica.servers[:1]
+        return await right(self, replica, endpoint)
+
+    return refresh
+
+
+def like_the_first(right):
+    return lambda seed, rank: seed
+
+
+def goes_on_where_it_was(right):
+    async def refresh(self, replica, endpoint):
+        return [replica.versions[0]]
+
+    return refresh
+
+
+def as_it_is_now(right):
+    return lambda self, state, call: super(Gossip, self).on_repeat(state, call)
+
+
+def all_the_way(right):
+    return lambda self, by: right(self, -1.0 if by == -0.5 else by)
+
+
+def weights_of_those_there(right):
+    return lambda state, call, ranks, weights: right(state, call, ranks, 1 + len(ranks))
+
+
+def whoever_gave_is_there(right):
+    return lambda state, worker: (replace(state, awaited=state.awaited - {worker}), [])
+
+
+def takes_whatever_comes(right):
+    def offer(state, call):
+        state, actions = right(state, call)
+        return state, [
+            replace(a, message=type(a.message)(0)) if isinstance(a, Answer) else a for a in actions
+        ]
+
+    return offer
+
+
+def keeps_what_it_gives(right):
+    def on_message(self, state, call):
+        state, actions = right(self, state, call)
+        return state, [action for action in actions if not isinstance(action, Scale)]
+
+    return on_message
+
+
+def for_its_part(right):
+    return lambda state, action, pushes: action
+
+
+def stays_at_home(right):
+    async def carry(self, replica, endpoint, said):
+        del replica, endpoint, said
+
+    return carry
+
+
 MUTANTS = (
     Mutant("bound off by one", "ssp", StaleSynchronous, "_release", bound_off_by_one),
     Mutant("applied twice", "asynchronous", Asynchronous, "on_message", applied_twice),
@@ -194,6 +280,20 @@ MUTANTS = (
     Mutant(
         "what was dropped is committed", "softsync_drop", SoftSync, "on_repeat", drops_are_applied
     ),
+    Mutant("a step for all", "hogwild", VirtualReplica, "apply", steps_for_all),
+    Mutant("reads while it computes", "hogwild", Replication, "look", does_not_look),
+    Mutant("a write not counted", "hogwild", Writes, "add", is_not_counted),
+    Mutant("laid open elsewhere", "ensemble", Ensemble, "refresh", lies_open_elsewhere),
+    Mutant("all begin alike", "ensemble", world, "member_seed", like_the_first),
+    Mutant("reads unseen", "central_storage", CentralStorage, "refresh", goes_on_where_it_was),
+    Mutant("meeting told anew", "gossip_asynchronous", Gossip, "on_repeat", as_it_is_now),
+    Mutant("mass lost", "gossip_asynchronous", VirtualReplica, "compare", all_the_way),
+    Mutant("weights of those there", "gossip_lockstep", mixing, "_mix", weights_of_those_there),
+    Mutant("refusals withheld", "gossip_lockstep", mixing, "_offer", takes_whatever_comes),
+    Mutant("what is given is kept", "push_sum", PushSum, "on_message", keeps_what_it_gives),
+    Mutant("a step for its part", "hierarchical", islands, "_weigh", for_its_part),
+    Mutant("stays at home", "hierarchical", Hierarchical, "_carry", stays_at_home),
+    Mutant("the dead awaited", "gossip_lockstep", mixing, "leave", whoever_gave_is_there),
 )
 
 

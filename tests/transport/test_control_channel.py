@@ -1,5 +1,6 @@
 """Hub and Line over a real socket: names, garbage, restarts, and nobody there."""
 
+import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -7,7 +8,8 @@ from pathlib import Path
 import pytest
 import zmq
 
-from manyhands.transport.control import Hub, Line
+from manyhands.transport.control import Hub, Line, WatchedLine
+from manyhands.transport.security import JobKey
 from manyhands.wire import Beat, Control, Goodbye, Hello, Pong, TraceChunk, Warn, encode
 from manyhands.wire.control import LIMIT
 
@@ -167,14 +169,11 @@ def test_a_flood_of_garbage_does_not_keep_the_hub_from_returning(
     class Flood:
         """A socket on which there is always more."""
 
-        def poll(self, _timeout: int) -> int:
-            return zmq.POLLIN
-
         def recv_multipart(self, _flags: int) -> list[bytes]:
             return [b"stranger", b"garbage"]
 
     with monkeypatch.context() as patch:
-        patch.setattr(hub, "_socket", Flood())
+        patch.setattr(hub._doors, "ready", lambda _timeout: [Flood()])
         assert hub.receive(1.0) == []
     assert hub.refused > 0
 
@@ -250,6 +249,67 @@ def wait_until_through(line: Line, hub: Hub, number: int) -> None:
     while ("worker-0", Goodbye(number, 0)) not in hub.receive(0.05):
         assert time.monotonic() < deadline
         line.send(Goodbye(number, 0))
+
+
+@pytest.fixture
+def key() -> JobKey:
+    return JobKey.new()
+
+
+@pytest.fixture
+def open_hub(address: str, key: JobKey) -> Iterator[Hub]:
+    """A hub with a door for other hosts."""
+    with Hub(address, "tcp://127.0.0.1:0", key) as hub:
+        yield hub
+
+
+def test_each_is_answered_at_the_door_it_came_by(open_hub: Hub, address: str, key: JobKey) -> None:
+    assert open_hub.outside.startswith("tcp://127.0.0.1:")
+    with Line(address, "worker-0") as here, Line(open_hub.outside, "worker-1", key) as there:
+        here.send(Goodbye(0, 0))
+        there.send(Goodbye(1, 1))
+        assert sorted(heard(open_hub, 2)) == [
+            ("worker-0", Goodbye(0, 0)),
+            ("worker-1", Goodbye(1, 1)),
+        ]
+        for name in ("worker-0", "worker-1"):
+            open_hub.send(name, Warn(name))
+        assert answer(here) == Warn("worker-0")
+        assert answer(there) == Warn("worker-1")
+
+
+def test_a_tcp_door_and_a_line_to_it_need_the_key(address: str) -> None:
+    with pytest.raises(ValueError, match="needs the job's key"):
+        Hub(address, "tcp://127.0.0.1:0")
+    with pytest.raises(ValueError, match="needs the job's key"):
+        Line("tcp://127.0.0.1:9", "worker-0")
+
+
+def test_a_wrong_key_is_seen_on_both_sides_and_nothing_is_heard(open_hub: Hub, key: JobKey) -> None:
+    refused: list[str] = []
+    with WatchedLine(open_hub.outside, "worker-0", JobKey.new()) as stranger:
+        stranger.send(Goodbye(0, 0))
+        deadline = time.monotonic() + WITHIN
+        while not (refused and stranger.is_refused):
+            assert time.monotonic() < deadline
+            assert open_hub.receive(0.05) == []
+            refused += open_hub.take_refused()
+        assert not stranger.is_in
+    assert set(refused) == {"127.0.0.1"}
+    with WatchedLine(open_hub.outside, "worker-0", key) as friend:
+        friend.send(Goodbye(1, 1))
+        assert heard(open_hub, 1) == [("worker-0", Goodbye(1, 1))]
+        assert friend.is_in
+        assert not friend.is_refused
+
+
+def test_one_who_finds_nobody_is_not_refused(key: JobKey) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        nobody = silent.getsockname()[1]
+    with WatchedLine(f"tcp://127.0.0.1:{nobody}", "worker-0", key) as line:
+        assert line.receive(1.0) == []
+        assert not line.is_in
+        assert not line.is_refused
 
 
 @pytest.mark.parametrize("end", [lambda address: Line(address, "worker-0"), Hub])

@@ -16,10 +16,11 @@ import zmq
 from manyhands.endpoint import Parameters, Pull, Push
 from manyhands.transport import caller as caller_module
 from manyhands.transport.caller import Caller, Refused
+from manyhands.transport.doors import endpoint, listen
 from manyhands.transport.memory import Segment, can_share
 from manyhands.transport.responder import Responder
 from manyhands.transport.security import JobKey
-from manyhands.wire.envelope import Chunk, Offer, open_answer, seal
+from manyhands.wire.envelope import Chunk, Offer, Progress, open_answer, seal
 from support import wait_for
 
 SIZE = 3_000_000
@@ -29,13 +30,18 @@ EAGER = 1 << 16
 class Adder:
     """A responder in a thread that counts what it carries out and answers with its payload."""
 
-    def __init__(self, address, done=None, life=1, key=None, slots=2, mute=0):
-        self.responder = Responder(address, life=life, slots=slots, size=SIZE, eager=EAGER, key=key)
+    def __init__(
+        self, address, done=None, life=1, key=None, slots=2, mute=0, outside=None, loses=False
+    ):
+        self.responder = Responder(
+            address, life=life, slots=slots, size=SIZE, eager=EAGER, key=key, outside=outside
+        )
         self.responder.restore(done or {})
         self.carried_out = []
         self.repeated = 0
         self.payload = memoryview(bytearray(SIZE))
         self._mute = mute
+        self._loses = loses
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._serve)
         self._thread.start()
@@ -53,6 +59,8 @@ class Adder:
             if len(self.carried_out) <= self._mute and not call.repeated:
                 # As if killed before the answer left: the number is done, the caller unaware.
                 self.responder._peers[call.sender].done = call.number
+                if self._loses:
+                    self.responder._peers[call.sender].answered = (call.number, call.attempt)
                 self.responder._drop(call)
                 self.responder._peers[call.sender].current = None
                 continue
@@ -169,7 +177,7 @@ def test_an_answer_that_is_wanted_again_is_not_written_over_what_came_of_the_fir
     one.post("server-0", Push(0, 1), payload, into)
     one.receive("server-0", 10)
     assert (len(server.carried_out), server.repeated) == (1, 1)
-    answered_again = seal(Offer(1, 0, 0, size, Push(0, 1), None, segment.place(into)))
+    answered_again = seal(Offer(1, 1, 0, size, Push(0, 1), None, segment.place(into)))
     into[:] = bytes(size)
     server.payload[:] = bytes([1]) * SIZE
     one._peers["server-0"].socket.send(answered_again)
@@ -365,6 +373,51 @@ def test_over_tcp_the_key_is_needed_and_suffices(ending):
     with pytest.raises(TimeoutError):
         stranger.receive("server-0", 0.5)
     assert [sender for sender, *_ in server.carried_out] == ["worker-0"]
+
+
+def test_an_answer_that_is_on_its_way_is_not_sent_again(ending, tmp_path):
+    server = adder(ending, f"ipc://{tmp_path}/s")
+    one = caller(ending, f"ipc://{tmp_path}/s")
+    one.post("server-0", Push(0, 1), memoryview(bytes(SIZE)), memoryview(bytearray(SIZE)))
+    one.receive("server-0", 10)
+    socket = one._peers["server-0"].socket
+    for _ in range(5):
+        socket.send(seal(Offer(1, 0, 0, SIZE, Push(0, 1))))
+        assert open_answer(socket.recv()) == Progress(1, 0, SIZE, 1, answered=True)
+    assert server.repeated == 0
+
+
+@pytest.mark.parametrize("size", [1000, SIZE])
+def test_an_answer_that_was_lost_on_its_way_is_asked_for_again(ending, tmp_path, size):
+    server = adder(ending, f"ipc://{tmp_path}/s", mute=1, loses=True)
+    one = caller(ending, f"ipc://{tmp_path}/s")
+    one.post("server-0", Push(0, 1), memoryview(bytes(size)), memoryview(bytearray(SIZE)))
+    one._peers["server-0"].calls[1].patience = 0.2
+    assert one.receive("server-0", 10).version == 1
+    assert (len(server.carried_out), server.repeated) == (1, 1)
+
+
+def test_a_server_with_two_doors_shares_memory_at_one_and_receives_at_the_other(
+    ending, tmp_path, segment
+):
+    key, listener = JobKey.new(), listen("127.0.0.1")
+    there = endpoint(listener)
+    server = adder(ending, f"ipc://{tmp_path}/s", key=key, outside=listener)
+    near = caller(ending, f"ipc://{tmp_path}/s", "worker-0", segment=segment)
+    far = caller(ending, there, "worker-1", key=key, segment=segment)
+    payload, into = segment.memory[:SIZE], segment.memory[SIZE:]
+    payload[:] = secrets.token_bytes(SIZE)
+    server.payload[:] = secrets.token_bytes(SIZE)
+    for number, one in enumerate((near, far, near, far), 1):
+        into[:] = bytes(SIZE)
+        one.post("server-0", Push(0, 1), payload, into)
+        assert one.receive("server-0", 10).version == number
+        assert server.carried_out[-1][2] == hash(bytes(payload))
+        assert into == server.payload
+    assert server.responder._unmade == 1, "only one of them needed a slot"
+    offer = seal(Offer(3, 0, 0, SIZE, Push(0, 1), segment.place(payload), None))
+    far._peers["server-0"].socket.send(offer)
+    wait_for(lambda: server.responder.refused == 1, 5, "that memory is refused to another host")
 
 
 def test_a_key_is_stored_for_its_owner_alone(tmp_path):

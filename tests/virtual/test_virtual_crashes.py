@@ -12,7 +12,7 @@ from virtual_jobs import a_job
 from manyhands.cluster import Link
 from manyhands.endpoint import Pull
 from manyhands.failure import RunFailed
-from manyhands.protocols import Asynchronous
+from manyhands.protocols import Asynchronous, Gossip
 from manyhands.reports import Run, accounting
 from manyhands.virtual import Crash, Faults, Places
 
@@ -157,6 +157,25 @@ def test_a_paused_worker_keeps_its_samples_and_goes_on(virtually) -> None:
     assert done.events("lost") == []
 
 
+def test_a_cut_between_peers_holds_up_both(virtually) -> None:
+    job = a_job(size=120, global_batch=4, epochs=1)
+    places = Places.host_each(2, 0, Link(1e6, 1e-3))
+    cut = 'cut(a="worker-{}", b="worker-{}", start=0.5, stop=4.0)'
+    calm = virtually(job, Gossip(), places=places)
+    for faults in (cut.format(0, 1), cut.format(1, 0)):
+        done = virtually(job, Gossip(), places=places, faults=faults)
+        assert done.run.seconds > 3.4 + calm.run.seconds
+        assert done.run.parameters_digest == calm.run.parameters_digest
+
+
+def test_a_worker_s_own_server_stands_still_with_it(virtually) -> None:
+    job = a_job(size=120, global_batch=4, epochs=1)
+    faults = "pause(worker=1, at=0.5, seconds=3)"
+    done = virtually(job, Gossip(order="asynchronous"), workers=2, faults=faults)
+    busy = [s.start for s in done.run.trace.workers[0].spans if s.kind == "compute"]
+    assert not [begun for begun in busy if 0.75 < begun < 3.5], "it meets worker 1 after each step"
+
+
 def test_pauses_that_overlap_are_one(virtually) -> None:
     job = a_job(size=1, global_batch=1, epochs=1)
     faults = "[pause(worker=0, at=0.05, seconds=1), pause(worker=0, at=0.55, seconds=1)]"
@@ -185,6 +204,10 @@ def test_a_fault_that_befalls_nobody_of_the_run_is_refused(virtually) -> None:
         virtually(faults="crash(worker=9, at=1)")
     with pytest.raises(ValueError, match="befalls server-1, and the run has 1 servers"):
         virtually(faults='cut(a="worker-0", b="server-1", start=1, stop=2)')
+    with pytest.raises(ValueError, match="befalls workers that never talk to each other"):
+        virtually(faults='cut(a="worker-0", b="worker-1", start=1, stop=2)')
+    with pytest.raises(ValueError, match="befalls server-0, and the run has 0 servers"):
+        virtually(protocol=Gossip(), faults="pause(server=0, at=1)")
 
 
 @dataclass(frozen=True, repr=False)

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from manyhands.notation import NotationError
 from manyhands.sampling import mix
 from manyhands.trace import Header, Recorder, trace_file
+from manyhands.units import bandwidth, seconds
 from manyhands.virtual import TIMES, Crash, Cut, Faults, Pause, times
 from manyhands.virtual.times import Constant, Exponential, Gamma, LogNormal, Measured, Normal, Slow
-from manyhands.virtual.units import bandwidth, seconds
 
 
 def a_source(seed: int) -> random.Random:
@@ -95,7 +95,8 @@ def test_the_text_of_a_schedule() -> None:
         ("crash(server=0, at=1)", "never returns ends the run: give restart"),
         ("crash(worker=0, at=-1)", "at must be 0 or more"),
         ("pause(worker=0, seconds=0)", "seconds must be above 0"),
-        ('cut(a="worker-0", b="worker-1", start=0, stop=1)', "only a worker and a server"),
+        ('cut(a="server-0", b="server-1", start=0, stop=1)', "only a worker and a server"),
+        ('cut(a="worker-1", b="worker-1", start=0, stop=1)', "only a worker and a server"),
         ('cut(a="worker-0", b="host", start=0, stop=1)', "called worker-0 or server-0, not 'host'"),
         ('cut(a="worker-0", b="server-0", start=2, stop=1)', "stop must be after start"),
         ("explode(worker=0)", "no fault 'explode'"),

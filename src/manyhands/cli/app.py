@@ -25,6 +25,13 @@ Target = Annotated[
 Slow = Annotated[
     list[str] | None, typer.Option(help="Worker 2 computes 4 times as long: '2:4x'; 'all:1.2x'.")
 ]
+Network = Annotated[
+    str | None,
+    typer.Option(
+        help="Each worker behind a link of its own, on this machine: '100mbit', or "
+        "'100mbit, servers apart'."
+    ),
+]
 Repeats = Annotated[int, typer.Option(min=1, help="How often each is run.")]
 Margin = Annotated[
     float, typer.Option(help="A difference in speed that does not matter: 0.05 is 5 %.")
@@ -56,7 +63,27 @@ def train(
         str | None,
         typer.Option(help="Train this job, and leave out what stands below the main guard."),
     ] = None,
+    patience: Annotated[
+        float | None,
+        typer.Option(
+            min=6, help="Seconds until a worker that is silent is ejected, if the others can go on."
+        ),
+    ] = None,
     output: Annotated[Path | None, typer.Option(help="A folder for the run.")] = None,
+    hosts: Annotated[
+        str | None,
+        typer.Option(help="Hosts and their workers, this one first: 'a:4, b:4'. See `join`."),
+    ] = None,
+    listen: Annotated[
+        str | None,
+        typer.Option(help="Where other hosts find this one: ADDRESS or ADDRESS:PORT."),
+    ] = None,
+    key_file: Annotated[
+        Path | None,
+        typer.Option(help="A key that all hosts have already; by default a new one is made."),
+    ] = None,
+    network: Network = None,
+    inside: Annotated[str | None, typer.Option(hidden=True)] = None,
     parent: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Train a script's job on real processes. What is given here wins over the script."""
@@ -64,21 +91,52 @@ def train(
 
     if parent is not None:
         obey(parent)
-    with nursery_ahead(script, strategy, workers):
+    options = {
+        "strategy": strategy,
+        "workers": workers,
+        "epochs": epochs,
+        "samples": samples,
+        "seconds": seconds,
+        "target": target,
+        "seed": seed,
+        "slow": slow,
+        "patience": patience,
+        "output": output,
+    }
+    if network is not None:
+        from manyhands.cli.spread import train as spread  # noqa: PLC0415
+
+        spread(script, arguments or [], options | {"job": job, "hosts": hosts}, network)
+        return
+    with nursery_ahead(script, strategy, workers, hosts):
         from manyhands.cli.train import train as run  # noqa: PLC0415
 
-        options = {
-            "strategy": strategy,
-            "workers": workers,
-            "epochs": epochs,
-            "samples": samples,
-            "seconds": seconds,
-            "target": target,
-            "seed": seed,
-            "slow": slow,
-            "output": output,
-        }
-        run(script, arguments or [], options, job)
+        where = {"hosts": hosts, "listen": listen, "key_file": key_file, "network": inside}
+        run(script, arguments or [], options | where, job)
+
+
+@app.command()
+def join(
+    address: Annotated[str, typer.Argument(help="Where the run's first host listens.")],
+    script: Annotated[Path, typer.Argument(help="The same file as there.")],
+    *,
+    key_file: Annotated[Path, typer.Option(help="A copy of the run's key.")],
+    name: Annotated[
+        str | None, typer.Option("--as", help="This host's name in the run; default: its own.")
+    ] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="How many workers.")] = None,
+    output: Annotated[Path | None, typer.Option(help="A folder for this host's logs.")] = None,
+    parent: Annotated[int | None, typer.Option(hidden=True)] = None,
+) -> None:
+    """Join a run that another host has begun; it prints the line to type here."""
+    from manyhands.cli.early import nursery_ahead, obey  # noqa: PLC0415 - see above
+
+    if parent is not None:
+        obey(parent)
+    with nursery_ahead(script, None, workers, None):
+        from manyhands.cli.join import join as run  # noqa: PLC0415
+
+        run(address, script, key_file, name, workers, output)
 
 
 @app.command(context_settings={"allow_interspersed_args": True})
@@ -161,6 +219,7 @@ def compare(
     target: Target = None,
     seed: Annotated[int | None, typer.Option(help="Of the first repeat; then one more.")] = None,
     slow: Slow = None,
+    network: Network = None,
     virtual: Annotated[
         bool, typer.Option("--virtual", help="On a virtual cluster, of any size.")
     ] = False,
@@ -188,6 +247,7 @@ def compare(
         "target": target,
         "seed": seed,
         "slow": slow,
+        "network": network,
         "virtual": virtual,
         "times": times,
         "bandwidth": bandwidth,
@@ -217,6 +277,7 @@ def scaling(
     target: Target = None,
     seed: Annotated[int | None, typer.Option(help="Of the first repeat; then one more.")] = None,
     slow: Slow = None,
+    network: Network = None,
     price: Price = None,
     job: Annotated[str | None, typer.Option(help="The job's name, if there are several.")] = None,
     output: Output = None,
@@ -234,6 +295,7 @@ def scaling(
         "target": target,
         "seed": seed,
         "slow": slow,
+        "network": network,
         "margin": 0.05,
         "price": price,
         "job": job,

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.console import Console
 
-from manyhands.cli.reading import enter, leave, load_job, paced
+from manyhands.cli.leaving import leave
+from manyhands.cli.reading import enter, load_job, paced
 from manyhands.cluster import Cluster
 from manyhands.lab.compare import STRATEGIES, VIRTUAL, Compared, carry_out
 from manyhands.lab.design import Budget, Conditions, Design, Script
@@ -54,6 +55,8 @@ def design_of(job: Job, script: Script, options: Mapping[str, Any]) -> Design:
     for name, value in asked.items():
         if value is not None and not virtual:
             raise ValueError(f"--{name} describes a virtual cluster: add --virtual")
+    if virtual and options.get("network"):
+        raise ValueError("--network is for real processes: say --bandwidth with --virtual")
     seed = options.get("seed")
     return Design(
         entrants=read_entrants(options.get("strategies") or (VIRTUAL if virtual else STRATEGIES)),
@@ -62,6 +65,7 @@ def design_of(job: Job, script: Script, options: Mapping[str, Any]) -> Design:
         seed=job.seed if seed is None else seed,
         budget=Budget(**{name: options.get(name) for name in Budget.__dataclass_fields__}),
         slow=options.get("slow") or (),
+        network=options.get("network") or "",
         virtual=Conditions(**asked) if virtual else None,
         repeats=options["repeats"],
         margin=options["margin"],

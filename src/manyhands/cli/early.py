@@ -21,7 +21,7 @@ def obey(parent: int) -> None:
 
 
 def nursery_ahead(
-    script: Path, strategy: str | None, workers: int | None
+    script: Path, strategy: str | None, workers: int | None, hosts: str | None
 ) -> contextlib.AbstractContextManager[None]:
     """A nursery that loads torch while this process does, for the run that the script will make.
 
@@ -31,6 +31,8 @@ def nursery_ahead(
     if not script.is_file() or "WORLD_SIZE" in os.environ:  # nothing to train; torchrun's workers
         return contextlib.nullcontext()
     cluster = Cluster.local()
+    here = (hosts or "").split(",")[0].rpartition(":")[2].strip()
+    workers = int(here) if here.isdecimal() else workers
     alone = workers is None and (strategy or "").startswith("single")
-    count = 1 if alone else workers or cluster.default_workers()
+    count = 1 if alone else cluster.default_workers() if workers is None else workers
     return ahead(environment(cluster.hosts[0].cores, count))

@@ -1,12 +1,11 @@
-"""What subcommands share: a script's job, options read, and leaving with words."""
+"""What subcommands share: a script's job, and options read."""
 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
-import typer
-
+from manyhands.cli.leaving import leave
 from manyhands.job import Job
 from manyhands.live.script import MODULE, execute
 from manyhands.pacing import Pace
@@ -15,12 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
     from types import ModuleType
-
-
-def leave(words: str, code: int = 2) -> NoReturn:
-    """End the command with words on the error stream."""
-    typer.echo(words, err=True)
-    raise typer.Exit(code)
 
 
 def enter(script: Path, arguments: Sequence[str]) -> None:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from manyhands.cli.reading import enter, leave, load_job, paced
+from manyhands.cli.leaving import leave
+from manyhands.cli.reading import enter, load_job, paced
 from manyhands.failure import RunFailed
 from manyhands.verbs.simulate import Asked, plan, replay
 

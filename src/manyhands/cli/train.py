@@ -6,9 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from manyhands.cli.reading import enter, jobs_of, leave, load_job, paced
+from manyhands.cli.leaving import leave
+from manyhands.cli.reading import enter, jobs_of, load_job, paced
 from manyhands.failure import RunFailed
+from manyhands.live.hosts import Hosts
+from manyhands.live.invitation import check_key, choose_address
 from manyhands.live.script import execute
+from manyhands.protocols import StrategyProtocol
 from manyhands.strategies import strategy
 from manyhands.verbs import train as train_verb
 from manyhands.verbs.command import Command, under
@@ -32,6 +36,7 @@ def train(
         leave(f"there is no file {script}")
     command = Command(**paced(options))
     _check(command)
+    _check_hosts(command)
     enter(script, arguments)
     with under(command):
         try:
@@ -61,6 +66,24 @@ def _check(command: Command) -> None:
             chosen.check(command.workers)
         for pace in command.slow or ():
             pace.check(command.workers)
+    except ValueError as error:
+        leave(f"manyhands: {error}")
+
+
+def _check_hosts(command: Command) -> None:
+    """The same for hosts and for the address at which they find this one."""
+    try:
+        if command.hosts is not None:
+            hosts = Hosts.read(command.hosts)
+            hosts.check_count(command.workers)
+            choose_address(command.listen)
+            if command.key_file is not None:
+                check_key(command.key_file)
+            chosen = None if command.strategy is None else strategy(command.strategy)
+            if isinstance(chosen, StrategyProtocol):
+                chosen.check_places(hosts.names, ())
+        elif command.listen is not None or command.key_file is not None:
+            leave("manyhands: --listen and --key-file are for other hosts: name them with --hosts")
     except ValueError as error:
         leave(f"manyhands: {error}")
 

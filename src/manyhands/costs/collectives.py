@@ -8,7 +8,7 @@ from typing import Literal, assert_never
 class Collective:
     """One collective operation: what it does and to how many bytes."""
 
-    kind: Literal["all_gather", "all_to_all", "allreduce", "broadcast", "reduce_scatter"]
+    kind: Literal["all_gather", "all_to_all", "allreduce", "broadcast", "reduce_scatter", "send"]
     size: int
     """Bytes of its larger side: what an all_gather makes, what a reduce_scatter is given."""
     workers: int = 0
@@ -21,7 +21,8 @@ def sent_per_worker(collective: Collective, workers: int) -> float:
     A ring allreduce of m bytes is a reduce-scatter and an allgather, each of which passes every
     chunk P − 1 times: 2·m·(P − 1)/P for each worker; either alone is half of that. A broadcast
     tree carries m bytes to each of the P − 1 others: m·(P − 1)/P for each worker on average. In an
-    all_to_all a worker keeps one of the P parts of its m bytes and sends the others.
+    all_to_all a worker keeps one of the P parts of its m bytes and sends the others. What one
+    worker sends to another, of P, is m/P for each on average.
     """
     parts = collective.workers or workers
     share = (parts - 1) / parts
@@ -30,5 +31,7 @@ def sent_per_worker(collective: Collective, workers: int) -> float:
             return 2 * collective.size * share
         case "all_gather" | "all_to_all" | "broadcast" | "reduce_scatter":
             return collective.size * share
+        case "send":
+            return collective.size / workers
         case _:
             assert_never(collective.kind)

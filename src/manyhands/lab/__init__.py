@@ -1,5 +1,4 @@
-"""The lab: one job under several strategies, on the same machine, fairly."""
+"""The lab: one job under several strategies, on the same machine, fairly.
 
-from manyhands.lab.compare import Compared, compare
-
-__all__ = ["Compared", "compare"]
+Its face is loaded on demand, `mh.compare`: a network is made without torch.
+"""

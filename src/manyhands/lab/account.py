@@ -8,6 +8,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from manyhands.lab.machine import this_machine
+from manyhands.lab.network import Network
 from manyhands.reports import Comparison
 from manyhands.reports.words import plural
 
@@ -35,7 +36,7 @@ def account(
         machine=machine,
         processes_per_core=None if design.virtual else max(design.workers) / (machine.cores or 1),
         paced=design.paced,
-        network=design.network,
+        network=Network.read(design.network).words if design.network else "",
         budget=budget_words(in_force),
         budget_seconds=in_force.seconds,
         target=in_force.target,

@@ -84,6 +84,7 @@ def compare(
     target: str | None = None,
     seed: int | None = None,
     slow: Iterable[str | Pace] = (),
+    network: str | None = None,
     virtual: bool = False,
     times: str | None = None,
     bandwidth: str | None = None,
@@ -110,6 +111,7 @@ def compare(
         target: what a run may stop at, as in "accuracy >= 0.97".
         seed: of the first repeat; the next one's is one more. The job's by default.
         slow: workers that compute longer than they need: `["2:4x"]`.
+        network: puts every worker in a network namespace behind a link: "100mbit".
         virtual: on a virtual cluster, of any size, in this process.
         times: there: how long a worker computes on a batch, see `simulate`; so are
         bandwidth: of links between hosts,
@@ -134,6 +136,7 @@ def compare(
         seed=job.seed if seed is None else seed,
         budget=Budget(epochs=epochs, samples=samples, seconds=seconds, target=target),
         slow=tuple(map(Pace.read, slow)),
+        network=_network(network, virtual),
         virtual=_conditions(virtual, times, bandwidth, latency, cores),
         repeats=repeats,
         margin=margin,
@@ -176,6 +179,12 @@ def _script(job: Job, namespace: Mapping[str, Any]) -> Script:
             "comparison executes it as a file: start it as one, or compare a script"
         )
     return Script(path=Path(origin.script), job=origin.job, arguments=origin.argv[1:])
+
+
+def _network(text: str | None, virtual: bool) -> str:
+    if text is not None and virtual:
+        raise ValueError("network makes links between real processes; a virtual one's: bandwidth")
+    return text or ""
 
 
 def _conditions(

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from manyhands.job import Job
     from manyhands.lab.entrants import Entrant
+from manyhands.lab.network import Network
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +72,7 @@ class Design:
     virtual: Conditions | None = None
     """None: on real processes."""
     network: str = ""
-    """In words, where it is not the machine's own."""
+    """Between the workers, as text: "100mbit"; empty: the machine's own."""
     repeats: int = 3
     margin: float = 0.05
     price: float | None = None
@@ -111,6 +112,8 @@ class Design:
                 turn.entrant.strategy.check(turn.workers)
             except ValueError as error:
                 raise ValueError(f"{turn.entrant.label}: {error}") from error
+        if self.network:
+            Network.read(self.network)
         for pace in (*self.slow, *(p for entrant in self.entrants for p in entrant.slow)):
             pace.check(max(self.workers))
 

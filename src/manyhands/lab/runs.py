@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from manyhands.lab.launcher import Launcher, end, start
-from manyhands.live.agent import devices
+from manyhands.lab.network import check_permitted
+from manyhands.live.devices import devices
 from manyhands.protocols import StrategyProtocol
 from manyhands.verbs.simulate import Asked, plan
 
@@ -51,9 +52,13 @@ class LiveRuns:
     kind: Literal["live"] = "live"
 
     def check(self, turn: Turn) -> None:
-        """Workers of one host can share memory, and those of GPUs cannot."""
+        """Workers of one host can share memory; those of GPUs, or of several hosts, cannot."""
+        hosts = ["this host"]
+        if self.design.network:
+            hosts = [f"w{number}" for number in range(turn.workers)]
+            check_permitted()
         if isinstance(turn.entrant.strategy, StrategyProtocol):
-            turn.entrant.strategy.check_places(["this host"], devices(turn.workers))
+            turn.entrant.strategy.check_places(hosts, devices(turn.workers))
 
     def make(self, turn: Turn, folder: Path, log: Path, tell: Callable[[str], None]) -> str:
         """Start it, follow its log, and end it whatever happens here."""
@@ -88,6 +93,7 @@ def command(design: Design, turn: Turn, folder: Path) -> list[str]:
         "workers": turn.workers,
         "seed": turn.seed,
         **vars(design.budget),
+        "network": design.network or None,
         "output": folder,
         "parent": os.getpid(),
     }

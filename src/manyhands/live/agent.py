@@ -9,39 +9,39 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
-import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
+import msgspec
 
 from manyhands.failure import RunFailed
-from manyhands.live.assignment import Assignment, Leasing, Origin, Overrides, override
-from manyhands.live.direct import Direct
+from manyhands.live.agreement import facts_of_host, facts_of_job
+from manyhands.live.assignment import Assignment, Leasing, override
+from manyhands.live.crew import Crew, private_folder
+from manyhands.live.devices import devices
 from manyhands.live.display import Display
+from manyhands.live.distant import Distant
+from manyhands.live.invitation import Invitation, choose_address
 from manyhands.live.lifeline import signals_raise
 from manyhands.live.loading import prepare
-from manyhands.live.nursery import NotBorn, Nursery, environment, nursery
+from manyhands.live.nursery import Nursery, environment, nursery
 from manyhands.live.pulse import append_to
-from manyhands.live.supervise import Exit, Handle, Process, Start, end, first_failure
+from manyhands.live.supervise import Exit, Process, end, first_failure
 from manyhands.protocols import StrategyProtocol
 from manyhands.trace import Recorder, live_header, trace_file
 from manyhands.transport.collectives import LOOPBACK, serve_store
 from manyhands.transport.control import Line
 from manyhands.transport.memory import reserve
 from manyhands.wire import Goodbye, Status, Warn
-from manyhands.wire.leasing import Lost
+from manyhands.wire.joining import Arrived, Disband, Ended
+from manyhands.wire.leasing import Eject, Lost
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-    from manyhands.cluster import Cluster
-    from manyhands.job import Job
-    from manyhands.pacing import Pace
-    from manyhands.strategies import Strategy
+    from manyhands.live.hosts import Hosts
+    from manyhands.live.request import Request
 
 _POLL = 0.1
 _GRACE = 1.0
@@ -50,33 +50,8 @@ _CAUSE_WITHIN = 3.0
 _COORDINATOR = "manyhands.live.coordinator"
 _SERVER = "manyhands.live.server"
 _WORKER = "manyhands.live.worker"
-_NURSERY = "nursery"
 _RESTARTS = 1000
 """How often servers may be started again in one run."""
-
-
-@dataclass(frozen=True)
-class Setting:
-    """A setting of the run and where it came from."""
-
-    name: str
-    value: str
-    source: str
-
-
-@dataclass(frozen=True)
-class Request:
-    """A run as its user asked for it."""
-
-    job: Job
-    origin: Origin
-    overrides: Overrides
-    strategy: Strategy
-    workers: int
-    cluster: Cluster
-    folder: Path
-    settings: tuple[Setting, ...]
-    slow: tuple[Pace, ...] = ()
 
 
 def launch(request: Request) -> None:
@@ -87,8 +62,8 @@ def launch(request: Request) -> None:
         KeyboardInterrupt: the user interrupted; everything is ended first.
     """
     if isinstance(request.strategy, StrategyProtocol):
-        hosts = [host.name for host in request.cluster.hosts]
-        request.strategy.check_places(hosts, devices(request.workers))
+        hosts = request.hosts.names if request.hosts else (request.host,)
+        request.strategy.check_places(hosts, devices(request.here))
         if request.job.clip is not None:
             request.strategy.check_clip()
     with nursery(_environment(request)) as loaded:
@@ -99,7 +74,7 @@ def launch(request: Request) -> None:
 def _launch(request: Request, loaded: Nursery | None) -> None:
     (request.folder / "trace").mkdir(parents=True, exist_ok=True)
     (request.folder / "logs").mkdir(exist_ok=True)
-    head = live_header("agent", 0, clock=time.monotonic, wall=time.time)
+    head = live_header("agent", 0, clock=time.monotonic, wall=time.time, host=request.host)
     recorder = Recorder(head, append_to(trace_file(request.folder, head)), time.monotonic)
     for setting in request.settings:
         recorder.setting(setting.name, setting.value, setting.source)
@@ -107,8 +82,8 @@ def _launch(request: Request, loaded: Nursery | None) -> None:
     job = override(request.job, request.overrides)
     display = Display(job.budget, job.seconds, time.monotonic)
     try:
-        with _private_folder() as private, signals_raise():
-            _Run(request, private, recorder, display, loaded).to_its_end()
+        with private_folder() as private, signals_raise(), _inviting(request) as invitation:
+            _Run(request, private, recorder, display, loaded, invitation).to_its_end()
     except RunFailed as failure:
         recorder.event("end", {"status": "failed", "words": _first_line(failure)})
         raise
@@ -123,6 +98,20 @@ def _launch(request: Request, loaded: Nursery | None) -> None:
         display.end()
 
 
+@contextlib.contextmanager
+def _inviting(request: Request) -> Iterator[Invitation | None]:
+    """What other hosts need to join; nothing where there are none."""
+    if request.hosts is None or len(request.hosts.names) == 1:
+        yield None
+        return
+    script = Path(request.origin.script)
+    invitation = Invitation(request.folder.resolve(), request.hosts, script, request.key)
+    try:
+        yield invitation
+    finally:
+        invitation.close()
+
+
 class _Run:
     """The processes of one run, from their start to their end."""
 
@@ -133,37 +122,60 @@ class _Run:
         recorder: Recorder,
         display: Display,
         loaded: Nursery | None,
+        invitation: Invitation | None,
     ) -> None:
         self._request = request
         self._private = private
         self._recorder = recorder
         self._display = display
-        self._nursery = loaded
-        self._nursery_process: Process | None = None
+        self._invitation = invitation
+        self._place = choose_address(request.listen) if invitation else (LOOPBACK, 0)
+        told, env = private / "assignment.json", _environment(request)
+        self._crew = Crew(request.host, told, request.folder, env, loaded)
         self._coordinator: Process | None = None
         self._servers: dict[str, Process] = {}
         self._workers: dict[str, Process] = {}
+        self._distant = _distant_workers(request.hosts)
+        """The workers of other hosts."""
         self._restarts = 0
+        self._returns = 0
+        self._returning: set[str] = set()
+        """Workers that were started again and are not here yet."""
 
     @property
     def _processes(self) -> list[Process]:
-        first = (self._coordinator, self._nursery_process)
+        first = (self._coordinator, self._crew.nursery)
         return [*filter(None, first), *self._servers.values(), *self._workers.values()]
+
+    @property
+    def _watched(self) -> list[Process | Distant]:
+        return [*self._processes, *self._distant.values()]
 
     def to_its_end(self) -> None:
         """Start, watch, end."""
-        store, port = serve_store(LOOPBACK)
         strategy = self._request.strategy
+        collective = not isinstance(strategy, StrategyProtocol)
+        store, port = serve_store(self._place[0]) if collective else (None, 0)
         shares = isinstance(strategy, StrategyProtocol) and strategy.shares
         memory = reserve() if shares else None
         assignment = self._assign(port, memory)
+        if collective and self._invitation is not None:
+            self._display.say(
+                f"{strategy} exchanges updates through torch.distributed, which neither "
+                "authenticates nor encrypts: trust the network between the hosts"
+            )
         try:
             with Line(assignment.coordinator, "agent-0") as line:
-                self._start(line)
+                parting = Disband(failed=False, words="")
                 try:
+                    self._start(line)
                     self._watch(line)
+                except BaseException as error:
+                    parting = Disband(failed=True, words=_first_line(error))
+                    raise
                 finally:
                     end(self._workers.values(), _GRACE)
+                    line.send(parting)
                     line.send(Goodbye(0, 0))
                     self._hear_out(line)
         finally:
@@ -185,19 +197,31 @@ class _Run:
             overrides=request.overrides,
             strategy=str(strategy),
             workers=request.workers,
-            host=request.cluster.hosts[0].name,
+            host=request.host,
             folder=str(request.folder.resolve()),
             coordinator=f"ipc://{self._private}/coordinator",
             private=str(self._private),
-            store_address=LOOPBACK,
+            store_address=self._place[0],
             store_port=port,
             servers=tuple(f"ipc://{self._private}/server-{number}" for number in range(servers)),
             leasing=self._leasing(),
             agent=os.getpid(),
-            devices=devices(request.workers),
+            devices=devices(request.here),
             memory=memory,
+            patience=request.patience,
+            peers=isinstance(strategy, StrategyProtocol) and strategy.peers,
             slow=request.slow,
         )
+        if request.hosts is not None and self._invitation is not None:
+            job = override(request.job, request.overrides)
+            assignment = msgspec.structs.replace(
+                assignment,
+                hosts=request.hosts.counts,
+                address=self._place[0],
+                port=self._place[1],
+                key=str(self._invitation.key),
+                facts=facts_of_host(Path(request.origin.script)) | facts_of_job(job),
+            )
         assignment.write(self._private / "assignment.json")
         return assignment
 
@@ -216,62 +240,32 @@ class _Run:
         )
 
     def _start(self, line: Line) -> None:
-        # It needs no torch, so it is sooner there without the nursery.
-        self._coordinator = self._process("coordinator", _COORDINATOR, Direct)
-        self._await_nursery(line)
+        self._coordinator = self._crew.start("coordinator", _COORDINATOR)
+        unfit = self._crew.await_nursery(lambda: self._follow_closely(line))
+        if unfit:
+            self._recorder.event("no nursery", {"words": unfit})
         strategy = self._request.strategy
         if isinstance(strategy, StrategyProtocol) and not strategy.peers:
             for number in range(strategy.count_servers(self._request.workers)):
                 name = f"server-{number}"
-                self._servers[name] = self._spawn(name, _SERVER, str(number))
-        for rank in range(self._request.workers):
+                self._servers[name] = self._crew.fork(name, _SERVER, str(number))
+        for rank in range(self._request.here):
             name = f"worker-{rank}"
-            self._workers[name] = self._spawn(name, _WORKER, str(rank))
+            self._workers[name] = self._crew.fork(name, _WORKER, str(rank))
 
-    def _await_nursery(self, line: Line) -> None:
-        """Watch until the nursery has loaded everything; do without it if it must not fork."""
-        if self._nursery is None:
-            return
-        error = self._request.folder / "logs" / f"{_NURSERY}.error.json"
-        self._nursery_process = Process(_NURSERY, self._nursery, error)
-        while not self._nursery.is_ready(_POLL):
-            self._follow(line, 0.0)
-            self._look_after(line)
-        if self._nursery.unfit:
-            self._recorder.event("no nursery", {"words": self._nursery.unfit})
-            self._nursery.close()
-            self._nursery = self._nursery_process = None
-
-    def _spawn(self, name: str, module: str, number: str, log: str = "") -> Process:
-        """Start a process that needs torch."""
-        if self._nursery is None:
-            return self._process(name, module, Direct, number, log=log)
-        try:
-            return self._process(name, module, self._nursery.fork, number, log=log)
-        except NotBorn as error:
-            gone = self._nursery_process.wait(1.0) if self._nursery_process else None
-            words = f"{name.replace('-', ' ')} could not be started: {gone or error}"
-            raise RunFailed(words) from error
-
-    def _process(
-        self,
-        name: str,
-        module: str,
-        how: Callable[[Start], Handle],
-        *arguments: str,
-        log: str = "",
-    ) -> Process:
-        assignment = str(self._private / "assignment.json")
-        stem = self._request.folder.resolve() / "logs" / (log or name)
-        start = Start(module, (assignment, *arguments), str(stem), _environment(self._request))
-        return Process(name, how(start), Path(start.error))
+    def _follow_closely(self, line: Line) -> None:
+        self._follow(line, 0.0)
+        self._look_after(line)
 
     def _watch(self, line: Line) -> None:
         """Follow the run until all workers have finished or something failed."""
         while True:
             self._follow(line, _POLL)
             self._look_after(line)
-            if all(worker.poll() is not None for worker in self._workers.values()):
+            workers: dict[str, Process | Distant] = {**self._workers, **self._distant}
+            # Nobody waits for one that is not back yet when the others are done.
+            here = [worker for name, worker in workers.items() if name not in self._returning]
+            if here and all(worker.poll() is not None for worker in here):
                 return
             gone = self._coordinator.poll() if self._coordinator else None
             if gone is not None:
@@ -279,7 +273,7 @@ class _Run:
 
     def _look_after(self, line: Line) -> None:
         """See whether a process failed, and whether the run survives it."""
-        for process in self._processes:
+        for process in self._watched:
             exit_ = process.poll()
             if exit_ is not None and exit_.failed and not self._survives(exit_, line):
                 raise self._failure(line)
@@ -296,13 +290,35 @@ class _Run:
         if exit_.name in self._servers and self._restarts < _RESTARTS:
             self._restart(exit_)
             return True
-        if exit_.name in self._workers and len(self._workers) > 1:
-            self._display.say(f"{exit_}; the others carry on")
+        if exit_.name in {*self._workers, *self._distant} and self._count_workers() > 1:
             self._recorder.event("lost", {"member": exit_.name, "words": str(exit_)})
             line.send(Lost(exit_.name, str(exit_)))
-            self._workers.pop(exit_.name).close()
+            self._distant.pop(exit_.name, None)
+            again = exit_.name in self._workers and self._bring_back(exit_)
+            more = ", and it is started again" if again else ""
+            self._display.say(f"{exit_}; the others carry on{more}")
             return True
         return False
+
+    def _bring_back(self, exit_: Exit) -> bool:
+        """Let go of a worker that was killed; start it again, if its strategy can take it back.
+
+        What it had for others to ask for, or shared with them in memory, is gone with it.
+        """
+        self._workers.pop(exit_.name).close()
+        strategy = self._request.strategy
+        kept = isinstance(strategy, StrategyProtocol) and not (strategy.peers or strategy.shares)
+        if not kept or self._returns >= 2 * self._request.workers:
+            return False
+        self._returns += 1
+        rank = exit_.name.removeprefix("worker-")
+        log = f"{exit_.name}.{self._returns}"
+        self._workers[exit_.name] = self._crew.fork(exit_.name, _WORKER, rank, log)
+        self._returning.add(exit_.name)
+        return True
+
+    def _count_workers(self) -> int:
+        return len(self._workers) + len(self._distant)
 
     def _restart(self, exit_: Exit) -> None:
         self._restarts += 1
@@ -311,14 +327,39 @@ class _Run:
         self._servers[exit_.name].close()
         number = exit_.name.removeprefix("server-")
         log = f"{exit_.name}.{self._restarts}"
-        self._servers[exit_.name] = self._spawn(exit_.name, _SERVER, number, log)
+        self._servers[exit_.name] = self._crew.fork(exit_.name, _SERVER, number, log)
 
     def _follow(self, line: Line, timeout: float) -> None:
         for message in line.receive(timeout):
             if isinstance(message, Status):
+                self._welcome_back(message.returned)
+                self._invite(message.outside)
                 self._display.show(message)
+            elif isinstance(message, Ended) and message.name in self._distant:
+                self._distant[message.name].hear(message)
+            elif isinstance(message, Eject) and message.name in self._workers:
+                self._workers[message.name].eject(message.words)
+            elif isinstance(message, Arrived):
+                self._take_back(message.host)
             elif isinstance(message, Warn):
                 self._display.say(message.words)
+
+    def _welcome_back(self, names: tuple[str, ...]) -> None:
+        for name in sorted(self._returning & {*names}):
+            self._returning.discard(name)
+            self._display.say(f"{name.replace('-', ' ')} is here again")
+
+    def _take_back(self, host: str) -> None:
+        """A host that had left comes back; its workers are awaited again."""
+        back = _distant_workers(self._request.hosts)
+        self._distant |= {name: one for name, one in back.items() if one.host == host}
+        self._display.say(f"{host} has come back")
+
+    def _invite(self, outside: str) -> None:
+        """Tell the user how the other hosts join, once it is known where."""
+        words = self._invitation.open(outside) if self._invitation else ""
+        if words:
+            self._display.say(words)
 
     def _failure(self, line: Line) -> RunFailed:
         """The failure that the others follow from, in words, its traceback last.
@@ -327,16 +368,14 @@ class _Run:
         """
         deadline = time.monotonic() + _CAUSE_WITHIN
         while True:
-            exits = [process.poll() for process in self._processes]
+            exits = [process.poll() for process in self._watched]
             cause = first_failure(exit_ for exit_ in exits if exit_ is not None)
             certain = cause is not None and not (cause.report and cause.report.consequence)
             if cause and (certain or time.monotonic() > deadline):
                 break
             self._follow(line, _POLL)
-        if self._nursery is not None and cause.name == _NURSERY:
-            (self._request.folder / "logs" / f"{_NURSERY}.err").write_text(self._nursery.words())
         self._recorder.event("failure", {"words": str(cause)})
-        return RunFailed(_words(cause, self._request.folder))
+        return RunFailed(self._crew.words(cause))
 
     def _hear_out(self, line: Line) -> None:
         """Let the coordinator take in the last words of all, and its last status."""
@@ -347,45 +386,16 @@ class _Run:
                 return
 
 
+def _distant_workers(hosts: Hosts | None) -> dict[str, Distant]:
+    if hosts is None:
+        return {}
+    ranks = ((host, rank) for host in hosts.names[1:] for rank in hosts.ranks(host))
+    return {f"worker-{rank}": Distant(f"worker-{rank}", host) for host, rank in ranks}
+
+
 def _environment(request: Request) -> dict[str, str]:
-    return environment(request.cluster.hosts[0].cores, request.workers)
-
-
-def _words(cause: Exit, folder: Path) -> str:
-    log = folder / "logs" / f"{cause.name}.err"
-    words = f"{cause}. Its log: {log}"
-    last = cause.report.traceback if cause.report else _tail(log)
-    return f"{words}\n\n{last.rstrip()}" if last.strip() else words
-
-
-def _tail(log: Path, lines: int = 20) -> str:
-    """The end of a log: where a process leaves no report, its last words may be there."""
-    try:
-        return "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
-    except OSError:
-        return ""
+    return environment(request.cluster.hosts[0].cores, request.here)
 
 
 def _first_line(error: BaseException) -> str:
     return str(error).splitlines()[0] if str(error) else type(error).__name__
-
-
-def devices(workers: int) -> tuple[str, ...]:
-    """A device for each worker of this host: the GPUs in turn, else its cores."""
-    if torch.cuda.is_available():  # not exercised on machines without a GPU
-        count = torch.cuda.device_count()
-        return tuple(f"cuda:{rank % count}" for rank in range(workers))
-    return ("cpu",) * workers
-
-
-@contextlib.contextmanager
-def _private_folder() -> Iterator[Path]:
-    """A folder that only this user may enter, for sockets and the assignment.
-
-    Its name is short, because the path of a socket may have 107 characters at most.
-    """
-    folder = Path(tempfile.mkdtemp(prefix="manyhands-"))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from manyhands.batches import BatchSizes
+from manyhands.live.hosts import Hosts
 from manyhands.pacing import Pace
+from manyhands.transport.control import Line
+from manyhands.transport.security import JobKey
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from manyhands.job import Job
 
 
@@ -60,7 +62,9 @@ class Assignment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     overrides: Overrides
     strategy: str
     workers: int
+    """Of all hosts together."""
     host: str
+    """The name of this one."""
     folder: str
     coordinator: str
     """Address of the control channel."""
@@ -69,21 +73,52 @@ class Assignment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     store_address: str
     store_port: int
     servers: tuple[str, ...]
-    """Addresses of the parameter servers; empty for strategies that have none."""
+    """Addresses of the parameter servers on this host; empty for strategies that have none."""
     leasing: Leasing | None
     """For workers that run free: what the coordinator must know to lease samples."""
     agent: int
     """The agent's process id: when it is no longer the parent, the run is over."""
     devices: tuple[str, ...]
-    """One per worker, as torch names them."""
+    """One per worker of this host, as torch names them."""
     memory: int | None = None
     """The descriptor, in the agent, of memory that all share; None where nothing is shared so."""
     slow: tuple[Pace, ...] = ()
     """Workers that are made to compute longer than they need."""
+    hosts: tuple[tuple[str, int], ...] = ()
+    """All hosts in order, each with its number of workers; empty for a run on one."""
+    address: str = "127.0.0.1"
+    """Where other hosts reach this one."""
+    port: int = 0
+    """Where the coordinator listens for them; 0 for a free one."""
+    key: str | None = None
+    """The file with the job's key; needed where there are other hosts."""
+    patience: float | None = None
+    """Seconds without a heartbeat after which a worker is ejected, if the user chose."""
+    peers: bool = False
+    """Whether the servers live in the workers' processes."""
+    facts: dict[str, str] = msgspec.field(default_factory=dict)
+    """What must be the same on all hosts."""
 
     def write(self, path: Path) -> None:
         """Store it."""
         path.write_bytes(msgspec.json.encode(self))
+
+    @property
+    def first(self) -> int:
+        """The rank of this host's first worker."""
+        return Hosts(self.hosts).ranks(self.host).start if self.hosts else 0
+
+    def device(self, rank: int) -> str:
+        """What a worker of this host computes on."""
+        return self.devices[rank - self.first]
+
+    def job_key(self) -> JobKey | None:
+        """What all processes of the run prove to know where hosts meet."""
+        return None if self.key is None else JobKey.read(Path(self.key))
+
+    def line(self, name: str) -> Line:
+        """A line to the coordinator."""
+        return Line(self.coordinator, name, self.job_key())
 
     @classmethod
     def read(cls, path: Path) -> Assignment:

@@ -67,6 +67,9 @@ class LeaseDesk:
         self._epoch_begun = 0.0
         self._epochs = 0
         self._living: set[str] = set()
+        self._arriving: set[str] = set()
+        """Those who came while the others evaluated, and take part when that is done."""
+        self._ended = False
         self._waiting: list[str] = []
         self._told_nothing: set[str] = set()
         self._round = 0
@@ -84,9 +87,16 @@ class LeaseDesk:
         self._living = set(workers)
         self._begun = self._epoch_begun = self._clock()
 
+    def admit(self, worker: str) -> None:
+        """A worker comes back to a run that is under way."""
+        (self._living if self._tallies is None else self._arriving).add(worker)
+        self._told_nothing.discard(worker)
+
     def hear(self, worker: str, message: Control) -> None:
         """A worker wants something."""
         match message:
+            case Ask() if self._ended:
+                self._hub.send(f"{worker}.leases", Over(stores=False))
             case Ask():
                 self._waiting.append(worker)
             case Commit(number=number):
@@ -106,6 +116,7 @@ class LeaseDesk:
     def lose(self, worker: str) -> None:
         """A worker is gone: its samples are given again, and an evaluation begins anew."""
         self._living.discard(worker)
+        self._arriving.discard(worker)
         self._waiting = [name for name in self._waiting if name != worker]
         samples = self._leases.give_back(worker)
         self._recorder.event("given again", {"member": worker, "samples": str(samples)})
@@ -167,12 +178,15 @@ class LeaseDesk:
         columns = zip(*self._tallies.values(), strict=True)
         total = Sum(number, tuple(sum(column) for column in columns))
         self._tallies = None
+        arriving, self._arriving = self._arriving, set()
         self._evaluated = self._leases.committed
         self._leases.evaluated()
         for name in self._living:
             self._hub.send(f"{name}.leases", total)
+        self._living |= arriving
 
     def _end(self) -> None:
+        self._ended = True
         for index, worker in enumerate(sorted(self._living)):
             self._hub.send(f"{worker}.leases", Over(stores=index == 0))
         self._waiting = []

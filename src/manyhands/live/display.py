@@ -49,7 +49,7 @@ class Display:
         if self._terminal:
             self._stream.write("\r" + text.ljust(self._width))
             self._width = len(text)
-        elif self._clock() - self._written >= _PLAIN_EVERY and status.samples:
+        elif self._clock() - self._written >= _PLAIN_EVERY and (status.samples or status.missing):
             self._stream.write(text + "\n")
             self._written = self._clock()
         self._stream.flush()
@@ -70,7 +70,8 @@ class Display:
     def _starting(self, status: Status) -> str:
         if status.started:
             return f"starting: all {status.expected} workers joined"
-        return f"starting: {status.joined} of {status.expected} workers joined"
+        missing = f", missing {status.missing}" if status.missing else ""
+        return f"starting: {status.joined} of {status.expected} workers joined{missing}"
 
     def _training(self, status: Status) -> str:
         now = self._clock()

@@ -193,7 +193,9 @@ class LiveReplica:
         self.hear_members: Callable[[], list[torch.Tensor]] = list
         """The replicas of a committee; set by whoever runs the protocol."""
         self._copy = copy
-        self._local = Local(job, copy.layout, copy.parameters) if protocol.local else None
+        self._local: Local | None = None
+        if protocol.local:
+            self._local = Local(job, copy.model, copy.layout, copy.parameters)
         self._line = line
         self._device = device
         self._recorder = recorder
@@ -308,8 +310,8 @@ class LiveReplica:
     def scale(self, by: float) -> None:
         """Multiply the parameters."""
         for shard in self._copy.layout.shards:
-            for fragment in shard.parameters:
-                fragment.view(self._copy.parameters[shard.number]).mul_(by)
+            for stretch in shard.stretches:
+                stretch.view(self._copy.parameters[shard.number]).mul_(by)
 
     def trade(self, by: float) -> None:
         """The same, and leave the parameters as they were beside them."""

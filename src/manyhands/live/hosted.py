@@ -9,6 +9,8 @@ from manyhands.live.progress import Progress
 from manyhands.live.serving import Serving
 
 if TYPE_CHECKING:
+    import socket
+
     from manyhands.job import Job
     from manyhands.live.assignment import Assignment
     from manyhands.live.pulse import LinkPulse
@@ -24,10 +26,17 @@ class Hosted(threading.Thread):
         job: what is trained.
         pulse: where the worker hears who is gone.
         recorder: the worker's trace; staleness is noted there.
+        outside: where other hosts call.
     """
 
     def __init__(
-        self, assignment: Assignment, rank: int, job: Job, pulse: LinkPulse, recorder: Recorder
+        self,
+        assignment: Assignment,
+        rank: int,
+        job: Job,
+        pulse: LinkPulse,
+        recorder: Recorder,
+        outside: socket.socket | None,
     ) -> None:
         super().__init__(name="hosted server", daemon=True)
         self.gone: set[str] = set()
@@ -35,7 +44,7 @@ class Hosted(threading.Thread):
         self.dismissed = False
         self._pulse = pulse
         quiet: Any = _Staleness(recorder)
-        self._serving = Serving(assignment, rank, quiet, Progress(), job)
+        self._serving = Serving(assignment, rank, quiet, Progress(), job, outside)
 
     def run(self) -> None:
         """Answer until the worker has no more to do."""

@@ -103,7 +103,7 @@ class NotBorn(RuntimeError):  # noqa: N818 - it names what happened
 
 def environment(cores: int, workers: int) -> dict[str, str]:
     """What the processes of a run have set besides the agent's own environment."""
-    threads = max(1, cores // workers)
+    threads = max(1, cores // max(1, workers))
     return {
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
         "PYTHONUNBUFFERED": "1",

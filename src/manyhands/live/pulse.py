@@ -83,9 +83,12 @@ class LinkPulse(Pulse):
         header: Header,
         connect: Callable[[], Line],
         chunks: list[bytes],
+        address: str = "",
     ) -> None:
         super().__init__(recorder, progress, clock)
         self._header = header
+        self._address = address
+        """Where other hosts reach the server in this process."""
         self._connect = connect
         self._chunks = chunks
         self._exchanges: list[tuple[float, float, float]] = []
@@ -117,7 +120,8 @@ class LinkPulse(Pulse):
         """Report for duty, then beat; the connection belongs to this thread."""
         line = self._connect()
         header = self._header
-        line.send(Hello(header.role, header.rank, header.host, header.pid, header.boot))
+        about = (header.role, header.rank, header.host, header.pid, header.boot)
+        line.send(Hello(*about, self._address))
         while not self._stopping.is_set():
             self._tell(line)
             due = self._clock() + INTERVAL

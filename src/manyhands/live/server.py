@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import signal
 import sys
 import time
@@ -11,9 +12,9 @@ from manyhands.live.assignment import Assignment
 from manyhands.live.lifeline import die_with
 from manyhands.live.progress import Progress
 from manyhands.live.pulse import LinkPulse
-from manyhands.live.worker import fail
+from manyhands.live.worker import fail, listen_outside
 from manyhands.trace import Recorder, live_header
-from manyhands.transport.control import Line
+from manyhands.transport.doors import endpoint
 
 
 def main(path: str, number: int) -> None:
@@ -21,18 +22,19 @@ def main(path: str, number: int) -> None:
     assignment = Assignment.read(Path(path))
     die_with(assignment.agent, signal.SIGKILL)
     clock = time.monotonic
-    head = live_header("server", number, clock=clock, wall=time.time)
+    head = live_header("server", number, clock=clock, wall=time.time, host=assignment.host)
     chunks, progress = list[bytes](), Progress()
     recorder = Recorder(head, chunks.append, clock)
-    pulse = LinkPulse(
-        recorder, progress, clock, head, lambda: Line(assignment.coordinator, head.name), chunks
-    )
+    outside = listen_outside(assignment, number)
+    address = endpoint(outside) if outside else ""
+    connect = functools.partial(assignment.line, head.name)
+    pulse = LinkPulse(recorder, progress, clock, head, connect, chunks, address)
     pulse.start()
     try:
         # Torch is imported after the first heartbeat, so that a slow start is seen as one.
         from manyhands.live.serving import Serving  # noqa: PLC0415
 
-        Serving(assignment, number, recorder, progress).until_dismissed(pulse)
+        Serving(assignment, number, recorder, progress, outside=outside).until_dismissed(pulse)
     except BaseException as error:  # noqa: BLE001 - whatever it is, the agent must hear of it
         fail(error, pulse)
     pulse.stop()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
-from manyhands.endpoint import Left, Parameters
+from manyhands.endpoint import Left
 from manyhands.live.assignment import eager_limit, override
 from manyhands.live.common import Common
 from manyhands.live.journal import Journal, NoJournal
@@ -33,6 +33,8 @@ from manyhands.strategies import strategy
 from manyhands.transport.responder import Incoming, Responder
 
 if TYPE_CHECKING:
+    import socket
+
     from manyhands.job import Job
     from manyhands.live.assignment import Assignment
     from manyhands.live.progress import Progress
@@ -63,6 +65,7 @@ class Serving:
         recorder: Recorder,
         progress: Progress,
         job: Job | None = None,
+        outside: socket.socket | None = None,
     ) -> None:
         if job is None:
             job = override(load(assignment.origin)[0], assignment.overrides)
@@ -98,6 +101,8 @@ class Serving:
             slots=SLOTS,
             size=size,
             eager=eager_limit(assignment.workers),
+            key=assignment.job_key(),
+            outside=outside,
         )
         self._responder.restore(done)
 
@@ -125,7 +130,7 @@ class Serving:
             else:
                 again = self._protocol.on_repeat(self._state, call)
                 carry_out(self._holder, again, None)
-                self._answer(incoming, again.message, parameters=again.parameters)
+                self._answer(incoming, again)
             return
         begun = time.monotonic()
         self._open[key] = incoming
@@ -159,7 +164,7 @@ class Serving:
                 key = (action.call.sender, action.call.number)
                 incoming = self._open.pop(key)
                 if incoming is not None:
-                    self._answer(incoming, action.message, parameters=action.parameters)
+                    self._answer(incoming, action)
             elif isinstance(action, Add | Step | Shift) and action.staleness is not None:
                 sender = "" if action.call is None else action.call.worker
                 self._recorder.staleness(action.staleness, sender)
@@ -184,10 +189,13 @@ class Serving:
             self._journal.snapshot(self._holder, self._state, done, waiting)
         self._journal.append(call, payload or memoryview(b""))
 
-    def _answer(self, incoming: Incoming, message: Parameters, *, parameters: bool) -> None:
+    def _answer(self, incoming: Incoming, answer: Answer) -> None:
         self._journal.settle()
-        payload = self._holder.bytes.numpy().data if parameters else None
-        self._responder.reply(incoming, message, payload)
+        payload = None
+        if answer.parameters:
+            kept = self._holder.recall(incoming.sender) if answer.recall else self._holder.bytes
+            payload = kept.numpy().data
+        self._responder.reply(incoming, answer.message, payload)
 
     def _recover(self) -> dict[str, int]:
         """Continue for a predecessor: its snapshot, and the calls it heard since."""

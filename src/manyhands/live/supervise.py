@@ -46,6 +46,8 @@ class Exit:
     code: int
     """The exit code; negative for a signal."""
     report: ErrorReport | None
+    words: str = ""
+    """Why it counts as ended, if nobody saw it end."""
 
     @property
     def failed(self) -> bool:
@@ -54,6 +56,8 @@ class Exit:
 
     def __str__(self) -> str:
         who = f"{self.name.replace('-', ' ')} on {self.host} (pid {self.pid})"
+        if self.words:
+            return f"{who}: {self.words}"
         if self.report:
             return f"{who} failed"
         if self.code == -signal.SIGKILL:
@@ -140,22 +144,25 @@ class Process:
         name: `worker-2`, `coordinator-0`.
         handle: the process.
         error: the file of its report if it fails.
+        host: the name of this host.
     """
 
-    def __init__(self, name: str, handle: Handle, error: Path) -> None:
+    def __init__(self, name: str, handle: Handle, error: Path, host: str | None = None) -> None:
         self.name = name
-        self.host = socket.gethostname()
+        self.host = socket.gethostname() if host is None else host
         self.pid = handle.pid
         self._handle = handle
         self._error = error
         self._exit: Exit | None = None
+        self._ejected = ""
 
     def poll(self) -> Exit | None:
         """How it ended; None while it runs."""
         if self._exit is None:
             code = self._handle.poll()
             if code is not None:
-                self._exit = Exit(self.name, self.host, self.pid, code, self._report())
+                about = (self.name, self.host, self.pid, code, self._report(), self._ejected)
+                self._exit = Exit(*about)
                 self._end_descendants()
         return self._exit
 
@@ -169,6 +176,11 @@ class Process:
         if self.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, number)
+
+    def eject(self, words: str) -> None:
+        """Kill it, because it holds up the others; even one that is stopped dies of that."""
+        self._ejected = words
+        self.signal(signal.SIGKILL)
 
     def close(self) -> None:
         """Let go of its files. Only for a process that has ended."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from manyhands.engine import PrefixStore, Store, rendezvous
-from manyhands.live.agent import Setting, devices
 from manyhands.live.assignment import override
+from manyhands.live.devices import devices
 from manyhands.live.loading import prepare
 from manyhands.live.pacer import Pacer
 from manyhands.live.progress import Progress
@@ -21,12 +20,14 @@ from manyhands.live.worker import run_loop
 from manyhands.pacing import factor
 from manyhands.trace import Recorder, estimate_offset, live_header, trace_file
 from manyhands.transport.collectives import LOOPBACK, Group
+from manyhands.transport.interfaces import address_towards
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from manyhands.job import Job
     from manyhands.live.assignment import Overrides
+    from manyhands.live.request import Setting
     from manyhands.pacing import Pace
     from manyhands.strategies import Strategy
 
@@ -116,9 +117,7 @@ def _own_address() -> str:
     """The address of the interface that leads to torchrun's master; loopback on one host."""
     if os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]:
         return LOOPBACK
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])))
-        return str(probe.getsockname()[0])
+    return address_towards(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
 
 
 def _compare_clocks(group: Group, meeting: Store, boot: str, recorder: Recorder) -> None:

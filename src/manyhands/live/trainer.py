@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from manyhands.trace import Recorder
     from manyhands.transport.collectives import Group
 
+_MOST_WAITS = 64
+"""Stretches of waiting within a step that the trace tells apart."""
 _AGREE_EVERY = 0.25
 """Seconds between two looks at the clock that all workers must agree on."""
 
@@ -91,6 +93,8 @@ class Trainer:
         torch.manual_seed(job.seed)
         with self._exchanging():
             self._bound = strategy.bind(job, group, device, self._waits)
+        if self._bound.words and self.rank == 0:
+            recorder.event("divided", {str(at): line for at, line in enumerate(self._bound.words)})
         self.model = self._bound.model
         self.optimizer = self._bound.optimizer
         # What replicas draw from now on (dropout) must differ between them.
@@ -156,6 +160,7 @@ class Trainer:
         self._pacer.begin()
         share = batch.share
         weight = share.samples * self._bound.replicas / share.total
+        self._bound.counts = share.total / share.whole * self.job.rate_after(share.dealt)
         with self._group.watched():
             loss = self._bound.gradient(batch.inputs, batch.targets, weight)
             self._waits.end()
@@ -163,9 +168,10 @@ class Trainer:
             begun = self._clock()
             if self.job.clip is not None:
                 self._bound.clip(self.job.clip)
-            self._bound.step(share.total / share.whole * self.job.rate_after(share.dealt))
+            self._bound.step(self._bound.counts)
         self._pacer.stretch()
         self._account_time(share, begun)
+        self._account_updates()
         self._progress.step = share.step + 1
         self._stepped = batch.step
         return loss
@@ -212,13 +218,21 @@ class Trainer:
     def _account_time(self, share: Share, begun: float) -> None:
         """Note where the time since `begun` went.
 
-        A worker may have waited for others in many places; the trace shows it in one, at the end.
+        Of a worker that waited in very many places the trace shows it in one, at the end.
         """
-        now = self._clock()
-        waited = min(self._waits.take(), now - begun)
-        self._recorder.span("compute", begun, now - waited - begun, share.step)
-        if waited and self.workers > 1:
-            self._recorder.span("exchange", now - waited, waited, share.step)
+        now, waits = self._clock(), self._waits.take()
+        if len(waits) > _MOST_WAITS:
+            waited = min(sum(seconds for _, seconds in waits), now - begun)
+            waits = [(now - waited, waited)]
+        for start, seconds in waits if self.workers > 1 else ():
+            self._recorder.span("compute", begun, start - begun, share.step)
+            self._recorder.span(self._bound.waiting, start, seconds, share.step)
+            begun = start + seconds
+        self._recorder.span("compute", begun, now - begun, share.step)
+
+    def _account_updates(self) -> None:
+        for versions in self._bound.applied():
+            self._recorder.staleness(versions, f"worker-{self.rank}")
 
     def _end_epoch(self, epoch: int, dealt: int, seconds: float) -> None:
         # The budget may cut the last pass short, which then is no epoch.
@@ -263,6 +277,7 @@ class Trainer:
     def _average_buffers(self) -> None:
         with self._exchanging():
             self._bound.average_buffers()
+        self._account_updates()
 
     def _record_traffic(self) -> None:
         sent, received = self._group.traffic()

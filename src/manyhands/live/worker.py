@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import sys
@@ -18,14 +19,16 @@ from manyhands.live.progress import Progress
 from manyhands.live.pulse import LinkPulse
 from manyhands.pacing import factor
 from manyhands.trace import Recorder, live_header
-from manyhands.transport.control import Line
+from manyhands.transport.doors import endpoint, listen
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable
 
     from manyhands.job import Job
     from manyhands.live.trainer import Trainer
     from manyhands.transport.collectives import Group
+    from manyhands.wire import Roll
 
 JOIN_TIMEOUT = 600.0
 """Seconds until the other workers must have joined."""
@@ -36,27 +39,28 @@ def main(path: str, rank: int) -> None:
     assignment = Assignment.read(Path(path))
     die_with(assignment.agent, signal.SIGKILL)
     clock = time.monotonic
-    head = live_header("worker", rank, clock=clock, wall=time.time)
+    head = live_header("worker", rank, clock=clock, wall=time.time, host=assignment.host)
     chunks, progress = list[bytes](), Progress()
     recorder = Recorder(head, chunks.append, clock)
-    pulse = LinkPulse(
-        recorder,
-        progress,
-        clock,
-        head,
-        lambda: Line(assignment.coordinator, f"worker-{rank}"),
-        chunks,
-    )
+    outside = listen_outside(assignment, rank) if assignment.peers else None
+    address = endpoint(outside) if outside else ""
+    connect = functools.partial(assignment.line, head.name)
+    pulse = LinkPulse(recorder, progress, clock, head, connect, chunks, address)
     pulse.start()
     try:
-        _work(assignment, rank, recorder, progress, pulse)
+        _work(assignment, rank, recorder, progress, pulse, outside)
     except BaseException as error:  # noqa: BLE001 - whatever it is, the agent must hear of it
         fail(error, pulse)
     pulse.stop()
 
 
 def _work(
-    assignment: Assignment, rank: int, recorder: Recorder, progress: Progress, pulse: LinkPulse
+    assignment: Assignment,
+    rank: int,
+    recorder: Recorder,
+    progress: Progress,
+    pulse: LinkPulse,
+    outside: socket.socket | None,
 ) -> None:
     # Torch is imported after the first heartbeat, so that a slow start is seen as one.
     import torch  # noqa: PLC0415
@@ -70,11 +74,18 @@ def _work(
     if assignment.leasing is not None:
         if loop is not None:
             raise ValueError(f"{assignment.strategy} has a loop of its own: leave out loop=")
-        _work_free(assignment, rank, job, roll.epoch, recorder, progress, pulse)
+        _work_free(assignment, rank, job, roll, recorder, progress, pulse, outside)
         return
     store = connect_store(assignment.store_address, assignment.store_port)
-    device = torch.device(assignment.devices[rank])
-    group = Group(store, rank, assignment.workers, epoch=roll.epoch, device=device)
+    device = torch.device(assignment.device(rank))
+    group = Group(
+        store,
+        rank,
+        assignment.workers,
+        epoch=roll.epoch,
+        device=device,
+        address=assignment.address,
+    )
     run_loop(
         job,
         assignment.strategy,
@@ -93,10 +104,11 @@ def _work_free(
     assignment: Assignment,
     rank: int,
     job: Job,
-    epoch: int,
+    roll: Roll,
     recorder: Recorder,
     progress: Progress,
     pulse: LinkPulse,
+    outside: socket.socket | None,
 ) -> None:
     """Work under a protocol."""
     import torch  # noqa: PLC0415 - torch is imported late
@@ -115,7 +127,7 @@ def _work_free(
     if not isinstance(protocol, StrategyProtocol):
         raise TypeError(f"{protocol} is no protocol")
     begun = time.monotonic()
-    device = torch.device(assignment.devices[rank])
+    device = torch.device(assignment.device(rank))
     segments: list[Segment] = []
     commons: list[Common] = []
 
@@ -132,21 +144,24 @@ def _work_free(
     shared = home if protocol.shares else None
     clip = job.clip if protocol.clips == "workers" else None
     copy = Copy(job, protocol.shards, device, allocate, shared, beside=protocol.keeps, clip=clip)
-    addresses = {f"server-{number}": at for number, at in enumerate(assignment.servers)}
+    addresses = where_servers_are(assignment, roll)
     # A worker's successor must not be taken for itself: its calls are numbered from one again.
     caller = Caller(
         f"worker-{rank}.{os.getpid()}",
         addresses,
         eager=eager_limit(assignment.workers),
         clock=time.monotonic,
+        key=assignment.job_key(),
         segment=segments[0] if segments else None,
     )
-    caller.epoch = epoch
-    hosted = Hosted(assignment, rank, job, pulse, recorder) if protocol.peers else None
+    caller.epoch = roll.epoch
+    hosted = None
+    if protocol.peers:
+        hosted = Hosted(assignment, rank, job, pulse, recorder, outside)
     if hosted is not None:
         hosted.start()
     recorder.span("start", begun, time.monotonic() - begun, 0)
-    with Line(assignment.coordinator, f"worker-{rank}.leases") as line:
+    with assignment.line(f"worker-{rank}.leases") as line:
         replica = run_free(
             job,
             protocol,
@@ -174,6 +189,27 @@ def _work_free(
     caller.close()
     if hosted is not None:
         hosted.stop()
+
+
+def listen_outside(assignment: Assignment, number: int) -> socket.socket | None:
+    """Where other hosts reach the server in this process, listening already; None if none do.
+
+    Its port is told with the first heartbeat, long before anybody answers there. A successor
+    listens where its predecessor did.
+    """
+    if not assignment.hosts:
+        return None
+    file = Path(assignment.private) / f"server-{number}.port"
+    port = int(file.read_text(encoding="ascii")) if file.exists() else 0
+    listener = listen(assignment.address, port)
+    file.write_text(str(listener.getsockname()[1]), encoding="ascii")
+    return listener
+
+
+def where_servers_are(assignment: Assignment, roll: Roll) -> dict[str, str]:
+    """The address of every server: on this host by way of its private folder."""
+    here = {f"server-{number}": at for number, at in enumerate(assignment.servers)}
+    return here | {name: at for name, host, at in roll.servers if host != assignment.host}
 
 
 def run_loop(

@@ -20,8 +20,8 @@ def add(shard: Shard, total: torch.Tensor, other: torch.Tensor, share: float) ->
 
 def scale(shard: Shard, total: torch.Tensor, factor: float) -> None:
     """Total ← factor · total."""
-    for fragment in shard.parameters:
-        fragment.view(total).mul_(factor)
+    for stretch in shard.stretches:
+        stretch.view(total).mul_(factor)
     for fragment in shard.buffers:
         scaled = fragment.bytes(total).clone().view(fragment.dtype).mul_(factor)
         fragment.bytes(total).copy_(scaled.view(total.dtype))
@@ -29,7 +29,7 @@ def scale(shard: Shard, total: torch.Tensor, factor: float) -> None:
 
 def lerp(shard: Shard, here: torch.Tensor, there: torch.Tensor, by: float) -> None:
     """Here ← here + by · (there − here), for parameters; buffers go all the way."""
-    parameters = len(shard.parameters)
+    parameters = len(shard.stretches)
     for index, (mine, its) in enumerate(_pairs(shard, here, there)):
         if by == 1 or index >= parameters:
             mine.copy_(its)
@@ -39,7 +39,7 @@ def lerp(shard: Shard, here: torch.Tensor, there: torch.Tensor, by: float) -> No
 
 def trade(shard: Shard, here: torch.Tensor, there: torch.Tensor, by: float) -> None:
     """`lerp`, and `there` becomes what `here` was."""
-    parameters = len(shard.parameters)
+    parameters = len(shard.stretches)
     for index, (mine, its) in enumerate(_pairs(shard, here, there)):
         if index >= parameters:
             its.copy_(mine)
@@ -53,8 +53,8 @@ def difference(
     shard: Shard, result: torch.Tensor, one: torch.Tensor, other: torch.Tensor, by: float
 ) -> None:
     """Result ← by · (one − other), for parameters; buffers are those of `one`."""
-    for fragment in shard.parameters:
-        torch.sub(fragment.view(one), fragment.view(other), out=fragment.view(result)).mul_(by)
+    for stretch in shard.stretches:
+        torch.sub(stretch.view(one), stretch.view(other), out=stretch.view(result)).mul_(by)
     for fragment in shard.buffers:
         fragment.bytes(result).copy_(fragment.bytes(one))
 
@@ -62,13 +62,13 @@ def difference(
 def _pairs(
     shard: Shard, one: torch.Tensor, other: torch.Tensor
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """The fragments of two shards side by side, in their own type.
+    """The parameters and buffers of two shards side by side, in their own type.
 
     A buffer need not be aligned where its shard is a part of a whole stretch, so it is worked on
     in a copy and put back.
     """
-    for fragment in shard.parameters:
-        yield fragment.view(one), fragment.view(other)
+    for stretch in shard.stretches:
+        yield stretch.view(one), stretch.view(other)
     for fragment in shard.buffers:
         mine = fragment.bytes(one).clone().view(fragment.dtype)
         its = fragment.bytes(other).clone().view(fragment.dtype)

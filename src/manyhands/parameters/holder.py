@@ -96,21 +96,25 @@ class Holder:
         scale(self.shard, total, 1 / over)
         return total
 
+    def drop(self, pot: int) -> None:
+        """Forget a sum, if there is one."""
+        self._scratch = self._sums.pop(pot, self._scratch)
+
     def move(self, by: float, over: float, pot: int = 0) -> None:
         """Go a part of the way to a sum divided by `over`; buffers all the way."""
         lerp(self.shard, self.bytes, self.take_sum(over, pot), by)
 
     def shift(self, change: torch.Tensor) -> None:
         """Add a change to the parameters; buffers become the change's."""
-        for fragment in self.shard.parameters:
-            fragment.view(self.bytes).add_(fragment.view(change))
+        for stretch in self.shard.stretches:
+            stretch.view(self.bytes).add_(stretch.view(change))
         for fragment in self.shard.buffers:
             fragment.bytes(self.bytes).copy_(fragment.bytes(change))
 
     def scale(self, by: float) -> None:
         """Multiply the parameters; buffers stay."""
-        for fragment in self.shard.parameters:
-            fragment.view(self.bytes).mul_(by)
+        for stretch in self.shard.stretches:
+            stretch.view(self.bytes).mul_(by)
 
     def descend(self, over: float, rate: float, momentum: float) -> None:
         """Nesterov's step of an outer optimizer, its gradient the way to the sum over `over`.
@@ -120,9 +124,9 @@ class Holder:
         target = self.take_sum(over)
         if self._velocity is None:
             self._velocity = torch.zeros_like(self.bytes)
-        for fragment in self.shard.parameters:
-            here, velocity = fragment.view(self.bytes), fragment.view(self._velocity)
-            way = here - fragment.view(target)
+        for stretch in self.shard.stretches:
+            here, velocity = stretch.view(self.bytes), stretch.view(self._velocity)
+            way = here - stretch.view(target)
             velocity.mul_(momentum).add_(way)
             here.sub_(way.add_(velocity, alpha=momentum), alpha=rate)
         for buffer, fragment in zip(self._buffers, self.shard.buffers, strict=True):
@@ -136,16 +140,20 @@ class Holder:
             self._remembered[sender] = self.bytes.clone()
 
     def forget(self, sender: str) -> None:
-        """A sender is gone."""
+        """A sender is gone, or needs no more what was kept for it."""
         self._remembered.pop(sender, None)
+
+    def recall(self, sender: str) -> torch.Tensor:
+        """What a sender was given when it was last remembered."""
+        return self._remembered[sender]
 
     def compensate(self, update: torch.Tensor, sender: str, factor: float) -> torch.Tensor:
         """An update corrected for what has changed since its sender read: g + c·g²·(W − W_then)."""
         corrected, then = update.clone(), self._remembered.get(sender)
         if then is not None:
-            for fragment in self.shard.parameters:
-                gradient = fragment.view(corrected)
-                moved = fragment.view(self.bytes) - fragment.view(then)
+            for stretch in self.shard.stretches:
+                gradient = stretch.view(corrected)
+                moved = stretch.view(self.bytes) - stretch.view(then)
                 gradient.addcmul_(gradient * gradient, moved, value=factor)
         return corrected
 

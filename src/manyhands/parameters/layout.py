@@ -16,7 +16,8 @@ the last shard; they are averaged, not trained.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import cached_property
+from itertools import groupby, pairwise
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -77,7 +78,8 @@ class Fragment:
         A parameter is aligned wherever its shard lies. A buffer is so in a shard that has its own
         memory, and need not be where the shard is a part of a whole stretch: see `bytes`.
         """
-        return self.bytes(shard).view(self.dtype).view(self.shape)
+        flat = self.bytes(shard).view(self.dtype)
+        return flat if len(self.shape) == 1 else flat.view(self.shape)
 
 
 @dataclass(frozen=True)
@@ -88,10 +90,23 @@ class Shard:
     parameters: tuple[Fragment, ...]
     buffers: tuple[Fragment, ...]
 
-    @property
+    @cached_property
     def nbytes(self) -> int:
         """Bytes of its parameters and buffers."""
         return max(piece.offset + piece.nbytes for piece in (*self.parameters, *self.buffers))
+
+    @cached_property
+    def stretches(self) -> tuple[Fragment, ...]:
+        """The parameters as lines, those of one type in one: for what is done to each element.
+
+        A model of many small tensors is then one sum and not many.
+        """
+        lines = []
+        for dtype, pieces in groupby(self.parameters, key=lambda piece: piece.dtype):
+            first, *others = pieces
+            size = sum(piece.stop - piece.start for piece in (first, *others))
+            lines.append(Fragment("", 0, size, (size,), dtype, -1, first.offset))
+        return tuple(lines)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from manyhands.parameters.holder import make
 from manyhands.parameters.weight import weighted_step
 
 if TYPE_CHECKING:
@@ -21,12 +20,19 @@ class Local:
 
     Args:
         job: whose optimizer.
-        layout: how the parameters lie.
+        model: a copy of its model; only what the optimizer is made of is looked at.
+        layout: how its parameters lie.
         parameters: the bytes, one tensor per shard.
     """
 
-    def __init__(self, job: Job, layout: Layout, parameters: Sequence[torch.Tensor]) -> None:
-        _, optimizer = make(job)
+    def __init__(
+        self,
+        job: Job,
+        model: torch.nn.Module,
+        layout: Layout,
+        parameters: Sequence[torch.Tensor],
+    ) -> None:
+        optimizer = job.optimizer(model)
         groups: list[list[torch.nn.Parameter]] = [[] for _ in optimizer.param_groups]
         self._pieces = []
         for shard, stretch in zip(layout.shards, parameters, strict=True):

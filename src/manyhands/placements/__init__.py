@@ -5,6 +5,7 @@ from manyhands.placements.context import Context
 from manyhands.placements.fully_sharded import FullySharded
 from manyhands.placements.hybrid import Hybrid
 from manyhands.placements.offload import Offload
+from manyhands.placements.pipeline import Pipeline
 from manyhands.placements.place import Place
 from manyhands.placements.placement import Placement
 from manyhands.placements.single import Single
@@ -17,6 +18,7 @@ ALL: tuple[type[Placement], ...] = (
     FullySharded,
     Hybrid,
     Offload,
+    Pipeline,
     Place,
     Single,
     Tensor,
@@ -31,6 +33,7 @@ __all__ = [
     "FullySharded",
     "Hybrid",
     "Offload",
+    "Pipeline",
     "Place",
     "Placement",
     "Single",

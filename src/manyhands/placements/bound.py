@@ -10,7 +10,7 @@ layer, a few layers, or a part of one.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
@@ -42,6 +42,14 @@ class Bound(ABC):
     """How many parts a global batch is split into."""
     speaks: bool = True
     """Whether this worker counts the samples and the losses of its replica: one of them does."""
+    waiting: Literal["exchange", "wait"] = "exchange"
+    """What its waits are. In a collective all wait for the slowest, and what is beyond that is the
+    way; in a pipeline each waits for its neighbour."""
+    counts: float = 1.0
+    """What the step that is prepared will be weighted with; told before its gradient, for those
+    that update while they compute it."""
+    words: tuple[str, ...] = ()
+    """How the model was divided among the workers, if that is not a matter of course."""
 
     @abstractmethod
     def gradient(self, inputs: Any, targets: Any, weight: float) -> torch.Tensor:
@@ -66,6 +74,10 @@ class Bound(ABC):
         """Let the optimizer consume the gradient, with `weight` on its learning rates."""
         weighted_step(self.optimizer, weight)
         self.optimizer.zero_grad()
+
+    def applied(self) -> list[int]:
+        """The staleness of every update since the last call, where updates can be stale."""
+        return []
 
     @abstractmethod
     def outputs(self, inputs: Any) -> Any:

@@ -96,3 +96,11 @@ class Context(Placement):
             step=(*exchanges, *reversed(exchanges), loss, *averaged.step),
             memory=averaged.memory,
         )
+
+    def forecast_job(self, job: Job, workers: int) -> Forecast:
+        """What goes through attention is looked at."""
+        from manyhands.placements.looking import sizes_and_layers  # noqa: PLC0415 - torch is lazy
+
+        self.check(workers)
+        parameters, layers = sizes_and_layers(job, workers // self.ways, {})
+        return self.forecast(parameters, workers, layers)

@@ -116,6 +116,17 @@ class Hybrid(Placement):
             step = [one for one in step if one.workers != 1]
         return Forecast(start=(), step=(*split, *step), memory=sharded.memory)
 
+    def forecast_job(self, job: Job, workers: int) -> Forecast:
+        """Layers that are split are found, and what goes through them looked at."""
+        from manyhands.placements.looking import (  # noqa: PLC0415 - torch is lazy
+            sizes_and_layers,
+            tensor_roles,
+        )
+
+        roles = tensor_roles(job.model, self.tensor, self.plan) if self.tensor > 1 else {}
+        parameters, layers = sizes_and_layers(job, self.data * self.shard, roles)
+        return self.forecast(parameters, workers, layers)
+
 
 def split_collectives(layers: Sequence[LayerSize], ways: int) -> list[Collective]:
     """What workers that share layers tell each other, there and back."""

@@ -114,3 +114,11 @@ class Place(Placement):
                 size = sum(one.size for one in mine if one.trained)
                 sums.append(Collective("allreduce", size, len(several)))
         return Forecast(start=(), step=(*there, *back, *sums), memory=max(held.values()))
+
+    def forecast_job(self, job: Job, workers: int) -> Forecast:
+        """What goes through the modules that are placed is looked at."""
+        from manyhands.placements.looking import sizes_and_layers  # noqa: PLC0415 - torch is lazy
+
+        self.check(workers)
+        parameters, layers = sizes_and_layers(job, 1, dict.fromkeys(self.workers, "placed"))
+        return self.forecast(parameters, workers, layers)

@@ -73,5 +73,10 @@ class Tensor(Placement):
         self.check(workers)
         return self._hybrid(workers).forecast(parameters, workers, layers)
 
+    def forecast_job(self, job: Job, workers: int) -> Forecast:
+        """As a hybrid's."""
+        self.check(workers)
+        return self._hybrid(workers).forecast_job(job, workers)
+
     def _hybrid(self, workers: int) -> Hybrid:
         return Hybrid(data=workers // self.ways, tensor=self.ways, plan=self.plan)

@@ -1,7 +1,19 @@
 """Tier A: protocols, each written once and run on real processes and on a virtual cluster."""
 
 from manyhands.endpoint import Terms
-from manyhands.protocols.actions import Action, Add, Answer, Call, Descend, Move, Scale, Shift, Step
+from manyhands.protocols.actions import (
+    Action,
+    Add,
+    Answer,
+    Call,
+    Descend,
+    Drop,
+    Forget,
+    Move,
+    Scale,
+    Shift,
+    Step,
+)
 from manyhands.protocols.asynchronous import Asynchronous
 from manyhands.protocols.averaging import Averaging
 from manyhands.protocols.carrying import carry_out
@@ -48,8 +60,10 @@ __all__ = [
     "CentralStorage",
     "Descend",
     "DiLoCo",
+    "Drop",
     "ElasticAveraging",
     "Ensemble",
+    "Forget",
     "Gossip",
     "Hierarchical",
     "Hogwild",

@@ -64,6 +64,13 @@ class Move:
 
 
 @dataclass(frozen=True)
+class Drop:
+    """Forget a sum: nothing will be done with it."""
+
+    pot: int
+
+
+@dataclass(frozen=True)
 class Descend:
     """Step away from where the shard is, towards the sum divided by `over`, with momentum.
 
@@ -98,7 +105,16 @@ class Answer:
     message: Parameters
     parameters: bool = True
     remember: bool = False
-    """Keep what is sent, to correct the sender's next update by."""
+    """Keep what is sent, to correct the sender's next update by, or to send it again."""
+    recall: bool = False
+    """Send what was kept for the sender, and not what is there now."""
 
 
-Action = Add | Step | Move | Descend | Shift | Scale | Answer
+@dataclass(frozen=True)
+class Forget:
+    """What was kept for a sender is no longer needed."""
+
+    sender: str
+
+
+Action = Add | Step | Move | Drop | Descend | Shift | Scale | Answer | Forget

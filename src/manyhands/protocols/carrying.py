@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from manyhands.protocols.actions import Action, Add, Answer, Call, Descend, Move, Scale, Shift, Step
+from manyhands.protocols.actions import (
+    Action,
+    Add,
+    Answer,
+    Call,
+    Descend,
+    Drop,
+    Forget,
+    Move,
+    Scale,
+    Shift,
+    Step,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -38,10 +50,14 @@ def carry_out(holder: Holder, action: Action, update: torch.Tensor | None) -> No
             holder.step(came, weight, blend, dealt)
         case Move(by=by, over=over, pot=pot):
             holder.move(by, over, pot)
+        case Drop(pot=pot):
+            holder.drop(pot)
         case Descend(over=over, rate=rate, momentum=momentum):
             holder.descend(over, rate, momentum)
         case Answer(call=call, remember=True):
             holder.remember(call.sender)
+        case Forget(sender=sender):
+            holder.forget(sender)
 
 
 def _came(update: torch.Tensor | None, sender: str) -> torch.Tensor:

@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from manyhands.endpoint import Parameters, Pull, Push, Terms, Turn
 from manyhands.protocols.actions import Action, Add, Answer, Call, Move
 from manyhands.protocols.exchange import answer, rest
 from manyhands.protocols.rounds import Round, Rounds
+from manyhands.protocols.turns import Turns, next_turn
 
 if TYPE_CHECKING:
     from manyhands.endpoint import Endpoint, LeasedBatch, Replica
     from manyhands.protocols.protocol import ServerState
-
-
-@dataclass(frozen=True)
-class Turns(Round):
-    """Whose turn it is, for `order=round_robin`."""
-
-    last: int = -1
-    """The rank of who had the last turn."""
-    asking: dict[str, Call] = field(default_factory=dict)
-    """Who waits for a turn."""
-    busy: str | None = None
-    """Who is having one."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -177,14 +166,14 @@ class ElasticAveraging(Rounds):
                     Answer(call, Parameters(now.version)),
                     Move(by=self.alpha(state.terms), over=1.0),
                 ]
-                return self._next(now, meeting)
+                return next_turn(now, meeting)
             case Turn():
                 asking = {**state.asking, call.worker: call}
                 present = state.present | {call.worker}
-                return self._next(replace(state, asking=asking, present=present), [])
+                return next_turn(replace(state, asking=asking, present=present), [])
             case _:
                 after, actions = super().on_message(state, call)
-                return self._next(after, actions)
+                return next_turn(after, actions)
 
     def on_leave(self, state: ServerState, worker: str) -> tuple[ServerState, list[Action]]:
         """Its turn is the next one's."""
@@ -192,18 +181,4 @@ class ElasticAveraging(Rounds):
         assert isinstance(after, Turns)
         asking = {name: call for name, call in after.asking.items() if name != worker}
         busy = None if after.busy == worker else after.busy
-        return self._next(replace(after, asking=asking, busy=busy), actions)
-
-    def _next(self, state: ServerState, actions: list[Action]) -> tuple[ServerState, list[Action]]:
-        """Give the turn to the next of those who are there, if it has asked for it."""
-        assert isinstance(state, Turns)
-        ranks = sorted(int(name.partition("-")[2]) for name in state.present)
-        if state.busy is not None or not ranks:
-            return state, actions
-        rank = next((rank for rank in ranks if rank > state.last), ranks[0])
-        name = f"worker-{rank}"
-        if name not in state.asking:
-            return state, actions
-        asking = {other: call for other, call in state.asking.items() if other != name}
-        go = Answer(state.asking[name], Parameters(state.version), parameters=False)
-        return replace(state, last=rank, busy=name, asking=asking), [*actions, go]
+        return next_turn(replace(after, asking=asking, busy=busy), actions)

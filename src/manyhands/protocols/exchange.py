@@ -1,10 +1,10 @@
-"""What workers of several protocols do alike: pull, push and rest."""
+"""What workers of several protocols do alike: pull, rest, take a mean."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from manyhands.endpoint import Parameters, Pull, Rest
+from manyhands.endpoint import MembershipChanged, Parameters, Pull, Rest
 from manyhands.protocols.protocol import StrategyProtocol
 
 if TYPE_CHECKING:
@@ -42,3 +42,21 @@ async def answer(endpoint: Endpoint, server: str) -> Parameters:
     if not isinstance(said, Parameters):
         raise TypeError(f"{server} answered with {type(said).__name__}, not with parameters")
     return said
+
+
+async def take_mean(replica: Replica, endpoint: Endpoint) -> list[Parameters]:
+    """Have the mean of all whole replicas that can be reached; what their servers said."""
+    answers: list[Parameters] = []
+    for name in replica.servers:
+        if not endpoint.reaches(name):
+            continue
+        into = replica.beside(0) if answers else replica.parameters(0)
+        endpoint.post(name, Pull(), into=into)
+        try:
+            said = await answer(endpoint, name)
+        except MembershipChanged:
+            continue
+        if answers:
+            replica.draw(1 / (len(answers) + 1))
+        answers.append(said)
+    return answers

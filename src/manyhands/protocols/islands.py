@@ -109,7 +109,8 @@ def _weigh(state: Island, action: Action, pushes: list[Push]) -> Action:
     """
     if not isinstance(action, Step):
         return action
-    total = max(push.total for push in pushes)
+    # After a loss a round may have parts of two batches, and one without samples decides nothing.
+    total = max(push.total for push in pushes if push.samples)
     return replace(action, weight=state.terms.weigh(total, action.dealt))
 
 

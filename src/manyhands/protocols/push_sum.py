@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from manyhands.endpoint import Change, MembershipChanged, Parameters, Pull, Push
 from manyhands.protocols.actions import Action, Answer, Call, Scale, Shift
-from manyhands.protocols.exchange import answer
+from manyhands.protocols.exchange import answer, take_mean
 from manyhands.protocols.graphs import ONE_WAY
 from manyhands.protocols.protocol import ServerState, StrategyProtocol
 
@@ -116,23 +116,9 @@ class PushSum(StrategyProtocol):
 
     async def refresh(self, replica: Replica, endpoint: Endpoint) -> list[int]:
         """Σx / Σw over all that can be reached."""
-        versions: list[int] = []
-        masses: list[float] = []
-        for name in replica.servers:
-            if not endpoint.reaches(name):
-                continue
-            into = replica.beside(0) if masses else replica.parameters(0)
-            endpoint.post(name, Pull(), into=into)
-            try:
-                said = await answer(endpoint, name)
-            except MembershipChanged:
-                continue
-            if masses:
-                replica.draw(1 / (len(masses) + 1))
-            versions.append(said.version)
-            masses.append(said.mass)
-        replica.scale(len(masses) / sum(masses))
-        return versions
+        answers = await take_mean(replica, endpoint)
+        replica.scale(len(answers) / sum(said.mass for said in answers))
+        return [said.version for said in answers]
 
     def begin(self, terms: Terms) -> Massive:
         """Everybody weighs as much."""

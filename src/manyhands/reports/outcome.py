@@ -50,6 +50,15 @@ def parameters_digest(trace: Trace) -> str | None:
     return max(found)[1] if found else None
 
 
+def division(trace: Trace) -> tuple[str, ...]:
+    """How the model was divided among the workers, a line for every part; none if it was not."""
+    for process in trace.processes:
+        for event in process.events:
+            if event.what == "divided":
+                return tuple(event.detail[key] for key in sorted(event.detail, key=int))
+    return ()
+
+
 def mishaps(trace: Trace) -> tuple[str, ...]:
     """Who was lost on the way, or started again, in words; each once, in order."""
     found: dict[str, str] = {}

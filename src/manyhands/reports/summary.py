@@ -16,7 +16,7 @@ from manyhands.reports.figures import (
     traffic,
     validation,
 )
-from manyhands.reports.outcome import ending, mishaps, parameters_digest, settings
+from manyhands.reports.outcome import division, ending, mishaps, parameters_digest, settings
 from manyhands.reports.words import count, duration, plural, size, value
 from manyhands.trace import Setting, Trace, digest
 
@@ -41,6 +41,7 @@ def summary(trace: Trace) -> str:
         ("staleness", _staleness(trace)),
         ("samples", _samples(trace)),
         ("mishaps", _mishaps(trace)),
+        *(_part(line) for line in division(trace)),
         ("settings", _settings(s for s in settings(trace) if s.name != "slow")),
         ("parameters", parameters_digest(trace) or ""),
         # Only virtual runs can be repeated to the bit.
@@ -77,6 +78,12 @@ def _row(label: str, words: str, most: int) -> list[str]:
         placeholder=" …",
     )
     return [line.replace(_TIED, " ") for line in wrapped]
+
+
+def _part(line: str) -> tuple[str, str]:
+    """A part of a divided model: its name is the label."""
+    name, _, words = line.partition(": ")
+    return name, words
 
 
 def _mishaps(trace: Trace) -> str:

@@ -136,6 +136,7 @@ class Event(_Record, frozen=True):
 
     `epoch`       an epoch ended; its `number`, the `samples` the run has trained on so far and,
                   where evaluation is not to count, the `seconds` it took; written by one process
+    `divided`     how the model was divided among the workers: by number, a line for every part
     `trained`     a worker is through with training; what it still does is not counted
     `parameters`  the final parameters' `sha256`
     `end`         how the run ended: `status` finished, failed or interrupted, and `words`; written
@@ -179,10 +180,18 @@ Record = (
 
 
 def live_header(
-    role: str, rank: int = 0, *, clock: Callable[[], float], wall: Callable[[], float]
+    role: str,
+    rank: int = 0,
+    *,
+    clock: Callable[[], float],
+    wall: Callable[[], float],
+    host: str | None = None,
 ) -> Header:
-    """The header of this very process. `clock` must be CLOCK_MONOTONIC (`time.monotonic`)."""
-    host = socket.gethostname()
+    """The header of this very process. `clock` must be CLOCK_MONOTONIC (`time.monotonic`).
+
+    The host's own name is used unless the run has another for it.
+    """
+    host = socket.gethostname() if host is None else host
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
     except OSError:

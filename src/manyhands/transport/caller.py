@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import zmq
 
-from manyhands.transport.responder import BUFFER, HEARTBEAT
+from manyhands.transport.responder import BUFFER, HEARTBEAT, SILENCE
 from manyhands.transport.security import JobKey, connect_securely, needs_key
 from manyhands.wire.envelope import (
     CHUNK,
@@ -43,6 +43,9 @@ PROBE = 1.0
 """Seconds of silence after which a call is asked again."""
 _PATIENCE = 3
 """Probes without progress after which a payload is sent anew."""
+ON_ITS_WAY = 10.0
+"""Seconds in which something of an answer that was sent must come; then it is asked for again, and
+the next time twice as many."""
 
 
 class Refused(ConnectionError):  # noqa: N818 - it names what happened
@@ -64,6 +67,9 @@ class _Outgoing:
     life: int | None = None
     progress: int = -1
     stalled: int = 0
+    answered: float | None = None
+    """When it was first heard that there is an answer, or last when something of it came."""
+    patience: float = ON_ITS_WAY
     reply: Reply | None = None
     received: int = 0
     source: Place | None = None
@@ -136,7 +142,7 @@ class Caller:
             socket.setsockopt(zmq.RECONNECT_IVL, 50)
             socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
             socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT)
-            socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 5 * HEARTBEAT)
+            socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, SILENCE)
             socket.connect(address)
             self._peers[peer] = _Peer(socket, None if needs_key(address) else segment)
             self._poller.register(socket, zmq.POLLIN)
@@ -273,7 +279,8 @@ class Caller:
         call = peer.calls.get(reply.number)
         if call is None:
             return
-        call.heard, call.reply, call.received = self._clock(), reply, 0
+        call.heard = call.answered = self._clock()
+        call.reply, call.received = reply, 0
         if reply.placed:
             call.received = reply.size
             self.received[name] += reply.size
@@ -285,7 +292,7 @@ class Caller:
         for call in peer.calls.values():
             if call.reply is not None and call.reply.reply == chunk.reply:
                 if chunk.offset == call.received and peer.socket.rcvmore:
-                    call.heard = self._clock()
+                    call.heard = call.answered = self._clock()
                     self._receive_into(name, peer, call, chunk.offset)
                     self._complete(peer, call)
                 return
@@ -308,7 +315,13 @@ class Caller:
         call = peer.calls.get(progress.number)
         if call is None or call.attempt != progress.attempt:
             return
-        call.heard = self._clock()
+        call.heard = now = self._clock()
+        if progress.answered:
+            call.answered = now if call.answered is None else call.answered
+            if now - call.answered >= call.patience:
+                call.answered, call.patience = None, 2 * call.patience
+                self._renew(name, peer, call)
+            return
         waiting = not call.granted or progress.received == len(call.payload or b"")
         restarted = call.life is not None and call.life != progress.life
         call.stalled = 0 if waiting or progress.received > call.progress else call.stalled + 1

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     import torch
+    from torch.distributed import Work
 
 LOOPBACK = "127.0.0.1"
 _ESTABLISHED = 1
@@ -147,6 +148,14 @@ class Group:
         """Fill `everybody`, on every worker, with all workers' `own`, in the order of ranks."""
         with self.watched():
             self.handle._allgather_base(everybody.view(-1), own.reshape(-1)).wait()
+
+    def send(self, tensor: torch.Tensor, to: int, tag: int = 0) -> Work:
+        """Begin to send a contiguous tensor; it must stay as it is until that is over."""
+        return self.handle.send([tensor], to, tag)
+
+    def receive(self, tensor: torch.Tensor, source: int, tag: int = 0) -> Work:
+        """Begin to receive into a contiguous tensor what the source sends under this tag."""
+        return self.handle.recv([tensor], source, tag)
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:

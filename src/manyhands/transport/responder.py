@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING
 
 import zmq
 
+from manyhands.transport.doors import Doors
 from manyhands.transport.memory import Foreign
-from manyhands.transport.security import Guard, JobKey, listen_securely, needs_key
 from manyhands.wire.envelope import (
     CHUNK,
     HEAD_LIMIT,
@@ -43,12 +43,17 @@ from manyhands.wire.envelope import (
 from manyhands.wire.message import WireError
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Iterator, Sequence
 
+    from manyhands.transport.security import JobKey
     from manyhands.wire.said import Said
 
 HEARTBEAT = 1000
 """Milliseconds between ZeroMQ's own heartbeats."""
+SILENCE = 60_000
+"""Milliseconds without one after which a connection is given up. On a slow link a heartbeat waits
+behind all that was sent before it, so a short patience would cut off whoever is busy sending."""
 BUFFER = 4 << 20
 """Bytes that the kernel may hold of what is under way in one direction: fewer, larger turns."""
 
@@ -93,11 +98,25 @@ class _Peer:
 
     done: int = 0
     """The number of its last call that was carried out."""
+    answered: tuple[int, int] | None = None
+    """The number and attempt of the last call that was answered."""
     current: Incoming | None = None
     epoch: int = 0
     """Calls from an earlier epoch are refused."""
     memory: Foreign | None = None
     """What it shares with us."""
+
+
+def _furnish(door: zmq.Socket[bytes]) -> None:
+    door.setsockopt(zmq.MAXMSGSIZE, CHUNK + HEAD_LIMIT)
+    # Credit bounds what is under way; a high-water mark would drop answers silently.
+    door.setsockopt(zmq.SNDHWM, 0)
+    # What waits here is memory too: a part of each granted payload.
+    door.setsockopt(zmq.RCVHWM, 16)
+    door.setsockopt(zmq.SNDBUF, BUFFER)
+    door.setsockopt(zmq.RCVBUF, BUFFER)
+    door.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT)
+    door.setsockopt(zmq.HEARTBEAT_TIMEOUT, SILENCE)
 
 
 class Responder:
@@ -109,7 +128,8 @@ class Responder:
         slots: how many large payloads may be under way.
         size: bytes of the largest payload.
         eager: payloads up to so many bytes come and go without a slot.
-        key: demanded of every peer; needed for every address but ipc.
+        key: demanded of every peer at a TCP address.
+        outside: a socket that listens for other hosts.
     """
 
     def __init__(
@@ -121,27 +141,12 @@ class Responder:
         size: int,
         eager: int,
         key: JobKey | None = None,
+        outside: socket.socket | None = None,
     ) -> None:
-        if needs_key(address) and key is None:
-            raise ValueError(f"listening at {address} needs the job's key")
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._guard: Guard | None = None
-        self._socket = self._context.socket(zmq.ROUTER)
-        if needs_key(address) and key is not None:
-            self._guard = Guard(self._context, key)
-            listen_securely(self._socket, key)
-        self._socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
-        self._socket.setsockopt(zmq.MAXMSGSIZE, CHUNK + HEAD_LIMIT)
-        # Credit bounds what is under way; a high-water mark would drop answers silently.
-        self._socket.setsockopt(zmq.SNDHWM, 0)
-        # What waits here is memory too: a part of each granted payload.
-        self._socket.setsockopt(zmq.RCVHWM, 16)
-        self._socket.setsockopt(zmq.SNDBUF, BUFFER)
-        self._socket.setsockopt(zmq.RCVBUF, BUFFER)
-        self._socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT)
-        self._socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 5 * HEARTBEAT)
-        self._socket.bind(address)
-        self.address = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        self._doors = Doors(address, outside, key, _furnish)
+        self.address = self._doors.address
+        self._door = self._doors.way("")
+        """Where the message came in that is being read."""
         self._life = life
         self._size = size
         self._eager = eager
@@ -177,15 +182,22 @@ class Responder:
     def receive(self, timeout: float) -> Incoming | None:
         """The next complete call; None if there is none within `timeout` seconds."""
         self._settle()
-        patience = int(timeout * 1000)
         if self._sending and (self._queue or self._unanswered):
             # A slot becomes free without a message: look again soon.
-            patience = min(patience, 1)
-        if not self._socket.poll(patience):
-            return None
+            timeout = min(timeout, 0.001)
+        for door in self._doors.ready(timeout):
+            self._door = door
+            call = self._read()
+            if call is not None:
+                self._doors.used(door)
+                return call
+        return None
+
+    def _read(self) -> Incoming | None:
+        """What is at the door, up to the first complete call."""
         for _ in range(64):
             try:
-                sender = self._socket.recv(zmq.NOBLOCK)
+                sender = self._door.recv(zmq.NOBLOCK)
             except zmq.Again:
                 return None
             call = self._take(sender)
@@ -198,19 +210,20 @@ class Responder:
     def _take(self, identity: bytes) -> Incoming | None:
         """Read one message of a peer; the call that it completes, if it does."""
         try:
-            envelope = open_call(self._socket.recv() if self._socket.rcvmore else b"")
+            envelope = open_call(self._door.recv() if self._door.rcvmore else b"")
             sender = identity.decode("ascii")
         except (WireError, UnicodeDecodeError):
             self.refused += 1
             return None
+        self._doors.came(sender, self._door)
         if isinstance(envelope, Offer):
             return self._hear(sender, envelope)
         return self._fill(sender, envelope)
 
     def _discard(self) -> None:
         """Throw away what a message has beyond what we read, without keeping it."""
-        while self._socket.rcvmore:
-            self._socket.recv_into(bytearray())
+        while self._door.rcvmore:
+            self._door.recv_into(bytearray())
 
     def _hear(self, sender: str, offer: Offer) -> Incoming | None:
         peer = self._peers.setdefault(sender, _Peer())
@@ -223,8 +236,7 @@ class Responder:
             return None
         call = Incoming(sender, offer.number, offer.attempt, offer.message, offer.size)
         if offer.number <= peer.done:
-            call.repeated = True
-            return call if offer.number == peer.done else None
+            return self._hear_again(peer, call)
         current = peer.current
         if current is not None:
             if (current.number, current.attempt) == (offer.number, offer.attempt):
@@ -241,6 +253,18 @@ class Responder:
             self._send(sender, Refusal(offer.number, str(error)))
             return None
 
+    def _hear_again(self, peer: _Peer, call: Incoming) -> Incoming | None:
+        """A call that was carried out: it is handed out again only if its answer was lost."""
+        if call.number < peer.done:
+            return None
+        if (call.number, call.attempt) == peer.answered:
+            # On a slow link the answer takes long; a second one would take as long again.
+            about = (call.number, call.attempt, call.size, self._life)
+            self._send(call.sender, Progress(*about, answered=True))
+            return None
+        call.repeated = True
+        return call
+
     def _share(self, peer: _Peer, call: Incoming, offer: Offer) -> Incoming | None:
         """Look into the memory that is shared with the caller; the call, if all of it is there."""
         if offer.into is not None:
@@ -253,7 +277,7 @@ class Responder:
         return call
 
     def _view(self, peer: _Peer, place: Place) -> memoryview:
-        if needs_key(self.address):
+        if not self._doors.is_private(self._door):
             raise WireError("memory is shared only within one host")
         if peer.memory is None or peer.memory.owner != (place.pid, place.descriptor):
             peer.memory = Foreign(place.pid, place.descriptor)
@@ -263,9 +287,9 @@ class Responder:
         """Receive a payload that came along, or find a place for one that is to come."""
         if call.size == 0:
             return call
-        if call.size <= self._eager and self._socket.rcvmore:
+        if call.size <= self._eager and self._door.rcvmore:
             payload = memoryview(bytearray(call.size))
-            if self._socket.recv_into(payload) == call.size:
+            if self._door.recv_into(payload) == call.size:
                 call.payload, call.received = payload, call.size
                 return call
             self.refused += 1
@@ -288,12 +312,12 @@ class Responder:
             or call.slot is None
             or (call.number, call.attempt) != (chunk.number, chunk.attempt)
             or chunk.offset != call.received
-            or not self._socket.rcvmore
+            or not self._door.rcvmore
         ):
             self.refused += 1
             return None
         room = call.slot.bytes[chunk.offset : call.size]
-        count = self._socket.recv_into(room) if len(room) else CHUNK + 1
+        count = self._door.recv_into(room) if len(room) else CHUNK + 1
         if count > len(room):
             self.refused += 1
             return None
@@ -307,6 +331,7 @@ class Responder:
         """Answer a call that was carried out: from now on its number is done."""
         peer = self._peers[call.sender]
         peer.done = max(peer.done, call.number)
+        peer.answered = (call.number, call.attempt)
         if peer.current is call:
             peer.current = None
         if payload is not None and call.into is not None and len(call.into) >= len(payload):
@@ -340,11 +365,12 @@ class Responder:
         about = (call.number, self._replies, size, message, credit)
         self._send(call.sender, Reply(*about, held=call.held))
         name = call.sender.encode("ascii")
+        door = self._doors.way(call.sender)
         for offset in range(0, size, CHUNK):
             part = slot.bytes[offset : min(offset + CHUNK, size)]
-            self._socket.send(name, zmq.SNDMORE)
-            self._socket.send(seal(ReplyChunk(self._replies, offset)), zmq.SNDMORE)
-            tracker = self._socket.send(part, copy=False, track=True)
+            door.send(name, zmq.SNDMORE)
+            door.send(seal(ReplyChunk(self._replies, offset)), zmq.SNDMORE)
+            tracker = door.send(part, copy=False, track=True)
             if tracker is not None:
                 slot.trackers.append(tracker)
         if credit:
@@ -404,7 +430,8 @@ class Responder:
 
     def _send_frames(self, sender: str, frames: Sequence[bytes | memoryview]) -> None:
         # Nothing is sent to one who has left: a ROUTER drops it.
-        self._socket.send_multipart([sender.encode("ascii"), *frames], zmq.NOBLOCK)
+        named = [sender.encode("ascii"), *frames]
+        self._doors.way(sender).send_multipart(named, zmq.NOBLOCK)
 
     def peers(self) -> Iterator[tuple[str, int]]:
         """Each caller and the number of its last call that was carried out."""
@@ -412,7 +439,4 @@ class Responder:
 
     def close(self) -> None:
         """Close, without waiting for those who no longer read."""
-        self._socket.close(linger=500)
-        if self._guard is not None:
-            self._guard.close()
-        self._context.term()
+        self._doors.close(500)

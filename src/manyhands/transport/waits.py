@@ -38,7 +38,7 @@ class Waits:
         self._clock = clock
         self._tell = tell
         self._since: float | None = None
-        self._seconds = 0.0
+        self._stretches: list[tuple[float, float]] = []
         self.noted: list[Noted] | None = None
         """Collectives, if somebody has put a list here."""
 
@@ -51,14 +51,14 @@ class Waits:
     def end(self) -> None:
         """It waits no longer, if it did."""
         if self._since is not None:
-            self._seconds += self._clock() - self._since
+            self._stretches.append((self._since, self._clock() - self._since))
             self._since = None
         self._tell(False)
 
-    def take(self) -> float:
-        """Seconds of waiting since the last call."""
-        seconds, self._seconds = self._seconds, 0.0
-        return seconds
+    def take(self) -> list[tuple[float, float]]:
+        """The stretches since the last call: when each began and how long it was."""
+        stretches, self._stretches = self._stretches, []
+        return stretches
 
     def note(self, kind: str, size: int, workers: int) -> None:
         """A collective begins: keep it, if somebody wants to know."""

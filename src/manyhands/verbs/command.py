@@ -30,6 +30,12 @@ class Command:
     seed: int | None = None
     slow: tuple[Pace, ...] | None = None
     output: Path | None = None
+    hosts: str | None = None
+    listen: str | None = None
+    key_file: Path | None = None
+    patience: float | None = None
+    network: str | None = None
+    """In words, the network between the hosts, if it was made for the run."""
     runs: list[Run] = field(default_factory=list)
     """The runs that the script has made so far."""
 

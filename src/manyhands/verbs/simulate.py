@@ -18,11 +18,11 @@ from manyhands.reports import Run
 from manyhands.strategies import Strategy
 from manyhands.strategies import strategy as read_strategy
 from manyhands.trace import Setting
+from manyhands.units import bandwidth as read_bandwidth
+from manyhands.units import seconds as read_seconds
 from manyhands.verbs.command import current
 from manyhands.virtual import Conditions, Faults, Places, Times, simulate_job
 from manyhands.virtual import times as read_times
-from manyhands.virtual.units import bandwidth as read_bandwidth
-from manyhands.virtual.units import seconds as read_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -179,7 +179,7 @@ def plan(job: Job, asked: Asked, source: str) -> Plan:
     job = override(job, given)
     faults = Faults.read(asked.faults or "[]")
     servers = 0 if protocol.peers else protocol.count_servers(workers)
-    faults.check(workers, servers)
+    faults.check(workers, servers, peers=protocol.peers)
     paces = asked.slow or ()
     for pace in paces:
         pace.check(workers)

@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from manyhands.cluster import Cluster
 from manyhands.live import script, torchrun
-from manyhands.live.agent import Request, Setting, launch
+from manyhands.live.agent import launch
 from manyhands.live.assignment import Overrides, override
+from manyhands.live.hosts import Hosts
+from manyhands.live.request import Request, Setting
 from manyhands.pacing import Pace, words
+from manyhands.placements import Placement
 from manyhands.reports import Run
 from manyhands.strategies import Strategy
 from manyhands.strategies import strategy as read_strategy
@@ -34,6 +37,8 @@ def train(
     *,
     workers: int | None = None,
     cluster: Cluster | None = None,
+    hosts: str | None = None,
+    listen: str | None = None,
     loop: Callable[[Trainer], object] | None = None,
     slow: Iterable[str | Pace] | None = None,
     output: str | Path | None = None,
@@ -50,6 +55,10 @@ def train(
             `allreduce()` for more.
         workers: how many. Default: one per GPU; without one, one per core, at most four.
         cluster: where; this machine by default.
+        hosts: the hosts of the run, this one first, each with its number of workers: "a:4, b:4".
+            The run begins when the others have joined, by the line that this one prints.
+        listen: at which of this host's addresses the others find it; by default that of its
+            default route, at a free port.
         loop: a loop of one's own, a function of a `Trainer` at the top level of the script.
         slow: workers that are made to compute longer than they need: `["2:4x"]` has worker 2 take
             four times as long, `["all:1.2x"]` everybody 1.2 times.
@@ -67,6 +76,8 @@ def train(
         strategy,
         workers=workers,
         cluster=cluster,
+        hosts=hosts,
+        listen=listen,
         loop=loop,
         slow=slow,
         output=output,
@@ -80,6 +91,8 @@ def train_from(
     *,
     workers: int | None = None,
     cluster: Cluster | None = None,
+    hosts: str | None = None,
+    listen: str | None = None,
     loop: Callable[[Trainer], object] | None = None,
     slow: Iterable[str | Pace] | None = None,
     output: str | Path | None = None,
@@ -91,9 +104,11 @@ def train_from(
             'if __name__ == "__main__": so that only the first process calls it'
         )
     command = current()
+    spread = _hosts(command, hosts, workers)
+    workers = spread.workers if spread else workers
     cluster = cluster or Cluster.local()
     paces = None if slow is None else tuple(map(Pace.read, slow))
-    plan = _plan(job, strategy, workers, cluster, paces, output, command)
+    plan = _plan(job, strategy, workers, cluster, paces, output, command, spread)
     if torchrun.is_torchrun():
         folder = torchrun.join(
             job, plan.strategy, plan.overrides, loop, plan.folder, plan.settings, plan.slow
@@ -112,11 +127,27 @@ def train_from(
                 folder=folder,
                 settings=plan.settings,
                 slow=plan.slow,
+                hosts=spread,
+                listen=command.listen or listen,
+                key=command.key_file,
+                patience=command.patience,
             )
         )
     run = Run(folder, worker=torchrun.rank() if torchrun.is_torchrun() else 0)
     command.runs.append(run)
     return run
+
+
+def _hosts(command: Command, hosts: str | None, workers: int | None) -> Hosts | None:
+    """The hosts that were named, if any were; whoever names them says how many workers."""
+    text = command.hosts or hosts
+    if text is None:
+        return None
+    if torchrun.is_torchrun():
+        raise ValueError("under torchrun its processes are the workers: leave out hosts")
+    named = Hosts.read(text)
+    named.check_count(command.workers if command.hosts else command.workers or workers)
+    return named
 
 
 @dataclass(frozen=True)
@@ -140,10 +171,13 @@ def _plan(
     slow: tuple[Pace, ...] | None,
     output: str | Path | None,
     command: Command,
+    hosts: Hosts | None,
 ) -> _Plan:
     count, counted_by = choose(command.workers, workers, cluster.default_workers())
     if torchrun.is_torchrun():
         count, counted_by = torchrun.workers(), "torchrun"
+    elif hosts is not None:
+        count, counted_by = hosts.workers, "command line" if command.hosts else "script"
     elif counted_by == "default" and str(command.strategy or strategy).startswith("single"):
         count = 1
     recipe, told_by = choose(
@@ -151,6 +185,8 @@ def _plan(
     )
     chosen = read_strategy(recipe)
     chosen.check(count)
+    if isinstance(chosen, Placement):
+        chosen.check_job(job, count)
     paces, paced_by = choose(command.slow, slow, ())
     for pace in paces:
         pace.check(count)
@@ -166,13 +202,24 @@ def _plan(
         Setting("workers", str(count), counted_by),
         *([Setting("slow", words(paces), paced_by)] if paces else ()),
         *_job_settings(job, command, overrides),
-        Setting("hosts", str(len(cluster.hosts)), "default"),
+        *_place_settings(hosts, cluster, command),
         Setting("cores", str(cluster.cores), "default"),
         Setting("torch", version("torch"), "default"),
         Setting("manyhands", version("manyhands"), "default"),
     )
     folder = _new_folder(command.output or (Path(output) if output else None), chosen, count)
     return _Plan(chosen, count, cluster, overrides, folder, settings, paces)
+
+
+def _place_settings(hosts: Hosts | None, cluster: Cluster, command: Command) -> Iterator[Setting]:
+    if hosts is None:
+        yield Setting("hosts", str(len(cluster.hosts)), "default")
+        return
+    source = "command line" if command.hosts else "script"
+    yield Setting("hosts", str(len(hosts.names)), source)
+    yield Setting("workers by host", str(hosts), source)
+    if command.network is not None:
+        yield Setting("network", command.network, "command line")
 
 
 def _job_settings(job: Job, command: Command, overrides: Overrides) -> Iterator[Setting]:

@@ -125,7 +125,7 @@ class Bench:
 
     def optimizer(self, parameters: Sequence[torch.Tensor]) -> Local:
         """The user's optimizer on a worker's parameters."""
-        return Local(self._job, self.layout, parameters)
+        return Local(self._job, self._copy.model, self.layout, parameters)
 
     def apply(self, worker: Replication, weight: float, dealt: int) -> None:
         """A step of a worker's own optimizer with the update that it computed last."""
@@ -162,15 +162,15 @@ class Bench:
         parameters = worker.seen or worker.parameters
         for place, kept in zip(self._copy.parameters, parameters, strict=True):
             place.copy_(kept)
-        self._put_buffers(worker)
+        if worker.buffers:
+            self._put_buffers(worker)
         self._copy.received()
         self._loaded, worker.touched = worker, False
 
     @torch.no_grad()
     def _put_buffers(self, worker: Replication) -> None:
-        if worker.buffers:
-            for buffer, kept in zip(self._copy.model.buffers(), worker.buffers, strict=True):
-                buffer.copy_(kept)
+        for buffer, kept in zip(self._copy.model.buffers(), worker.buffers, strict=True):
+            buffer.copy_(kept)
 
     def committee(self, replicas: Sequence[torch.Tensor]) -> nn.Module:
         """A model that says what these replicas say in the mean."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from manyhands.endpoint import MembershipChanged
 from manyhands.virtual.kernel import happens
@@ -100,6 +100,8 @@ class _Line:
     """Seconds that the server had the last call that was answered."""
     gone: bool = False
     """There is nobody at the other end."""
+    vain: int = 0
+    """What was asked of somebody who is gone, and still awaits to be told so."""
     listener: Event | None = None
 
 
@@ -140,7 +142,8 @@ class VirtualEndpoint:
         self.member = member
         self._life = member.life
         self._servers = servers
-        self._lines = {name: _Line() for name in servers}
+        self._lines: dict[str, _Line] = {}
+        """By server, from the first word on: of ten thousand peers a worker meets a few."""
         self._kernel = kernel
         self._network = network
         self._log = log
@@ -164,8 +167,9 @@ class VirtualEndpoint:
         """Send a copy of the payload, without waiting."""
         if self.is_dead:
             return
-        line, server = self._lines[to], self._servers[to]
+        line, server = self._line(to), self._servers[to]
         if line.gone:
+            line.vain += 1
             return
         line.number += 1
         copied = None if payload is None else payload.clone()
@@ -174,28 +178,35 @@ class VirtualEndpoint:
         line.unsent.append(parcel)
         self._send(line)
 
+    def _line(self, name: str) -> _Line:
+        line = self._lines.get(name)
+        if line is None:
+            line = self._lines[name] = _Line()
+        return line
+
     def reaches(self, name: str) -> bool:
         """Whether a member is there, as far as is known."""
-        return not self._lines[name].gone
+        return name not in self._lines or not self._lines[name].gone
 
     def lose(self, name: str) -> None:
         """A server is gone for good: whoever waits for its answer need wait no longer."""
-        listener = self._lines[name].listener
-        self._lines[name] = _Line(gone=True)
-        if listener is not None:
-            listener.succeed()
+        line = self._line(name)
+        vain = line.vain + len(line.calls) + len(line.answers)
+        self._lines[name] = _Line(gone=True, vain=vain)
+        if line.listener is not None:
+            line.listener.succeed()
 
     def regain(self, name: str) -> None:
         """There is a server again, which knows nothing of what was asked of the one before."""
-        self._lines[name] = _Line()
+        self._lines[name] = _Line(vain=self._line(name).vain)
 
     async def receive(self, sender: str, timeout: float | None = None) -> Said:
         """Wait for an answer."""
         if self.is_dead:
             raise Crashed(f"{self.name} is dead and receives nothing")
-        line = self._lines[sender]
-        if line.gone:
-            raise MembershipChanged(f"{sender} is gone")
+        line = self._line(sender)
+        if line.gone or line.vain:
+            self._give_up(sender)
         if not line.answers:
             if not line.calls:
                 raise RuntimeError(f"nothing was asked of {sender}, so no answer will come")
@@ -214,10 +225,16 @@ class VirtualEndpoint:
         self._log.time("wait", begun, waited)
         self._log.time("receive", begun + waited, kernel.now - begun - waited)
         if self._lines[sender] is not line:
-            raise MembershipChanged(f"{sender} is gone")
+            self._give_up(sender)
         if not line.answers:
             line.listener = None
             raise TimeoutError(f"{sender} did not answer within {timeout} s")
+
+    def _give_up(self, sender: str) -> NoReturn:
+        """Whoever was asked is gone, even if there is somebody in its place again."""
+        line = self._lines[sender]
+        line.vain = max(0, line.vain - 1)
+        raise MembershipChanged(f"{sender} is gone")
 
     def _send(self, line: _Line) -> None:
         if line.sending or line.broken or not line.unsent:

@@ -97,7 +97,7 @@ class Pause(Fault):
 
 @dataclass(frozen=True, repr=False)
 class Cut(Fault):
-    """Two processes do not reach each other for a while.
+    """Two processes do not reach each other for a while: a worker and a server, or two peers.
 
     Example: `cut(a="worker-0", b="server-1", start=4.0, stop=6.0)`
     """
@@ -117,11 +117,19 @@ class Cut(Fault):
         for name in (self.a, self.b):
             if not _NAME.fullmatch(name):
                 raise ValueError(f"a process is called worker-0 or server-0, not {name!r}")
-        if {self.a.partition("-")[0], self.b.partition("-")[0]} != {"worker", "server"}:
-            raise ValueError(f"only a worker and a server talk to each other: {self.a}, {self.b}")
+        if self.a == self.b or not any(name.startswith("worker") for name in self.members()):
+            raise ValueError(
+                "only a worker and a server, or workers that are peers, talk to each other: "
+                f"{self.a}, {self.b}"
+            )
         _check_moment("start", self.start)
         if not self.start < self.stop < math.inf:
             raise ValueError(f"stop must be after start, {self.start}, and not {self.stop}")
+
+    @property
+    def is_between_peers(self) -> bool:
+        """Whether it befalls two workers, and not a worker and a server."""
+        return self.a.startswith("worker") and self.b.startswith("worker")
 
     def members(self) -> tuple[str, ...]:
         """Both."""
@@ -175,10 +183,18 @@ class Faults:
         rng = random.Random(mix(seed, _PURPOSE))  # noqa: S311 - not for secrets
         return cls(tuple(_draw(rng, workers, servers, horizon) for _ in range(rng.randint(1, 8))))
 
-    def check(self, workers: int, servers: int) -> None:
-        """Raise ValueError if a fault befalls somebody that a run of this size lacks."""
+    def check(self, workers: int, servers: int, *, peers: bool = False) -> None:
+        """Raise ValueError if a fault befalls somebody that a run of this size lacks.
+
+        Only in a run of peers can a link between two workers be cut: there is none elsewhere.
+        """
         sizes = {"worker": workers, "server": servers}
         for fault in self.faults:
+            if isinstance(fault, Cut) and fault.is_between_peers and not peers:
+                raise ValueError(
+                    f"{fault} befalls workers that never talk to each other under this strategy; "
+                    "cut the link between a worker and a server"
+                )
             for name in fault.members():
                 role, _, number = name.partition("-")
                 if int(number) >= sizes[role]:

@@ -154,11 +154,13 @@ class Network:
         self._links: dict[tuple[str, str], Link | None] = {}
         self._out: dict[str, Port] = {}
         self._in: dict[str, Port] = {}
-        self._cuts: dict[frozenset[str], list[tuple[float, float]]] = {}
+        self._cuts: dict[tuple[str, str], list[tuple[float, float]]] = {}
+        """When two members, in either order, are cut off from each other."""
 
     def cut(self, one: str, other: str, start: float, stop: float) -> None:
         """Let nothing through between two members from `start` to `stop`."""
-        self._cuts.setdefault(frozenset((one, other)), []).append((start, stop))
+        for pair in ((one, other), (other, one)):
+            self._cuts.setdefault(pair, []).append((start, stop))
 
     def reaches(self, one: Member, other: Member) -> bool:
         """Whether a message could be sent now."""
@@ -274,7 +276,8 @@ class Network:
 
     def _is_cut(self, one: Member, other: Member, since: float) -> bool:
         """Whether the two are, or since then were, cut off from each other."""
-        if not self._cuts:
+        cuts = self._cuts.get((one.name, other.name))
+        if cuts is None:
             return False
-        cuts = self._cuts.get(frozenset((one.name, other.name)), ())
-        return any(start <= self._kernel.now and since < stop for start, stop in cuts)
+        now = self._kernel.now
+        return any(start <= now and since < stop for start, stop in cuts)

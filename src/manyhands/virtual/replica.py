@@ -165,9 +165,9 @@ class VirtualReplica:
     def scale(self, by: float) -> None:
         """Multiply the parameters."""
         mine = self.replication
-        for shard, stretch in zip(self._bench.layout.shards, mine.parameters, strict=True):
-            for fragment in shard.parameters:
-                fragment.view(stretch).mul_(by)
+        for shard, parameters in zip(self._bench.layout.shards, mine.parameters, strict=True):
+            for stretch in shard.stretches:
+                stretch.view(parameters).mul_(by)
         mine.touched = True
 
     def trade(self, by: float) -> None:

@@ -58,7 +58,8 @@ def simulate_job(
     protocol.check_places({*places.workers, *places.servers}, ())
     if job.clip is not None:
         protocol.check_clip()
-    faults.check(len(places.workers), len(places.servers))
+    servers = 0 if protocol.peers else len(places.servers)
+    faults.check(len(places.workers), servers, peers=protocol.peers)
     prepare(job)
     kernel = Kernel()
     logs = Logs(folder, len(places.workers), kernel)

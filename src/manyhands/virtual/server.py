@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     import torch
     from simpy import Event
 
-    from manyhands.endpoint import Parameters
     from manyhands.parameters import Holder
     from manyhands.protocols import Action, StrategyProtocol, Terms
     from manyhands.virtual.cores import Cores
@@ -151,7 +150,7 @@ class Server:
             else:
                 again = self._protocol.on_repeat(self.state, call)
                 carry_out(self.holder, again, None)
-                self._reply(parcel, again.message, parameters=again.parameters)
+                self._reply(parcel, again)
         elif parcel.number > last + 1:
             # The one before it was lost, and both will come again.
             parcel.lose()
@@ -164,13 +163,12 @@ class Server:
 
     def _carry_out(self, action: Action) -> None:
         parcel = None
-        if not isinstance(action, Move | Descend | Scale) and action.call is not None:
+        if isinstance(action, Add | Step | Shift) and action.call is not None:
             parcel = self._open[action.call.sender, action.call.number]
         carry_out(self.holder, action, None if parcel is None else parcel.payload)
         match action:
-            case Answer(call=call, message=message, parameters=parameters):
-                answered = self._open.pop((call.sender, call.number))
-                self._reply(answered, message, parameters=parameters)
+            case Answer(call=call):
+                self._reply(self._open.pop((call.sender, call.number)), action)
             case Add() | Step() | Shift():
                 if action.staleness is not None:
                     worker = "" if action.call is None else action.call.worker
@@ -180,13 +178,11 @@ class Server:
         if isinstance(action, Step | Move | Descend | Shift | Scale):
             self._sending = None
 
-    def _reply(self, parcel: Parcel, message: Parameters, *, parameters: bool) -> None:
+    def _reply(self, parcel: Parcel, answer: Answer) -> None:
         endpoint = parcel.endpoint
         if endpoint.is_dead:
             return
-        if parameters and self._sending is None:
-            self._sending = self.holder.bytes.clone()
-        payload = self._sending if parameters else None
+        payload = self._payload(answer)
         nbytes = HEAD + (0 if payload is None else payload.nbytes)
         self._log.sent(endpoint.name, nbytes)
         self._network.send(
@@ -194,7 +190,16 @@ class Server:
             endpoint.member,
             nbytes,
             deliver=partial(
-                endpoint.take, parcel, message, payload, self._kernel.now - parcel.arrived
+                endpoint.take, parcel, answer.message, payload, self._kernel.now - parcel.arrived
             ),
             lose=parcel.lose,
         )
+
+    def _payload(self, answer: Answer) -> torch.Tensor | None:
+        if not answer.parameters:
+            return None
+        if answer.recall:
+            return self.holder.recall(answer.call.sender).clone()
+        if self._sending is None:
+            self._sending = self.holder.bytes.clone()
+        return self._sending

@@ -202,8 +202,8 @@ class World:
         for count, server in enumerate(living[1:], start=2):
             lerp(server.holder.shard, mean, server.holder.bytes, 1 / count)
         mass = sum(protocol.mass(server.state) for server in living) / len(living)
-        for fragment in living[0].holder.shard.parameters:
-            fragment.view(mean).div_(mass)
+        for stretch in living[0].holder.shard.stretches:
+            stretch.view(mean).div_(mass)
         return self._bench.shared([mean], first)
 
     def members(self) -> Iterator[tuple[int, nn.Module]]:
@@ -242,6 +242,9 @@ class World:
         worker.endpoint = endpoint
         if self._protocol.peers and life > 1:
             self._bring_back(rank)
+            for other in self._workers:
+                if other.member.life in other.missed:
+                    endpoint.lose(_server_of(other.member.name))
         local, keeps = self._protocol.local, self._protocol.keeps
         worker.replication = Replication(
             self._bench, rank, local=local, beside=keeps, common=self._common
@@ -290,7 +293,11 @@ class World:
             case Pause(at=at, seconds=seconds):
                 self._kernel.after(at, partial(self._pause, seconds, fault))
             case Cut(a=one, b=other, start=start, stop=stop):
-                self._network.cut(one, other, start, stop)
+                if fault.is_between_peers:
+                    self._network.cut(one, _server_of(other), start, stop)
+                    self._network.cut(_server_of(one), other, start, stop)
+                else:
+                    self._network.cut(one, other, start, stop)
                 self._kernel.after(start, partial(self._note, fault))
 
     def _crash_worker(self, rank: int, restart: float | None, fault: Fault) -> None:
@@ -300,9 +307,8 @@ class World:
         self._note(fault)
         self._kill(worker.member)
         if self._protocol.peers:
-            own = self._servers[f"server-{rank}"]
-            if own.member.alive:
-                self._kill(own.member)
+            own = self._servers[_server_of(worker.member.name)]
+            self._kill(own.member)
             own.crash()
         self._logs.close(rank)
         self._working -= worker.works
@@ -335,7 +341,7 @@ class World:
         if self._protocol.peers:
             for other in self._workers:
                 if other.endpoint is not None and not other.endpoint.is_dead:
-                    other.endpoint.lose(name.replace("worker", "server"))
+                    other.endpoint.lose(_server_of(name))
         self.coordinator.lose(name)
 
     def _bring_back(self, rank: int) -> None:
@@ -370,9 +376,13 @@ class World:
         member = (
             self._workers[int(number)].member if role == "worker" else self._servers[name].member
         )
-        if member.alive:
-            self._note(fault)
-            member.stand_still(self._kernel.now, seconds)
+        if not member.alive:
+            return
+        self._note(fault)
+        member.stand_still(self._kernel.now, seconds)
+        if self._protocol.peers:
+            # What a worker hosts is in its process, and stands still with it.
+            self._servers[_server_of(name)].member.stand_still(self._kernel.now, seconds)
 
     def _kill(self, member: Member) -> None:
         member.end(self._kernel.now)
@@ -382,3 +392,8 @@ class World:
 
     def _note(self, fault: Fault) -> None:
         self._logs.coordinator.event("fault", {"what": str(fault)})
+
+
+def _server_of(worker: str) -> str:
+    """The server that a worker hosts, where workers are peers."""
+    return worker.replace("worker", "server")

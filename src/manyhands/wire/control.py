@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from manyhands.wire.joining import Joining
 from manyhands.wire.leasing import Leasing
 from manyhands.wire.message import Message, WireError
 
@@ -23,6 +24,8 @@ class Hello(Message, frozen=True):
     host: str
     pid: int
     boot: str
+    address: str = ""
+    """Where other hosts reach the server in this process, if they do."""
 
 
 class Roll(Message, frozen=True):
@@ -31,6 +34,8 @@ class Roll(Message, frozen=True):
     epoch: int
     workers: tuple[tuple[int, str, int], ...]
     """(rank, host, pid) of each."""
+    servers: tuple[tuple[str, str, str], ...] = ()
+    """(name, host, address) of each that other hosts reach."""
 
 
 class Beat(Message, frozen=True):
@@ -76,6 +81,12 @@ class Status(Message, frozen=True):
     started: bool
     phase: str = ""
     """What the first worker is doing."""
+    missing: str = ""
+    """Who has not joined, by host."""
+    outside: str = ""
+    """Where other hosts may join."""
+    returned: tuple[str, ...] = ()
+    """Workers that were lost and are here again."""
 
 
 class Warn(Message, frozen=True):
@@ -84,7 +95,7 @@ class Warn(Message, frozen=True):
     words: str
 
 
-Control = Hello | Roll | Beat | Pong | TraceChunk | Goodbye | Status | Warn | Leasing
+Control = Hello | Roll | Beat | Pong | TraceChunk | Goodbye | Status | Warn | Leasing | Joining
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Control] = msgspec.msgpack.Decoder(Control)

@@ -76,6 +76,8 @@ class Progress(Envelope, frozen=True, tag=4):
     received: int
     life: int
     """The responder's life: another number means that it was restarted."""
+    answered: bool = False
+    """It was carried out, and the answer is on its way."""
 
 
 class Reply(Envelope, frozen=True, tag=5):

@@ -79,6 +79,13 @@ class Lost(Message, frozen=True):
     words: str
 
 
+class Eject(Message, frozen=True):
+    """To the agent of its host: end a worker that holds up the run, and why."""
+
+    name: str
+    words: str
+
+
 class Fence(Message, frozen=True):
     """To servers: nothing of this member is to be carried out any more."""
 
@@ -101,6 +108,7 @@ Leasing = (
     | Enough
     | Over
     | Lost
+    | Eject
     | Fence
     | Dismiss
 )

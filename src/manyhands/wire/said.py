@@ -48,6 +48,24 @@ class Turn(Message, frozen=True):
     """A request to be the next, where one goes after the other."""
 
 
+class Join(Message, frozen=True):
+    """A worker is in a round, and has given its replica to the neighbours of these ranks."""
+
+    round: int
+    neighbours: tuple[int, ...]
+
+
+class Mix(Message, frozen=True):
+    """A worker wants its replica of a round mixed with those of the neighbours of these ranks."""
+
+    round: int
+    neighbours: tuple[int, ...]
+
+
+class Arrived(Message, frozen=True):
+    """The last answer has arrived: what was kept to give it again may be forgotten."""
+
+
 class Parameters(Message, frozen=True):
     """Parameters, as they were after `version` updates; whether the update is among them.
 
@@ -66,5 +84,5 @@ class Left(Message, frozen=True):
     """A worker is gone. Nobody sends this: a server notes it in its journal."""
 
 
-Said = Push | Change | Pull | Rest | Turn | Left | Parameters
+Said = Push | Change | Pull | Rest | Turn | Join | Mix | Arrived | Left | Parameters
 """Every message there is; nothing else is ever decoded."""

@@ -1,0 +1,51 @@
+"""`manyhands join`: another host's part in a run."""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING
+
+import typer
+
+from manyhands.cli.leaving import leave
+from manyhands.failure import RunFailed
+from manyhands.live.hosts import check_name
+from manyhands.live.invitation import check_key
+from manyhands.live.joining import Application
+from manyhands.live.joining import join as take_part
+from manyhands.transport.interfaces import read_place
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def join(
+    place: str,
+    script: Path,
+    key: Path,
+    name: str | None,
+    workers: int | None,
+    output: Path | None,
+) -> None:
+    """Take part in the run at `place` until it is over."""
+    try:
+        address, port = read_place(place)
+        _check(script, key)
+        host = name or socket.gethostname()
+        check_name(host)
+        application = Application(address, port, key, host, script, workers, output)
+    except ValueError as error:
+        leave(f"manyhands: {error}")
+    try:
+        take_part(application)
+    except RunFailed as failure:
+        leave(f"manyhands: {failure}", 1)
+    except KeyboardInterrupt:
+        leave(f"manyhands: interrupted; the workers of {host} are ended", 130)
+    typer.echo(f"manyhands: the run is over; the workers of {host} have done their part", err=True)
+
+
+def _check(script: Path, key: Path) -> None:
+    if not script.is_file():
+        raise ValueError(f"there is no file {script}")
+    check_key(key)

@@ -1,0 +1,48 @@
+"""`manyhands train --network`: every worker behind a link of its own, on this machine."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from manyhands.cli.leaving import leave
+from manyhands.cluster import Cluster
+from manyhands.failure import RunFailed
+from manyhands.lab.network import Network, NotPermitted
+from manyhands.lab.spread import train_spread
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+
+def train(script: Path, arguments: list[str], options: Mapping[str, Any], network: str) -> None:
+    """Have `manyhands train` run with these options in a network that is made for it."""
+    chosen = dict(options)
+    workers = chosen.pop("workers") or Cluster.local().default_workers()
+    output = chosen.pop("output") or Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{workers}"
+    if chosen.pop("hosts") is not None:
+        leave("manyhands: --network makes the hosts itself: leave out --hosts")
+    if (output / "trace").exists():
+        leave(f"manyhands: {output} holds a run already; name another folder or remove it")
+    words = [str(script), *_written(chosen), *(["--", *arguments] if arguments else ())]
+    try:
+        code = train_spread(words, Network.read(network), workers, output)
+    except (ValueError, NotPermitted) as error:
+        leave(f"manyhands: {error}")
+    except RunFailed as failure:
+        leave(f"manyhands: {failure}", 1)
+    except KeyboardInterrupt:
+        leave("manyhands: interrupted; all processes are ended", 130)
+    else:
+        raise typer.Exit(code)
+
+
+def _written(options: Mapping[str, Any]) -> Iterator[str]:
+    """Options as they are typed."""
+    for name, value in options.items():
+        for one in value if isinstance(value, list) else [value]:
+            if one is not None:
+                yield f"--{name}={one}"

@@ -1,0 +1,79 @@
+"""A network that takes time and computes next to nothing, to measure what is around it."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Paced(nn.Sequential):
+    """Layers that sleep: so long forward, so long for each half of the backward.
+
+    Sleeping takes no core, so many workers can be measured on few. The layers are preceded by a
+    small one, because a gradient for the inputs is computed only where something is before them.
+
+    Takes and gives `[N, width]`.
+
+    Args:
+        layers: how many.
+        forward: seconds of each layer's forward.
+        input_gradient: seconds of the gradient for the layer before.
+        weight_gradient: seconds of the gradients of the layer's own parameters.
+        width: how wide they are.
+    """
+
+    def __init__(
+        self,
+        layers: int,
+        forward: float,
+        input_gradient: float,
+        weight_gradient: float,
+        width: int = 8,
+    ) -> None:
+        paces = (forward, input_gradient, weight_gradient)
+        super().__init__(
+            nn.Linear(width, width), *(PacedLayer(width, *paces) for _ in range(layers))
+        )
+
+
+class PacedLayer(nn.Module):
+    """`x + w`, after a sleep; backward it sleeps once for each of the two."""
+
+    def __init__(
+        self, width: int, forward: float, input_gradient: float, weight_gradient: float
+    ) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(width))
+        self.paces = (forward, input_gradient, weight_gradient)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """The sum, late."""
+        forward, input_gradient, weight_gradient = self.paces
+        time.sleep(forward)
+        given: Tensor = late(inputs, input_gradient)
+        own: Tensor = late(self.weight, weight_gradient)
+        return given + own
+
+
+class _Late(torch.autograd.Function):
+    """Gives what it is given; its gradient comes late."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, seconds: float) -> Tensor:
+        ctx.seconds = seconds
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        time.sleep(ctx.seconds)
+        return gradient, None
+
+
+late: Any = _Late.apply
+"""A tensor whose gradient comes so many seconds late."""

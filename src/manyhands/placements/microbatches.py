@@ -1,0 +1,31 @@
+"""A batch split into microbatches."""
+
+from __future__ import annotations
+
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Any
+
+from manyhands.parts import part
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+
+def sizes_of(samples: int, count: int) -> tuple[int, ...]:
+    """So many parts, which differ by one sample at most."""
+    parts = (range(samples)[part(samples, number, count)] for number in range(count))
+    return tuple(map(len, parts))
+
+
+def divide(batch: Any, sizes: Sequence[int]) -> Iterator[Any]:
+    """A batch, or a structure of such, in microbatches."""
+    for begin, end in pairwise(accumulate(sizes, initial=0)):
+        yield _between(batch, begin, end)
+
+
+def _between(value: Any, begin: int, end: int) -> Any:
+    if isinstance(value, dict):
+        return {key: _between(item, begin, end) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_between(item, begin, end) for item in value)
+    return value[begin:end]

@@ -1,0 +1,210 @@
+"""A pipeline in lockstep: all microbatches of a batch, then one update of every stage."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from torch import nn
+from torch.nn.utils import get_total_norm
+
+from manyhands.engine.pipelines import Stage, runtime
+from manyhands.placements.bound import Bound, check_scalar
+from manyhands.placements.buffers import untouched
+from manyhands.placements.handover import Handover
+from manyhands.placements.microbatches import divide, sizes_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from manyhands.checkpoint import State
+    from manyhands.engine.pipelines import Arrival
+    from manyhands.job import Job
+    from manyhands.placements.staging import Staged
+    from manyhands.schedules import Table
+    from manyhands.transport.collectives import Group
+    from manyhands.transport.waits import Waits
+
+LOSS: Final = 1 << 20
+EVALUATION: Final = 1 << 21
+"""Tags, beyond those that a step uses."""
+_KEPT: Final = 4
+"""Divisions of a batch that are kept: the full one, and those of the short batches at an end."""
+_AHEAD: Final = 8
+"""Tensors of an evaluation that a worker may have given and the next one not yet taken."""
+
+
+class Stages(Bound):
+    """What all pipelines share: a worker has some stages, and the last worker knows the outputs."""
+
+    waiting = "wait"
+
+    def __init__(
+        self,
+        job: Job,
+        group: Group,
+        device: torch.device,
+        waits: Waits,
+        made: Staged,
+        microbatches: int,
+    ) -> None:
+        self.model = nn.ModuleList(made.sections.values())
+        self.optimizer = made.optimizer
+        self.replica, self.replicas = 0, 1
+        self.speaks = group.rank == group.size - 1
+        self.words = made.words
+        self._job, self._group, self._made = job, group, made
+        self._others = Handover(group, waits)
+        self._device = device
+        self._microbatches = microbatches
+        self._stages = len(made.words)
+        self._leaving: deque[Arrival] = deque()
+
+    def outputs(self, inputs: Any) -> Any:
+        """By microbatches; the first worker goes on to the next before the last is done."""
+        self._made.passing.check(inputs)
+        count = min(self._microbatches, len(inputs)) if self._made.passing.joins else 1
+        answers = [self._answer(given) for given in divide(inputs, sizes_of(len(inputs), count))]
+        if not self.speaks:
+            return None
+        return torch.cat(answers) if self._made.passing.joins else answers[0]
+
+    def _answer(self, value: torch.Tensor) -> Any:
+        """What the last of this worker's stages gives for a microbatch."""
+        samples = len(value)
+        for number, section in self._made.sections.items():
+            if number and self._group.size > 1:
+                shape, dtype = self._made.passing.after(number - 1, samples)
+                value = torch.empty(shape, dtype=dtype, device=value.device)
+                source = (number - 1) % self._group.size
+                self._others.arrive(self._others.receive(value, source, EVALUATION + number))
+            value = section(value)
+            if number + 1 < self._stages and self._group.size > 1:
+                to, tag = (number + 1) % self._group.size, EVALUATION + number + 1
+                self._leaving.append(self._others.send(value, to, tag))
+                while len(self._leaving) > _AHEAD:
+                    self._leaving.popleft().wait()
+        return value
+
+    def tell(self, loss: torch.Tensor) -> torch.Tensor:
+        """The loss that the last worker knows, on all of them."""
+        word = loss.double().to(self._device)
+        if self.speaks:
+            # Nobody waits for the others: they take it when they come to it.
+            self._leaving.extend(
+                self._others.send(word, to, LOSS) for to in range(self._group.size - 1)
+            )
+            while len(self._leaving) > _AHEAD * self._group.size:
+                self._leaving.popleft().wait()
+        else:
+            self._others.arrive(self._others.receive(word, self._group.size - 1, LOSS))
+        return word
+
+    def clip(self, limit: float) -> None:
+        """Each worker knows the norm of its part; the whole's is the root of their squares' sum."""
+        groups = self.optimizer.param_groups
+        trained = (parameter for group in groups for parameter in group["params"])
+        gradients = [one.grad for one in trained if one.grad is not None]
+        square = get_total_norm(gradients).double().square().to(self._device)
+        self._group.sum(square)
+        factor = torch.clamp(limit / (square.sqrt() + 1e-6), max=1.0)
+        for gradient in gradients:
+            gradient.mul_(factor)
+
+    def average_buffers(self) -> None:
+        """Every buffer lies on one worker."""
+
+    def state(self) -> State:
+        """The stages' together; nobody may leave before what it sent is taken."""
+        while self._leaving:
+            self._leaving.popleft().wait()
+        return self._made.state(self._group)
+
+
+class Piped(Stages):
+    """One update per batch, by torch.distributed.pipelining.
+
+    Args:
+        job: what is trained.
+        group: the workers.
+        device: where this one computes.
+        waits: told when this worker waits for a neighbour.
+        made: its stages.
+        microbatches: into how many a batch is divided.
+        table: the schedule for so many microbatches; None where there is none.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        group: Group,
+        device: torch.device,
+        waits: Waits,
+        made: Staged,
+        microbatches: int,
+        table: Callable[[int], Table | None],
+    ) -> None:
+        super().__init__(job, group, device, waits, made, microbatches)
+        self._table = table
+        self._runs: dict[tuple[int, ...], Callable[..., object]] = {}
+        self._losses: list[torch.Tensor] = []
+
+    def gradient(self, inputs: Any, targets: Any, weight: float) -> torch.Tensor:
+        """Each microbatch's loss weighs as many samples as it has."""
+        self._made.passing.check(inputs)
+        sizes = self._divide(len(inputs))
+        shares = [size / len(inputs) for size in sizes]
+        wanted = zip(divide(targets, sizes), shares, (weight for _ in sizes), strict=True)
+        with untouched(self.model, when=not weight):
+            self._run(sizes)([*divide(inputs, sizes)], [*wanted])
+        return self.tell(sum(self._taken(), torch.zeros((), dtype=torch.float64)))
+
+    def _divide(self, samples: int) -> tuple[int, ...]:
+        """Of so many samples the microbatches' sizes, which differ by one at most.
+
+        A batch that is too short for all microbatches has fewer, as many as the schedule takes.
+        """
+        count = min(self._microbatches, samples)
+        while self._table(count) is None:
+            count -= 1
+        return sizes_of(samples, count)
+
+    def _run(self, sizes: tuple[int, ...]) -> Callable[..., object]:
+        """What executes the schedule for microbatches of these sizes."""
+        if sizes not in self._runs:
+            if len(self._runs) >= _KEPT:
+                del self._runs[next(iter(self._runs))]
+            self._runs[sizes] = self._make(sizes)
+        return self._runs[sizes]
+
+    def _make(self, sizes: tuple[int, ...]) -> Callable[..., object]:
+        table = self._table(len(sizes))
+        if table is None:
+            raise ValueError(f"there is no schedule for {len(sizes)} microbatches")
+        after = self._made.passing.after
+        stages = [
+            Stage(
+                section,
+                number,
+                table.stages,
+                self._device,
+                self._others,
+                [after(number - 1, size) for size in sizes] if number else None,
+                [after(number, size) for size in sizes] if number + 1 < table.stages else None,
+            )
+            for number, section in self._made.sections.items()
+        ]
+        order = [[*map(str, actions)] for actions in table.ranks]
+        return runtime(stages, order, len(sizes), self._loss)
+
+    def _loss(self, outputs: Any, wanted: tuple[Any, float, float]) -> torch.Tensor:
+        target, share, weight = wanted
+        loss = self._job.loss(outputs, target)
+        check_scalar(loss)
+        self._losses.append(loss.detach().double() * share)
+        return loss * (share * weight)
+
+    def _taken(self) -> list[torch.Tensor]:
+        losses, self._losses = self._losses, []
+        return losses

@@ -1,0 +1,216 @@
+"""Layers on different workers, with microbatches that follow each other through them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from manyhands.costs import Collective, Forecast, TensorSize
+from manyhands.placements.placement import Placement
+from manyhands.schedules import ALL, Name, messages
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import torch
+    from torch import nn
+
+    from manyhands.job import Job
+    from manyhands.placements.bound import Bound
+    from manyhands.schedules import Table
+    from manyhands.splitting import Chain
+    from manyhands.transport.collectives import Group
+    from manyhands.transport.waits import Waits
+
+_MOST_STAGES = 256
+_MOST_MICROBATCHES = 1024
+_LOSS = 8
+"""Bytes of the loss, which the last worker tells the others."""
+
+
+@dataclass(frozen=True, repr=False)
+class Pipeline(Placement):
+    """Give each worker some of the layers, and let parts of a batch follow each other through them.
+
+    A model is split into stages where one tensor passes, so that all take about as long; a batch
+    is split into microbatches. While a stage computes one, the next stage computes the one before.
+    Of p workers each is idle for a part of every step, the *bubble*: (p − 1)/(m + p − 1) of it
+    with m microbatches under `gpipe` and `one_f_one_b`, less under `interleaved` and
+    `zero_bubble`, and none under `pipedream`, which does not wait and so has stale parameters.
+
+    Use it for models that are too large for a worker, on links that are too slow for anything
+    else: what is sent is one tensor per microbatch and border, there and back.
+
+    Example: `pipeline(schedule=zero_bubble)`
+
+    Paper: Huang et al., GPipe: Efficient Training of Giant Neural Networks using Pipeline
+    Parallelism, NeurIPS 2019; Narayanan et al., PipeDream: Generalized Pipeline Parallelism for
+    DNN Training, SOSP 2019.
+    """
+
+    name: ClassVar[str] = "pipeline"
+    support: ClassVar[Literal["beta"]] = "beta"
+
+    stages: int | None = None
+    """Into how many the model is split. By default one per worker, and two under `interleaved`."""
+    microbatches: int = 8
+    """Into how many a batch is split. More make the bubble smaller, and each less efficient."""
+    schedule: Name = "one_f_one_b"
+    """The order in which a worker computes: gpipe, one_f_one_b, interleaved, zero_bubble, all with
+    one update per batch; or pipedream, with one per microbatch."""
+    begins: tuple[str, ...] = ()
+    """The layers at which stages begin, all but the first, by their names in the model. By default
+    each layer's time and memory are measured and the stages made alike."""
+
+    def __post_init__(self) -> None:
+        for name, most in (("stages", _MOST_STAGES), ("microbatches", _MOST_MICROBATCHES)):
+            value = getattr(self, name)
+            if value is not None and not 1 <= value <= most:
+                raise ValueError(f"{name} must be from 1 to {most}, not {value}")
+        if self.begins and self.stages not in (None, len(self.begins) + 1):
+            raise ValueError(
+                f"stages that begin at {len(self.begins)} layers and the first are "
+                f"{len(self.begins) + 1}, not {self.stages}; leave out one of the two"
+            )
+
+    def check(self, workers: int) -> None:
+        """There must be a schedule for so many stages, microbatches and workers."""
+        super().check(workers)
+        self.table(workers)
+
+    def table(self, workers: int, microbatches: int | None = None) -> Table:
+        """Who computes what in which order."""
+        schedule = ALL[self.schedule]
+        return schedule(self.stages_on(workers), microbatches or self.microbatches, workers)
+
+    def stages_on(self, workers: int) -> int:
+        """How many stages there are on so many workers."""
+        if self.begins:
+            return len(self.begins) + 1
+        return self.stages or workers * (2 if self.schedule == "interleaved" else 1)
+
+    def check_job(self, job: Job, workers: int) -> None:
+        """The model must have as many layers that can be told apart, and a batch as many samples.
+
+        Not every model can be made without its numbers; what cannot is split when it is trained.
+        """
+        from manyhands.splitting import Unsplittable  # noqa: PLC0415 - torch is lazy
+
+        smallest = min(size for _, size in job.batch_sizes.changes)
+        if smallest < self.microbatches:
+            raise ValueError(
+                f"a global batch of {smallest} cannot be split into {self.microbatches} "
+                f"microbatches; take at most {smallest} of them"
+            )
+        if self.schedule == "pipedream" and job.clip is not None:
+            raise ValueError(
+                "clip limits the norm of the whole gradient, which no stage of pipedream ever "
+                "knows; leave it out, or use another schedule"
+            )
+        try:
+            self._outline(job, workers)
+        except Unsplittable:
+            raise
+        except Exception:  # noqa: BLE001, S110 - see above
+            pass
+
+    def _outline(self, job: Job, workers: int) -> tuple[nn.Module, Chain, torch.Tensor]:
+        """The job's model without its numbers, and its pieces."""
+        import torch  # noqa: PLC0415 - torch is lazy
+
+        from manyhands.placements.staging import example, find_pieces  # noqa: PLC0415
+
+        inputs = example(job, 2).to("meta")
+        with torch.device("meta"):
+            model = job.model()
+        return model, find_pieces(model, inputs, self.stages_on(workers), self.begins), inputs
+
+    def bind(self, job: Job, group: Group, device: torch.device, waits: Waits) -> Bound:
+        """Make the model, keep this worker's stages of it and let go of the others."""
+        from manyhands.placements.piped import Piped  # noqa: PLC0415
+        from manyhands.placements.staging import make_stages  # noqa: PLC0415 - torch is lazy
+        from manyhands.placements.streamed import Streamed  # noqa: PLC0415
+
+        samples = -(-job.batch_sizes.at(0) // self.microbatches)
+        made = make_stages(job, group, device, self._held(group.size), samples, self.begins)
+        arguments = (job, group, device, waits, made, self.microbatches)
+        if self.schedule == "pipedream":
+            return Streamed(*arguments)
+        return Piped(*arguments, partial(self._table_or_none, group.size))
+
+    def _held(self, workers: int) -> list[int]:
+        """For each stage, how many microbatches its worker holds at once."""
+        table = self.table(workers)
+        return [table.in_flight(table.rank_of(stage)) for stage in range(table.stages)]
+
+    def _table_or_none(self, workers: int, microbatches: int) -> Table | None:
+        try:
+            return self.table(workers, microbatches)
+        except ValueError:
+            return None
+
+    def forecast(
+        self,
+        parameters: Sequence[TensorSize],
+        workers: int,
+        passing: Callable[[int, int], int] | None = None,
+    ) -> Forecast:
+        """One message for every microbatch and border, there and back; and the loss, to all.
+
+        Args:
+            parameters: `unit` says the number of the stage.
+            workers: how many there are.
+            passing: bytes of what a stage gives to the next for a microbatch. `forecast_job` finds
+                it out.
+        """
+        if passing is None:
+            raise ValueError(
+                "what a pipeline sends depends on its activations: use forecast_job(job, workers)"
+            )
+        table = self.table(workers)
+        memory = [0] * workers
+        for tensor in parameters:
+            memory[table.rank_of(int(tensor.unit))] += tensor.size * (2 if tensor.trained else 1)
+        sent = (size for rank in messages(table, passing) for size in rank)
+        losses = (_LOSS for _ in range(workers - 1))
+        return Forecast(
+            start=(),
+            step=tuple(Collective("send", size) for size in (*sent, *losses)),
+            memory=max(memory),
+        )
+
+    def forecast_job(self, job: Job, workers: int) -> Forecast:
+        """What is sent in a step with a whole batch, without making the model's parameters.
+
+        Where it will be split is measured only when it is trained; here the stages have equally
+        many parameters, unless it is said where they begin. It makes no difference to a model
+        whose layers all give as much, such as a transformer.
+        """
+        from manyhands.placements.microbatches import sizes_of  # noqa: PLC0415
+        from manyhands.placements.passing import Passing  # noqa: PLC0415
+        from manyhands.placements.staging import by_hand  # noqa: PLC0415 - torch is lazy
+        from manyhands.splitting import Measured, partition  # noqa: PLC0415
+
+        model, pieces, inputs = self._outline(job, workers)
+        sections = [pieces.section(number, number + 1) for number in range(len(pieces))]
+        if self.begins:
+            starts = by_hand(pieces, self.begins)
+        else:
+            sizes = [sum(one.nbytes for one in section.parameters()) for section in sections]
+            starts = partition(
+                [Measured("", size, 0.0, size, 0) for size in sizes], self._held(workers)
+            )
+        ends = [*starts[1:], len(pieces)]
+        stages = [pieces.section(first, stop) for first, stop in zip(starts, ends, strict=True)]
+        passing = Passing(model, stages, inputs)
+        samples = sizes_of(job.batch_sizes.at(0), self.microbatches)
+        return self.forecast(
+            [
+                TensorSize(name, one.nbytes, one.requires_grad, unit=str(number))
+                for number, stage in enumerate(stages)
+                for name, one in stage.named_parameters()
+            ],
+            workers,
+            lambda stage, microbatch: passing.size_after(stage, samples[microbatch]),
+        )

@@ -1,0 +1,233 @@
+"""One worker's stages of a model, and what it must know of the others'."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset, default_collate
+
+from manyhands.checkpoint import Entry, State
+from manyhands.placements.passing import Passing
+from manyhands.splitting import (
+    Measured,
+    Unsplittable,
+    chain,
+    check_stages,
+    describe,
+    measure,
+    partition,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from manyhands.job import Job
+    from manyhands.splitting import Chain, Section
+    from manyhands.transport.collectives import Group
+
+_FINENESS: Final = 4
+"""Pieces per stage that are looked for, so that stages can be made alike."""
+_STATE: Final = 1 << 22
+"""The tag under which the state is sent, beyond those of a step and of an evaluation."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A tensor of the model's state: who has it, and what it is."""
+
+    owner: int
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Staged:
+    """A model in stages, of which this worker has some."""
+
+    sections: dict[int, Section]
+    """This worker's stages by their number."""
+    optimizer: torch.optim.Optimizer
+    """The job's, of this worker's parameters."""
+    passing: Passing
+    """What passes between stages."""
+    words: tuple[str, ...]
+    """Where it was split, a line for every stage."""
+    pieces: dict[str, Piece]
+    """The whole model's state by name."""
+    tensors: dict[str, torch.Tensor]
+    """What this worker has of it."""
+    aliases: dict[str, str]
+    """Other names of the same tensors."""
+
+    def state(self, group: Group) -> State:
+        """The whole model's, sent to the first worker tensor by tensor."""
+        entries = {
+            name: Entry(piece.dtype, piece.shape, _fetch(group, piece, self.tensors.get(name)))
+            for name, piece in self.pieces.items()
+        }
+        return State(entries, self.aliases)
+
+
+def _fetch(group: Group, piece: Piece, tensor: torch.Tensor | None) -> Callable[[], torch.Tensor]:
+    def fetch() -> torch.Tensor:
+        # What does not lie here is received, or is none of this worker's business.
+        if tensor is None:
+            held = torch.empty(piece.shape, dtype=piece.dtype)
+        else:
+            held = tensor.detach().contiguous()
+        if group.rank == 0 != piece.owner:
+            group.receive(held, piece.owner, _STATE).wait()
+        elif group.rank == piece.owner != 0:
+            group.send(held, 0, _STATE).wait()
+        return held.cpu()
+
+    return fetch
+
+
+def make_stages(
+    job: Job,
+    group: Group,
+    device: torch.device,
+    held: Sequence[int],
+    samples: int,
+    begins: Sequence[str],
+) -> Staged:
+    """Make the job's model, split it, and keep this worker's stages.
+
+    Args:
+        job: what is trained; its random source stands at the seed.
+        group: the workers; stage s is the s-th modulo their number.
+        device: where this worker computes.
+        held: for each stage, how many microbatches' activations it holds at once.
+        samples: of a microbatch.
+        begins: the pieces at which stages begin, by name; measured, if there are none.
+    """
+    model = job.model().to(device)
+    inputs = example(job, samples).to(device)
+    pieces = find_pieces(model, inputs, len(held), begins)
+    if begins:
+        starts = by_hand(pieces, begins)
+        words = _names(pieces, starts)
+    else:
+        measured = _measured(pieces, inputs, group, device)
+        starts = partition(measured, held)
+        words = describe(measured, starts, held)
+    stages = [pieces.section(first, stop) for first, stop in pairwise([*starts, len(pieces)])]
+    whole = State.of(model)
+    owners = {
+        name: number % group.size
+        for number, stage in reversed([*enumerate(stages)])
+        for name in stage.state_dict()
+    }
+    sections = {
+        number: stage for number, stage in enumerate(stages) if number % group.size == group.rank
+    }
+    own = {name for stage in sections.values() for name in stage.state_dict()}
+    return Staged(
+        sections,
+        _own_part(job.optimizer(model), sections.values()),
+        Passing(model, stages, inputs),
+        words,
+        {
+            name: Piece(owners.get(name, 0), entry.dtype, entry.shape)
+            for name, entry in whole.entries.items()
+        },
+        # What no stage uses is as it was made, and the first worker's to store.
+        {
+            name: tensor
+            for name, tensor in model.state_dict().items()
+            if name in own or (name not in owners and group.rank == 0)
+        },
+        dict(whole.aliases),
+    )
+
+
+def example(job: Job, samples: int) -> torch.Tensor:
+    """The inputs of the first samples of a job's data."""
+    data: Any = job.data
+    wanted = torch.arange(samples) % len(data)
+    if hasattr(data, "take") and job.collate is None:
+        batch = data.take(wanted)
+    elif isinstance(data, TensorDataset) and job.collate is None:
+        batch = [tensor[wanted] for tensor in data.tensors]
+    else:
+        batch = (job.collate or default_collate)([data[index] for index in wanted.tolist()])
+    inputs = batch[0]
+    if not isinstance(inputs, torch.Tensor):
+        raise Unsplittable(
+            f"a pipeline's first stage takes one tensor, and the data's inputs are a "
+            f"{type(inputs).__name__}; put them into one tensor and take them apart in the model"
+        )
+    return inputs
+
+
+def find_pieces(
+    model: nn.Module, inputs: torch.Tensor, stages: int, begins: Sequence[str]
+) -> Chain:
+    """The pieces of a model that is to have so many stages, or to be split at these layers.
+
+    Raises:
+        Unsplittable: there are fewer pieces than stages, or none of this name.
+    """
+    found = chain(model, inputs, _FINENESS * stages)
+    check_stages(found, stages)
+    for name in begins:
+        if name not in found.names:
+            raise Unsplittable(
+                f"no stage can begin at {name!r}; it can at {', '.join(found.names[1:])}"
+            )
+    return found
+
+
+def by_hand(pieces: Chain, begins: Sequence[str]) -> tuple[int, ...]:
+    """The numbers of the pieces at which stages begin, given the names of all but the first."""
+    starts = (0, *(pieces.names.index(name) for name in begins))
+    if [*starts] != sorted(set(starts)):
+        raise Unsplittable(
+            f"the layers at which stages begin must be given in order: {', '.join(begins)}"
+        )
+    return starts
+
+
+def _names(pieces: Chain, starts: Sequence[int]) -> tuple[str, ...]:
+    return tuple(
+        f"stage {number}: {pieces.names[first]} to {pieces.names[stop - 1]}, by hand"
+        for number, (first, stop) in enumerate(pairwise([*starts, len(pieces)]))
+    )
+
+
+def _measured(
+    pieces: Chain, inputs: torch.Tensor, group: Group, device: torch.device
+) -> tuple[Measured, ...]:
+    """What the first worker measures: all must split alike."""
+    word = torch.zeros(len(pieces), 4, dtype=torch.float64, device=device)
+    if group.rank == 0:
+        word = torch.tensor(
+            [
+                [one.forward, one.backward, one.parameters, one.activations]
+                for one in measure(pieces, inputs)
+            ],
+            dtype=torch.float64,
+            device=device,
+        )
+    group.broadcast(word)
+    return tuple(
+        Measured(name, forward, backward, int(parameters), int(activations))
+        for name, (forward, backward, parameters, activations) in zip(
+            pieces.names, word.tolist(), strict=True
+        )
+    )
+
+
+def _own_part(
+    optimizer: torch.optim.Optimizer, sections: Iterable[nn.Module]
+) -> torch.optim.Optimizer:
+    """Let go of the parameters of other workers; the groups and their settings stay."""
+    own = {id(parameter) for section in sections for parameter in section.parameters()}
+    for group in optimizer.param_groups:
+        group["params"] = [parameter for parameter in group["params"] if id(parameter) in own]
+    return optimizer

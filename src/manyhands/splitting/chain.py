@@ -1,0 +1,282 @@
+"""A model as a chain of pieces, each of which takes one tensor from the piece before."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from itertools import pairwise, takewhile
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx, nn
+
+from manyhands.splitting.look import look
+from manyhands.splitting.section import Section
+from manyhands.splitting.tracing import Untraceable, takes_in_place, trace
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+
+@dataclass(frozen=True, eq=False)
+class Chain:
+    """A model split wherever a single tensor passes.
+
+    Pieces are numbered in order; a *section* is some of them that follow each other.
+    """
+
+    model: nn.Module
+    names: tuple[str, ...]
+    """Of every piece: the module, or modules, that it consists of."""
+    whole: Mapping[str, str]
+    """Modules that could not be opened, and why."""
+    shared: Mapping[str, tuple[str, ...]]
+    """Parameters that several layers use, and these."""
+    _calls: tuple[tuple[tuple[fx.Node, ...], ...], ...]
+    """The calls of every piece, in training and, if they are others, in evaluation."""
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def section(self, first: int, stop: int) -> Section:
+        """The pieces from `first` to before `stop`, as a module that shares their parameters.
+
+        Its parameters and buffers are the model's own and have the names that they have there.
+        """
+        graphs = [
+            _graph([node for piece in pieces[first:stop] for node in piece])
+            for pieces in self._calls
+        ]
+        return Section(*(fx.GraphModule(self.model, graph) for graph in graphs))
+
+
+class Unsplittable(ValueError):  # noqa: N818 - what the model is
+    """A model cannot be split into so many stages; the message names the module and the reason."""
+
+
+def chain(model: nn.Module, example: torch.Tensor, wanted: int = 1) -> Chain:
+    """The model's pieces, at least `wanted` of them if there are so many.
+
+    The model itself and its sequences are opened; other modules, the largest first, only while
+    there are too few pieces.
+
+    Raises:
+        Unsplittable: the model's own forward cannot be traced.
+    """
+    opened, whole, tried = frozenset({""}), dict[str, str](), set[str]()
+    try:
+        graphs = _trace(model, example, opened)
+    except Untraceable as error:
+        raise Unsplittable(
+            f"{type(model).__name__} cannot be split into stages, because "
+            f"{_named(model, error.module)} cannot be opened: {error.reason}; "
+            "let its forward only call its layers one after the other, and leave the rest to them"
+        ) from error
+    borders = _borders(model, graphs[0])
+    while len(borders) + 1 < wanted:
+        name = _next_to_open(model, graphs[0], tried)
+        if name is None:
+            break
+        tried.add(name)
+        try:
+            finer = _trace(model, example, opened | {name})
+        except Untraceable as error:
+            whole[name] = error.reason
+            continue
+        if len(more := _borders(model, finer[0])) > len(borders):
+            graphs, borders, opened = finer, more, opened | {name}
+    floating = _floating(model, graphs[0], example)
+    at = [number for number, passing in borders.items() if passing in floating]
+    calls = tuple(_between([*graph.nodes], at) for graph in graphs)
+    nodes = [*graphs[0].nodes]
+    shared = {
+        name: tuple(dict.fromkeys(str(nodes[user].target) for user in users))
+        for name, users in _shared(model, nodes).items()
+    }
+    return Chain(model, _names(calls[0]), whole, shared, calls)
+
+
+def check_stages(pieces: Chain, stages: int) -> None:
+    """Raise Unsplittable if there are more stages than pieces."""
+    if len(pieces) >= stages:
+        return
+    number = f"{len(pieces)} layer{'' if len(pieces) == 1 else 's'}"
+    reasons = [
+        f"{name} is used by {' and by '.join(users)}, which stay together"
+        for name, users in pieces.shared.items()
+    ]
+    reasons += [
+        f"{_named(pieces.model, name)} stays whole: {reason}"
+        for name, reason in pieces.whole.items()
+    ]
+    why = f" ({'; '.join(reasons)})" if reasons else ""
+    raise Unsplittable(
+        f"{type(pieces.model).__name__} has {number} that can be told apart "
+        f"({', '.join(pieces.names)}), which cannot become {stages} stages"
+        f"{why}; take at most {len(pieces)} of them"
+    )
+
+
+def _trace(model: nn.Module, example: torch.Tensor, opened: frozenset[str]) -> list[fx.Graph]:
+    """The calls in training; and those in evaluation, if they are not the same."""
+    modes = {module: module.training for module in model.modules()}
+    graphs = []
+    try:
+        for mode in (True, False):
+            model.train(mode)
+            graphs.append(trace(model, example, opened))
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+    training, evaluating = (
+        [(node.op, node.name, str(node.args), str(node.kwargs)) for node in graph.nodes]
+        for graph in graphs
+    )
+    if [call[:2] for call in training] != [call[:2] for call in evaluating]:
+        raise Untraceable("", "it calls other layers in training than in evaluation")
+    return graphs[:1] if training == evaluating else graphs
+
+
+def _between(nodes: list[fx.Node], borders: Sequence[int]) -> tuple[tuple[fx.Node, ...], ...]:
+    return tuple(tuple(nodes[begin:end]) for begin, end in pairwise([0, *borders, len(nodes)]))
+
+
+def _borders(model: nn.Module, graph: fx.Graph) -> dict[int, fx.Node]:
+    """The numbers of the nodes before which one value, and nothing else, passes; and that value."""
+    nodes = [*graph.nodes]
+    at = {node: number for number, node in enumerate(nodes)}
+    last_use = {node: max((at[user] for user in node.users), default=-1) for node in nodes}
+    shared = _shared(model, nodes)
+    layers = [number for number, node in enumerate(nodes) if node.op in ("call_module", "get_attr")]
+    borders = {}
+    # What calls only functions belongs to the layer before, so borders are right before layers.
+    for number in layers[1:]:
+        passing = [
+            node for node in nodes[:number] if node.op != "get_attr" and last_use[node] >= number
+        ]
+        # A parameter that is used before and after is one stage's.
+        together = any(min(users) < number <= max(users) for users in shared.values())
+        if len(passing) != 1 or together or nodes[number - 1].op == "get_attr":
+            continue
+        # What a stage is given is what its gradient is taken for, and must stay what it was.
+        if not any(takes_in_place(user, model) for user in passing[0].users):
+            borders[number] = passing[0]
+    return borders
+
+
+def _shared(model: nn.Module, nodes: Sequence[fx.Node]) -> dict[str, list[int]]:
+    """Tensors that belong to several calls: by their name, the calls' numbers."""
+    named = (*model.named_buffers(), *model.named_parameters())
+    names = {id(tensor): name for name, tensor in named}
+    used: dict[str, list[int]] = {}
+    for number, node in enumerate(nodes):
+        for tensor in _tensors(model, node):
+            used.setdefault(names[id(tensor)], []).append(number)
+    return {name: users for name, users in used.items() if len(users) > 1}
+
+
+def _tensors(model: nn.Module, node: fx.Node) -> Iterator[torch.Tensor]:
+    """A call's parameters, and the buffers of the layer that it calls: it may write to them."""
+    if node.op == "call_module":
+        layer = model.get_submodule(str(node.target))
+        yield from layer.parameters()
+        yield from layer.buffers()
+    for argument in node.all_input_nodes:
+        if argument.op == "get_attr":
+            value = attrgetter(str(argument.target))(model)
+            if isinstance(value, nn.Parameter):
+                yield value
+
+
+def _floating(model: nn.Module, graph: fx.Graph, example: torch.Tensor) -> set[fx.Node]:
+    """The nodes whose value is one tensor that a gradient can be taken for."""
+    found: dict[fx.Node, bool] = {}
+
+    class Note(fx.Interpreter):
+        def run_node(self, node: fx.Node) -> Any:
+            value = super().run_node(node)
+            found[node] = isinstance(value, torch.Tensor) and value.is_floating_point()
+            return value
+
+    # On the graph itself: a GraphModule has a copy, whose nodes are others.
+    note = Note(model, graph=graph)
+    look(model, note.run, example)
+    return {node for node, yes in found.items() if yes and node.op != "placeholder"}
+
+
+def _graph(nodes: list[fx.Node]) -> fx.Graph:
+    """Some nodes that follow each other as a graph of their own, with one input and one output."""
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    inside = set(nodes)
+    if nodes[0].op != "placeholder":
+        given = next(_given(nodes, inside))
+        copies[given] = graph.placeholder("inputs")
+    for node in nodes:
+        for argument in node.all_input_nodes:
+            # A buffer that an earlier section has fetched as well.
+            if argument.op == "get_attr" and argument not in copies:
+                copies[argument] = graph.node_copy(argument)
+        copies[node] = graph.node_copy(node, copies.__getitem__)
+    if nodes[-1].op != "output":
+        graph.output(copies[next(_taken(nodes, inside))])
+    return graph
+
+
+def _given(nodes: list[fx.Node], inside: set[fx.Node]) -> Iterator[fx.Node]:
+    """What comes from before."""
+    for node in nodes:
+        for argument in node.all_input_nodes:
+            if argument not in inside and argument.op != "get_attr":
+                yield argument
+
+
+def _taken(nodes: list[fx.Node], inside: set[fx.Node]) -> Iterator[fx.Node]:
+    """What is used afterwards."""
+    for node in nodes:
+        if node.op != "get_attr" and any(user not in inside for user in node.users):
+            yield node
+
+
+def _next_to_open(model: nn.Module, graph: fx.Graph, tried: set[str]) -> str | None:
+    """The largest module that is called as a whole and has others in it."""
+    sizes: dict[str, int] = {}
+    for node in graph.nodes:
+        name = str(node.target)
+        if node.op == "call_module" and name not in tried:
+            module = model.get_submodule(name)
+            if any(module.children()):
+                sizes[name] = sum(parameter.numel() for parameter in module.parameters())
+    return max(sizes, key=lambda name: sizes[name], default=None)
+
+
+def _names(pieces: Sequence[Sequence[fx.Node]]) -> tuple[str, ...]:
+    """The pieces by their modules: by the one that holds them all, if it holds no other piece."""
+    modules = [_modules(piece) for piece in pieces]
+    common = [_common(own) for own in modules]
+    times = Counter(common)
+    return tuple(
+        prefix
+        if prefix and times[prefix] == 1
+        else f"{own[0]}…{own[-1][len(prefix) :].lstrip('.')}"
+        for own, prefix in zip(modules, common, strict=True)
+    )
+
+
+def _modules(piece: Sequence[fx.Node]) -> list[str]:
+    names = [str(node.target) for node in piece if node.op in ("call_module", "get_attr")]
+    return names or [node.name for node in piece if node.op != "placeholder"]
+
+
+def _common(names: Sequence[str]) -> str:
+    """The innermost module that these are in; the only one, if there is one."""
+    if len(set(names)) == 1:
+        return names[0]
+    parts = zip(*(name.split(".")[:-1] for name in names), strict=False)
+    return ".".join(same[0] for same in takewhile(lambda parts: len(set(parts)) == 1, parts))
+
+
+def _named(model: nn.Module, name: str) -> str:
+    kind = type(model.get_submodule(name)).__name__
+    return f"{name} ({kind})" if name else f"its forward ({kind})"

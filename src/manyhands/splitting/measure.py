@@ -1,0 +1,96 @@
+"""How long each piece of a model takes and what it keeps, measured on real data."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import torch
+
+from manyhands.splitting.look import untouched
+from manyhands.splitting.partition import Measured
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import nn
+
+    from manyhands.splitting.chain import Chain
+
+_ROUNDS: Final = 4
+"""The chain is gone through so often, and each piece's fastest time counts: a first call is slow,
+and others may use the machine."""
+
+
+def measure(pieces: Chain, inputs: torch.Tensor) -> tuple[Measured, ...]:
+    """Each piece's time and memory for these inputs, one microbatch of them.
+
+    Buffers, gradients and the random source are left as they were.
+    """
+    sections = [pieces.section(number, number + 1) for number in range(len(pieces))]
+    with untouched(pieces.model, inputs.device), torch.enable_grad():
+        rounds = [_round(pieces.names, sections, inputs) for _ in range(_ROUNDS)]
+    return tuple(
+        replace(
+            seen[-1],
+            forward=min(one.forward for one in seen),
+            backward=min(one.backward for one in seen),
+        )
+        for seen in zip(*rounds, strict=True)
+    )
+
+
+def _round(
+    names: Sequence[str], sections: Sequence[nn.Module], inputs: torch.Tensor
+) -> list[Measured]:
+    """Every piece once, each on what the one before gave."""
+    measured = []
+    for name, section in zip(names, sections, strict=True):
+        seen, inputs = _measure(name, section, inputs.detach())
+        measured.append(seen)
+    return measured
+
+
+def _measure(name: str, section: nn.Module, inputs: torch.Tensor) -> tuple[Measured, torch.Tensor]:
+    if inputs.is_floating_point():
+        inputs.requires_grad_()
+    own = {tensor.untyped_storage().data_ptr() for tensor in section.parameters()}
+    saved, begun, backward = _Saved(own), _now(inputs), 0.0
+    with torch.autograd.graph.saved_tensors_hooks(saved.keep, saved.give):
+        outputs = section(inputs)
+    forward = _now(inputs) - begun
+    # The last piece may give anything that the loss understands.
+    if isinstance(outputs, torch.Tensor) and outputs.requires_grad:
+        wanted = [tensor for tensor in (inputs, *section.parameters()) if tensor.requires_grad]
+        begun = _now(inputs)
+        torch.autograd.grad(outputs, wanted, torch.ones_like(outputs), allow_unused=True)
+        backward = _now(inputs) - begun
+    parameters = sum(tensor.nbytes for tensor in section.parameters())
+    return Measured(name, forward, backward, parameters, saved.size), outputs
+
+
+class _Saved:
+    """Adds up what autograd keeps for the backward, parameters and repetitions aside."""
+
+    def __init__(self, own: set[int]) -> None:
+        self.size = 0
+        self._seen = set(own)
+
+    def keep(self, tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in self._seen:
+            self._seen.add(storage.data_ptr())
+            self.size += storage.nbytes()
+        return tensor
+
+    @staticmethod
+    def give(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor
+
+
+def _now(tensor: torch.Tensor) -> float:
+    """The time at which everything that was asked of the device is done."""
+    if tensor.device.type == "cuda":
+        torch.cuda.synchronize(tensor.device)
+    return time.perf_counter()

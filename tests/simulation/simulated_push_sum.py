@@ -1,0 +1,124 @@
+# ruff: noqa: ARG002 - a law hears of more than it looks at
+"""Push-sum: what is given is as much as what is no longer there, of x and of its mass."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from simulated_gossip import Mass
+from simulated_world import BrokenLawError, near
+
+from manyhands.endpoint import Change, Push
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from simulated_case import Case
+    from simulated_world import Life
+
+    from manyhands.endpoint import Parameters, Said
+    from manyhands.protocols import Action, Call, ServerState
+
+
+class Halves(Mass):
+    """x_i ← x_i − w_i·η·∇f(x_i / w_i); then half of (x_i, w_i) is sent on, and added elsewhere.
+
+    What is held and what is on its way are x and w in one: the mass is the last number of it.
+    """
+
+    def __init__(self, case: Case) -> None:
+        super().__init__(case)
+        self._masses: dict[str, float] = {}
+        """By life, the mass of what it computes on."""
+        self._to: dict[str, str] = {}
+        """By life, who was given its last half."""
+
+    def begin(self) -> np.ndarray:
+        return np.append(self.case.first(), 1.0)
+
+    def settled(self, server: int, x: np.ndarray) -> None:
+        super().settled(server, np.append(x, self._mass_of(server)))
+
+    def began_anew(self, server: int, x: np.ndarray) -> None:
+        super().began_anew(server, np.append(x, 1.0))
+
+    def _mass_of(self, server: int) -> float:
+        return self.held[server][-1] if server in self.held else 0.0
+
+    def forget(self, sender: str) -> None:
+        self.on_the_way.pop(sender, None)
+
+    def took(
+        self,
+        life: Life,
+        server: int,
+        message: Parameters,
+        payload: np.ndarray | None,
+        *,
+        beside: bool,
+    ) -> None:
+        super().took(life, server, message, payload, beside=beside)
+        if life.sender in self.x and self.x[life.sender] is payload:
+            self.x[life.sender] = payload / message.mass
+            self._masses[life.sender] = message.mass
+
+    def posted(self, life: Life, server: int, message: Said, payload: np.ndarray | None) -> None:
+        if isinstance(message, Push) and message.mass and server != life.rank:
+            steps = [1] if self.case.protocol.graph == "ring" else [1, 2, 4]
+            if server not in {(life.rank + step) % self.case.workers for step in steps}:
+                raise BrokenLawError(f"{life.sender} gives to server-{server}")
+            self._to[life.sender] = f"worker-{server}"
+
+    def decided(
+        self,
+        server: int,
+        before: ServerState,
+        call: Call,
+        payload: np.ndarray | None,
+        after: ServerState,
+        actions: Sequence[Action],
+    ) -> None:
+        match call.message:
+            case Change(share=share):
+                self._step(server, call, payload)
+                self.on_the_way[call.sender] = share * self.held[server]
+                self.held[server] = self.held[server] - self.on_the_way[call.sender]
+                if not share:
+                    del self.on_the_way[call.sender]
+            case Push(mass=mass):
+                self._add(server, call.sender, np.append(payload, mass))
+        if not near(np.array([after.mass]), self.held[server][-1:]):
+            raise BrokenLawError(f"server-{server} weighs {after.mass}: {self.held[server]}")
+
+    def _step(self, server: int, call: Call, change: np.ndarray) -> None:
+        step = self._masses[call.sender] * self.step.pop(call.sender)
+        if not near(change, step):
+            raise BrokenLawError(f"{call.sender} adds {change}, and stepped by {step}")
+        self.held[server] = self.held[server] + np.append(step, 0.0)
+        self.add_step(np.append(step, 0.0))
+
+    def _add(self, server: int, sender: str, what: np.ndarray) -> None:
+        self.held[server] = self.held[server] + what
+        due = self.on_the_way.pop(sender, None)
+        if due is not None:
+            if not near(what, due):
+                raise BrokenLawError(f"{sender} gives {what}, and has given up {due}")
+        elif not what[-1] and "." in sender and sender not in self._taken_up:
+            # Somebody has returned, and begins where another one is.
+            self._taken_up.add(sender)
+            self.count_again()
+        elif server == int(sender.partition(".")[0][7:]) and self._has_died(self._to[sender]):
+            # What had arrived died there, and is taken back.
+            self.count_again()
+        else:
+            raise BrokenLawError(f"{sender} gives {what} without a reason")
+
+    def _has_died(self, worker: str) -> bool:
+        return any(one.partition(".")[0] == worker for one in self.dead)
+
+    def replied(
+        self, server: int, call: tuple[str, int], message: Parameters, payload: np.ndarray | None
+    ) -> None:
+        if payload is not None and not near(payload, self.held[server][:-1]):
+            raise BrokenLawError(f"server-{server} sends {payload}, not {self.held[server]}")
