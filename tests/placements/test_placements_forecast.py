@@ -13,8 +13,6 @@ SCRIPT = """
     import forked
     from manyhands.job import Job
     from manyhands.models import GPT
-    from manyhands.placements.looking import look_at, tensor_roles
-    from manyhands.placements.units import sizes
     from manyhands.strategies import strategy
 
     STEPS = 4
@@ -24,16 +22,6 @@ SCRIPT = """
         made = GPT(vocabulary=65, width=48, layers=3, heads=4, length=32)
         made.embedding.position.requires_grad_(False)
         return made
-
-    def told(how, workers, replicas):
-        placement, roles = strategy(how), {}
-        ways = {"tensor": lambda: placement.ways, "hybrid": lambda: placement.tensor}
-        if placement.name in ways and ways[placement.name]() > 1:
-            roles = tensor_roles(model, ways[placement.name]())
-        if placement.name == "place":
-            roles = dict.fromkeys(placement.workers, "placed")
-        share = torch.zeros(8 // replicas, 32, dtype=torch.int64)
-        return placement.forecast(sizes(model()), workers, look_at(model, share, roles))
 
     job = Job(
         model=model,
@@ -59,7 +47,7 @@ SCRIPT = """
             noted = [(one.kind, one.size, one.workers) for one in trainer._waits.noted]
             each = len(noted) // STEPS
             assert noted == noted[:each] * STEPS
-            forecast = told(how, size, trainer._bound.replicas)
+            forecast = strategy(how).forecast_job(job, size)
             step = [(one.kind, one.size, one.workers or size) for one in forecast.step]
             given[how] = [noted[:each], step, sent, forecast.sent_per_step(size)]
             group.sum(torch.zeros(1))
@@ -124,5 +112,5 @@ def _without_buckets(noted, told):
 
 def test_a_forecast_without_the_layers_that_matter_says_what_to_give():
     for how, workers in (("tensor()", 2), ("context()", 2), ('place(["a on 0"])', 1)):
-        with pytest.raises(ValueError, match=r"exchanges what goes through layers: give layers="):
+        with pytest.raises(ValueError, match=r"goes through layers that are .*: use forecast_job"):
             strategy(how).forecast([TensorSize("a.weight", 64, rows=4)], workers)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from manyhands.costs import LayerSize, TensorSize
+    from manyhands.costs import TensorSize
     from manyhands.job import Job
     from manyhands.placements.bound import Bound
     from manyhands.transport.collectives import Group
@@ -78,12 +78,7 @@ class AllReduce(Placement):
             find_unused_parameters=self.find_unused,
         )
 
-    def forecast(
-        self,
-        parameters: Sequence[TensorSize],
-        workers: int,
-        layers: Sequence[LayerSize] = (),  # noqa: ARG002 - the contract
-    ) -> Forecast:
+    def forecast(self, parameters: Sequence[TensorSize], workers: int) -> Forecast:
         """A broadcast of the model at the start, one allreduce per bucket in every step.
 
         DDP fills buckets in the order in which gradients arrive, last layer first; the first

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from manyhands.costs import LayerSize, TensorSize
+    from manyhands.costs import TensorSize
     from manyhands.job import Job
     from manyhands.placements.bound import Bound
     from manyhands.transport.collectives import Group
@@ -61,12 +61,7 @@ class FullySharded(Placement):
 
         return Sharded(job, group, device, spread)
 
-    def forecast(
-        self,
-        parameters: Sequence[TensorSize],
-        workers: int,
-        layers: Sequence[LayerSize] = (),  # noqa: ARG002 - the contract
-    ) -> Forecast:
+    def forecast(self, parameters: Sequence[TensorSize], workers: int) -> Forecast:
         """Each unit is gathered for the forward, and again for the backward, if it was let go.
 
         Then its gradients are reduced and scattered. The last unit is gathered once.

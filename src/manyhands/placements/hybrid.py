@@ -105,25 +105,42 @@ class Hybrid(Placement):
             self._line.check(self.pipeline)
 
     def check_job(self, job: Job, workers: int) -> None:
-        """If there is a pipeline, the model must have as many layers as it has stages."""
+        """Something must be there to split along `tensor`, or layers for a pipeline's stages.
+
+        Not every model can be made without its numbers; what cannot is looked at when it is made.
+        """
         if self.pipeline > 1:
             self._line.check_job(job, workers // self.data)
+            return
+        from manyhands.engine.deferred import on_meta  # noqa: PLC0415 - torch is lazy
+        from manyhands.placements.laying import plan_of  # noqa: PLC0415
+
+        try:
+            model = on_meta(job.model)
+        except Exception:  # noqa: BLE001 - see above
+            return
+        plan_of(model, self.tensor, self.plan, str(self))
 
     def bind(self, job: Job, group: Group, device: torch.device, waits: Waits) -> Bound:
         """Layers split first, then what is left of them sharded; or pipelines side by side."""
         if self.pipeline > 1:
             return self._line.bind_copies(job, group, device, waits, self.data)
-        from manyhands.placements.laying import lay_out  # noqa: PLC0415 - torch is lazy
+        from manyhands.placements.laying import lay_out, plan_of  # noqa: PLC0415 - torch is lazy
         from manyhands.placements.sharded import Sharded  # noqa: PLC0415
         from manyhands.transport.mesh import Mesh  # noqa: PLC0415
 
         axes = {axis: size for axis, size in self.axes.items() if axis != "pipeline"}
         mesh = Mesh(group, axes, waits)
 
+        words: list[str] = []
+
         def spread(model: nn.Module) -> None:
-            lay_out(model, mesh, self.plan, str(self))
+            plan = plan_of(model, self.tensor, self.plan, str(self))
+            words[:] = plan.words
+            lay_out(model, mesh, plan)
 
         bound = Sharded(job, group, device, spread)
+        bound.words = tuple(words)
         bound.replica = mesh.place["data"] * self.shard + mesh.place["shard"]
         bound.replicas = self.data * self.shard
         bound.speaks = mesh.place["tensor"] == 0
@@ -160,6 +177,17 @@ class Hybrid(Placement):
         if self.shard == 1:
             step = [one for one in step if one.workers != 1]
         return Forecast(start=(), step=(*split, *step), memory=sharded.memory)
+
+    def forecast_job(self, job: Job, workers: int) -> Forecast:
+        """Layers that are split are found, and what goes through them looked at."""
+        from manyhands.placements.looking import (  # noqa: PLC0415 - torch is lazy
+            sizes_and_layers,
+            tensor_roles,
+        )
+
+        roles = tensor_roles(job.model, self.tensor, self.plan) if self.tensor > 1 else {}
+        parameters, layers = sizes_and_layers(job, self.data * self.shard, roles)
+        return self.forecast(parameters, workers, layers)
 
 
 def split_collectives(layers: Sequence[LayerSize], ways: int) -> list[Collective]:

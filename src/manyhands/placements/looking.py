@@ -10,12 +10,28 @@ from torch.overrides import TorchFunctionMode
 
 from manyhands.costs import LayerSize
 from manyhands.engine.deferred import on_meta
-from manyhands.placements.plans import find_plan
+from manyhands.placements.plans import find_plan, given_plan
+from manyhands.placements.staging import example
+from manyhands.placements.units import sizes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch import nn
+
+    from manyhands.costs import TensorSize
+    from manyhands.job import Job
+
+
+def sizes_and_layers(
+    job: Job, replicas: int, roles: Mapping[str, str]
+) -> tuple[list[TensorSize], list[LayerSize]]:
+    """A job's parameters, and what goes through its layers for a replica's share of a batch."""
+    one = example(job, 1)
+    share = torch.empty(
+        -(-job.batch_sizes.at(0) // replicas), *one.shape[1:], dtype=one.dtype, device="meta"
+    )
+    return sizes(on_meta(job.model)), look_at(job.model, share, roles)
 
 
 def look_at(
@@ -37,13 +53,17 @@ def look_at(
     return found
 
 
-def tensor_roles(make: Callable[[], nn.Module], ways: int) -> dict[str, str]:
+def tensor_roles(
+    make: Callable[[], nn.Module], ways: int, lines: Sequence[str] = ()
+) -> dict[str, str]:
     """Of a model that is split in so many ways, what happens to which layer."""
-    plan = find_plan(on_meta(make), ways)
+    model = on_meta(make)
+    plan = given_plan(model, lines) if lines else find_plan(model, ways)
     roles: dict[str, str] = dict.fromkeys(plan.embeddings, "table")
     for pair in plan.pairs:
-        first, *beside = pair.columns
-        roles |= {first: "column", **dict.fromkeys(beside, "beside"), pair.row: "row"}
+        roles |= dict.fromkeys(pair.columns[:1], "column")
+        roles |= dict.fromkeys(pair.columns[1:], "beside")
+        roles |= {pair.row: "row"} if pair.row else {}
     return roles | dict.fromkeys(plan.logits, "logits")
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from manyhands.costs import Forecast, LayerSize, TensorSize
+    from manyhands.costs import Forecast, TensorSize
     from manyhands.job import Job
     from manyhands.placements.bound import Bound
     from manyhands.transport.collectives import Group
@@ -59,11 +59,6 @@ class Offload(Placement):
 
         return Offloaded(job, group, device, spread)
 
-    def forecast(
-        self,
-        parameters: Sequence[TensorSize],
-        workers: int,
-        layers: Sequence[LayerSize] = (),  # noqa: ARG002 - the contract
-    ) -> Forecast:
+    def forecast(self, parameters: Sequence[TensorSize], workers: int) -> Forecast:
         """Between workers as under fully_sharded(); its memory is the host's and the device's."""
         return FullySharded(give_back=self.give_back).forecast(parameters, workers)

@@ -24,8 +24,8 @@ def check_layers(placement: Placement, layers: Sequence[LayerSize], *roles: str)
     """Refuse to forecast without the layers that matter."""
     if not any(layer.role in roles for layer in layers):
         raise ValueError(
-            f"{placement} exchanges what goes through layers: give layers=, as look_at() finds "
-            f"them, with some that are {' or '.join(roles)}"
+            f"{placement} exchanges what goes through layers that are {' or '.join(roles)}, and "
+            "none is given: use forecast_job(job, workers)"
         )
 
 
@@ -55,14 +55,15 @@ class Placement(Value, ABC):
         """
 
     @abstractmethod
-    def forecast(
-        self, parameters: Sequence[TensorSize], workers: int, layers: Sequence[LayerSize] = ()
-    ) -> Forecast:
+    def forecast(self, parameters: Sequence[TensorSize], workers: int) -> Forecast:
         """The collectives of one worker in order, with their bytes, and its memory.
 
-        Args:
-            parameters: of the model, each once.
-            workers: how many.
-            layers: those that this placement divides, for one replica's share of a batch, as
-                `looking.look_at` finds them; only some placements need them.
+        A placement that exchanges what goes through layers needs to be told of these as well.
         """
+
+    def forecast_job(self, job: Job, workers: int) -> Forecast:
+        """The same for a step with a whole batch, without making the model's parameters."""
+        from manyhands.engine.deferred import on_meta  # noqa: PLC0415 - torch is lazy
+        from manyhands.placements.units import sizes  # noqa: PLC0415
+
+        return self.forecast(sizes(on_meta(job.model)), workers)

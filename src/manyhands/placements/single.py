@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from manyhands.costs import LayerSize, TensorSize
+    from manyhands.costs import TensorSize
     from manyhands.job import Job
     from manyhands.placements.bound import Bound
     from manyhands.transport.collectives import Group
@@ -44,12 +44,7 @@ class Single(Placement):
 
         return Replica(job, group, device, waits, wrap=lambda module: module)
 
-    def forecast(
-        self,
-        parameters: Sequence[TensorSize],
-        workers: int,
-        layers: Sequence[LayerSize] = (),  # noqa: ARG002 - the contract
-    ) -> Forecast:
+    def forecast(self, parameters: Sequence[TensorSize], workers: int) -> Forecast:
         """No collective; parameters and the gradients of those that are trained."""
         self.check(workers)
         memory = sum(tensor.size * (2 if tensor.trained else 1) for tensor in parameters)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from manyhands.costs import LayerSize, TensorSize
+    from manyhands.costs import TensorSize
     from manyhands.job import Job
     from manyhands.placements.bound import Bound
     from manyhands.transport.collectives import Group
@@ -66,12 +66,7 @@ class Zero(Placement):
         bucket = int(self.bucket_mb * MEBIBYTE)
         return Partitioned(job, group, device, waits, wrap, mesh, bucket)
 
-    def forecast(
-        self,
-        parameters: Sequence[TensorSize],
-        workers: int,
-        layers: Sequence[LayerSize] = (),  # noqa: ARG002 - the contract
-    ) -> Forecast:
+    def forecast(self, parameters: Sequence[TensorSize], workers: int) -> Forecast:
         """Stage 1: allreduce's collectives, then the parameters gathered in buckets."""
         self.check(workers)
         if self.stage > 1:
