@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from manyhands.virtual import World
 
 
+@cache
 def neighbours(graph: str, rank: int, workers: int, number: int) -> set[int]:
     """Who mixes with whom: on a ring, at distances of powers of two, in a tournament."""
     if graph == "random_pairs":
@@ -45,6 +47,7 @@ class Mass(Replicas):
         """What is to be added somewhere, because it was taken off elsewhere."""
         self.dead: set[str] = set()
         self._taken_up: set[str] = set()
+        self._settled: dict[int, np.ndarray] = {}
         self._sum = self._together()
 
     def begin(self) -> np.ndarray:
@@ -97,6 +100,9 @@ class Mass(Replicas):
             return
         if not near(x, self.held[server]):
             raise BrokenLawError(f"server-{server} holds {x}, and {self.held[server]} is right")
+        if self._settled.get(server) is self.held[server]:
+            return
+        self._settled[server] = self.held[server]
         together = self._together()
         if not near(together, self._sum):
             raise BrokenLawError(f"all replicas are {together} together, and {self._sum} is right")
