@@ -8,6 +8,9 @@ import statistics
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results"
 
 
 def machine() -> dict[str, object]:
@@ -45,3 +48,16 @@ def median_interval(values: Sequence[float], rounds: int = 5000) -> tuple[float,
 def report(name: str, figures: dict[str, object]) -> None:
     """The last line: one JSON object."""
     print(json.dumps({"benchmark": name, "figures": figures, "machine": machine()}))
+
+
+def keep(name: str, figures: dict[str, object]) -> None:
+    """Store the figures, and the machine they came from, as the results of a benchmark."""
+    RESULTS.mkdir(exist_ok=True)
+    kept = {"benchmark": name, "figures": figures, "machine": machine()}
+    (RESULTS / f"{name}.json").write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+
+
+def kept(name: str) -> dict[str, Any]:
+    """What was stored as the results of a benchmark."""
+    stored: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    return stored
