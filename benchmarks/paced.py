@@ -26,6 +26,7 @@ from manyhands.reports import Run, epochs
 from manyhands.strategies import strategy as read_strategy
 
 _ROOT = Path(__file__).parent.parent
+_SCRIPT = Path(__file__).parent / "paced_job.py"
 
 Launch = Callable[[list[str], Mapping[str, str]], None]
 """Runs a command, with additions to the environment, to its end; raises if it fails."""
@@ -105,10 +106,13 @@ def run_to_end(command: list[str], environment: Mapping[str, str]) -> None:
 
 def train(strategy: str, pace: Pace, folder: Path, launch: Launch = run_to_end) -> Run:
     """Train for real, into a new folder."""
-    given = {"strategy": strategy, "folder": str(folder), "pace": asdict(pace)}
     search = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     launch(
-        [sys.executable, "-m", "benchmarks.paced_job", json.dumps(given)],
+        [
+            *(sys.executable, "-m", "manyhands", "train", str(_SCRIPT)),
+            *("--strategy", strategy, "--workers", str(pace.workers), "--output", str(folder)),
+            *("--", json.dumps(asdict(pace))),
+        ],
         {"PYTHONPATH": os.pathsep.join(search), "OMP_NUM_THREADS": "1"},
     )
     return Run(folder)
@@ -127,23 +131,34 @@ class Conditions:
 
 def measured(run: Run) -> Conditions:
     """The conditions that a real run was under: every worker's own times, and mean ways."""
-    calls = [_spans(worker, "send", "receive") for worker in run.trace.workers]
-    count = sum(len(_spans(worker, "receive")) for worker in run.trace.workers)
-    servers = [
-        seconds
+    service = [
+        span.seconds
         for process in run.trace.processes
         if process.header.role == "server"
-        for seconds in _spans(process, "compute")
+        for span in process.spans
+        if span.kind == "compute"
     ]
+    exchanges, seconds = 0, 0.0
+    for worker in run.trace.workers:
+        asked, computed = False, 0.0
+        for span in sorted(worker.spans, key=lambda span: span.start):
+            if span.kind == "compute":
+                computed = span.start + span.seconds
+            elif span.kind == "send":
+                # What is sent while computing is a part of that time already.
+                seconds += span.seconds if span.start >= computed else 0.0
+                asked = True
+            elif span.kind == "receive":
+                # Several that were asked at once answer in one exchange. What an answer took
+                # beside the time that the server had the call is the way there and back.
+                seconds += span.seconds
+                exchanges += asked
+                asked = False
     return Conditions(
         times=f'measured("{run.folder}")',
-        way=sum(map(sum, calls)) / (2 * count) if count else 0.0,
-        service=statistics.mean(servers) if servers else 0.0,
+        way=seconds / exchanges / 2 if exchanges else 0.0,
+        service=statistics.mean(service) if service else 0.0,
     )
-
-
-def _spans(process: object, *kinds: str) -> list[float]:
-    return [span.seconds for span in process.spans if span.kind in kinds]
 
 
 def simulate(strategy: str, pace: Pace, conditions: Conditions, folder: Path, seed: int = 0) -> Run:
@@ -154,13 +169,14 @@ def simulate(strategy: str, pace: Pace, conditions: Conditions, folder: Path, se
         # Those who sleep hold no core, so a server need not wait for one.
         where = {"cores": pace.workers + protocol.servers}
     else:
-        where = {"bandwidth": 2e9, "latency": conditions.way, "cores": 2}
+        where = {"bandwidth": 2e9, "latency": conditions.way}
     return mh.simulate(
         job(pace),
         protocol,
         workers=pace.workers,
         times=conditions.times,
         service=conditions.service,
+        handover=conditions.way,
         seed=seed,
         output=folder,
         **where,

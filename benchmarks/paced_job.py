@@ -1,31 +1,24 @@
-"""The script of a paced run: `python -m benchmarks.paced_job JSON`, as `benchmarks.paced` has it."""
+"""The script of a paced run, as `benchmarks.paced` starts it; its argument is the pace."""
 
 import json
 import sys
 import time
-from pathlib import Path
 
 import torch
 from torch import nn
 
-import manyhands as mh
 from benchmarks import paced
 
-given = json.loads(sys.argv[1])
-pace = paced.Pace(**given["pace"])
-# A worker's last argument is its rank.
-number = sys.orig_argv[-1]
-draw = pace.drawer(int(number) if number.isdigit() else 0)
+pace = paced.Pace(**json.loads(sys.argv[1]))
+# Every process of a run executes this file; a worker's own last argument is its rank.
+_last = sys.orig_argv[-1]
+draw = pace.drawer(int(_last) if _last.isdigit() else 0)
 
 
 def sleeping(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """A loss that takes long."""
+    """A loss that takes its time."""
     time.sleep(draw())
     return nn.functional.mse_loss(outputs, targets)
 
 
 job = paced.job(pace, sleeping)
-
-if __name__ == "__main__":
-    run = mh.train(job, given["strategy"], workers=pace.workers, output=Path(given["folder"]))
-    print(run.summary())

@@ -6,19 +6,23 @@ the pace of the slowest: 4·(1/4) / (3 + 1/4) = 0.308. Those who wait for nobody
 exchanging took no time. A round of `softsync(wait_for=3)` takes three workers, and any two rounds
 in a row have a fast one in common, so there is at most one in the time of a fast batch: 3 / 3.25.
 
-The virtual run knows the times that the workers are given, and nothing of the machine.
+The virtual run knows the times that the workers are given, and nothing of the machine. What falls
+short is measured once more: other processes on a busy machine are not what is measured.
 """
 
 import argparse
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from benchmarks import paced
-from benchmarks.figures import keep, report
+from benchmarks.figures import keep, report, write_table
 from benchmarks.paced import Launch, Pace
 
 SECONDS, SLOW = 0.1, 4.0
+NEAR = 0.05
+"""How far a fraction may be from that of theory, or of the virtual run, relatively."""
 _SUM = 3 + 1 / SLOW
 
 
@@ -32,7 +36,7 @@ class Case:
     epoch: int
     """Updates in an epoch: whole rounds, or what is done while the slow one computes once."""
     least: float | None = None
-    """The fraction that must be reached; None where it must be the one of theory."""
+    """The fraction that must be reached; None where it must be near the one of theory."""
 
     def pace(self, epochs: int) -> Pace:
         """A run of so many epochs."""
@@ -47,6 +51,15 @@ class Fractions:
     theory: float
     live: float
     virtual: float
+    least: float
+    """What `live` has to reach."""
+    attempts: int = 1
+
+    @property
+    def hold(self) -> bool:
+        """Whether they are what they must be: neither too little, nor more than theory allows."""
+        sound = self.least <= self.live <= self.theory * (1 + NEAR)
+        return sound and abs(self.live / self.virtual - 1) <= NEAR
 
     @property
     def row(self) -> str:
@@ -96,16 +109,25 @@ _VIRTUALLY = {"allreduce()": "synchronous()"}
 
 
 def measure(
-    case: Case, folder: Path, *, epochs: int = 6, launch: Launch = paced.run_to_end
+    case: Case, folder: Path, *, epochs: int = 5, launch: Launch = paced.run_to_end
 ) -> Fractions:
-    """Train for real and virtually."""
+    """Train virtually and for real, and for real once more if that falls short."""
     pace = case.pace(epochs)
-    live = paced.train(case.strategy, pace, folder / "live", launch)
-    known = paced.Conditions(pace.times)
     strategy = _VIRTUALLY.get(case.strategy, case.strategy)
-    virtual = paced.simulate(strategy, pace, known, folder / "virtual")
-    rates = (paced.steady_rate(run) / pace.speed for run in (live, virtual))
-    return Fractions(case.strategy, case.theory, *rates)
+    virtual = paced.simulate(strategy, pace, paced.Conditions(pace.times), folder / "virtual")
+    least = case.theory * (1 - NEAR) if case.least is None else case.least
+    for attempt in (1, 2):
+        live = paced.train(case.strategy, pace, folder / f"live-{attempt}", launch)
+        fractions = [paced.steady_rate(run) / pace.speed for run in (live, virtual)]
+        found = Fractions(case.strategy, case.theory, *fractions, least, attempt)
+        if found.hold:
+            break
+    return found
+
+
+def table(figures: dict[str, Any]) -> str:
+    """The fractions as they are shown in the documentation."""
+    return "\n".join([HEADING, *(Fractions(**each).row for each in figures.values())])
 
 
 def main() -> None:
@@ -120,11 +142,12 @@ def main() -> None:
         if given.only and given.only not in case.strategy:
             continue
         with tempfile.TemporaryDirectory() as folder:
-            found = measure(case, Path(folder), epochs=4 if given.quick else 6)
-        print(found.row, flush=True)
+            found = measure(case, Path(folder), epochs=3 if given.quick else 5)
+        print(found.row, "" if found.hold else "falls short", flush=True)
         figures[case.strategy] = asdict(found)
     if not given.quick and not given.only:
         keep("stragglers", figures)
+        write_table("stragglers", table(figures))
     report("stragglers", figures)
 
 

@@ -66,6 +66,9 @@ def simulate(
     latency: Annotated[str | None, typer.Option(help="Of links: '0.5ms'.")] = None,
     cores: Annotated[int | None, typer.Option(min=1, help="Cores of each host.")] = None,
     service: Annotated[str | None, typer.Option(help="A server's time per update.")] = None,
+    handover: Annotated[
+        str | None, typer.Option(help="Time of a message within one host: '50us'.")
+    ] = None,
     detection: Annotated[
         str | None, typer.Option(help="Time until a dead worker is missed: '5s'.")
     ] = None,
@@ -88,6 +91,7 @@ def simulate(
         "latency": latency,
         "cores": cores,
         "service": service,
+        "handover": handover,
         "detection": detection,
         "faults": faults,
         "output": output,

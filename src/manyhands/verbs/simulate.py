@@ -49,6 +49,7 @@ class Asked:
     cores: int | None = None
     cluster: Cluster | None = None
     service: str | float | None = None
+    handover: str | float | None = None
     detection: str | float | None = None
     faults: str | Faults | None = None
     output: Path | None = None
@@ -65,6 +66,7 @@ def simulate(
     latency: str | float | None = None,
     cores: int | None = None,
     service: str | float | None = None,
+    handover: str | float | None = None,
     detection: str | float | None = None,
     faults: str | Faults | None = None,
     seed: int | None = None,
@@ -87,6 +89,7 @@ def simulate(
         latency: of those links, in seconds or as "0.5ms"; 0.1 ms by default.
         cores: of each host; by default 1, and on one host one for every worker.
         service: seconds of a core that a server takes for an update; 0 by default.
+        handover: seconds that a message within one host takes beside its copying; 0 by default.
         detection: seconds until a dead worker's samples are given again; 5 by default.
         faults: what goes wrong, "[crash(worker=3, at=2.5, restart=1.0)]".
         seed: in place of the job's.
@@ -112,6 +115,7 @@ def simulate(
         latency=latency,
         cores=cores,
         service=service,
+        handover=handover,
         detection=detection,
         faults=faults,
         seed=seed,
@@ -161,6 +165,8 @@ def plan(job: Job, asked: Asked, source: str) -> Plan:
     conditions = Conditions(times=read_times(asked.times or _TIMES))
     if asked.service is not None:
         conditions = replace(conditions, service=read_seconds(asked.service))
+    if asked.handover is not None:
+        conditions = replace(conditions, handover=read_seconds(asked.handover))
     if asked.detection is not None:
         conditions = replace(conditions, detection=read_seconds(asked.detection))
     places = _places(asked, workers, servers)
@@ -170,6 +176,7 @@ def plan(job: Job, asked: Asked, source: str) -> Plan:
         "times": str(conditions.times),
         "faults": str(faults) if faults.faults else None,
         "service": f"{conditions.service:g} s" if conditions.service else None,
+        "handover": f"{conditions.handover:g} s" if conditions.handover else None,
         "detection": f"{conditions.detection:g} s" if asked.detection is not None else None,
     }
     settings = (
