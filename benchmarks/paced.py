@@ -12,7 +12,7 @@ import random
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from benchmarks.server_sides import session
 from manyhands.protocols import StrategyProtocol
 from manyhands.reports import Run, epochs
 from manyhands.strategies import strategy as read_strategy
+from manyhands.trace import ProcessTrace
 
 _ROOT = Path(__file__).parent.parent
 _SCRIPT = Path(__file__).parent / "paced_job.py"
@@ -138,27 +139,41 @@ def measured(run: Run) -> Conditions:
         for span in process.spans
         if span.kind == "compute"
     ]
-    exchanges, seconds = 0, 0.0
-    for worker in run.trace.workers:
-        asked, computed = False, 0.0
-        for span in sorted(worker.spans, key=lambda span: span.start):
-            if span.kind == "compute":
-                computed = span.start + span.seconds
-            elif span.kind == "send":
-                # What is sent while computing is a part of that time already.
-                seconds += span.seconds if span.start >= computed else 0.0
-                asked = True
-            elif span.kind == "receive":
-                # Several that were asked at once answer in one exchange. What an answer took
-                # beside the time that the server had the call is the way there and back.
-                seconds += span.seconds
-                exchanges += asked
-                asked = False
+    exchanges = [seconds for worker in run.trace.workers for seconds in _exchanges(worker)]
     return Conditions(
         times=f'measured("{run.folder}")',
-        way=seconds / exchanges / 2 if exchanges else 0.0,
+        way=statistics.mean(exchanges) / 2 if exchanges else 0.0,
         service=statistics.mean(service) if service else 0.0,
     )
+
+
+def _exchanges(worker: ProcessTrace) -> Iterator[float]:
+    """What a worker's exchanges took, from asking to the next thing that it did, less any wait.
+
+    Several that are asked at once answer in one exchange. One whose answer came while the worker
+    computed has cost nothing, and is left out.
+    """
+    asked: float | None = None
+    answered = False
+    computed = overlapped = waited = 0.0
+    for span in sorted(worker.spans, key=lambda span: span.start):
+        if asked is not None and answered and span.kind not in ("receive", "wait"):
+            seconds = span.start - asked - waited
+            if seconds > overlapped:
+                yield seconds
+            asked, answered = None, False
+        match span.kind:
+            case "send" if asked is None:
+                # What is sent while computing counts from the end of that.
+                asked, overlapped, waited = max(span.start, computed), 0.0, 0.0
+            case "compute":
+                computed = span.start + span.seconds
+                if asked is not None:
+                    asked, overlapped = computed, overlapped + span.seconds
+            case "receive":
+                answered = True
+            case "wait":
+                waited += span.seconds
 
 
 def simulate(strategy: str, pace: Pace, conditions: Conditions, folder: Path, seed: int = 0) -> Run:

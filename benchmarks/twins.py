@@ -3,7 +3,7 @@
 Four workers, the last a quarter slower; the times of batches are log-normal, and computing is
 paced (`benchmarks.paced`). The twin is given what was measured of the real run: each worker's times
 to load and compute a batch, a server's mean time for an update and the mean time of a message. It
-is twice as long, so that most of the chance is the real run's.
+is three times as long, so that most of the chance is the real run's.
 
 Staleness is compared by the Kolmogorov-Smirnov distance between the two distributions, of all
 updates and of each worker's own. Strategies whose updates have no staleness (workers step alone and
@@ -127,13 +127,21 @@ def compare(strategy: str, live: Run, virtual: Run) -> Twins:
     )
 
 
+def pace_of(strategy: str) -> Pace:
+    """How long batches take under a strategy."""
+    # Between its write and its next read a worker asks for samples, which twins do not know. Under
+    # other strategies this is a little less speed; here it is also a little less staleness.
+    return replace(PACE, seconds=0.03) if strategy.startswith("hogwild") else PACE
+
+
 def measure(
-    strategy: str, folder: Path, pace: Pace = PACE, launch: Launch = paced.run_to_end
+    strategy: str, folder: Path, pace: Pace | None = None, launch: Launch = paced.run_to_end
 ) -> Twins:
     """Make both runs, once more if the two are too far apart."""
+    pace = pace or pace_of(strategy)
     for attempt in (1, 2):
         live = paced.train(strategy, pace, folder / f"live-{attempt}", launch)
-        longer = replace(pace, epochs=2 * pace.epochs)
+        longer = replace(pace, epochs=3 * pace.epochs)
         conditions = paced.measured(live)
         virtual = paced.simulate(strategy, longer, conditions, folder / f"virtual-{attempt}")
         found = replace(compare(strategy, live, virtual), attempts=attempt)
@@ -152,14 +160,15 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="shorter runs; nothing is stored")
     parser.add_argument("--only", help="the strategies whose text holds this; nothing is stored")
     given = parser.parse_args()
-    pace = replace(PACE, epochs=3) if given.quick else PACE
-    print(f"4 workers, {1e3 * pace.seconds:g} ms a batch (cv {pace.cv:g}), {pace.updates} updates")
+    print(f"4 workers, {1e3 * PACE.seconds:g} ms a batch (cv {PACE.cv:g})")
     print(HEADING)
     figures: dict[str, object] = {}
     for strategy in STRATEGIES:
         if given.only and given.only not in strategy:
             continue
         with tempfile.TemporaryDirectory() as folder:
+            pace = pace_of(strategy)
+            pace = replace(pace, epochs=3) if given.quick else pace
             found = measure(strategy, Path(folder), pace)
         print(found.row, "" if found.agree else "too far apart", flush=True)
         figures[strategy] = asdict(found)
