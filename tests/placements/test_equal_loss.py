@@ -49,6 +49,7 @@ SCRIPT = """
 """
 
 SHARDED = ["fully_sharded()", "zero(stage=1, bucket_mb=0.01)", "zero(stage=2)"]
+DIVIDED = ["tensor(ways=2)", "context(ways=2)", "offload()"]
 
 
 def apart(fork, workers, steps, strategies, dtype, clip=None, seconds=150):
@@ -57,9 +58,18 @@ def apart(fork, workers, steps, strategies, dtype, clip=None, seconds=150):
     return found
 
 
-@pytest.mark.parametrize(("workers", "clip"), [(3, None), (2, 0.3)])
-def test_follows_one_worker_to_the_last_digits(fork, workers, clip):
-    strategies = SHARDED if workers == 3 else SHARDED[:2]
+@pytest.mark.parametrize(
+    ("workers", "clip", "strategies"),
+    [
+        pytest.param(1, None, ["offload()", "fully_sharded()"], id="1"),
+        pytest.param(2, 0.3, [*SHARDED[:2], *DIVIDED], id="2, clipped"),
+        pytest.param(3, None, SHARDED, id="3"),
+        pytest.param(
+            4, 0.3, ["hybrid(shard=2, tensor=2)", "hybrid(data=2, shard=2)"], id="4, clipped"
+        ),
+    ],
+)
+def test_follows_one_worker_to_the_last_digits(fork, workers, clip, strategies):
     for how, found in apart(fork, workers, 4, strategies, "float64", clip).items():
         assert found["losses"] < 1e-12, how
         assert found["values"] < 1e-12, how
@@ -68,10 +78,14 @@ def test_follows_one_worker_to_the_last_digits(fork, workers, clip):
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("workers", [2, 4])
+@pytest.mark.parametrize("workers", [2, 4, 8])
 @pytest.mark.parametrize(("dtype", "limit"), [("float32", 1e-5), ("float64", 1e-9)])
 def test_follows_one_worker_for_twenty_steps(fork, workers, dtype, limit):
-    found = apart(fork, workers, 20, [*SHARDED, "zero(stage=3)"], dtype, seconds=800)
-    for how, one in found.items():
+    strategies = {
+        2: [*SHARDED, "zero(stage=3)", *DIVIDED],
+        4: [*SHARDED, "zero(stage=3)", *DIVIDED, "tensor(ways=4)", "context(ways=4)"],
+        8: ["hybrid(data=2, shard=2, tensor=2)"],
+    }[workers]
+    for how, one in apart(fork, workers, 20, strategies, dtype, seconds=800).items():
         assert one["losses"] < limit, how
         assert one["learnt"] > 0.5, how

@@ -1,6 +1,6 @@
 """Formulas for what parallel training costs: pure functions of sizes and counts."""
 
 from manyhands.costs.collectives import Collective, sent_per_worker
-from manyhands.costs.forecast import Forecast, TensorSize
+from manyhands.costs.forecast import Forecast, LayerSize, TensorSize
 
-__all__ = ["Collective", "Forecast", "TensorSize", "sent_per_worker"]
+__all__ = ["Collective", "Forecast", "LayerSize", "TensorSize", "sent_per_worker"]

@@ -6,11 +6,13 @@ from typing import Literal, assert_never
 
 @dataclass(frozen=True)
 class Collective:
-    """One collective operation over all workers: what it does and to how many bytes."""
+    """One collective operation: what it does and to how many bytes."""
 
     kind: Literal["all_gather", "all_to_all", "allreduce", "broadcast", "reduce_scatter", "send"]
     size: int
     """Bytes of its larger side: what an all_gather makes, what a reduce_scatter is given."""
+    workers: int = 0
+    """How many take part, if not all do."""
 
 
 def sent_per_worker(collective: Collective, workers: int) -> float:
@@ -22,7 +24,8 @@ def sent_per_worker(collective: Collective, workers: int) -> float:
     all_to_all a worker keeps one of the P parts of its m bytes and sends the others. What one
     worker sends to another, of P, is m/P for each on average.
     """
-    share = (workers - 1) / workers
+    parts = collective.workers or workers
+    share = (parts - 1) / parts
     match collective.kind:
         case "allreduce":
             return 2 * collective.size * share

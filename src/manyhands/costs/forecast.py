@@ -24,6 +24,21 @@ class TensorSize:
 
 
 @dataclass(frozen=True)
+class LayerSize:
+    """A call of a layer as a forecast sees it: what goes in and what comes out, in bytes."""
+
+    name: str
+    role: str
+    """What a placement does with it: "column", "row", "table", "logits", "attention", …"""
+    inputs: int
+    outputs: int
+    width: int = 1
+    """The last dim of its outputs."""
+    learns: bool = True
+    """Whether a gradient flows back through its inputs."""
+
+
+@dataclass(frozen=True)
 class Forecast:
     """The collectives of a placement in order, and the memory of one worker."""
 

@@ -68,6 +68,15 @@ def outline(make: Callable[[], nn.Module], held: int = HELD) -> Outline:
     return Outline(model, absent)
 
 
+def on_meta(make: Callable[[], nn.Module]) -> nn.Module:
+    """A model's structure alone, without its values; the random source is left as it was."""
+    state = torch.get_rng_state()
+    with torch.device("meta"):
+        model = make()
+    torch.set_rng_state(state)
+    return model
+
+
 def first_values(
     make: Callable[[], nn.Module],
     numbers: Mapping[str, int],
@@ -240,12 +249,13 @@ def _forget(model: nn.Module, mode: _Watching) -> None:
     seen: dict[int, torch.Tensor] = {}
     for module in model.modules():
         for tensors in (module._parameters, module._buffers):
-            for name, tensor in tensors.items():
+            for name, tensor in list(tensors.items()):
                 if tensor is None or mode.number(tensor) is None:
                     continue
                 if id(tensor) not in seen:
                     seen[id(tensor)] = _absent(tensor)
-                tensors[name] = seen[id(tensor)]  # type: ignore[assignment]  # a parameter's place
+                # By attribute: recurrent layers keep a list of their own.
+                setattr(module, name, seen[id(tensor)])
 
 
 def _absent(tensor: torch.Tensor) -> torch.Tensor:

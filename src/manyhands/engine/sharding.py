@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING
 
+import torch
 from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard
 
 if TYPE_CHECKING:
@@ -34,7 +35,8 @@ def shard(
     """
     # A view that is changed in place would lose its hook; it says so whether it is changed or not.
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
-    policy = CPUOffloadPolicy() if offload else OffloadPolicy()
+    pinned = torch.cuda.is_available()
+    policy = CPUOffloadPolicy(pin_memory=pinned) if offload else OffloadPolicy()
     for unit in units:
         back = give_back and unit is not units[-1]
         fully_shard(unit, mesh=mesh, reshard_after_forward=back, offload_policy=policy)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.nn.utils import get_total_norm
+from torch.utils._pytree import tree_leaves
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -53,6 +54,11 @@ def clip(gradients: Iterable[torch.Tensor], limit: float) -> None:
     for some in by_mesh.values():
         for one in some:
             own(one).mul_(factor)
+
+
+def leaves(value: Any) -> list[torch.Tensor]:
+    """The tensors in nested lists, tuples and dicts."""
+    return [one for one in tree_leaves(value) if isinstance(one, torch.Tensor)]
 
 
 def from_rows(rows: torch.Tensor, like: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:

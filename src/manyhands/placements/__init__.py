@@ -4,7 +4,9 @@ from manyhands.placements.allreduce import AllReduce
 from manyhands.placements.context import Context
 from manyhands.placements.fully_sharded import FullySharded
 from manyhands.placements.hybrid import Hybrid
+from manyhands.placements.offload import Offload
 from manyhands.placements.pipeline import Pipeline
+from manyhands.placements.place import Place
 from manyhands.placements.placement import Placement
 from manyhands.placements.single import Single
 from manyhands.placements.tensor import Tensor
@@ -15,7 +17,9 @@ ALL: tuple[type[Placement], ...] = (
     Context,
     FullySharded,
     Hybrid,
+    Offload,
     Pipeline,
+    Place,
     Single,
     Tensor,
     Zero,
@@ -28,7 +32,9 @@ __all__ = [
     "Context",
     "FullySharded",
     "Hybrid",
+    "Offload",
     "Pipeline",
+    "Place",
     "Placement",
     "Single",
     "Tensor",

@@ -5,19 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from manyhands.costs import Collective, Forecast
 from manyhands.placements.allreduce import AllReduce
-from manyhands.placements.placement import Placement
+from manyhands.placements.placement import Placement, check_layers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import torch
 
-    from manyhands.costs import Forecast, TensorSize
+    from manyhands.costs import LayerSize, TensorSize
     from manyhands.job import Job
     from manyhands.placements.bound import Bound
     from manyhands.transport.collectives import Group
     from manyhands.transport.waits import Waits
+
+
+_NUMBER = 4
+"""Bytes of a loss; a model in double precision has eight."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -72,6 +77,30 @@ class Context(Placement):
         wrap = AllReduce(bucket_mb=self.bucket_mb).wrapper(group)
         return Stretches(job, group, device, waits, wrap, mesh, self.before)
 
-    def forecast(self, parameters: Sequence[TensorSize], workers: int) -> Forecast:
-        """Needs the layers' inputs as well: see `rehearse`."""
-        raise NotImplementedError
+    def forecast(
+        self, parameters: Sequence[TensorSize], workers: int, layers: Sequence[LayerSize] = ()
+    ) -> Forecast:
+        """Two exchanges per attention and direction, the loss, and allreduce's buckets."""
+        self.check(workers)
+        check_layers(self, layers, "attention")
+        exchanges = [
+            Collective("all_to_all", size // self.ways, self.ways)
+            for layer in layers
+            if layer.role == "attention"
+            for size in (layer.inputs, layer.outputs)
+        ]
+        averaged = AllReduce(bucket_mb=self.bucket_mb).forecast(parameters, workers)
+        loss = Collective("allreduce", _NUMBER, self.ways)
+        return Forecast(
+            start=averaged.start,
+            step=(*exchanges, *reversed(exchanges), loss, *averaged.step),
+            memory=averaged.memory,
+        )
+
+    def forecast_job(self, job: Job, workers: int) -> Forecast:
+        """What goes through attention is looked at."""
+        from manyhands.placements.looking import sizes_and_layers  # noqa: PLC0415 - torch is lazy
+
+        self.check(workers)
+        parameters, layers = sizes_and_layers(job, workers // self.ways, {})
+        return self.forecast(parameters, workers, layers)

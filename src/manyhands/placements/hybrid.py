@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from manyhands.placements.placement import Placement
+from manyhands.costs import Collective, Forecast
+from manyhands.placements.fully_sharded import sharded_forecast
+from manyhands.placements.placement import Placement, check_layers
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import torch
     from torch import nn
 
-    from manyhands.costs import Forecast, TensorSize
+    from manyhands.costs import LayerSize, TensorSize
     from manyhands.job import Job
     from manyhands.placements.bound import Bound
     from manyhands.transport.collectives import Group
@@ -87,6 +89,66 @@ class Hybrid(Placement):
         bound.speaks = mesh.place["tensor"] == 0
         return bound
 
-    def forecast(self, parameters: Sequence[TensorSize], workers: int) -> Forecast:
-        """Needs the layers' inputs as well: see `rehearse`."""
-        raise NotImplementedError
+    def forecast(
+        self, parameters: Sequence[TensorSize], workers: int, layers: Sequence[LayerSize] = ()
+    ) -> Forecast:
+        """What sharding does with the parts of the parameters, and what split layers exchange.
+
+        The two lists stand one after the other; in a step they are interleaved.
+        """
+        self.check(workers)
+        split: list[Collective] = []
+        if self.tensor > 1:
+            check_layers(self, layers, "column", "row", "logits", "table")
+            split = split_collectives(layers, self.tensor)
+            roles = {layer.name: layer.role for layer in layers}
+            parameters = [_part(one, roles, self.tensor) for one in parameters]
+        own = sum(one.size for one in parameters)
+        if self.data * self.shard == 1:
+            return Forecast(start=(), step=tuple(split), memory=2 * own)
+        sharded = sharded_forecast(parameters, self.shard, give_back=True)
+        step: list[Collective] = []
+        for one in sharded.step:
+            step.append(replace(one, workers=self.shard))
+            if one.kind == "reduce_scatter" and self.data > 1:
+                step.append(Collective("allreduce", one.size // self.shard, self.data))
+        if self.shard == 1:
+            step = [one for one in step if one.workers != 1]
+        return Forecast(start=(), step=(*split, *step), memory=sharded.memory)
+
+    def forecast_job(self, job: Job, workers: int) -> Forecast:
+        """Layers that are split are found, and what goes through them looked at."""
+        from manyhands.placements.looking import (  # noqa: PLC0415 - torch is lazy
+            sizes_and_layers,
+            tensor_roles,
+        )
+
+        roles = tensor_roles(job.model, self.tensor, self.plan) if self.tensor > 1 else {}
+        parameters, layers = sizes_and_layers(job, self.data * self.shard, roles)
+        return self.forecast(parameters, workers, layers)
+
+
+def split_collectives(layers: Sequence[LayerSize], ways: int) -> list[Collective]:
+    """What workers that share layers tell each other, there and back."""
+    step: list[Collective] = []
+    for layer in layers:
+        if layer.role in ("row", "table"):
+            step.append(Collective("allreduce", layer.outputs, ways))
+        elif layer.role == "logits":
+            each = -(-layer.width // ways)
+            padded = layer.outputs // layer.width * each * ways
+            step.append(Collective("all_gather", padded, ways))
+    back = [one for one in reversed(layers) if one.role in ("column", "logits") and one.learns]
+    return step + [Collective("allreduce", layer.inputs, ways) for layer in back]
+
+
+def _part(tensor: TensorSize, roles: Mapping[str, str], ways: int) -> TensorSize:
+    """What the first of the workers that share layers has of a parameter."""
+    layer, _, kind = tensor.name.rpartition(".")
+    role = roles.get(layer)
+    if role in ("column", "beside", "logits", "table"):
+        rows = -(-tensor.rows // ways)
+        return replace(tensor, rows=rows, size=tensor.size // tensor.rows * rows)
+    if role == "row" and kind == "weight":
+        return replace(tensor, size=tensor.size // ways)
+    return tensor

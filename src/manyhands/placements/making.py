@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
+from torch import nn
 
 from manyhands.engine.deferred import Unmakeable, first_values, outline
 from manyhands.engine.tensors import own, own_part
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from torch import nn
 
 
 def make_in_parts(
@@ -43,6 +42,43 @@ def make_in_parts(
         for name, tensor in _named(model):
             own(tensor).copy_(values.pop(name))
     return model
+
+
+def make_some(
+    make: Callable[[], nn.Module], here: Callable[[str], bool], device: torch.device
+) -> nn.Module:
+    """A model with the parameters and buffers that shall be here, by name; others are not there.
+
+    As with `make_in_parts`, the values are those that one worker would give the whole model.
+    """
+    state = torch.get_rng_state()
+    try:
+        sketch = outline(make)
+        model = sketch.model
+        values = first_values(
+            make, sketch.numbers, lambda name, whole: whole if here(name) else whole[:0]
+        )
+    except Unmakeable:
+        torch.set_rng_state(state)
+        model = make()
+        values = {name: tensor.detach() for name, tensor in _named(model)}
+    for name, tensor in list(_named(model)):
+        path, _, last = name.rpartition(".")
+        value = values.pop(name)
+        new = value.to(device) if here(name) else torch.empty_like(tensor, device="meta")
+        _replace(model, model.get_submodule(path), last, new)
+    return model
+
+
+def _replace(model: nn.Module, module: nn.Module, name: str, value: torch.Tensor) -> None:
+    """Put a tensor in the place of a parameter or buffer, wherever the model has it."""
+    old = getattr(module, name)
+    new = nn.Parameter(value, old.requires_grad) if isinstance(old, nn.Parameter) else value
+    for one in model.modules():
+        for tensors in (one._parameters, one._buffers):
+            for key in [key for key, tensor in tensors.items() if tensor is old]:
+                # By attribute: recurrent layers keep a list of their own.
+                setattr(one, key, new)
 
 
 def aliases(model: nn.Module) -> dict[str, str]:

@@ -13,11 +13,20 @@ if TYPE_CHECKING:
 
     import torch
 
-    from manyhands.costs import Forecast, TensorSize
+    from manyhands.costs import Forecast, LayerSize, TensorSize
     from manyhands.job import Job
     from manyhands.placements.bound import Bound
     from manyhands.transport.collectives import Group
     from manyhands.transport.waits import Waits
+
+
+def check_layers(placement: Placement, layers: Sequence[LayerSize], *roles: str) -> None:
+    """Refuse to forecast without the layers that matter."""
+    if not any(layer.role in roles for layer in layers):
+        raise ValueError(
+            f"{placement} exchanges what goes through layers that are {' or '.join(roles)}, and "
+            "none is given: use forecast_job(job, workers)"
+        )
 
 
 @dataclass(frozen=True, repr=False)
@@ -47,4 +56,14 @@ class Placement(Value, ABC):
 
     @abstractmethod
     def forecast(self, parameters: Sequence[TensorSize], workers: int) -> Forecast:
-        """The collectives of one worker in order, with their bytes, and its memory."""
+        """The collectives of one worker in order, with their bytes, and its memory.
+
+        A placement that exchanges what goes through layers needs to be told of these as well.
+        """
+
+    def forecast_job(self, job: Job, workers: int) -> Forecast:
+        """The same for a step with a whole batch, without making the model's parameters."""
+        from manyhands.engine.deferred import on_meta  # noqa: PLC0415 - torch is lazy
+        from manyhands.placements.units import sizes  # noqa: PLC0415
+
+        return self.forecast(sizes(on_meta(job.model)), workers)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from manyhands.costs import Forecast, TensorSize
+    from manyhands.costs import Forecast, LayerSize, TensorSize
     from manyhands.job import Job
     from manyhands.placements.bound import Bound
     from manyhands.transport.collectives import Group
@@ -66,10 +66,17 @@ class Tensor(Placement):
         """A mesh of models and ways."""
         return self._hybrid(group.size).bind(job, group, device, waits)
 
-    def forecast(self, parameters: Sequence[TensorSize], workers: int) -> Forecast:
+    def forecast(
+        self, parameters: Sequence[TensorSize], workers: int, layers: Sequence[LayerSize] = ()
+    ) -> Forecast:
         """As a hybrid's."""
         self.check(workers)
-        return self._hybrid(workers).forecast(parameters, workers)
+        return self._hybrid(workers).forecast(parameters, workers, layers)
+
+    def forecast_job(self, job: Job, workers: int) -> Forecast:
+        """As a hybrid's."""
+        self.check(workers)
+        return self._hybrid(workers).forecast_job(job, workers)
 
     def _hybrid(self, workers: int) -> Hybrid:
         return Hybrid(data=workers // self.ways, tensor=self.ways, plan=self.plan)

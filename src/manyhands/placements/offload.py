@@ -1,0 +1,64 @@
+"""Parameters and optimizer states in the host's memory, on PyTorch's FSDP2."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from manyhands.placements.fully_sharded import FullySharded
+from manyhands.placements.placement import Placement
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import torch
+    from torch import nn
+
+    from manyhands.costs import Forecast, TensorSize
+    from manyhands.job import Job
+    from manyhands.placements.bound import Bound
+    from manyhands.transport.collectives import Group
+    from manyhands.transport.waits import Waits
+
+
+@dataclass(frozen=True, repr=False)
+class Offload(Placement):
+    """Keep parameters and optimizer states in host memory; lend the device what it needs.
+
+    As under `fully_sharded()` each worker has 1/N of everything; here it lies in the host's
+    memory. A unit's parameters are sent to the device before it computes and dropped afterwards,
+    its gradients are sent back, and the host's processor takes the optimizer's step, unit by
+    unit, while the device begins the next forward. One worker is enough: it then holds
+    everything in the host and a few units on the device.
+
+    Use it when the device's memory is too small and the host's is not. Each step sends the
+    parameters to the device twice and the gradients back once.
+
+    Example: `offload()`
+
+    Paper: Ren et al., ZeRO-Offload: Democratizing Billion-Scale Model Training, USENIX ATC 2021.
+    """
+
+    name: ClassVar[str] = "offload"
+    support: ClassVar[Literal["experimental"]] = "experimental"
+
+    give_back: bool = True
+    """Drop a unit's parameters between its forward and its backward."""
+
+    def bind(self, job: Job, group: Group, device: torch.device, waits: Waits) -> Bound:
+        """Shards in the host's memory, and a thread that updates them."""
+        from manyhands.engine.sharding import shard  # noqa: PLC0415 - torch is lazy
+        from manyhands.placements.offloaded import Offloaded  # noqa: PLC0415
+        from manyhands.placements.units import units  # noqa: PLC0415
+        from manyhands.transport.mesh import Mesh  # noqa: PLC0415
+
+        mesh = Mesh(group, {"shard": group.size}, waits)
+
+        def spread(model: nn.Module) -> None:
+            shard(model, units(model), mesh.handle, give_back=self.give_back, offload=True)
+
+        return Offloaded(job, group, device, spread)
+
+    def forecast(self, parameters: Sequence[TensorSize], workers: int) -> Forecast:
+        """Between workers as under fully_sharded(); its memory is the host's and the device's."""
+        return FullySharded(give_back=self.give_back).forecast(parameters, workers)
