@@ -7,8 +7,8 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
+from simulated_events import BrokenLawError, near
 from simulated_peers import Replicas
-from simulated_world import BrokenLawError, near
 
 from manyhands.endpoint import Change, Join, Mix, Push
 from manyhands.protocols import Add, Answer
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from simulated_case import Case
-    from simulated_world import Life
+    from simulated_events import Life
 
     from manyhands.endpoint import Parameters, Said
     from manyhands.protocols import Action, Call, ServerState
