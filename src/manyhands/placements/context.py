@@ -68,6 +68,27 @@ class Context(Placement):
                 f"{workers} workers cannot be divided into models of {self.ways}; use {more}"
             )
 
+    def check_job(self, job: Job, workers: int) -> None:  # noqa: ARG002 - the contract
+        """Sequences must be divisible, and there must be attention, so far as one can see."""
+        from manyhands.placements.looking import look_at  # noqa: PLC0415 - torch is lazy
+        from manyhands.placements.staging import example  # noqa: PLC0415
+
+        inputs = example(job, 1)
+        if inputs.dim() < 2 or inputs.shape[1] % self.ways:
+            raise ValueError(
+                f"{self} divides dim 1 of the inputs by {self.ways}, and they are of shape "
+                f"{tuple(inputs.shape)}; choose another length, or other ways"
+            )
+        try:
+            layers = look_at(job.model, inputs, {})
+        except Exception:  # noqa: BLE001 - not every model can be looked at without its numbers
+            return
+        if not layers:
+            raise ValueError(
+                f"{self} divides what scaled_dot_product_attention computes, and the model never "
+                "calls it; use fully_sharded() for a model without attention"
+            )
+
     def bind(self, job: Job, group: Group, device: torch.device, waits: Waits) -> Bound:
         """A replica on every worker, which sees a stretch of its samples."""
         from manyhands.placements.stretches import Stretches  # noqa: PLC0415 - torch is lazy

@@ -72,18 +72,37 @@ class Hybrid(Placement):
                 fix += f", or data={workers // (self.shard * self.tensor)}"
             raise ValueError(f"{self} is a mesh of {size} workers, not {workers}; {fix}")
 
+    def check_job(self, job: Job, workers: int) -> None:  # noqa: ARG002 - the contract
+        """Something must be there to split along `tensor`.
+
+        Not every model can be made without its numbers; what cannot is looked at when it is made.
+        """
+        from manyhands.engine.deferred import on_meta  # noqa: PLC0415 - torch is lazy
+        from manyhands.placements.laying import plan_of  # noqa: PLC0415
+
+        try:
+            model = on_meta(job.model)
+        except Exception:  # noqa: BLE001 - see above
+            return
+        plan_of(model, self.tensor, self.plan, str(self))
+
     def bind(self, job: Job, group: Group, device: torch.device, waits: Waits) -> Bound:
         """Layers split first, then what is left of them sharded."""
-        from manyhands.placements.laying import lay_out  # noqa: PLC0415 - torch is lazy
+        from manyhands.placements.laying import lay_out, plan_of  # noqa: PLC0415 - torch is lazy
         from manyhands.placements.sharded import Sharded  # noqa: PLC0415
         from manyhands.transport.mesh import Mesh  # noqa: PLC0415
 
         mesh = Mesh(group, self.axes, waits)
 
+        words: list[str] = []
+
         def spread(model: nn.Module) -> None:
-            lay_out(model, mesh, self.plan, str(self))
+            plan = plan_of(model, self.tensor, self.plan, str(self))
+            words[:] = plan.words
+            lay_out(model, mesh, plan)
 
         bound = Sharded(job, group, device, spread)
+        bound.words = tuple(words)
         bound.replica = mesh.place["data"] * self.shard + mesh.place["shard"]
         bound.replicas = self.data * self.shard
         bound.speaks = mesh.place["tensor"] == 0

@@ -17,18 +17,15 @@ if TYPE_CHECKING:
     from manyhands.transport.mesh import Mesh
 
 
-def lay_out(model: nn.Module, mesh: Mesh, lines: Sequence[str], strategy: str) -> None:
+def lay_out(model: nn.Module, mesh: Mesh, plan: Plan) -> None:
     """Split the model's layers along `tensor`, then shard what is left along `data` and `shard`.
 
     Args:
         model: on any device, the meta device included.
         mesh: with these three axes; those of length one do nothing.
-        lines: a plan by hand, or none.
-        strategy: what is being carried out, for messages.
+        plan: what is split along `tensor`.
     """
     if mesh.axes["tensor"] > 1:
-        plan = given_plan(model, lines) if lines else find_plan(model, mesh.axes["tensor"])
-        _check(plan, model, strategy)
         split(
             model,
             mesh.handle["tensor"],
@@ -42,9 +39,17 @@ def lay_out(model: nn.Module, mesh: Mesh, lines: Sequence[str], strategy: str) -
         shard(model, units(model), axes, give_back=True)
 
 
-def _check(plan: Plan, model: nn.Module, strategy: str) -> None:
-    if plan:
-        return
+def plan_of(model: nn.Module, ways: int, lines: Sequence[str], strategy: str) -> Plan:
+    """The plan that was given or is found.
+
+    Raises:
+        ValueError: there is nothing to split; the message says why, layer by layer.
+    """
+    if ways == 1:
+        return Plan()
+    plan = given_plan(model, lines) if lines else find_plan(model, ways)
+    if plan.pairs or lines:
+        return plan
     reasons = "; ".join(f"{name}: {why}" for name, why in list(plan.whole.items())[:4])
     raise ValueError(
         f"{strategy} finds nothing to split in {type(model).__name__}; "

@@ -86,6 +86,17 @@ class Place(Placement):
             fix = f"worker {idle[0]} has nothing to do" if idle else f"use {max(named) + 1} workers"
             raise ValueError(f"{self} does not fit {workers} workers: {fix}")
 
+    def check_job(self, job: Job, workers: int) -> None:  # noqa: ARG002 - the contract
+        """The model must have the modules that are named."""
+        from manyhands.engine.deferred import on_meta  # noqa: PLC0415 - torch is lazy
+        from manyhands.placements.placed import check_names  # noqa: PLC0415
+
+        try:
+            model = on_meta(job.model)
+        except Exception:  # noqa: BLE001 - not every model can be made without its numbers
+            return
+        check_names(model, self.workers)
+
     def bind(self, job: Job, group: Group, device: torch.device, waits: Waits) -> Bound:
         """The modules that are this worker's, and what stands for the others."""
         from manyhands.placements.placed import Placed  # noqa: PLC0415 - torch is lazy

@@ -23,7 +23,7 @@ from manyhands.placements.making import aliases, make_some
 from manyhands.transport.mesh import Mesh
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from torch.distributed import ProcessGroup, Work
 
@@ -59,7 +59,11 @@ class Placed(Bound):
         self.speaks = group.rank == 0
         handle = Mesh(group, {"place": group.size}, waits).handles["place"]
         self.model = make_some(job.model, lambda name: group.rank in self._of(name), device)
-        self._check_names()
+        check_names(self.model, owners)
+        self.words = tuple(
+            f"worker {worker}: {', '.join(name for name in owners if worker in owners[name])}"
+            for worker in range(group.size)
+        )
         self._on_the_way = _OnTheWay()
         self._calls = [
             _Placement(self.model.get_submodule(name), several, handle, self._on_the_way)
@@ -78,16 +82,6 @@ class Placed(Bound):
             if name.startswith(f"{module}."):
                 return several
         return tuple(range(self._group.size))
-
-    def _check_names(self) -> None:
-        known = dict(self.model.named_modules())
-        for name in self._owners:
-            if name not in known:
-                children = ", ".join(child for child, _ in self.model.named_children())
-                raise ValueError(
-                    f"{type(self.model).__name__} has no module {name!r} to place; "
-                    f"it consists of {children}"
-                )
 
     def gradient(self, inputs: Any, targets: Any, weight: float) -> torch.Tensor:
         """Forward and backward go where the modules are; then copies sum their gradients."""
@@ -169,6 +163,17 @@ class Placed(Bound):
             return told.cpu()
 
         return fetch
+
+
+def check_names(model: nn.Module, names: Iterable[str]) -> None:
+    """Refuse modules that the model does not have."""
+    known = dict(model.named_modules())
+    for name in names:
+        if name not in known:
+            children = ", ".join(child for child, _ in model.named_children())
+            raise ValueError(
+                f"{type(model).__name__} has no module {name!r} to place; it consists of {children}"
+            )
 
 
 class _OnTheWay(TorchFunctionMode):

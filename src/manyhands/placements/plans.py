@@ -43,8 +43,18 @@ class Plan:
     whole: Mapping[str, str] = field(default_factory=dict)
     """Linear layers that every worker computes, and why."""
 
-    def __bool__(self) -> bool:
-        return bool(self.pairs or self.embeddings or self.logits)
+    @property
+    def words(self) -> list[str]:
+        """It in a few lines, for whoever wants to know what was done to a model."""
+        pairs = [f"{', '.join(pair.columns)} to {pair.row}" for pair in self.pairs]
+        others = [*self.embeddings, *self.logits]
+        lines = [f"split: {_some([*pairs, *others])}"] if pairs or others else []
+        return lines + [f"not split: {_some(list(self.whole))}"] * bool(self.whole)
+
+
+def _some(names: list[str]) -> str:
+    more = f"; and {len(names) - 3} more" if len(names) > 3 else ""
+    return "; ".join(names[:3]) + more
 
 
 def find_plan(model: nn.Module, ways: int) -> Plan:
@@ -53,7 +63,7 @@ def find_plan(model: nn.Module, ways: int) -> Plan:
     model.eval()
     pairs: list[Pair] = []
     whole: dict[str, str] = {}
-    for prefix, module, graph in _graphs(model, ""):
+    for prefix, module, graph in _graphs(model, "", whole):
         for pair, reason in _pairs(module, graph, ways):
             named = Pair(tuple(prefix + name for name in pair.columns), prefix + pair.row)
             if reason is None:
@@ -114,15 +124,22 @@ def given_plan(model: nn.Module, lines: Sequence[str]) -> Plan:
     return Plan(tuple(pairs), tuple(tables))
 
 
-def _graphs(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module, fx.Graph]]:
+def _graphs(
+    module: nn.Module, prefix: str, whole: dict[str, str]
+) -> Iterator[tuple[str, nn.Module, fx.Graph]]:
     """The largest modules whose calls can be traced, with the calls."""
     if not any(isinstance(one, nn.Linear) for one in module.modules()):
         return
     try:
-        yield prefix, module, fx.Tracer().trace(module)
-    except Exception:  # noqa: BLE001 - torch has many ways to say that it cannot
+        graph = fx.Tracer().trace(module)
+    except Exception as error:  # noqa: BLE001 - torch has many ways to say that it cannot
+        reason = str(error).splitlines()[0].split(". ")[0]
         for name, child in module.named_children():
-            yield from _graphs(child, f"{prefix}{name}.")
+            if isinstance(child, nn.Linear):
+                whole[prefix + name] = f"{type(module).__name__} cannot be traced: {reason}"
+            yield from _graphs(child, f"{prefix}{name}.", whole)
+        return
+    yield prefix, module, graph
 
 
 def _pairs(module: nn.Module, graph: fx.Graph, ways: int) -> Iterator[tuple[Pair, str | None]]:

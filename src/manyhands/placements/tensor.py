@@ -62,6 +62,10 @@ class Tensor(Placement):
                 f"{workers} workers cannot be divided into models of {self.ways}; use {more}"
             )
 
+    def check_job(self, job: Job, workers: int) -> None:
+        """Something must be there to split."""
+        self._hybrid(workers).check_job(job, workers)
+
     def bind(self, job: Job, group: Group, device: torch.device, waits: Waits) -> Bound:
         """A mesh of models and ways."""
         return self._hybrid(group.size).bind(job, group, device, waits)
