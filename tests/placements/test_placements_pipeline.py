@@ -353,3 +353,28 @@ def test_values_that_mean_nothing_are_refused(text):
 def test_a_job_that_does_not_fit_is_refused_before_it_is_made(text, workers, error, fix):
     with pytest.raises(error, match=fix):
         strategy(text).check_job(gpt_job(), workers)
+
+
+def test_a_run_that_cannot_be_is_refused_before_a_process_starts(run_script):
+    script = """
+        import torch
+        import manyhands as mh
+
+        job = mh.Job(
+            model=lambda: torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 2)),
+            optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=0.1),
+            loss=torch.nn.functional.mse_loss,
+            data=torch.utils.data.TensorDataset(torch.randn(64, 4), torch.randn(64, 2)),
+            global_batch=16,
+            epochs=1,
+            metrics=(),
+        )
+
+        if __name__ == "__main__":
+            mh.train(job, "pipeline(microbatches=4)", workers=3)
+    """
+    started = run_script(script)
+    assert started.finish() != 0
+    assert "has 2 layers that can be told apart (0, 1), which cannot become 3" in started.text()
+    assert "take at most 2 of them" in started.text()
+    assert not (started.folder / "runs").exists()
