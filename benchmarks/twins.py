@@ -38,11 +38,13 @@ STRATEGIES = (
     "averaging(every=4)",
     "local_sgd(every=8, warmup=20)",
     "diloco(every=10)",
+    "hierarchical(outer=averaging(every=4))",
     "easgd()",
     "easgd(order=asynchronous)",
     "easgd(order=round_robin)",
     "gossip()",
     "gossip(order=asynchronous)",
+    "push_sum()",
     "ensemble()",
 )
 
