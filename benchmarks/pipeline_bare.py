@@ -15,13 +15,14 @@ def main() -> None:
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     torch.manual_seed(0)
-    whole = model()
-    module = whole[:3] if rank == 0 else whole[3:]
+    layers = [*model().children()]
+    halves = torch.nn.Sequential(*layers[:3]), torch.nn.Sequential(*layers[3:])
+    module = halves[rank]
     inputs, targets = data().tensors
     tokens = inputs[: BATCH // MICROBATCHES]
     with torch.no_grad():
-        passing = whole[:3](tokens).requires_grad_()
-        logits = whole[3:](passing)
+        passing = halves[0](tokens).requires_grad_()
+        logits = halves[1](passing)
     given, gives = (tokens, passing) if rank == 0 else (passing, logits.requires_grad_())
     stage = PipelineStage(module, rank, 2, torch.device("cpu"), (given,), (gives,))
     schedule = Schedule1F1B(stage, MICROBATCHES, loss_fn=F.cross_entropy)
