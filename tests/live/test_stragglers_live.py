@@ -7,6 +7,7 @@ are those of `python -m benchmarks.stragglers`, which prints the figures of all 
 import pytest
 from benchmarks import stragglers
 from benchmarks.stragglers import CASES, Case
+
 from manyhands.protocols import ALL
 from manyhands.strategies import strategy as read_strategy
 
