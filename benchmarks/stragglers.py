@@ -93,6 +93,7 @@ CASES = (
     _in_step("averaging()"),
     _in_step("local_sgd(every=4)"),
     _in_step("diloco(every=4)"),
+    _in_step("hierarchical(outer=averaging(every=4))"),
     _in_step("easgd()"),
     _in_step("easgd(order=round_robin)"),
     _in_step("gossip()"),
@@ -100,6 +101,7 @@ CASES = (
     _free("asynchronous()"),
     _free("easgd(order=asynchronous)"),
     _free("gossip(order=asynchronous)"),
+    _free("push_sum()"),
     _free("hogwild()"),
     _free("ensemble()"),
 )
