@@ -43,6 +43,10 @@ class AllReduce(Placement):
 
     name: ClassVar[str] = "allreduce"
     support: ClassVar[Literal["stable"]] = "stable"
+    needs_less: ClassVar[str] = (
+        "fully_sharded(), under which each of N workers holds 1/N of the model, or zero(stage=1), "
+        "under which it holds 1/N of the optimizer's state"
+    )
 
     bucket_mb: float = 25.0
     """Mebibytes of gradients that travel together. Smaller ones start earlier, larger ones

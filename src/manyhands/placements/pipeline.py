@@ -103,6 +103,11 @@ class Pipeline(Placement):
                 f"a global batch of {smallest} cannot be split into {self.microbatches} "
                 f"microbatches; take at most {smallest} of them"
             )
+        if job.at_once is not None or job.autocast is not None:
+            raise ValueError(
+                "a pipeline computes microbatches, in the type of what passes between its stages: "
+                "leave out at_once and autocast, and choose microbatches"
+            )
         if self.schedule == "pipedream" and job.clip is not None:
             raise ValueError(
                 "clip limits the norm of the whole gradient, which no stage of pipedream ever "
@@ -187,7 +192,7 @@ class Pipeline(Placement):
         many parameters, unless it is said where they begin. It makes no difference to a model
         whose layers all give as much, such as a transformer.
         """
-        from manyhands.placements.microbatches import sizes_of  # noqa: PLC0415
+        from manyhands.parameters.microbatches import sizes_of  # noqa: PLC0415
         from manyhands.placements.passing import Passing  # noqa: PLC0415
         from manyhands.placements.staging import by_hand  # noqa: PLC0415 - torch is lazy
         from manyhands.splitting import Measured, partition  # noqa: PLC0415

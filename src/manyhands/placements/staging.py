@@ -11,6 +11,7 @@ from torch import nn
 from torch.utils.data import TensorDataset, default_collate
 
 from manyhands.checkpoint import Entry, State
+from manyhands.parameters.computing import build
 from manyhands.placements.passing import Passing
 from manyhands.splitting import (
     Measured,
@@ -106,7 +107,7 @@ def make_stages(
         samples: of a microbatch.
         begins: the pieces at which stages begin, by name; measured, if there are none.
     """
-    model = job.model().to(device)
+    model = build(job).to(device)
     inputs = example(job, samples).to(device)
     pieces = find_pieces(model, inputs, len(held), begins)
     if begins:

@@ -43,6 +43,7 @@ class Zero(Placement):
 
     name: ClassVar[str] = "zero"
     support: ClassVar[Literal["beta"]] = "beta"
+    needs_less: ClassVar[str] = "a higher stage, up to zero(stage=3), or more workers"
 
     stage: int = 1
     """1: optimizer states are divided; 2: gradients too; 3: parameters too."""
