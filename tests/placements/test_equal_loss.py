@@ -51,7 +51,7 @@ SCRIPT = """
 """
 
 SHARDED = ["fully_sharded()", "zero(stage=1, bucket_mb=0.01)", "zero(stage=2)"]
-DIVIDED = ["tensor(ways=2)", "context(ways=2)", "offload()"]
+DIVIDED = ["tensor(ways=2)", "tensor(ways=2, samples=own)", "context(ways=2)", "offload()"]
 
 
 def apart(fork, workers, steps, strategies, dtype, clip=None, options=None, seconds=150):
@@ -106,7 +106,10 @@ def test_autocast_means_the_same_everywhere(fork):
 def test_follows_one_worker_for_twenty_steps(fork, workers, dtype, limit):
     strategies = {
         2: [*SHARDED, "zero(stage=3)", *DIVIDED],
-        4: [*SHARDED, "zero(stage=3)", *DIVIDED, "tensor(ways=4)", "context(ways=4)"],
+        4: [
+            *(*SHARDED, "zero(stage=3)", "tensor(ways=2)", "context(ways=2)", "offload()"),
+            *("tensor(ways=4)", "tensor(ways=4, samples=own)", "context(ways=4)"),
+        ],
         8: ["hybrid(data=2, shard=2, tensor=2)"],
     }[workers]
     for how, one in apart(fork, workers, 20, strategies, dtype, seconds=800).items():

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
-from torch._C._distributed_c10d import ProcessGroup, ReduceOp, Work
+from torch._C._distributed_c10d import ProcessGroup, ReduceOp, ReduceScatterOptions, Work
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -93,6 +93,18 @@ class WatchedGroup(ProcessGroup):
                 output.div_(self.size())
 
         return _WatchedWork(sent, self._watcher, add_up)
+
+    def gather_rows(self, own: torch.Tensor) -> torch.Tensor:
+        """All workers' rows, in the order of ranks; all have equally many."""
+        everybody = own.new_empty(self.size() * len(own), *own.shape[1:])
+        self._allgather_base(everybody.view(-1), own.contiguous().view(-1)).wait()
+        return everybody
+
+    def scatter_sums(self, parts: torch.Tensor) -> torch.Tensor:
+        """The sum over all workers of this worker's rows; all get equally many."""
+        own = parts.new_empty(len(parts) // self.size(), *parts.shape[1:])
+        self.reduce_scatter_single(own, parts.contiguous(), ReduceScatterOptions()).wait()
+        return own
 
 
 def _watched(name: str, kind: str) -> Callable[..., Work]:

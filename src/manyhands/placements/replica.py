@@ -41,7 +41,7 @@ class Replica(Bound):
         waits: Waits,
         wrap: Callable[[nn.Module], nn.Module],
     ) -> None:
-        self.model = build(job).to(device)
+        self.model = self._make(job, device)
         self.optimizer = self._make_optimizer(job)
         self.module = wrap(self.model)
         self.replica, self.replicas = group.rank, group.size
@@ -54,6 +54,9 @@ class Replica(Bound):
             if parameter.requires_grad
         }
         self._last = _LastGradient(self._trained, waits)
+
+    def _make(self, job: Job, device: torch.device) -> nn.Module:
+        return build(job).to(device)
 
     def _make_optimizer(self, job: Job) -> torch.optim.Optimizer:
         return job.optimizer(self.model)
