@@ -31,9 +31,10 @@ TOO_LARGE = """
     if __name__ == "__main__":
         mh.train(job, sys.argv[1], workers=2, loop=loop, output="run")
     else:
-        used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
-        limit = used + 450_000_000
-        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        # What is reserved and not written, as for stacks of threads, does not count.
+        used = int(open("/proc/self/statm").read().split()[5]) * resource.getpagesize()
+        limit = used + 480_000_000
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 """
 
 

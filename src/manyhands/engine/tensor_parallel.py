@@ -43,7 +43,7 @@ def split(
     """
     styles: dict[str, ParallelStyle] = {}
     for together in columns:
-        once = _Once(mesh)
+        once = _Once(mesh, len(together))
         for name in together:
             styles[name] = ColwiseParallel()
             model.get_submodule(name).register_forward_pre_hook(once)
@@ -88,8 +88,10 @@ def leave_alone(model: nn.Module, names: list[str]) -> None:
 class _Once:
     """Tells torch that all workers have an input, once for all layers that are given it."""
 
-    def __init__(self, mesh: DeviceMesh) -> None:
+    def __init__(self, mesh: DeviceMesh, layers: int) -> None:
         self._mesh = mesh
+        self._layers = layers
+        self._calls = 0
         self._given: torch.Tensor | None = None
         self._told: torch.Tensor | None = None
 
@@ -97,4 +99,9 @@ class _Once:
         if self._given is not inputs[0]:
             self._given = inputs[0]
             self._told = DTensor.from_local(inputs[0], self._mesh, [Replicate()], run_check=False)
-        return (self._told, *inputs[1:])
+        told = self._told
+        self._calls += 1
+        if self._calls % self._layers == 0:
+            # Nobody else will ask; an activation must not be kept for longer than it is needed.
+            self._given = self._told = None
+        return (told, *inputs[1:])

@@ -59,6 +59,11 @@ class AllReduce(Placement):
         if not 0 < self.bucket_mb <= 1024:
             raise ValueError(f"bucket_mb must be above 0 and at most 1024, not {self.bucket_mb}")
 
+    @property
+    def imaginable(self) -> bool:
+        """DistributedDataParallel needs tensors with content."""
+        return False
+
     def bind(self, job: Job, group: Group, device: torch.device, waits: Waits) -> Bound:
         """A replica wrapped in DistributedDataParallel over the group's own process group."""
         from manyhands.placements.replica import Replica  # noqa: PLC0415 - torch is lazy

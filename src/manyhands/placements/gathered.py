@@ -76,7 +76,7 @@ class Gathered(Replica):
             rows=[pair.row for pair in plan.pairs],
         )
         for pair in plan.pairs:
-            together = _Together(self._samples)
+            together = _Together(self._samples, len(pair.columns))
             for name in pair.columns:
                 column = model.get_submodule(name)
                 column.forward = together.column(column)
@@ -149,8 +149,10 @@ class _Samples:
 class _Together:
     """Brings the input of some layers together once."""
 
-    def __init__(self, samples: _Samples) -> None:
+    def __init__(self, samples: _Samples, layers: int) -> None:
         self._samples = samples
+        self._layers = layers
+        self._calls = 0
         self._given: torch.Tensor | None = None
         self._all: torch.Tensor | None = None
 
@@ -160,8 +162,13 @@ class _Together:
         def compute(inputs: torch.Tensor) -> torch.Tensor:
             if self._given is not inputs or self._all is None:
                 self._given, self._all = inputs, self._samples.bring_together(inputs)
+            everybody = self._all
+            self._calls += 1
+            if self._calls % self._layers == 0:
+                # Nobody else will ask, and it is large.
+                self._given = self._all = None
             bias = None if layer.bias is None else own(layer.bias)
-            return functional.linear(self._all, own(layer.weight), bias)
+            return functional.linear(everybody, own(layer.weight), bias)
 
         return compute
 

@@ -43,6 +43,11 @@ class Placement(Value, ABC):
     )
     """What to use instead if a worker's memory does not suffice."""
 
+    @property
+    def imaginable(self) -> bool:
+        """Whether it can be rehearsed with tensors that have no content."""
+        return True
+
     def check(self, workers: int) -> None:
         """Raise ValueError, naming the fix, if this placement cannot serve so many workers."""
         if workers < 1:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from manyhands.checkpoint import State
 from manyhands.parameters.computing import backward, build
 from manyhands.placements.bound import Bound
 from manyhands.placements.buffers import average_buffers, untouched
+from manyhands.placements.making import make_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,7 +58,7 @@ class Replica(Bound):
         self._last = _LastGradient(self._trained, waits)
 
     def _make(self, job: Job, device: torch.device) -> nn.Module:
-        return build(job).to(device)
+        return make_whole(partial(build, job), device)
 
     def _make_optimizer(self, job: Job) -> torch.optim.Optimizer:
         return job.optimizer(self.model)

@@ -88,6 +88,11 @@ class Tensor(Placement):
             )
         self._hybrid(workers).check_job(job, workers)
 
+    @property
+    def imaginable(self) -> bool:
+        """DistributedDataParallel needs tensors with content."""
+        return self.samples == "same"
+
     def bind(self, job: Job, group: Group, device: torch.device, waits: Waits) -> Bound:
         """A mesh of models and ways."""
         if self.samples == "same":
