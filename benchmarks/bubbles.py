@@ -2,8 +2,8 @@
 
 Four workers, eight microbatches, layers that sleep: 20 ms forward, 20 ms for the gradient of their
 inputs and 20 ms for that of their parameters, so that many workers need few cores. The measured
-share is that of the time between the end of a worker's first step and the end of its last one that
-it did not compute, by its trace.
+share is the part of a step, from the end of the one before to its own, in which a worker did not
+compute, by its trace.
 
     python -m benchmarks.bubbles [--quick]
 """
@@ -11,8 +11,10 @@ it did not compute, by its trace.
 from __future__ import annotations
 
 import argparse
+import statistics
 import sys
 import tempfile
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +26,7 @@ from benchmarks.figures import report
 from manyhands.schedules import ALL, Durations, replay
 
 if TYPE_CHECKING:
-    from manyhands.trace import Trace
+    from manyhands.trace import ProcessTrace, Trace
 
 WORKERS, MICROBATCHES, LAYERS = 4, 8, 8
 PACE = 0.02
@@ -64,20 +66,29 @@ def in_theory(schedule: str) -> float:
 
 
 def measured(trace: Trace) -> float:
-    """The share of their time, from the end of the first step on, that workers did not compute."""
-    idle = []
-    for worker in trace.workers:
-        ends = [span.start + span.seconds for span in worker.spans if span.step == 0]
-        later = [span for span in worker.spans if span.step > 0 and span.kind != "start"]
-        seconds = max(span.start + span.seconds for span in later) - max(ends)
-        idle.append(1 - sum(s.seconds for s in later if s.kind == "compute") / seconds)
-    return sum(idle) / len(idle)
+    """The share of a step, from end to end, in which workers did not compute: the median step's."""
+    idle = [_idle(worker) for worker in trace.workers]
+    return statistics.median(statistics.mean(step) for step in zip(*idle, strict=True))
+
+
+def _idle(worker: ProcessTrace) -> list[float]:
+    """The same of one worker, for every step but the first."""
+    ends: dict[int, float] = {}
+    busy: dict[int, float] = {}
+    for span in worker.spans:
+        if span.kind != "start":
+            ends[span.step] = max(ends.get(span.step, 0.0), span.start + span.seconds)
+            computed = span.seconds if span.kind == "compute" else 0.0
+            busy[span.step] = busy.get(span.step, 0.0) + computed
+    steps = sorted(ends)
+    return [1 - busy[step] / (ends[step] - ends[before]) for before, step in pairwise(steps)]
 
 
 def measure(schedule: str, folder: Path) -> dict[str, float]:
-    strategy = (
-        f"pipeline(stages={STAGES[schedule]}, microbatches={MICROBATCHES}, schedule={schedule})"
-    )
+    # Stages of equal length by hand: this is about schedules, not about splitting.
+    each = LAYERS // STAGES[schedule]
+    begins = ", ".join(f'"{1 + number}"' for number in range(each, LAYERS, each))
+    strategy = f"pipeline(microbatches={MICROBATCHES}, schedule={schedule}, begins=[{begins}])"
     run = mh.train(job, strategy, workers=WORKERS, output=folder / schedule)
     return {"table": in_theory(schedule), "measured": measured(run.trace)}
 

@@ -8,6 +8,11 @@ import statistics
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results"
+PAGE = Path(__file__).parent.parent / "docs" / "studies" / "live-and-virtual.md"
+"""Where the tables of paced runs are shown."""
 
 
 def machine() -> dict[str, object]:
@@ -45,3 +50,25 @@ def median_interval(values: Sequence[float], rounds: int = 5000) -> tuple[float,
 def report(name: str, figures: dict[str, object]) -> None:
     """The last line: one JSON object."""
     print(json.dumps({"benchmark": name, "figures": figures, "machine": machine()}))
+
+
+def keep(name: str, figures: dict[str, object]) -> None:
+    """Store the figures, and the machine they came from, as the results of a benchmark."""
+    RESULTS.mkdir(exist_ok=True)
+    kept = {"benchmark": name, "figures": figures, "machine": machine()}
+    (RESULTS / f"{name}.json").write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+
+
+def write_table(name: str, table: str) -> None:
+    """Put a table made of stored results where the documentation shows it."""
+    before, begin, rest = PAGE.read_text(encoding="utf-8").partition(f"<!-- {name} -->\n")
+    _, end, after = rest.partition(f"<!-- end of {name} -->\n")
+    if not begin or not end:
+        raise ValueError(f"{PAGE.name} has no place for the table of {name}")
+    PAGE.write_text(f"{before}{begin}{table}\n{end}{after}", encoding="utf-8")
+
+
+def kept(name: str) -> dict[str, Any]:
+    """What was stored as the results of a benchmark."""
+    stored: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    return stored

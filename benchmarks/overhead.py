@@ -1,4 +1,6 @@
-"""What Manyhands costs: whole training steps per second against a bare DDP script.
+"""What Manyhands costs: whole training steps per second against a bare script on torch.
+
+DDP on two models, and a pipeline of two stages.
 
 Two workers each on Gloo, one thread per worker. Both sides are alive all the time and take turns
 in ABBA blocks; the figure is the median over blocks of ours / bare, with a 95 % interval.
@@ -17,7 +19,9 @@ from pathlib import Path
 from benchmarks.figures import median_interval, report
 from benchmarks.turnstile import Side
 
-STEPS = {"lenet": 60, "mlp10m": 12}
+STEPS = {"lenet": 60, "mlp10m": 12, "pipeline": 12}
+SIDES = {"pipeline": "benchmarks.pipeline"}
+"""By model, what the two scripts are called; those of DDP if there are none."""
 
 
 @contextlib.contextmanager
@@ -105,10 +109,15 @@ def measure(what: str, steps: int, blocks: int, scripts: str) -> dict[str, objec
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer blocks")
-    blocks = 4 if parser.parse_args().quick else 20
-    print("2 workers on each side, one thread each, taking turns; global batch 64")
-    scripts = "benchmarks.overhead"
-    figures = {model: measure(model, steps, blocks, scripts) for model, steps in STEPS.items()}
+    parser.add_argument("--only", choices=STEPS, help="one model")
+    chosen = parser.parse_args()
+    blocks = 4 if chosen.quick else 20
+    print("2 workers on each side, one thread each, taking turns")
+    models = [chosen.only] if chosen.only else [*STEPS]
+    figures = {
+        model: measure(model, STEPS[model], blocks, SIDES.get(model, "benchmarks.overhead"))
+        for model in models
+    }
     report("overhead", figures)
 
 

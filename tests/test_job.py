@@ -79,7 +79,7 @@ class Unsized:
             "names no metric of this job; it has loss",
         ),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else ", ".join(value),
 )
 def test_a_value_that_cannot_be_is_refused_in_words(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words.replace("(", r"\(")):

@@ -1,9 +1,6 @@
 """A real run and its virtual twin: the same staleness per worker, and the same speed.
 
-Four real workers are *paced*: instead of computing much, each sleeps for a drawn time, so that
-they are mostly asleep even on two cores. The last takes half as long again. The twin is given what
-was measured: each worker's times to load and compute a batch, the server's mean time for an update,
-and the median time of a message. It is longer, so that nearly all chance is the real run's.
+Bound by computing, every protocol: the functions are those of `python -m benchmarks.twins`.
 
 Where the server's port is the bottleneck, it is a real one: all bytes between the workers and the
 server pass a relay of limited bandwidth in each direction, which the connections share chunk by
@@ -13,17 +10,42 @@ server, as between hosts; beyond that nobody knows of it.
 A pair that disagrees is made once more: other processes on a busy machine are not what is measured.
 """
 
-import dataclasses
 import json
 import textwrap
-from collections.abc import Mapping
 
 import pytest
+from benchmarks import twins
 
-from manyhands.reports import Run, breakdown, throughput
+from manyhands.protocols import ALL
+from manyhands.reports import Run, breakdown
+from manyhands.strategies import strategy as read_strategy
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("strategy", twins.STRATEGIES)
+def test_bound_by_computing_they_agree(launch, tmp_path, strategy: str) -> None:
+    found = twins.measure(strategy, tmp_path, launch=launch)
+    print(found)
+    assert found.updates >= 4000
+    assert found.agree, found
+
+
+def test_every_protocol_has_a_twin() -> None:
+    assert {read_strategy(text).name for text in twins.STRATEGIES} == {cls.name for cls in ALL}
+    assert twins.PACE.updates >= 4000
+    assert twins.PACE.cv >= 0.2
+    assert (twins.FAR, twins.APART) == (0.05, 0.1)
+
+
+def test_the_distance_of_histograms_is_that_of_their_distributions() -> None:
+    assert twins.distance({0: 1, 1: 1}, {0: 10, 1: 10}) == 0
+    assert twins.distance({0: 1}, {5: 3}) == 1
+    assert twins.distance({0: 3, 2: 1}, {0: 1, 1: 1, 2: 2}) == pytest.approx(0.5)
+
 
 SCRIPT = '''
-    import dataclasses, json, math, statistics, sys, time
+    import dataclasses, json, math, sys, time
     from pathlib import Path
 
     import torch
@@ -68,24 +90,15 @@ SCRIPT = '''
         metrics=(),
     )
 
-    if given["bandwidth"] and role in ("server", "worker"):
+    if role in ("server", "worker"):
         import port
 
         port.shape(role, Path(sys.orig_argv[-2]).parent / "server-0", given["bandwidth"])
-
-    def spans(process, kind):
-        return [span.seconds for span in process.spans if span.kind == kind]
 
     if __name__ == "__main__":
         live = mh.train(job, "asynchronous()", workers=WORKERS, output=given["live"])
         print(live.summary())
         server = next(p for p in live.trace.processes if p.name == "server-0")
-        answers = [seconds for worker in live.trace.workers for seconds in spans(worker, "receive")]
-        # What an answer takes beside the server's time is the way there and back.
-        latency = (statistics.median(answers) - statistics.median(spans(server, "compute"))) / 2
-        way = {"bandwidth": 2e9, "latency": latency}
-        if given["bandwidth"]:
-            way = {"bandwidth": given["bandwidth"], "latency": 0.0}
         unpaced = dataclasses.replace(job, loss=nn.functional.mse_loss, samples=20_000)
         virtual = mh.simulate(
             unpaced,
@@ -93,7 +106,8 @@ SCRIPT = '''
             workers=WORKERS,
             times=f'measured("{given["live"]}")',
             service=server.totals.seconds["compute"] / given["updates"],
-            **way,
+            bandwidth=given["bandwidth"],
+            latency=0.0,
             output=given["virtual"],
         )
         print(virtual.summary())
@@ -165,79 +179,32 @@ PORT = '''
 '''
 
 
-def distance(one: Mapping[int, int], other: Mapping[int, int]) -> float:
-    """The Kolmogorov-Smirnov distance of two histograms."""
-    most = below_one = below_other = 0.0
-    for value in sorted({*one, *other}):
-        below_one += one.get(value, 0) / sum(one.values())
-        below_other += other.get(value, 0) / sum(other.values())
-        most = max(most, abs(below_one - below_other))
-    return most
-
-
-def staleness(run: Run) -> Mapping[str, Mapping[int, int]]:
-    (server,) = (process for process in run.trace.processes if process.name == "server-0")
-    return server.staleness_by_sender
-
-
-@dataclasses.dataclass(frozen=True)
-class Twins:
-    """A real run and its virtual twin."""
-
-    live: Run
-    virtual: Run
-
-    def distances(self) -> dict[str, float]:
-        """By worker, how far the distributions of its staleness are apart."""
-        live, virtual = staleness(self.live), staleness(self.virtual)
-        assert live.keys() == virtual.keys() == {f"worker-{rank}" for rank in range(4)}
-        return {name: distance(live[name], virtual[name]) for name in sorted(live)}
-
-    def ratio(self) -> float:
-        """The real run's updates per second / the virtual one's, both after the first 1000."""
-        live, virtual = (throughput(run.trace).later_rate for run in (self.live, self.virtual))
-        assert live
-        assert virtual
-        return live / virtual
-
-
 @pytest.fixture
-def twins(run_script, tmp_path):
-    """Train for real, then virtually; once more if the two are further apart than that."""
+def pair(run_script, tmp_path):
+    """Train for real and virtually behind a port, once more if the two are too far apart."""
     (tmp_path / "port.py").write_text(textwrap.dedent(PORT), encoding="utf-8")
 
-    def once(number: int, **given: float | None) -> Twins:
+    def once(number: int, **given: float) -> tuple[Run, twins.Twins]:
         names = {"live": f"live-{number}", "virtual": f"virtual-{number}"}
         started = run_script(SCRIPT, json.dumps(given | names))
         assert started.finish(280) == 0, started.text()
-        made = Twins(Run(tmp_path / names["live"]), Run(tmp_path / names["virtual"]))
-        print(started.text(), made.distances(), made.ratio())
-        return made
+        live, virtual = (Run(tmp_path / name) for name in names.values())
+        made = twins.compare("asynchronous()", live, virtual)
+        print(started.text(), made)
+        return live, made
 
-    def run(far: float, slow: float, **given: float | None) -> Twins:
-        made = once(1, **given)
-        if max(made.distances().values()) > far or abs(made.ratio() - 1) > slow:
-            made = once(2, **given)
-        return made
+    def run(**given: float) -> tuple[Run, twins.Twins]:
+        live, made = once(1, **given)
+        return (live, made) if made.agree else once(2, **given)
 
     return run
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_bound_by_computing_they_agree(twins) -> None:
-    made = twins(0.05, 0.05, mean=0.06, updates=4800, width=8, bandwidth=None)
-    assert sum(sum(counts.values()) for counts in staleness(made.live).values()) == 4800
-    assert max(made.distances().values()) <= 0.05, made.distances()
-    assert made.ratio() == pytest.approx(1, abs=0.05)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_bound_by_the_servers_port_they_agree(twins) -> None:
+def test_bound_by_the_servers_port_they_agree(pair) -> None:
     # An update is 160 kB: 16 ms at each direction of the port, about as long as a batch takes.
-    made = twins(0.05, 0.1, mean=0.016, updates=4000, width=10_000, bandwidth=1e7)
-    assert sum(sum(counts.values()) for counts in staleness(made.live).values()) == 4000
-    assert breakdown(made.live.trace).overall.communication > 0.6, "the port is the bottleneck"
-    assert max(made.distances().values()) <= 0.05, made.distances()
-    assert made.ratio() == pytest.approx(1, abs=0.1)
+    live, made = pair(mean=0.016, updates=4000, width=10_000, bandwidth=1e7)
+    assert made.updates == 4000
+    assert breakdown(live.trace).overall.communication > 0.6, "the port is the bottleneck"
+    assert made.agree, made

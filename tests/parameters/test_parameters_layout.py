@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from itertools import pairwise
 
 import pytest
 import torch
@@ -112,6 +113,23 @@ def test_fragments_fill_their_shards_and_are_aligned_in_them(
             fragment.view(own).fill_(1)
         for fragment in shard.parameters:
             fragment.view(part).fill_(1)
+
+
+@settings(deadline=None)
+@given(model=odd_models, servers=st.integers(1, 6))
+def test_stretches_are_the_parameters_in_fewer_pieces(model: Odd, servers: int) -> None:
+    layout = layouts(model, servers)
+    flat = torch.arange(layout.nbytes).to(torch.uint8)
+    for shard, part in zip(layout.shards, layout.split(flat), strict=True):
+        lines = [stretch.bytes(part) for stretch in shard.stretches]
+        pieces = [fragment.bytes(part) for fragment in shard.parameters]
+        assert torch.equal(torch.cat(lines), torch.cat(pieces))
+        types = [stretch.dtype for stretch in shard.stretches]
+        # Those of one size may be of two types by turns.
+        assert len(types) <= len(pieces)
+        assert all(one != other for one, other in pairwise(types))
+        for stretch in shard.stretches:
+            assert stretch.view(part).dtype == stretch.dtype
 
 
 @settings(deadline=None)

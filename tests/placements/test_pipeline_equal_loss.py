@@ -8,10 +8,16 @@ SCHEDULES = {
     for name in ("gpipe", "one_f_one_b", "interleaved", "zero_bubble")
 }
 
+SCHEDULES["side by side"] = "hybrid(data=2, pipeline=2, microbatches=3, schedule=zero_bubble)"
+
 
 @pytest.mark.parametrize(
     ("workers", "names", "clip"),
-    [(2, ("interleaved", "zero_bubble"), None), (3, ("one_f_one_b",), 0.3)],
+    [
+        (2, ("interleaved", "zero_bubble"), None),
+        (3, ("one_f_one_b",), 0.3),
+        (4, ("side by side",), 0.3),
+    ],
 )
 def test_follows_one_worker_to_the_last_digits(fork, workers, names, clip):
     strategies = [SCHEDULES[name] for name in names]
@@ -29,7 +35,7 @@ def test_follows_one_worker_to_the_last_digits(fork, workers, names, clip):
     [
         (2, ("gpipe", "one_f_one_b", "interleaved", "zero_bubble")),
         (3, ("interleaved",)),
-        (4, ("gpipe", "one_f_one_b", "zero_bubble")),
+        (4, ("gpipe", "one_f_one_b", "zero_bubble", "side by side")),
     ],
 )
 def test_follows_one_worker_for_twenty_steps(fork, workers, names, dtype, limit):

@@ -2,6 +2,7 @@
 
 import time
 from collections import Counter
+from pathlib import Path
 
 import pytest
 import torch
@@ -272,6 +273,52 @@ def test_clipping_is_of_the_whole_models_norm(tmp_path):
         torch.testing.assert_close(made[name], parameter.grad, rtol=1e-9, atol=1e-12)
 
 
+def memory(what):
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(what))
+
+
+def wide_job(wide):
+    return mh.Job(
+        model=lambda: nn.Sequential(*(nn.Linear(wide, wide) for _ in range(12))),
+        optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=0.01),
+        loss=functional.mse_loss,
+        data=torch.utils.data.TensorDataset(torch.randn(8, wide), torch.randn(8, wide)),
+        global_batch=8,
+        epochs=1,
+        metrics=(),
+        seed=3,
+    )
+
+
+@pytest.mark.slow
+def test_no_worker_ever_holds_the_whole_model(tmp_path):
+    # Each layer has 40 MB: what the allocator gives back to the kernel at once.
+    job = wide_job(2240)
+
+    def work(group):
+        waits = Waits(time.monotonic, lambda _: None)
+        pipeline = strategy("pipeline(microbatches=4)")
+        # Once with a small model, so that all code is here.
+        pipeline.bind(wide_job(8), group, torch.device("cpu"), waits)
+        torch.manual_seed(job.seed)
+        # From here on the kernel tells the most that is held.
+        Path("/proc/self/clear_refs").write_text("5")
+        before = memory("VmRSS")
+        bound = pipeline.bind(job, group, torch.device("cpu"), waits)
+        grown = torch.tensor(memory("VmHWM") - before)
+        own = bound.model.named_parameters()
+        return {"grown": grown} | {name.split(".", 1)[1]: one.detach() for name, one in own}
+
+    torch.manual_seed(job.seed)
+    whole = job.model().state_dict()
+    made = forked(tmp_path, 4, work)
+    size = sum(tensor.nbytes for tensor in whole.values())
+    assert max(int(each["grown"]) for each in made) < 0.75 * size
+    for name, tensor in whole.items():
+        assert torch.equal(next(each[name] for each in made if name in each), tensor)
+
+
 @pytest.mark.parametrize(
     ("text", "workers", "fix"),
     [
@@ -306,3 +353,28 @@ def test_values_that_mean_nothing_are_refused(text):
 def test_a_job_that_does_not_fit_is_refused_before_it_is_made(text, workers, error, fix):
     with pytest.raises(error, match=fix):
         strategy(text).check_job(gpt_job(), workers)
+
+
+def test_a_run_that_cannot_be_is_refused_before_a_process_starts(run_script):
+    script = """
+        import torch
+        import manyhands as mh
+
+        job = mh.Job(
+            model=lambda: torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 2)),
+            optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=0.1),
+            loss=torch.nn.functional.mse_loss,
+            data=torch.utils.data.TensorDataset(torch.randn(64, 4), torch.randn(64, 2)),
+            global_batch=16,
+            epochs=1,
+            metrics=(),
+        )
+
+        if __name__ == "__main__":
+            mh.train(job, "pipeline(microbatches=4)", workers=3)
+    """
+    started = run_script(script)
+    assert started.finish() != 0
+    assert "has 2 layers that can be told apart (0, 1), which cannot become 3" in started.text()
+    assert "take at most 2 of them" in started.text()
+    assert not (started.folder / "runs").exists()

@@ -137,3 +137,13 @@ def test_the_digest_of_the_parameters_is_the_last_one(finished) -> None:
     finished.processes["worker-0"][0].clock.now += 1
     finished.processes["worker-0"][0].recorder.event("parameters", {"sha256": "cd" * 32})
     assert parameters_digest(finished.trace()) == "cd" * 32
+
+
+def test_how_a_model_was_divided_is_told_part_by_part(finished) -> None:
+    lines = [f"stage {number}: block{number}, 9 % of the time" for number in range(11)]
+    detail = {str(number): line for number, line in enumerate(lines)}
+    finished.processes["worker-0"][0].recorder.event("divided", detail)
+    told = [line for line in summary(finished.trace()).splitlines() if "  stage " in line]
+    assert told[0] == "  stage 0      block0, 9 % of the time"
+    # In the order of their numbers, not of their names.
+    assert [line.split()[1] for line in told] == [str(number) for number in range(11)]

@@ -2,6 +2,7 @@
 
 import doctest
 import sys
+from collections import Counter
 from itertools import pairwise
 
 import pytest
@@ -16,6 +17,7 @@ from manyhands.schedules import (
     Table,
     gpipe,
     interleaved,
+    messages,
     one_f_one_b,
     pipedream,
     replay,
@@ -142,6 +144,20 @@ def test_theory_orders_the_schedules_by_their_bubbles():
     # A stream of many batches leaves PipeDream with nothing to wait for but its two ends.
     stream = replay(pipedream(4, 8 * 50, 4), Durations.even(4, 1, 1, 1))
     assert stream.idle_share < 0.01
+
+
+@given(tables(), st.integers(1, 100))
+def test_every_microbatch_crosses_every_border_there_and_back(case, size):
+    _, table = case
+    sent = messages(table, lambda stage, microbatch: size * (stage + 1) + microbatch)
+    borders = range(table.stages - 1) if len(table.ranks) > 1 else ()
+    expected = Counter(
+        size * (stage + 1) + microbatch
+        for stage in borders
+        for microbatch in range(table.microbatches)
+        for _ in range(2)
+    )
+    assert Counter(one for rank in sent for one in rank) == expected
 
 
 @settings(max_examples=60, deadline=None)

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
+from simulated_events import BrokenLawError, near
 from simulated_peers import Replicas
-from simulated_world import BrokenLawError, near
 
 from manyhands.endpoint import Change, Join, Mix, Push
 from manyhands.protocols import Add, Answer
@@ -16,13 +17,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from simulated_case import Case
-    from simulated_world import Life
+    from simulated_events import Life
 
     from manyhands.endpoint import Parameters, Said
     from manyhands.protocols import Action, Call, ServerState
     from manyhands.virtual import World
 
 
+@cache
 def neighbours(graph: str, rank: int, workers: int, number: int) -> set[int]:
     """Who mixes with whom: on a ring, at distances of powers of two, in a tournament."""
     if graph == "random_pairs":
@@ -45,6 +47,7 @@ class Mass(Replicas):
         """What is to be added somewhere, because it was taken off elsewhere."""
         self.dead: set[str] = set()
         self._taken_up: set[str] = set()
+        self._settled: dict[int, np.ndarray] = {}
         self._sum = self._together()
 
     def begin(self) -> np.ndarray:
@@ -97,6 +100,9 @@ class Mass(Replicas):
             return
         if not near(x, self.held[server]):
             raise BrokenLawError(f"server-{server} holds {x}, and {self.held[server]} is right")
+        if self._settled.get(server) is self.held[server]:
+            return
+        self._settled[server] = self.held[server]
         together = self._together()
         if not near(together, self._sum):
             raise BrokenLawError(f"all replicas are {together} together, and {self._sum} is right")

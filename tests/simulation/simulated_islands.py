@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+from simulated_events import BrokenLawError, Law, near
 from simulated_servers import AveragingModel, OuterModel
-from simulated_world import BrokenLawError, Law, near
 
 from manyhands.endpoint import Change, Pull, Push
 from manyhands.protocols import Answer, Call, DiLoCo, Step
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from simulated_case import Case
+    from simulated_events import Life
     from simulated_servers import Expected
-    from simulated_world import Life
 
     from manyhands.endpoint import Parameters, Said
     from manyhands.leases import Lease

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from simulated_world import BrokenLawError, Law
+from simulated_events import BrokenLawError, Law
 
 from manyhands.endpoint import Push
 from manyhands.protocols import Add, Answer, Step
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     import numpy as np
     from simulated_case import Case
-    from simulated_world import Life
+    from simulated_events import Life
 
     from manyhands.endpoint import Parameters, Said
     from manyhands.leases import Lease

@@ -6,16 +6,16 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from simulated_events import BrokenLawError, Law, near, values
 from simulated_servers import SynchronousModel
-from simulated_world import BrokenLawError, Law, near, values
 
 from manyhands.endpoint import Push
 
 if TYPE_CHECKING:
     import numpy as np
     from simulated_case import Case
+    from simulated_events import Life
     from simulated_servers import Expected
-    from simulated_world import Life
 
     from manyhands.endpoint import Said
     from manyhands.leases import Lease

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from simulated_world import BrokenLawError, Law, near
+from simulated_events import BrokenLawError, Law, near
 
 from manyhands.sampling import member_seed
 
 if TYPE_CHECKING:
     import numpy as np
     from simulated_case import Case
-    from simulated_world import Life
+    from simulated_events import Life
 
     from manyhands.endpoint import Parameters, Said
     from manyhands.leases import Lease

@@ -6,8 +6,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+from simulated_events import BrokenLawError, near
 from simulated_gossip import Mass
-from simulated_world import BrokenLawError, near
 
 from manyhands.endpoint import Change, Push
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from simulated_case import Case
-    from simulated_world import Life
+    from simulated_events import Life
 
     from manyhands.endpoint import Parameters, Said
     from manyhands.protocols import Action, Call, ServerState

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from simulated_world import BrokenLawError, Law, near, parts
+from simulated_events import BrokenLawError, Law, near, parts
 
 from manyhands.protocols import Answer
 

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from simulated_case import Case, Draw
-    from simulated_world import Law
+    from simulated_events import Law
 
 EVERYBODY: tuple[type[Law], ...] = (Calls, Samples)
 PUSHING = (Staleness, Acknowledged, Gradients)

@@ -7,8 +7,8 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 import numpy as np
+from simulated_events import BrokenLawError, Law, near, parts
 from simulated_servers import alpha
-from simulated_world import BrokenLawError, Law, near, parts
 
 from manyhands.endpoint import Push
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from simulated_case import Case
-    from simulated_world import Life
+    from simulated_events import Life
 
     from manyhands.endpoint import Parameters, Said
     from manyhands.leases import Lease

@@ -28,6 +28,7 @@ from manyhands.protocols import (
     SoftSync,
     StaleSynchronous,
     Step,
+    easgd,
     islands,
     mixing,
 )
@@ -105,11 +106,11 @@ def gone_stand_for_those_who_are_back(right):
 
 
 def skips_somebody(right):
-    def next_one(self, state, actions):
+    def next_turn(state, actions):
         skipped = state.last + 1 if state.busy is None and state.version == 2 else state.last
-        return right(self, replace(state, last=skipped), actions)
+        return right(replace(state, last=skipped), actions)
 
-    return next_one
+    return next_turn
 
 
 def version_of_before(right):
@@ -266,7 +267,7 @@ MUTANTS = (
     Mutant(
         "the departed stand in", "averaging", Rounds, "on_leave", gone_stand_for_those_who_are_back
     ),
-    Mutant("turn skipped", "easgd_round_robin", ElasticAveraging, "_next", skips_somebody),
+    Mutant("turn skipped", "easgd_round_robin", easgd, "next_turn", skips_somebody),
     Mutant("version of before", "asynchronous", Asynchronous, "on_message", version_of_before),
     Mutant("worker pushed away", "easgd_asynchronous", VirtualReplica, "draw", pushed_away),
     Mutant(

@@ -13,7 +13,7 @@ from simulated_variants import BY_NAME, VARIANTS, Variant
 
 from manyhands.protocols import ALL
 
-EVERYDAY = int(os.environ.get("MANYHANDS_SEEDS", "150"))
+EVERYDAY = int(os.environ.get("MANYHANDS_SEEDS", "1000"))
 BATTERY = 20_000
 REPLAY = "tests/simulation/test_seeds.py::test_no_law_is_broken_under_any_of_these_seeds"
 AGAIN = 25

@@ -208,6 +208,15 @@ def test_a_message_alone_takes_its_latency_and_its_size(kernel: Kernel) -> None:
     assert traffic.arrived == {"x": 2.5}
 
 
+def test_within_a_host_a_message_is_copied_and_handed_over(kernel: Kernel) -> None:
+    network = Network(kernel, Cluster((Host("a", 1, 0),)), copy_rate=1000.0, handover=0.25)
+    traffic = Traffic(kernel, network)
+    traffic.send("x", "aa", 500)
+    traffic.send("y", "aa", 1000)
+    traffic.run()
+    assert traffic.arrived == {"x": 0.75, "y": 1.25}
+
+
 def test_a_sender_s_port_is_shared(traffic: Traffic) -> None:
     for name, way in (("x", "ab"), ("y", "ac"), ("z", "ad")):
         traffic.send(name, way, 100)

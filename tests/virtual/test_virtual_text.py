@@ -9,6 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from manyhands.notation import NotationError
+from manyhands.protocols import Averaging
 from manyhands.sampling import mix
 from manyhands.trace import Header, Recorder, trace_file
 from manyhands.units import bandwidth, seconds
@@ -186,6 +187,16 @@ def test_measured_times_are_those_of_a_run(tmp_path) -> None:
     for rank, expected in ((0, 0.16), (1, 0.64), (2, 0.16), (3, 0.64)):
         draw = one.of(rank, a_source(0))
         assert {round(draw(), 6) for _ in range(20)} == {expected}
+
+
+def test_a_batch_is_measured_by_itself_even_if_several_are_committed_together(
+    virtually, tmp_path
+) -> None:
+    run = virtually(protocol=Averaging(every=5), seconds="constant(0.1)").run
+    draw = Measured(str(run.folder)).of(0, a_source(0))
+    assert {round(draw(), 6) for _ in range(20)} == {0.1}
+    (worker, *_) = run.trace.workers
+    assert [s.step for s in worker.spans if s.kind == "compute"] == list(range(worker.totals.steps))
 
 
 def test_measuring_a_run_that_computed_nothing_is_refused(tmp_path) -> None:

@@ -100,6 +100,12 @@ def test_a_server_needs_time_for_an_update_if_it_is_given(virtually) -> None:
     assert done.run.seconds == pytest.approx(300 * 0.05, rel=0.02)
 
 
+def test_a_message_within_a_host_takes_its_handover(virtually) -> None:
+    job = a_job(size=50, global_batch=1, epochs=1)
+    done = virtually(job, workers=1, handover=0.03, copy_rate=1e15)
+    assert done.run.seconds == pytest.approx(0.06 + 50 * (0.1 + 0.06), rel=1e-6)
+
+
 def test_a_server_competes_for_the_cores_of_its_host(virtually) -> None:
     job = a_job(size=100, global_batch=1, epochs=1)
     done = virtually(job, places=Places.one_host(3, 1, cores=1), service=0.05, copy_rate=1e15)

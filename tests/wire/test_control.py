@@ -30,6 +30,8 @@ def values_of(kind: object) -> st.SearchStrategy[object]:
     inner = get_args(kind)
     if not inner:
         return VALUES[kind]
+    if get_origin(kind) is dict:
+        return st.dictionaries(*(values_of(one) for one in inner), max_size=9)
     if get_origin(kind) is not tuple:
         return st.one_of(*(values_of(one) for one in inner))
     if inner[-1] is ...:
@@ -42,6 +44,8 @@ def example_of(kind: object) -> object:
     inner = [one for one in get_args(kind) if one is not ...]
     if not inner:
         return EXAMPLES[kind]
+    if get_origin(kind) is dict:
+        return {example_of(inner[0]): example_of(inner[1])}
     if get_origin(kind) is not tuple:
         return example_of(inner[0])
     return tuple(example_of(one) for one in inner)

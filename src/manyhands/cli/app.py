@@ -168,6 +168,9 @@ def simulate(
         str | None, typer.Option(help="Of servers: 'apart', or 'colocated' with workers.")
     ] = None,
     service: Annotated[str | None, typer.Option(help="A server's time per update.")] = None,
+    handover: Annotated[
+        str | None, typer.Option(help="Time of a message within one host: '50us'.")
+    ] = None,
     detection: Annotated[
         str | None, typer.Option(help="Time until a dead worker is missed: '5s'.")
     ] = None,
@@ -194,6 +197,7 @@ def simulate(
         "cores": cores,
         "placing": placing,
         "service": service,
+        "handover": handover,
         "detection": detection,
         "faults": faults,
         "output": output,

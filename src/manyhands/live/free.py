@@ -205,6 +205,8 @@ class LiveReplica:
         """Where workers write shared parameters themselves: how often each has."""
         self._read = 0
         """How often the others had, when this worker last read."""
+        self._has_batch = False
+        """Whether there was a batch since the last one was asked for."""
         self._words: list[Control] = []
         self.refresh: Callable[[], None] = lambda: None
         """Brings the copy to the shared state; set by whoever runs the protocol."""
@@ -217,9 +219,13 @@ class LiveReplica:
     def _next(self) -> Leased | None:
         """The next batch, whatever evaluations come before it; None if there is none at present.
 
+        A step is what is done about one batch, be it committed at once or together with others.
+
         Raises:
             StopAsyncIteration: the run is over.
         """
+        self._progress.step += self._has_batch
+        self._has_batch = False
         while True:
             begun = time.monotonic()
             self._progress.phase = "lease"
@@ -228,6 +234,7 @@ class LiveReplica:
             match word:
                 case Granted():
                     self._line.send(Ask())
+                    self._has_batch = True
                     return self._load(word)
                 case Cut():
                     self._evaluate(word)
@@ -358,13 +365,11 @@ class LiveReplica:
                 self._line.send(Commit(batch.lease.number))
             self._recorder.count(samples=batch.samples, steps=1)
             self._progress.samples += batch.samples
-            self._progress.step += 1
 
     def forgo(self, batch: LeasedBatch) -> None:
         """What came of the batch is not wanted."""
         if isinstance(batch, Leased):
             self._line.send(Forgo(batch.lease.number))
-        self._progress.step += 1
 
     def _evaluate(self, cut: Cut) -> None:
         """Evaluate a part of the validation data on the consistent cut that all workers see."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
+
 if TYPE_CHECKING:
-    import torch
+    from collections.abc import Sequence
 
     from manyhands.engine.pipelines import Arrival
     from manyhands.transport.collectives import Group
@@ -39,3 +41,19 @@ class Handover:
         self._waits.begin()
         coming.wait()
         self._waits.end()
+
+    def average(self, gradients: Sequence[torch.Tensor], copies: Group) -> None:
+        """Replace gradients, on workers with copies of the same stages, by their mean."""
+        by_type: dict[torch.dtype, list[torch.Tensor]] = {}
+        for gradient in gradients:
+            by_type.setdefault(gradient.dtype, []).append(gradient)
+        for same in by_type.values():
+            flat = torch.cat([gradient.reshape(-1) for gradient in same])
+            self._waits.note("allreduce", flat.nbytes, copies.size)
+            self._waits.begin()
+            copies.sum(flat)
+            self._waits.end()
+            flat /= copies.size
+            sizes = [one.numel() for one in same]
+            for gradient, mean in zip(same, flat.split_with_sizes(sizes), strict=True):
+                gradient.copy_(mean.view_as(gradient))

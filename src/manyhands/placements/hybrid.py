@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from manyhands.costs import Collective, Forecast
 from manyhands.placements.fully_sharded import sharded_forecast
+from manyhands.placements.pipeline import Pipeline
 from manyhands.placements.placement import Placement, check_layers
+from manyhands.schedules import Name  # noqa: TC001 - a field's type is needed when it is read
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,17 +26,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Hybrid(Placement):
-    """Divide data, parameters and layers at once: data × shard × tensor workers.
+    """Divide data, parameters and layers at once, each on an axis of a mesh of workers.
 
     The workers stand on a mesh. Along `tensor` they compute parts of the same layers for the same
     samples, as under `tensor()`; along `shard` each holds a part of every parameter, as under
-    `fully_sharded()`; along `data` there are copies of all that. Workers that differ in `data` or
-    `shard` train on different samples.
+    `fully_sharded()`; along `pipeline` they have different layers, as under `pipeline()`; along
+    `data` there are copies of all that. Workers that differ in `data` or `shard` train on different
+    samples.
 
     Use it on several hosts: `tensor` within a host, whose workers talk in every layer, `shard`
     between close ones, `data` between far ones, which talk once per step.
 
-    Example: `hybrid(data=2, shard=2, tensor=2)`
+    Example: `hybrid(data=2, shard=2, tensor=2)`, `hybrid(data=2, pipeline=4)`
 
     Paper: Narayanan et al., Efficient Large-Scale Language Model Training on GPU Clusters Using
     Megatron-LM, SC 2021.
@@ -51,32 +54,64 @@ class Hybrid(Placement):
     """Workers that share the layers of a copy."""
     plan: tuple[str, ...] = ()
     """Which layers are split along `tensor`, as in `tensor()`; by default they are found."""
+    pipeline: int = 1
+    """Workers that have different layers of a copy, as in `pipeline()`; with `data` alone."""
+    microbatches: int = 8
+    """Into how many a copy's share of a batch is split, if there is a pipeline."""
+    schedule: Name = "one_f_one_b"
+    """The pipeline's, as in `pipeline()`; not pipedream."""
 
     def __post_init__(self) -> None:
         for axis, size in self.axes.items():
             if size < 1:
                 raise ValueError(f"{axis} must be at least 1, not {size}")
+        if self.pipeline > 1 and (self.shard > 1 or self.tensor > 1):
+            raise ValueError(
+                "stages of a pipeline are not divided further: leave out shard and tensor, or "
+                "pipeline"
+            )
+        if self.pipeline > 1 and self.schedule == "pipedream":
+            raise ValueError(
+                "copies of a pipeline share the gradient of a batch, which pipedream never has; "
+                "take another schedule, or pipeline(schedule=pipedream) alone"
+            )
 
     @property
     def axes(self) -> dict[str, int]:
         """The mesh."""
-        return {"data": self.data, "shard": self.shard, "tensor": self.tensor}
+        return {
+            "data": self.data,
+            "shard": self.shard,
+            "tensor": self.tensor,
+            "pipeline": self.pipeline,
+        }
+
+    @property
+    def _line(self) -> Pipeline:
+        """One copy, if it is a pipeline."""
+        return Pipeline(microbatches=self.microbatches, schedule=self.schedule)
 
     def check(self, workers: int) -> None:
         """As many workers as the mesh has places."""
         super().check(workers)
-        size = self.data * self.shard * self.tensor
+        copy = self.shard * self.tensor * self.pipeline
+        size = self.data * copy
         if workers != size:
             fix = f"use {size} workers"
-            if workers % (self.shard * self.tensor) == 0:
-                fix += f", or data={workers // (self.shard * self.tensor)}"
+            if workers % copy == 0:
+                fix += f", or data={workers // copy}"
             raise ValueError(f"{self} is a mesh of {size} workers, not {workers}; {fix}")
+        if self.pipeline > 1:
+            self._line.check(self.pipeline)
 
-    def check_job(self, job: Job, workers: int) -> None:  # noqa: ARG002 - the contract
-        """Something must be there to split along `tensor`.
+    def check_job(self, job: Job, workers: int) -> None:
+        """Something must be there to split along `tensor`, or layers for a pipeline's stages.
 
         Not every model can be made without its numbers; what cannot is looked at when it is made.
         """
+        if self.pipeline > 1:
+            self._line.check_job(job, workers // self.data)
+            return
         from manyhands.engine.deferred import on_meta  # noqa: PLC0415 - torch is lazy
         from manyhands.placements.laying import plan_of  # noqa: PLC0415
 
@@ -86,13 +121,21 @@ class Hybrid(Placement):
             return
         plan_of(model, self.tensor, self.plan, str(self))
 
+    @property
+    def imaginable(self) -> bool:
+        """Stages measure how long layers take."""
+        return self.pipeline == 1
+
     def bind(self, job: Job, group: Group, device: torch.device, waits: Waits) -> Bound:
-        """Layers split first, then what is left of them sharded."""
+        """Layers split first, then what is left of them sharded; or pipelines side by side."""
+        if self.pipeline > 1:
+            return self._line.bind_copies(job, group, device, waits, self.data)
         from manyhands.placements.laying import lay_out, plan_of  # noqa: PLC0415 - torch is lazy
         from manyhands.placements.sharded import Sharded  # noqa: PLC0415
         from manyhands.transport.mesh import Mesh  # noqa: PLC0415
 
-        mesh = Mesh(group, self.axes, waits)
+        axes = {axis: size for axis, size in self.axes.items() if axis != "pipeline"}
+        mesh = Mesh(group, axes, waits)
 
         words: list[str] = []
 
@@ -116,6 +159,11 @@ class Hybrid(Placement):
         The two lists stand one after the other; in a step they are interleaved.
         """
         self.check(workers)
+        if self.pipeline > 1:
+            raise ValueError(
+                f"what {self} sends depends on its stages: forecast one copy, {self._line}, and "
+                "add the mean of its gradients"
+            )
         split: list[Collective] = []
         if self.tensor > 1:
             check_layers(self, layers, "column", "row", "logits", "table")

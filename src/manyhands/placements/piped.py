@@ -13,7 +13,7 @@ from manyhands.engine.pipelines import Stage, runtime
 from manyhands.parameters.computing import check_scalar
 from manyhands.parameters.microbatches import divide, sizes_of
 from manyhands.placements.bound import Bound
-from manyhands.placements.buffers import untouched
+from manyhands.placements.buffers import average_buffers, untouched
 from manyhands.placements.handover import Handover
 
 if TYPE_CHECKING:
@@ -104,17 +104,20 @@ class Stages(Bound):
 
     def clip(self, limit: float) -> None:
         """Each worker knows the norm of its part; the whole's is the root of their squares' sum."""
-        groups = self.optimizer.param_groups
-        trained = (parameter for group in groups for parameter in group["params"])
-        gradients = [one.grad for one in trained if one.grad is not None]
+        gradients = self._gradients()
         square = get_total_norm(gradients).double().square().to(self._device)
         self._group.sum(square)
         factor = torch.clamp(limit / (square.sqrt() + 1e-6), max=1.0)
         for gradient in gradients:
             gradient.mul_(factor)
 
+    def _gradients(self) -> list[torch.Tensor]:
+        groups = self.optimizer.param_groups
+        trained = (parameter for group in groups for parameter in group["params"])
+        return [one.grad for one in trained if one.grad is not None]
+
     def average_buffers(self) -> None:
-        """Every buffer lies on one worker."""
+        """Every buffer lies on one worker of a pipeline."""
 
     def state(self) -> State:
         """The stages' together; nobody may leave before what it sent is taken."""
@@ -134,6 +137,7 @@ class Piped(Stages):
         made: its stages.
         microbatches: into how many a batch is divided.
         table: the schedule for so many microbatches; None where there is none.
+        copies: who has the same stages in other pipelines, if there are any.
     """
 
     def __init__(
@@ -145,8 +149,12 @@ class Piped(Stages):
         made: Staged,
         microbatches: int,
         table: Callable[[int], Table | None],
+        copies: Group | None = None,
     ) -> None:
         super().__init__(job, group, device, waits, made, microbatches)
+        self._copies = copies
+        if copies is not None:
+            self.replica, self.replicas = copies.rank, copies.size
         self._table = table
         self._runs: dict[tuple[int, ...], Callable[..., object]] = {}
         self._losses: list[torch.Tensor] = []
@@ -159,7 +167,14 @@ class Piped(Stages):
         wanted = zip(divide(targets, sizes), shares, (weight for _ in sizes), strict=True)
         with untouched(self.model, when=not weight):
             self._run(sizes)([*divide(inputs, sizes)], [*wanted])
+        if self._copies is not None:
+            self._others.average(self._gradients(), self._copies)
         return self.tell(sum(self._taken(), torch.zeros((), dtype=torch.float64)))
+
+    def average_buffers(self) -> None:
+        """Over the copies."""
+        if self._copies is not None:
+            average_buffers(self.model, self._copies)
 
     def _divide(self, samples: int) -> tuple[int, ...]:
         """Of so many samples the microbatches' sizes, which differ by one at most.

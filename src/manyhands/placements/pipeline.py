@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from manyhands.costs import Collective, Forecast, TensorSize
-from manyhands.placements.placement import Placement
+from manyhands.costs import Collective, Forecast
+from manyhands.placements.placement import Placement, check_layers
 from manyhands.schedules import ALL, Name, messages
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     import torch
     from torch import nn
 
+    from manyhands.costs import LayerSize, TensorSize
     from manyhands.job import Job
     from manyhands.placements.bound import Bound
     from manyhands.schedules import Table
@@ -131,18 +133,39 @@ class Pipeline(Placement):
             model = job.model()
         return model, find_pieces(model, inputs, self.stages_on(workers), self.begins), inputs
 
+    @property
+    def imaginable(self) -> bool:
+        """Stages measure how long layers take."""
+        return False
+
     def bind(self, job: Job, group: Group, device: torch.device, waits: Waits) -> Bound:
         """Make the model, keep this worker's stages of it and let go of the others."""
-        from manyhands.placements.piped import Piped  # noqa: PLC0415
-        from manyhands.placements.staging import make_stages  # noqa: PLC0415 - torch is lazy
+        return self.bind_copies(job, group, device, waits, 1)
+
+    def bind_copies(
+        self, job: Job, group: Group, device: torch.device, waits: Waits, copies: int
+    ) -> Bound:
+        """So many pipelines side by side, each with its own samples, that share their gradients.
+
+        The workers of one pipeline have numbers that follow each other.
+        """
+        from manyhands.placements.piped import Piped  # noqa: PLC0415 - torch is lazy
+        from manyhands.placements.staging import make_stages  # noqa: PLC0415
         from manyhands.placements.streamed import Streamed  # noqa: PLC0415
 
-        samples = -(-job.batch_sizes.at(0) // self.microbatches)
-        made = make_stages(job, group, device, self._held(group.size), samples, self.begins)
-        arguments = (job, group, device, waits, made, self.microbatches)
+        line, beside = group, None
+        if copies > 1:
+            length = group.size // copies
+            copy, stage = divmod(group.rank, length)
+            line = group.part("pipeline", range(copy * length, (copy + 1) * length))
+            beside = group.part("copies", range(stage, group.size, length))
+        samples = -(-job.batch_sizes.at(0) // (copies * self.microbatches))
+        held = self._held(line.size)
+        made = make_stages(job, line, group, device, held, samples, self.begins)
+        arguments = (job, line, device, waits, made, self.microbatches)
         if self.schedule == "pipedream":
             return Streamed(*arguments)
-        return Piped(*arguments, partial(self._table_or_none, group.size))
+        return Piped(*arguments, partial(self._table_or_none, line.size), beside)
 
     def _held(self, workers: int) -> list[int]:
         """For each stage, how many microbatches its worker holds at once."""
@@ -156,32 +179,30 @@ class Pipeline(Placement):
             return None
 
     def forecast(
-        self,
-        parameters: Sequence[TensorSize],
-        workers: int,
-        passing: Callable[[int, int], int] | None = None,
+        self, parameters: Sequence[TensorSize], workers: int, layers: Sequence[LayerSize] = ()
     ) -> Forecast:
         """One message for every microbatch and border, there and back; and the loss, to all.
 
         Args:
-            parameters: `unit` says the number of the stage.
+            parameters: their `unit` is the number of a stage.
             workers: how many there are.
-            passing: bytes of what a stage gives to the next for a microbatch. `forecast_job` finds
-                it out.
+            layers: every stage's calls, one for each microbatch, with its number for a name and
+                the role "stage"; `forecast_job` looks at them.
         """
-        if passing is None:
-            raise ValueError(
-                "what a pipeline sends depends on its activations: use forecast_job(job, workers)"
-            )
+        check_layers(self, layers, "stage")
         table = self.table(workers)
         memory = [0] * workers
         for tensor in parameters:
             memory[table.rank_of(int(tensor.unit))] += tensor.size * (2 if tensor.trained else 1)
-        sent = (size for rank in messages(table, passing) for size in rank)
-        losses = (_LOSS for _ in range(workers - 1))
+        calls: dict[int, list[int]] = {}
+        for call in layers:
+            if call.role == "stage":
+                calls.setdefault(int(call.name), []).append(call.outputs)
+        sent = messages(table, lambda stage, microbatch: calls[stage][microbatch])
+        sizes = (*chain.from_iterable(sent), *[_LOSS] * (workers - 1))
         return Forecast(
             start=(),
-            step=tuple(Collective("send", size) for size in (*sent, *losses)),
+            step=tuple(Collective("send", size, workers=2) for size in sizes),
             memory=max(memory),
         )
 
@@ -192,30 +213,10 @@ class Pipeline(Placement):
         many parameters, unless it is said where they begin. It makes no difference to a model
         whose layers all give as much, such as a transformer.
         """
-        from manyhands.parameters.microbatches import sizes_of  # noqa: PLC0415
-        from manyhands.placements.passing import Passing  # noqa: PLC0415
-        from manyhands.placements.staging import by_hand  # noqa: PLC0415 - torch is lazy
-        from manyhands.splitting import Measured, partition  # noqa: PLC0415
+        from manyhands.parameters.microbatches import sizes_of  # noqa: PLC0415 - torch is lazy
+        from manyhands.placements.staging import look_at_stages  # noqa: PLC0415
 
         model, pieces, inputs = self._outline(job, workers)
-        sections = [pieces.section(number, number + 1) for number in range(len(pieces))]
-        if self.begins:
-            starts = by_hand(pieces, self.begins)
-        else:
-            sizes = [sum(one.nbytes for one in section.parameters()) for section in sections]
-            starts = partition(
-                [Measured("", size, 0.0, size, 0) for size in sizes], self._held(workers)
-            )
-        ends = [*starts[1:], len(pieces)]
-        stages = [pieces.section(first, stop) for first, stop in zip(starts, ends, strict=True)]
-        passing = Passing(model, stages, inputs)
         samples = sizes_of(job.batch_sizes.at(0), self.microbatches)
-        return self.forecast(
-            [
-                TensorSize(name, one.nbytes, one.requires_grad, unit=str(number))
-                for number, stage in enumerate(stages)
-                for name, one in stage.named_parameters()
-            ],
-            workers,
-            lambda stage, microbatch: passing.size_after(stage, samples[microbatch]),
-        )
+        looked = look_at_stages(model, pieces, inputs, self._held(workers), self.begins, samples)
+        return self.forecast(looked[0], workers, looked[1])

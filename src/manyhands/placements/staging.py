@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,7 +12,10 @@ from torch import nn
 from torch.utils.data import TensorDataset, default_collate
 
 from manyhands.checkpoint import Entry, State
+from manyhands.costs import LayerSize, TensorSize
+from manyhands.engine.deferred import first_values, on_meta, outline
 from manyhands.parameters.computing import build
+from manyhands.placements.making import aliases
 from manyhands.placements.passing import Passing
 from manyhands.splitting import (
     Measured,
@@ -19,12 +23,13 @@ from manyhands.splitting import (
     chain,
     check_stages,
     describe,
+    fill,
     measure,
     partition,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from manyhands.job import Job
     from manyhands.splitting import Chain, Section
@@ -92,6 +97,7 @@ def _fetch(group: Group, piece: Piece, tensor: torch.Tensor | None) -> Callable[
 def make_stages(
     job: Job,
     group: Group,
+    everybody: Group,
     device: torch.device,
     held: Sequence[int],
     samples: int,
@@ -101,50 +107,95 @@ def make_stages(
 
     Args:
         job: what is trained; its random source stands at the seed.
-        group: the workers; stage s is the s-th modulo their number.
+        group: the workers of this pipeline; stage s is the s-th's, modulo their number.
+        everybody: these, and those of other pipelines, which are to be split alike.
         device: where this worker computes.
         held: for each stage, how many microbatches' activations it holds at once.
         samples: of a microbatch.
         begins: the pieces at which stages begin, by name; measured, if there are none.
     """
-    model = build(job).to(device)
-    inputs = example(job, samples).to(device)
-    pieces = find_pieces(model, inputs, len(held), begins)
+    inputs = example(job, samples)
+    model, pieces, numbers = _structure(job, inputs, device, len(held), begins)
     if begins:
         starts = by_hand(pieces, begins)
         words = _names(pieces, starts)
     else:
-        measured = _measured(pieces, inputs, group, device)
+        measured = _measured(pieces, inputs.to(device), everybody, device)
         starts = partition(measured, held)
         words = describe(measured, starts, held)
-    stages = [pieces.section(first, stop) for first, stop in pairwise([*starts, len(pieces)])]
-    whole = State.of(model)
+    borders = [*pairwise([*starts, len(pieces)])]
+    stages = [pieces.section(first, stop) for first, stop in borders]
+    passing = Passing(model, stages, inputs.to("meta" if numbers is not None else device))
     owners = {
         name: number % group.size
         for number, stage in reversed([*enumerate(stages)])
-        for name in stage.state_dict()
+        for name in (*dict(stage.named_parameters()), *dict(stage.named_buffers()))
     }
+    # What no stage uses is as it was made, and the first worker's to store.
+    own = {
+        name
+        for name, _ in (*model.named_parameters(), *model.named_buffers())
+        if owners.get(name, 0) == group.rank
+    } | {
+        name
+        for number, stage in enumerate(stages)
+        if number % group.size == group.rank
+        for name, _ in stage.named_buffers()
+    }
+    if numbers is not None:
+        fill(model, _values(job, numbers, own, device))
     sections = {
-        number: stage for number, stage in enumerate(stages) if number % group.size == group.rank
+        number: pieces.section(first, stop)
+        for number, (first, stop) in enumerate(borders)
+        if number % group.size == group.rank
     }
-    own = {name for stage in sections.values() for name in stage.state_dict()}
+    again = aliases(model)
+    state = {name: tensor for name, tensor in model.state_dict().items() if name not in again}
     return Staged(
         sections,
         _own_part(job.optimizer(model), sections.values()),
-        Passing(model, stages, inputs),
+        passing,
         words,
         {
-            name: Piece(owners.get(name, 0), entry.dtype, entry.shape)
-            for name, entry in whole.entries.items()
+            name: Piece(owners.get(name, 0), tensor.dtype, tuple(tensor.shape))
+            for name, tensor in state.items()
         },
-        # What no stage uses is as it was made, and the first worker's to store.
-        {
-            name: tensor
-            for name, tensor in model.state_dict().items()
-            if name in own or (name not in owners and group.rank == 0)
-        },
-        dict(whole.aliases),
+        {name: tensor for name, tensor in state.items() if name in own},
+        {name: first for name, first in again.items() if first in state},
     )
+
+
+def _structure(
+    job: Job, inputs: torch.Tensor, device: torch.device, stages: int, begins: Sequence[str]
+) -> tuple[nn.Module, Chain, Mapping[str, int] | None]:
+    """The model without its values, its pieces, and how to have the values of some.
+
+    A model that cannot be had without its values is made whole.
+    """
+    state = torch.get_rng_state()
+    try:
+        make = partial(build, job)
+        model = on_meta(make)
+        pieces = find_pieces(model, inputs.to("meta"), stages, begins)
+        return model, pieces, outline(make).numbers
+    except Unsplittable:
+        raise
+    except Exception:  # noqa: BLE001 - a model may need its values for anything
+        torch.set_rng_state(state)
+        model = build(job).to(device)
+        return model, find_pieces(model, inputs.to(device), stages, begins), None
+
+
+def _values(
+    job: Job, numbers: Mapping[str, int], own: Collection[str], device: torch.device
+) -> dict[str, torch.Tensor]:
+    """The first values of this worker's tensors, as one that made the whole model has them."""
+    kept = first_values(
+        partial(build, job),
+        numbers,
+        lambda name, whole: whole if name in own else whole.new_empty(0),
+    )
+    return {name: value.to(device) for name, value in kept.items() if name in own}
 
 
 def example(job: Job, samples: int) -> torch.Tensor:
@@ -182,6 +233,40 @@ def find_pieces(
                 f"no stage can begin at {name!r}; it can at {', '.join(found.names[1:])}"
             )
     return found
+
+
+def look_at_stages(
+    model: nn.Module,
+    pieces: Chain,
+    inputs: torch.Tensor,
+    held: Sequence[int],
+    begins: Sequence[str],
+    samples: Sequence[int],
+) -> tuple[list[TensorSize], list[LayerSize]]:
+    """The parameters of stages, and their calls for microbatches of so many samples.
+
+    Unless it is said where they begin, stages have about as many parameters.
+    """
+    if begins:
+        starts = by_hand(pieces, begins)
+    else:
+        each = [pieces.section(number, number + 1) for number in range(len(pieces))]
+        sizes = [sum(one.nbytes for one in section.parameters()) for section in each]
+        starts = partition([Measured("", size, 0.0, size, 0) for size in sizes], held)
+    stages = [pieces.section(first, stop) for first, stop in pairwise([*starts, len(pieces)])]
+    passing = Passing(model, stages, inputs)
+    parameters = [
+        TensorSize(name, one.nbytes, one.requires_grad, unit=str(number))
+        for number, stage in enumerate(stages)
+        for name, one in stage.named_parameters()
+    ]
+    calls = []
+    for number in range(len(stages) - 1):
+        for count in samples:
+            given = passing.size_after(number - 1, count) if number else 0
+            gives = passing.size_after(number, count)
+            calls.append(LayerSize(str(number), "stage", given, gives))
+    return parameters, calls
 
 
 def by_hand(pieces: Chain, begins: Sequence[str]) -> tuple[int, ...]:

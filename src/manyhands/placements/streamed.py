@@ -86,7 +86,12 @@ class Streamed(Stages):
         self._loss = torch.full((), torch.nan, dtype=torch.float64, device=device)
         self._applied: list[int] = []
 
-    def gradient(self, inputs: Any, targets: Any, weight: float) -> torch.Tensor:  # noqa: ARG002
+    def gradient(
+        self,
+        inputs: Any,
+        targets: Any,
+        weight: float,  # noqa: ARG002 - there is one replica
+    ) -> torch.Tensor:
         """Let the batch's microbatches enter, and take back those whose turn it is.
 
         Returns:

@@ -54,13 +54,15 @@ Decision = tuple[Mixing, list[Action]]
 
 def decide(state: Mixing, call: Call, neighbours: Graph) -> Decision:
     """What to do about a call of the worker itself, or of another one."""
-    # Whoever says something is there.
-    state = replace(state, unheard=state.unheard - {call.worker})
     rank, workers = state.terms.number, state.terms.workers
+    mine = call.worker == f"worker-{rank}"
+    if call.worker in state.unheard:
+        # Whoever says something is there.
+        state = replace(state, unheard=state.unheard - {call.worker})
     if isinstance(call.message, Pull):
-        rests = state.rests and call.worker != f"worker-{rank}"
-        return replace(state, rests=rests), [Answer(call, Parameters(state.version))]
-    if call.worker != f"worker-{rank}":
+        there = replace(state, rests=False) if mine and state.rests else state
+        return there, [Answer(call, Parameters(state.version))]
+    if not mine:
         return _offer(state, call) if isinstance(call.message, Push) else (state, [])
     match call.message:
         case Join(round=number, neighbours=told):

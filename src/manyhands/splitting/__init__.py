@@ -1,6 +1,7 @@
 """A model split into stages: pieces by tracing, costs by measuring, the rest by a formula."""
 
 from manyhands.splitting.chain import Chain, Unsplittable, chain, check_stages
+from manyhands.splitting.filling import fill
 from manyhands.splitting.look import look
 from manyhands.splitting.measure import measure
 from manyhands.splitting.partition import Measured, describe, partition
@@ -14,6 +15,7 @@ __all__ = [
     "chain",
     "check_stages",
     "describe",
+    "fill",
     "look",
     "measure",
     "partition",

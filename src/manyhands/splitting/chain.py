@@ -252,14 +252,12 @@ def _next_to_open(model: nn.Module, graph: fx.Graph, tried: set[str]) -> str | N
 
 
 def _names(pieces: Sequence[Sequence[fx.Node]]) -> tuple[str, ...]:
-    """The pieces by their modules: by the one that holds them all, if it holds no other piece."""
+    """By the module that a piece is; or by the first of them, if others hold the rest of it."""
     modules = [_modules(piece) for piece in pieces]
     common = [_common(own) for own in modules]
     times = Counter(common)
     return tuple(
-        prefix
-        if prefix and times[prefix] == 1
-        else f"{own[0]}…{own[-1][len(prefix) :].lstrip('.')}"
+        prefix if prefix and times[prefix] == 1 else own[0] if prefix else f"{own[0]}…{own[-1]}"
         for own, prefix in zip(modules, common, strict=True)
     )
 

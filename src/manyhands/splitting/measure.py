@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
+from manyhands.splitting.filling import fill
 from manyhands.splitting.look import untouched
 from manyhands.splitting.partition import Measured
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from torch import nn
 
@@ -26,19 +27,17 @@ and others may use the machine."""
 def measure(pieces: Chain, inputs: torch.Tensor) -> tuple[Measured, ...]:
     """Each piece's time and memory for these inputs, one microbatch of them.
 
-    Buffers, gradients and the random source are left as they were.
+    Buffers, gradients and the random source are left as they were. Of a model that is on the meta
+    device one piece at a time is given memory and some values: how long it takes does not depend
+    on them.
     """
-    sections = [pieces.section(number, number + 1) for number in range(len(pieces))]
+    on_meta = any(tensor.is_meta for tensor in pieces.model.parameters())
     with untouched(pieces.model, inputs.device), torch.enable_grad():
+        if on_meta:
+            return tuple(_one_by_one(pieces, inputs))
+        sections = [pieces.section(number, number + 1) for number in range(len(pieces))]
         rounds = [_round(pieces.names, sections, inputs) for _ in range(_ROUNDS)]
-    return tuple(
-        replace(
-            seen[-1],
-            forward=min(one.forward for one in seen),
-            backward=min(one.backward for one in seen),
-        )
-        for seen in zip(*rounds, strict=True)
-    )
+    return tuple(map(_fastest, zip(*rounds, strict=True)))
 
 
 def _round(
@@ -50,6 +49,39 @@ def _round(
         seen, inputs = _measure(name, section, inputs.detach())
         measured.append(seen)
     return measured
+
+
+def _one_by_one(pieces: Chain, inputs: torch.Tensor) -> Iterator[Measured]:
+    """Every piece some times, on made-up values; then its memory is given back."""
+    for number, name in enumerate(pieces.names):
+        section = pieces.section(number, number + 1)
+        named = (*section.named_parameters(), *section.named_buffers())
+        before = fill(
+            pieces.model,
+            {key: _made_up(tensor, inputs.device) for key, tensor in named if tensor.is_meta},
+        )
+        section = pieces.section(number, number + 1)
+        rounds = [_measure(name, section, inputs.detach()) for _ in range(_ROUNDS)]
+        yield _fastest([seen for seen, _ in rounds])
+        fill(pieces.model, before)
+        # What the piece gave may be of any size; the next shall not compute with tiny numbers.
+        outputs = rounds[-1][1]
+        floating = isinstance(outputs, torch.Tensor) and outputs.is_floating_point()
+        inputs = torch.randn_like(outputs) if floating else outputs
+
+
+def _made_up(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    if tensor.is_floating_point():
+        return torch.randn(tensor.shape, dtype=tensor.dtype, device=device) * 0.02
+    return torch.zeros(tensor.shape, dtype=tensor.dtype, device=device)
+
+
+def _fastest(seen: Sequence[Measured]) -> Measured:
+    return replace(
+        seen[-1],
+        forward=min(one.forward for one in seen),
+        backward=min(one.backward for one in seen),
+    )
 
 
 def _measure(name: str, section: nn.Module, inputs: torch.Tensor) -> tuple[Measured, torch.Tensor]:

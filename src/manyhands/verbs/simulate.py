@@ -57,6 +57,7 @@ class Asked:
     placing: str | None = None
     cluster: Cluster | None = None
     service: str | float | None = None
+    handover: str | float | None = None
     detection: str | float | None = None
     faults: str | Faults | None = None
     output: Path | None = None
@@ -75,6 +76,7 @@ def simulate(
     cores: int | None = None,
     placing: str | None = None,
     service: str | float | None = None,
+    handover: str | float | None = None,
     detection: str | float | None = None,
     faults: str | Faults | None = None,
     seed: int | None = None,
@@ -101,6 +103,7 @@ def simulate(
             default; "colocated" has them on the workers' hosts, in turn. A strategy with islands
             has a host for each.
         service: seconds of a core that a server takes for an update; 0 by default.
+        handover: seconds that a message within one host takes beside its copying; 0 by default.
         detection: seconds until a dead worker's samples are given again; 5 by default.
         faults: what goes wrong, "[crash(worker=3, at=2.5, restart=1.0)]".
         seed: in place of the job's.
@@ -128,6 +131,7 @@ def simulate(
         cores=cores,
         placing=placing,
         service=service,
+        handover=handover,
         detection=detection,
         faults=faults,
         seed=seed,
@@ -188,6 +192,8 @@ def plan(job: Job, asked: Asked, source: str) -> Plan:
     )
     if asked.service is not None:
         conditions = replace(conditions, service=read_seconds(asked.service))
+    if asked.handover is not None:
+        conditions = replace(conditions, handover=read_seconds(asked.handover))
     if asked.detection is not None:
         conditions = replace(conditions, detection=read_seconds(asked.detection))
     places = _places(asked, protocol, workers, servers)
@@ -199,6 +205,7 @@ def plan(job: Job, asked: Asked, source: str) -> Plan:
         "slow": words(paces) or None,
         "faults": str(faults) if faults.faults else None,
         "service": f"{conditions.service:g} s" if conditions.service else None,
+        "handover": f"{conditions.handover:g} s" if conditions.handover else None,
         "detection": f"{conditions.detection:g} s" if asked.detection is not None else None,
     }
     settings = (

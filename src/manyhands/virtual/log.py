@@ -63,9 +63,12 @@ class WorkerLog:
         """An update that a worker computed was applied."""
         self.recorder.staleness(versions, worker)
 
-    def step(self, samples: int) -> None:
-        """A batch is done."""
+    def next_step(self) -> None:
+        """What is noted from now on belongs to another batch."""
         self._step += 1
+
+    def committed(self, samples: int) -> None:
+        """What came of a batch is part of the shared state."""
         self.recorder.count(samples=samples, steps=1)
 
     def settle(self) -> None:

@@ -7,7 +7,7 @@ together are answered together, and meanwhile nothing comes in.) A message is cu
 stored and forwarded: the receiver's port sees its first byte a latency after it left, so on idle
 ports it takes latency + size / bandwidth. Each port shares by itself: what a transfer cannot use at
 one port, because it is held up at the other, is not given to others. Within one host there is no
-port and no latency: a message is copied.
+port and no link: a message is copied, and handed over to a process that has to wake up for it.
 
 A message is lost if its receiver dies before it is complete, if its sender dies before the last
 byte has left, or if the two are cut off from each other at any moment in between.
@@ -145,12 +145,16 @@ class Network:
         kernel: the clock.
         cluster: hosts and links.
         copy_rate: bytes per second within one host.
+        handover: seconds that a message within one host takes beside its copying.
     """
 
-    def __init__(self, kernel: Kernel, cluster: Cluster, copy_rate: float) -> None:
+    def __init__(
+        self, kernel: Kernel, cluster: Cluster, copy_rate: float, handover: float = 0.0
+    ) -> None:
         self._kernel = kernel
         self._cluster = cluster
         self._copy_rate = copy_rate
+        self._handover = handover
         self._links: dict[tuple[str, str], Link | None] = {}
         self._out: dict[str, Port] = {}
         self._in: dict[str, Port] = {}
@@ -184,7 +188,7 @@ class Network:
         if link is None:
             seconds = nbytes / self._copy_rate
             transfer.left = now + seconds
-            self._kernel.after(seconds, partial(self._arrive, transfer))
+            self._kernel.after(seconds + self._handover, partial(self._arrive, transfer))
             return
         self._port(self._out, sender.host).join(transfer)
         if link.latency:

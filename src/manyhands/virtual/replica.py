@@ -89,13 +89,19 @@ class VirtualReplica:
         self._writes = writes
         self._read = 0
         """How often the others had written when this worker last read."""
+        self._has_batch = False
+        """Whether there was a batch since the last one was asked for."""
 
     def batches(self) -> AsyncIterator[Leased | None]:
         """Batches until the run ends."""
         return _Batches(self._next)
 
     async def _next(self) -> Leased | None:
+        """The next batch. A step is what is done about one, as live."""
         self._check_alive()
+        if self._has_batch:
+            self._log.next_step()
+            self._has_batch = False
         while True:
             found = await self._coordinator.lease(self._member.name, self._log)
             if found == "cut":
@@ -105,6 +111,7 @@ class VirtualReplica:
             elif found == "over":
                 raise StopAsyncIteration
             else:
+                self._has_batch = True
                 round_ = found.number // self.terms.workers
                 return Leased(found, found.samples, found.total, round_, found.dealt)
 
@@ -227,7 +234,7 @@ class VirtualReplica:
             if not isinstance(batch, Leased) or not self._member.is_in(self._life):
                 return
             if self._coordinator.commit(self._member.name, batch.lease):
-                self._log.step(batch.samples)
+                self._log.committed(batch.samples)
 
     def forgo(self, batch: LeasedBatch) -> None:
         """What came of the batch is not wanted."""

@@ -58,12 +58,14 @@ class Conditions:
     """Seconds until a worker that died is missed and its samples are given again."""
     copy_rate: float = 2e9
     """Bytes per second at which messages are copied within one host."""
+    handover: float = 0.0
+    """Seconds that a message within one host takes beside that, until its receiver has it."""
 
     def __post_init__(self) -> None:
-        if self.service < 0 or self.detection < 0 or self.copy_rate <= 0:
+        if min(self.service, self.detection, self.handover) < 0 or self.copy_rate <= 0:
             raise ValueError(
-                f"service ({self.service}) and detection ({self.detection}) must be 0 or more "
-                f"seconds, copy_rate ({self.copy_rate}) above 0"
+                f"service ({self.service}), detection ({self.detection}) and handover "
+                f"({self.handover}) must be 0 or more seconds, copy_rate ({self.copy_rate}) above 0"
             )
 
     def seconds(self, rank: int, rng: random.Random) -> Callable[[], float]:
@@ -113,7 +115,7 @@ class World:
         self._conditions = conditions
         self._kernel = kernel
         self._logs = logs
-        self._network = Network(kernel, places.cluster, conditions.copy_rate)
+        self._network = Network(kernel, places.cluster, conditions.copy_rate, conditions.handover)
         self._cores = {host.name: Cores(kernel, host.cores) for host in places.cluster.hosts}
         clip = job.clip if protocol.clips == "workers" else None
         self._bench = bench or Bench(job, protocol.shards, clip)
