@@ -20,26 +20,25 @@ from benchmarks.figures import median_interval, report
 from benchmarks.turnstile import Side
 
 STEPS = {"lenet": 60, "mlp10m": 12, "pipeline": 12}
-SIDES = {"pipeline": ("benchmarks.pipeline_bare", "benchmarks.pipeline_ours")}
-"""By model, the two scripts; those of DDP if there are none."""
+SIDES = {"pipeline": "benchmarks.pipeline"}
+"""By model, what the two scripts are called; those of DDP if there are none."""
 
 
 @contextlib.contextmanager
-def started(model: str, folder: Path) -> Iterator[tuple[Side, Side]]:
+def started(what: str, folder: Path, scripts: str) -> Iterator[tuple[Side, Side]]:
     """Both sides, ready; their processes are ended at the end, whatever happens."""
     bare, ours = Side("bare", folder), Side("ours", folder)
-    scripts = SIDES.get(model, ("benchmarks.overhead_bare", "benchmarks.overhead_ours"))
     common = {
         **os.environ,
         "OMP_NUM_THREADS": "1",
-        "OVERHEAD_MODEL": model,
+        "OVERHEAD_OF": what,
         "OVERHEAD_OUTPUT": str(folder / "run"),
     }
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
     processes = [
         subprocess.Popen(
-            [sys.executable, "-m", scripts[0]],
+            [sys.executable, "-m", f"{scripts}_bare"],
             env={
                 **common,
                 "TURNSTILE": bare.path,
@@ -55,7 +54,7 @@ def started(model: str, folder: Path) -> Iterator[tuple[Side, Side]]:
     ]
     processes.append(
         subprocess.Popen(
-            [sys.executable, "-m", scripts[1]],
+            [sys.executable, "-m", f"{scripts}_ours"],
             env={**common, "TURNSTILE": ours.path},
             text=True,
             stderr=subprocess.DEVNULL,
@@ -72,10 +71,11 @@ def started(model: str, folder: Path) -> Iterator[tuple[Side, Side]]:
             process.wait()
 
 
-def measure(model: str, blocks: int) -> dict[str, object]:
-    steps = STEPS[model]
+def measure(what: str, steps: int, blocks: int, scripts: str) -> dict[str, object]:
+    """The two scripts named so, `_bare` and `_ours`, which are told what to do."""
     ratios, bare_rates, our_rates = [], [], []
-    with tempfile.TemporaryDirectory() as name, started(model, Path(name)) as (bare, ours):
+    with tempfile.TemporaryDirectory() as name, started(what, Path(name), scripts) as sides:
+        bare, ours = sides
         bare.rate(steps)
         ours.rate(steps)
         for _ in range(blocks):
@@ -91,7 +91,7 @@ def measure(model: str, blocks: int) -> dict[str, object]:
             ratios.append((1 / first + 1 / fourth) / (1 / second + 1 / third))
         median, low, high = median_interval(ratios)
     print(
-        f"{model:8} bare {median_interval(bare_rates)[0]:7.2f} steps/s   "
+        f"{what:16} bare {median_interval(bare_rates)[0]:7.2f} steps/s   "
         f"ours {median_interval(our_rates)[0]:7.2f} steps/s   "
         f"ratio {median:.3f}  (95 %: {low:.3f} … {high:.3f}, {blocks} ABBA blocks)"
     )
@@ -114,7 +114,11 @@ def main() -> None:
     blocks = 4 if chosen.quick else 20
     print("2 workers on each side, one thread each, taking turns")
     models = [chosen.only] if chosen.only else [*STEPS]
-    report("overhead", {model: measure(model, blocks) for model in models})
+    figures = {
+        model: measure(model, STEPS[model], blocks, SIDES.get(model, "benchmarks.overhead"))
+        for model in models
+    }
+    report("overhead", figures)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ SAMPLES = 8192
 
 def model() -> torch.nn.Module:
     """LeNet with 1.1 M parameters or a perceptron with 10 M."""
-    if os.environ["OVERHEAD_MODEL"] == "lenet":
+    if os.environ["OVERHEAD_OF"] == "lenet":
         return mh.models.LeNet()
     return mh.models.MLP(784, (2048, 2048, 2048), 10)
 

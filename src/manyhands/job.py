@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
     Loss = Callable[[Any, Any], torch.Tensor]
 
-SETTINGS = ("epochs", "samples", "seconds", "target", "seed", "global_batch", "rate", "clip")
+SETTINGS = (
+    *("epochs", "samples", "seconds", "target", "seed", "global_batch", "rate", "clip"),
+    *("at_once", "autocast", "recompute"),
+)
 """What a run notes of its job: what makes it another run, and can be said in a word."""
 _TARGET = re.compile(r"\s*([^\W\d]\w*)\s*(>=|<=)\s*([+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?)\s*")
 
@@ -107,6 +110,15 @@ class Job:
     clip: float | None = None
     """The Euclidean norm, over all trained parameters, that the gradient of a step may have; a
     larger one is scaled down to it."""
+    at_once: int | None = None
+    """Samples that a worker computes at once; if its share is larger, the gradients of its parts
+    are added up."""
+    autocast: Literal["bfloat16"] | None = None
+    """Compute outputs and losses in this type where torch deems that safe; parameters, gradients
+    and the optimizer's state stay as they are."""
+    recompute: bool = False
+    """Forget what a block of the model computed on the way there and compute it again on the way
+    back: less memory, a third more computing."""
     epochs: float | None = None
     """Stop after so many passes over the data; a fraction is allowed."""
     samples: int | None = None
@@ -158,7 +170,7 @@ class Job:
             )
 
     def _check_limits(self) -> None:
-        for name in ("samples", "loaders", "seed"):
+        for name in ("samples", "loaders", "seed", "at_once"):
             value = getattr(self, name)
             if value is not None:
                 _check_whole(name, value)
@@ -170,6 +182,10 @@ class Job:
             raise ValueError("say when to stop: give epochs, samples, seconds or target")
         if self.loaders < 0:
             raise ValueError(f"loaders must be 0 or more, not {self.loaders}")
+        if self.at_once is not None and self.at_once < 1:
+            raise ValueError(f"at_once must be at least 1 sample, not {self.at_once}")
+        if self.autocast not in (None, "bfloat16"):
+            raise ValueError(f'autocast must be "bfloat16" or None, not {self.autocast!r}')
         if self.clip is not None and not 0 < self.clip < math.inf:
             raise ValueError(f"clip must be a norm above 0, not {self.clip}")
 
@@ -248,7 +264,11 @@ class Job:
     def settings(self) -> dict[str, str]:
         """What a run says that it was trained with, as text."""
         values = {name: getattr(self, name) for name in SETTINGS}
-        return {name: _text(value) for name, value in values.items() if value is not None}
+        return {
+            name: _text(value)
+            for name, value in values.items()
+            if value is not None and value is not False
+        }
 
     @property
     def budget(self) -> int | None:

@@ -4,13 +4,14 @@ import pytest
 
 SCRIPT = """
     import json, sys
+    from dataclasses import replace
     import torch, torch.nn.functional as F
     import forked
     from manyhands.data import tinyshakespeare
     from manyhands.job import Job
     from manyhands.models import GPT
 
-    workers, steps, strategies, dtype, clip = map(json.loads, sys.argv[1:])
+    workers, steps, strategies, dtype, clip, options = map(json.loads, sys.argv[1:])
     torch.set_default_dtype(getattr(torch, dtype))
 
     # The last batch is cut, so some workers have fewer samples than others or none.
@@ -31,7 +32,8 @@ SCRIPT = """
         store.set("alone", "") if rank == 0 else store.get("alone")
         apart = {}
         for how in strategies:
-            losses, values, state = forked.train(job, how, store, rank, size)
+            asked = replace(job, **options)
+            losses, values, state = forked.train(asked, how, store, rank, size)
             if rank == 0:
                 assert state.keys() == alone[2].keys()
                 apart[how] = {
@@ -49,11 +51,12 @@ SCRIPT = """
 """
 
 SHARDED = ["fully_sharded()", "zero(stage=1, bucket_mb=0.01)", "zero(stage=2)"]
-DIVIDED = ["tensor(ways=2)", "context(ways=2)", "offload()"]
+DIVIDED = ["tensor(ways=2)", "tensor(ways=2, samples=own)", "context(ways=2)", "offload()"]
 
 
-def apart(fork, workers, steps, strategies, dtype, clip=None, seconds=150):
-    found = fork(SCRIPT, workers, steps, strategies, dtype, clip, seconds=seconds)[0]
+def apart(fork, workers, steps, strategies, dtype, clip=None, options=None, seconds=150):
+    arguments = (workers, steps, strategies, dtype, clip, options or {})
+    found = fork(SCRIPT, *arguments, seconds=seconds)[0]
     assert list(found) == strategies
     return found
 
@@ -76,6 +79,26 @@ def test_follows_one_worker_to_the_last_digits(fork, workers, clip, strategies):
         assert found["parameters"] < 1e-10, how
 
 
+@pytest.mark.parametrize("options", [{"at_once": 2}, {"recompute": True}], ids=str)
+def test_parts_that_add_up_and_blocks_that_forget_change_nothing(fork, options):
+    strategies = ["allreduce()", "fully_sharded()", "tensor()", "context()"]
+    for how, found in apart(fork, 2, 3, strategies, "float64", options=options).items():
+        assert found["losses"] < 1e-12, how
+        assert found["values"] < 1e-12, how
+        assert found["parameters"] < 1e-10, how
+
+
+@pytest.mark.slow
+def test_autocast_means_the_same_everywhere(fork):
+    strategies = ["allreduce()", "fully_sharded()", "tensor()", "context()", "zero()"]
+    options = {"autocast": "bfloat16"}
+    found = apart(fork, 2, 20, strategies, "float32", options=options)
+    for how, one in found.items():
+        # Computed in eight bits of mantissa, and close to what was computed in twenty-four.
+        assert 1e-7 < one["losses"] < 2e-2, how
+        assert one["learnt"] > 0.5, how
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("workers", [2, 4, 8])
@@ -83,7 +106,10 @@ def test_follows_one_worker_to_the_last_digits(fork, workers, clip, strategies):
 def test_follows_one_worker_for_twenty_steps(fork, workers, dtype, limit):
     strategies = {
         2: [*SHARDED, "zero(stage=3)", *DIVIDED],
-        4: [*SHARDED, "zero(stage=3)", *DIVIDED, "tensor(ways=4)", "context(ways=4)"],
+        4: [
+            *(*SHARDED, "zero(stage=3)", "tensor(ways=2)", "context(ways=2)", "offload()"),
+            *("tensor(ways=4)", "tensor(ways=4, samples=own)", "context(ways=4)"),
+        ],
         8: ["hybrid(data=2, shard=2, tensor=2)"],
     }[workers]
     for how, one in apart(fork, workers, 20, strategies, dtype, seconds=800).items():

@@ -65,6 +65,7 @@ STRATEGIES = {
         "zero(stage=2)",
         "zero()",
         "tensor(ways=2)",
+        "tensor(ways=2, samples=own)",
         "context(ways=2)",
         "offload()",
         'place(modules=["embedding on 0", "block2 on 1", "head on 0"])',
@@ -80,7 +81,7 @@ STRATEGIES = {
     ],
 }
 # What DDP asks for from within is held to the forecast by its buckets, in the contract's test.
-ON_DDP = ("zero()", "context(ways=2)")
+ON_DDP = ("zero()", "context(ways=2)", "tensor(ways=2, samples=own)")
 # What split layers exchange and what shards exchange is listed apart, and happens interleaved.
 INTERLEAVED = ("tensor(ways=2)", "hybrid(shard=2, tensor=2)")
 

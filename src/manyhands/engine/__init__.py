@@ -1,7 +1,8 @@
 """The one folder that touches private and alpha parts of torch."""
 
-from manyhands.engine.groups import gloo_group, nccl_group, rebind
+from manyhands.engine.groups import gloo_group, nccl_group, pretended_group, rebind
 from manyhands.engine.late import load_late_parts
+from manyhands.engine.memory import out_of_memory
 from manyhands.engine.stores import PrefixStore, Store, TCPStore, rendezvous
 
 __all__ = [
@@ -11,6 +12,8 @@ __all__ = [
     "gloo_group",
     "load_late_parts",
     "nccl_group",
+    "out_of_memory",
+    "pretended_group",
     "rebind",
     "rendezvous",
 ]

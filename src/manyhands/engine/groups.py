@@ -6,6 +6,7 @@ their parts here. The parts are what `torch.distributed._dist2` uses in torch 2.
 """
 
 from datetime import timedelta
+from typing import Any
 
 import torch
 from torch._C._distributed_c10d import Backend, ProcessGroup, Store
@@ -51,6 +52,20 @@ def _group(
     group = ProcessGroup(store, rank, size)
     group._set_default_backend(kind)
     group._register_backend(torch.device(device), kind, backend)
+    return group
+
+
+def pretended_group(rank: int, size: int) -> ProcessGroup:
+    """A group whose other members do not exist: its collectives end at once."""
+    # Absent from builds without distributed testing parts, so it is not imported above.
+    from torch._C._distributed_c10d import FakeProcessGroup, HashStore  # noqa: PLC0415
+
+    options: Any = FakeProcessGroup.Options
+    create: Any = FakeProcessGroup._create_internal
+    backend = create(rank, size, options())
+    group = ProcessGroup(HashStore(), rank, size)
+    group._set_default_backend(ProcessGroup.BackendType.CUSTOM)
+    group._register_backend(torch.device("cpu"), ProcessGroup.BackendType.CUSTOM, backend)
     return group
 
 

@@ -14,6 +14,8 @@ from torch.distributed import distributed_c10d as c10d
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.distributed_c10d import GroupName
 
+from manyhands.engine.imagining import really
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -48,9 +50,11 @@ def device_mesh(
 ) -> DeviceMesh:
     """All workers as a grid, the last axis varying fastest, over groups that were entered."""
     names = tuple(axes)
-    if len(names) == 1:
-        return DeviceMesh.from_group(groups[names[0]], device, mesh_dim_names=names)
-    grid = torch.arange(torch.Size(axes.values()).numel()).view(*axes.values())
-    return DeviceMesh.from_group(
-        [groups[name] for name in names], device, grid, mesh_dim_names=names
-    )
+    # A mesh is made of numbers that are really there, even if all else is imagined.
+    with really():
+        if len(names) == 1:
+            return DeviceMesh.from_group(groups[names[0]], device, mesh_dim_names=names)
+        grid = torch.arange(torch.Size(axes.values()).numel()).view(*axes.values())
+        return DeviceMesh.from_group(
+            [groups[name] for name in names], device, grid, mesh_dim_names=names
+        )

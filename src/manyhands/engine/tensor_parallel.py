@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from torch.distributed.tensor import DTensor, Replicate
+from torch import nn
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     ParallelStyle,
     RowwiseParallel,
     parallelize_module,
 )
+from torch.nn.parallel import DistributedDataParallel
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     import torch
-    from torch import nn
     from torch.distributed.device_mesh import DeviceMesh
 
 
@@ -42,7 +43,7 @@ def split(
     """
     styles: dict[str, ParallelStyle] = {}
     for together in columns:
-        once = _Once(mesh)
+        once = _Once(mesh, len(together))
         for name in together:
             styles[name] = ColwiseParallel()
             model.get_submodule(name).register_forward_pre_hook(once)
@@ -53,11 +54,44 @@ def split(
     parallelize_module(model, mesh, styles, src_data_rank=None)
 
 
+def divide_layers(
+    model: nn.Module, mesh: DeviceMesh, *, columns: Iterable[str], rows: Iterable[str]
+) -> None:
+    """Leave of linear layers, by name, each worker's part; how they compute is not changed.
+
+    Args:
+        model: whose parameters become parts of themselves.
+        mesh: the workers.
+        columns: layers of which a worker has some of the outputs.
+        rows: layers of which it has some of the inputs, and the whole bias.
+    """
+    for name in columns:
+        layer = model.get_submodule(name)
+        for one in ("weight", "bias"):
+            _divide(layer, one, mesh, Shard(0))
+    for name in rows:
+        _divide(model.get_submodule(name), "weight", mesh, Shard(1))
+
+
+def _divide(layer: nn.Module, name: str, mesh: DeviceMesh, how: Shard) -> None:
+    whole = getattr(layer, name)
+    if whole is not None:
+        laid = distribute_tensor(whole.detach(), mesh, [how], src_data_rank=None)
+        setattr(layer, name, nn.Parameter(laid, requires_grad=whole.requires_grad))
+
+
+def leave_alone(model: nn.Module, names: list[str]) -> None:
+    """Have DistributedDataParallel not care for these parameters."""
+    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, names)  # type: ignore[no-untyped-call]
+
+
 class _Once:
     """Tells torch that all workers have an input, once for all layers that are given it."""
 
-    def __init__(self, mesh: DeviceMesh) -> None:
+    def __init__(self, mesh: DeviceMesh, layers: int) -> None:
         self._mesh = mesh
+        self._layers = layers
+        self._calls = 0
         self._given: torch.Tensor | None = None
         self._told: torch.Tensor | None = None
 
@@ -65,4 +99,9 @@ class _Once:
         if self._given is not inputs[0]:
             self._given = inputs[0]
             self._told = DTensor.from_local(inputs[0], self._mesh, [Replicate()], run_check=False)
-        return (self._told, *inputs[1:])
+        told = self._told
+        self._calls += 1
+        if self._calls % self._layers == 0:
+            # Nobody else will ask; an activation must not be kept for longer than it is needed.
+            self._given = self._told = None
+        return (told, *inputs[1:])

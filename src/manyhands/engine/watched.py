@@ -10,7 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
-from torch._C._distributed_c10d import ProcessGroup, ReduceOp, Work
+from torch._C._distributed_c10d import ProcessGroup, ReduceOp, ReduceScatterOptions, Work
+
+from manyhands.engine.imagining import is_imagined
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -65,6 +67,7 @@ class WatchedGroup(ProcessGroup):
         super().__init__(inner.rank(), inner.size())  # type: ignore[call-arg]  # missing in the stubs
         self._inner = inner
         self._watcher = watcher
+        self._on_gloo = device == "cpu"
         backend = inner._get_backend(torch.device(device))
         kind = ProcessGroup.BackendType.NCCL if device == "cuda" else ProcessGroup.BackendType.GLOO
         self._set_default_backend(kind)
@@ -79,9 +82,7 @@ class WatchedGroup(ProcessGroup):
         """
         self._watcher.note("reduce_scatter", given.nbytes, self.size())
         mean = options.reduceOp == ReduceOp.AVG
-        if self._inner._get_backend_name() != "gloo" or not (
-            mean or options.reduceOp == ReduceOp.SUM
-        ):
+        if not self._on_gloo or not (mean or options.reduceOp == ReduceOp.SUM):
             inner = self._inner.reduce_scatter_single(output, given, options)
             return _WatchedWork(inner, self._watcher)
         parts = torch.empty_like(given)
@@ -94,12 +95,28 @@ class WatchedGroup(ProcessGroup):
 
         return _WatchedWork(sent, self._watcher, add_up)
 
+    def gather_rows(self, own: torch.Tensor) -> torch.Tensor:
+        """All workers' rows, in the order of ranks; all have equally many."""
+        everybody = own.new_empty(self.size() * len(own), *own.shape[1:])
+        self._allgather_base(everybody.view(-1), own.contiguous().view(-1)).wait()
+        return everybody
+
+    def scatter_sums(self, parts: torch.Tensor) -> torch.Tensor:
+        """The sum over all workers of this worker's rows; all get equally many."""
+        own = parts.new_empty(len(parts) // self.size(), *parts.shape[1:])
+        self.reduce_scatter_single(own, parts.contiguous(), ReduceScatterOptions()).wait()
+        return own
+
 
 def _watched(name: str, kind: str) -> Callable[..., Work]:
     def call(self: WatchedGroup, *arguments: Any, **options: Any) -> Work:
         size = max((sum(one) for one in _sizes(arguments)), default=0)
         self._watcher.note(kind, size, self.size())
-        return _WatchedWork(getattr(self._inner, name)(*arguments, **options), self._watcher)
+        work = _WatchedWork(getattr(self._inner, name)(*arguments, **options), self._watcher)
+        if kind == "all_gather" and self._on_gloo and is_imagined():
+            # Gloo gathers into memory of its own, and copies from there.
+            work.uses = torch.empty(size, dtype=torch.uint8)
+        return work
 
     call.__name__ = name
     return call
@@ -128,6 +145,8 @@ class _WatchedWork(Work):
         self._inner = inner
         self._watcher = watcher
         self._then = then
+        self.uses: torch.Tensor | None = None
+        """What it takes of memory until it is done."""
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Wait for it, and say so."""

@@ -6,12 +6,14 @@ its part and one collective adds them up: the result does not depend on how many
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from manyhands.live.loading import as_pair, batches, move
+from manyhands.parameters.computing import autocast
 from manyhands.parts import part
 
 if TYPE_CHECKING:
@@ -76,10 +78,11 @@ def evaluate(
     sizes = (0,) * len(job.measures)
     for count, batch in zip(counted, batches(job, data, wanted), strict=True):
         inputs, targets = as_pair(move(batch, device))
-        answers = (outputs or model)(inputs)
-        if answers is None:
-            continue
-        loss = job.loss(answers, targets).double().reshape(()) * count
+        with autocast(job, device):
+            answers = (outputs or model)(inputs)
+            if answers is None:
+                continue
+            loss = job.loss(answers, targets).double().reshape(()) * count
         statistics = [metric.statistics(answers, targets) for metric in job.measures]
         sizes = tuple(item.numel() for item in statistics)
         head = torch.stack([torch.tensor(float(count), device=device).double(), loss])
@@ -107,7 +110,7 @@ def _chunks(
     samples: int, rank: int, workers: int, job: Job
 ) -> tuple[list[torch.Tensor], list[int]]:
     """The batches of one worker, and how many samples of each count: all or none."""
-    size = max(1, job.batch_sizes.at(0) // workers)
+    size = max(1, min(job.at_once or sys.maxsize, job.batch_sizes.at(0) // workers))
     mine = torch.arange(samples)[part(samples, rank, workers)]
     wanted = list(torch.split(mine, size)) if len(mine) else []
     counted = [len(indices) for indices in wanted]

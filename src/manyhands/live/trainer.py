@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from manyhands.engine import out_of_memory
+from manyhands.failure import OutOfMemory
 from manyhands.live.evaluation import evaluate, sum_totals
 from manyhands.live.loading import as_pair, batches, move
 from manyhands.live.pacer import Pacer
@@ -91,7 +93,8 @@ class Trainer:
         self._pacer = pacer or Pacer()
         self._waits = Waits(clock, self._note_wait, self._pacer.stretch)
         torch.manual_seed(job.seed)
-        with self._exchanging():
+        self._strategy = strategy
+        with self._exchanging(), self._naming_remedy():
             self._bound = strategy.bind(job, group, device, self._waits)
         if self._bound.words and self.rank == 0:
             recorder.event("divided", {str(at): line for at, line in enumerate(self._bound.words)})
@@ -161,7 +164,7 @@ class Trainer:
         share = batch.share
         weight = share.samples * self._bound.replicas / share.total
         self._bound.counts = share.total / share.whole * self.job.rate_after(share.dealt)
-        with self._group.watched():
+        with self._naming_remedy(), self._group.watched():
             loss = self._bound.gradient(batch.inputs, batch.targets, weight)
             self._waits.end()
             self._account_gradient(share, begun, loss)
@@ -287,6 +290,19 @@ class Trainer:
         self._progress.phase = "exchange" if waiting else "compute"
         if not waiting:
             self._pacer.begin()
+
+    @contextlib.contextmanager
+    def _naming_remedy(self) -> Iterator[None]:
+        """Say which strategies need less memory, if there is too little."""
+        try:
+            yield
+        except (MemoryError, RuntimeError) as error:
+            if not out_of_memory(error):
+                raise
+            raise OutOfMemory(
+                f"{self._strategy} needs more memory than worker {self.rank} has; "
+                f"use {self._strategy.needs_less}"
+            ) from error
 
     @contextlib.contextmanager
     def _exchanging(self) -> Iterator[None]:

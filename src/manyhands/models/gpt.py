@@ -171,4 +171,4 @@ class Head(nn.Module):
     def forward(self, stream: Tensor) -> Tensor:
         """`[N, vocabulary, length]`."""
         logits: Tensor = self.logits(self.norm(stream))
-        return logits.transpose(1, 2)
+        return logits.transpose(1, 2).contiguous()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from manyhands.parameters.clipping import clip_norm
+from manyhands.parameters.computing import backward
 from manyhands.parameters.holder import make
 from manyhands.parameters.layout import Layout
 
@@ -49,7 +51,8 @@ class Copy:
         beside: bool = False,
         clip: float | None = None,
     ) -> None:
-        self._loss = job.loss
+        self._job = job
+        self._adding_up = False
         self._clip = clip
         self.model, optimizer = make(job)
         self.layout = Layout.of(self.model, optimizer, servers)
@@ -115,6 +118,8 @@ class Copy:
         """Put a gradient where it will be sent from; say when a shard has all of its own."""
 
         def keep(parameter: torch.Tensor) -> None:
+            if self._adding_up:
+                return
             self._put(name, parameter.grad)
             parameter.grad = None
 
@@ -144,9 +149,14 @@ class Copy:
         self._ready = ready if self._clip is None else complete.append
         self._missing = [len(shard.parameters) for shard in self.layout.shards]
         self._arrived.clear()
-        loss: torch.Tensor = self._loss(self.model(inputs), targets)
-        self._note_buffers()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss = backward(
+            self._job,
+            self._device,
+            self._forward,
+            inputs,
+            targets,
+            more_to_come=self._more_to_come,
+        )
         self._fill_unused()
         if self._clip is not None:
             clip_norm(
@@ -154,10 +164,20 @@ class Copy:
             )
         for shard in complete:
             ready(shard)
-        return loss.detach()
+        return loss
 
-    def _note_buffers(self) -> None:
+    def _forward(self, inputs: Any) -> Any:
+        """What the model gives; its buffers are ready before the last gradient is."""
+        outputs = self.model(inputs)
         self.note_buffers(self.updates[-1])
+        return outputs
+
+    @contextlib.contextmanager
+    def _more_to_come(self) -> Iterator[None]:
+        """Let gradients of a part of a batch add up where they are."""
+        self._adding_up = True
+        yield
+        self._adding_up = False
 
     def note_buffers(self, last: torch.Tensor) -> None:
         """Write the model's buffers into the bytes of the last shard."""

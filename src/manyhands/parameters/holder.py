@@ -8,6 +8,7 @@ import torch
 
 from manyhands.parameters.arithmetic import add, lerp, scale
 from manyhands.parameters.clipping import clip_norm
+from manyhands.parameters.computing import build
 from manyhands.parameters.layout import Layout
 from manyhands.parameters.weight import weighted_step
 
@@ -194,5 +195,5 @@ class Holder:
 def make(job: Job) -> tuple[nn.Module, optim.Optimizer]:
     """The job's model and optimizer, begun with its seed as everywhere."""
     torch.manual_seed(job.seed)
-    model = job.model()
+    model = build(job)
     return model, job.optimizer(model)

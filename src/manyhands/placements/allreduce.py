@@ -43,6 +43,10 @@ class AllReduce(Placement):
 
     name: ClassVar[str] = "allreduce"
     support: ClassVar[Literal["stable"]] = "stable"
+    needs_less: ClassVar[str] = (
+        "fully_sharded(), under which each of N workers holds 1/N of the model, or zero(stage=1), "
+        "under which it holds 1/N of the optimizer's state"
+    )
 
     bucket_mb: float = 25.0
     """Mebibytes of gradients that travel together. Smaller ones start earlier, larger ones
@@ -54,6 +58,11 @@ class AllReduce(Placement):
     def __post_init__(self) -> None:
         if not 0 < self.bucket_mb <= 1024:
             raise ValueError(f"bucket_mb must be above 0 and at most 1024, not {self.bucket_mb}")
+
+    @property
+    def imaginable(self) -> bool:
+        """DistributedDataParallel needs tensors with content."""
+        return False
 
     def bind(self, job: Job, group: Group, device: torch.device, waits: Waits) -> Bound:
         """A replica wrapped in DistributedDataParallel over the group's own process group."""

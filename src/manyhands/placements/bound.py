@@ -104,12 +104,3 @@ def clip(parameters: Iterable[torch.Tensor], limit: float) -> None:
     from manyhands.engine.tensors import clip as clip_laid_out  # noqa: PLC0415 - loads DTensor
 
     clip_laid_out(gradients, limit)
-
-
-def check_scalar(loss: object) -> None:
-    """Refuse a loss that is not one number."""
-    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-        raise TypeError(
-            "the loss must be one number for the batch, the mean over its samples; "
-            f"got {getattr(loss, 'shape', type(loss).__name__)}"
-        )

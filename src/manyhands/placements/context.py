@@ -89,6 +89,11 @@ class Context(Placement):
                 "calls it; use fully_sharded() for a model without attention"
             )
 
+    @property
+    def imaginable(self) -> bool:
+        """DistributedDataParallel needs tensors with content."""
+        return False
+
     def bind(self, job: Job, group: Group, device: torch.device, waits: Waits) -> Bound:
         """A replica on every worker, which sees a stretch of its samples."""
         from manyhands.placements.stretches import Stretches  # noqa: PLC0415 - torch is lazy

@@ -50,8 +50,8 @@ class FullySharded(Placement):
     def bind(self, job: Job, group: Group, device: torch.device, waits: Waits) -> Bound:
         """The model in shards, made without any worker holding all of it."""
         from manyhands.engine.sharding import shard  # noqa: PLC0415 - torch is lazy
+        from manyhands.parameters.blocks import units  # noqa: PLC0415
         from manyhands.placements.sharded import Sharded  # noqa: PLC0415
-        from manyhands.placements.units import units  # noqa: PLC0415
         from manyhands.transport.mesh import Mesh  # noqa: PLC0415
 
         mesh = Mesh(group, {"shard": group.size}, waits)

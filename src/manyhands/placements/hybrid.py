@@ -121,6 +121,11 @@ class Hybrid(Placement):
             return
         plan_of(model, self.tensor, self.plan, str(self))
 
+    @property
+    def imaginable(self) -> bool:
+        """Stages measure how long layers take."""
+        return self.pipeline == 1
+
     def bind(self, job: Job, group: Group, device: torch.device, waits: Waits) -> Bound:
         """Layers split first, then what is left of them sharded; or pipelines side by side."""
         if self.pipeline > 1:

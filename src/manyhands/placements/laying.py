@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from manyhands.engine.sharding import shard
 from manyhands.engine.tensor_parallel import split
+from manyhands.parameters.blocks import units
 from manyhands.placements.plans import Plan, find_plan, given_plan
-from manyhands.placements.units import units
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,8 +11,8 @@ from torch.overrides import TorchFunctionMode
 from manyhands.costs import LayerSize
 from manyhands.engine.deferred import on_meta
 from manyhands.placements.plans import find_plan, given_plan
+from manyhands.placements.sizes import sizes
 from manyhands.placements.staging import example
-from manyhands.placements.units import sizes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

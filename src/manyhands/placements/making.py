@@ -7,11 +7,19 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from manyhands.engine.deferred import Unmakeable, first_values, outline
+from manyhands.engine.deferred import Unmakeable, first_values, on_meta, outline
+from manyhands.engine.imagining import is_imagined, really
 from manyhands.engine.tensors import own, own_part
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+
+def make_whole(make: Callable[[], nn.Module], device: torch.device) -> nn.Module:
+    """A model on its device."""
+    if is_imagined():
+        return _imagine(make, lambda _: None, device)
+    return make().to(device)
 
 
 def make_in_parts(
@@ -23,6 +31,8 @@ def make_in_parts(
     model had been made. If the model's first values need all of it at once, it is made whole, and
     spread then.
     """
+    if is_imagined():
+        return _imagine(make, spread, device)
     state = torch.get_rng_state()
     try:
         sketch = outline(make)
@@ -41,6 +51,19 @@ def make_in_parts(
     with torch.no_grad():
         for name, tensor in _named(model):
             own(tensor).copy_(values.pop(name))
+    return model
+
+
+def _imagine(
+    make: Callable[[], nn.Module], spread: Callable[[nn.Module], None], device: torch.device
+) -> nn.Module:
+    """A model whose parameters have a place and no content."""
+    with really():
+        model = on_meta(make)
+        spread(model)
+    for name, tensor in list(_named(model)):
+        path, _, last = name.rpartition(".")
+        _replace(model, model.get_submodule(path), last, torch.empty_like(tensor, device=device))
     return model
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
+from manyhands.parameters.blocks import units
 from manyhands.parameters.weight import weighted_step
 from manyhands.placements.sharded import Sharded
-from manyhands.placements.units import units
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,10 +10,11 @@ from torch import nn
 from torch.nn.utils import get_total_norm
 
 from manyhands.engine.pipelines import Stage, runtime
-from manyhands.placements.bound import Bound, check_scalar
+from manyhands.parameters.computing import check_scalar
+from manyhands.parameters.microbatches import divide, sizes_of
+from manyhands.placements.bound import Bound
 from manyhands.placements.buffers import average_buffers, untouched
 from manyhands.placements.handover import Handover
-from manyhands.placements.microbatches import divide, sizes_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

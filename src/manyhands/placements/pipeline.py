@@ -105,6 +105,11 @@ class Pipeline(Placement):
                 f"a global batch of {smallest} cannot be split into {self.microbatches} "
                 f"microbatches; take at most {smallest} of them"
             )
+        if job.at_once is not None or job.autocast is not None:
+            raise ValueError(
+                "a pipeline computes microbatches, in the type of what passes between its stages: "
+                "leave out at_once and autocast, and choose microbatches"
+            )
         if self.schedule == "pipedream" and job.clip is not None:
             raise ValueError(
                 "clip limits the norm of the whole gradient, which no stage of pipedream ever "
@@ -127,6 +132,11 @@ class Pipeline(Placement):
         with torch.device("meta"):
             model = job.model()
         return model, find_pieces(model, inputs, self.stages_on(workers), self.begins), inputs
+
+    @property
+    def imaginable(self) -> bool:
+        """Stages measure how long layers take."""
+        return False
 
     def bind(self, job: Job, group: Group, device: torch.device, waits: Waits) -> Bound:
         """Make the model, keep this worker's stages of it and let go of the others."""
@@ -203,7 +213,7 @@ class Pipeline(Placement):
         many parameters, unless it is said where they begin. It makes no difference to a model
         whose layers all give as much, such as a transformer.
         """
-        from manyhands.placements.microbatches import sizes_of  # noqa: PLC0415 - torch is lazy
+        from manyhands.parameters.microbatches import sizes_of  # noqa: PLC0415 - torch is lazy
         from manyhands.placements.staging import look_at_stages  # noqa: PLC0415
 
         model, pieces, inputs = self._outline(job, workers)

@@ -97,6 +97,11 @@ class Place(Placement):
             return
         check_names(model, self.workers)
 
+    @property
+    def imaginable(self) -> bool:
+        """It tells tensors to others, which need content."""
+        return False
+
     def bind(self, job: Job, group: Group, device: torch.device, waits: Waits) -> Bound:
         """The modules that are this worker's, and what stands for the others."""
         from manyhands.placements.placed import Placed  # noqa: PLC0415 - torch is lazy

@@ -8,6 +8,7 @@ that another worker computes gives a tensor that is still on its way, and whoeve
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,7 +18,8 @@ from torch.overrides import TorchFunctionMode
 
 from manyhands.checkpoint import Entry, State
 from manyhands.engine.tensors import leaves
-from manyhands.placements.bound import Bound, check_scalar
+from manyhands.parameters.computing import backward, build
+from manyhands.placements.bound import Bound
 from manyhands.placements.buffers import average_buffers, untouched
 from manyhands.placements.making import aliases, make_some
 from manyhands.transport.mesh import Mesh
@@ -53,12 +55,15 @@ class Placed(Bound):
     ) -> None:
         self._group = group
         self._waits = waits
-        self._loss = job.loss
+        self._job = job
+        self._device = device
         self._owners = owners
         self.replica, self.replicas = 0, 1
         self.speaks = group.rank == 0
         handle = Mesh(group, {"place": group.size}, waits).handles["place"]
-        self.model = make_some(job.model, lambda name: group.rank in self._of(name), device)
+        self.model = make_some(
+            partial(build, job), lambda name: group.rank in self._of(name), device
+        )
         check_names(self.model, owners)
         self.words = tuple(
             f"worker {worker}: {', '.join(name for name in owners if worker in owners[name])}"
@@ -86,14 +91,11 @@ class Placed(Bound):
     def gradient(self, inputs: Any, targets: Any, weight: float) -> torch.Tensor:
         """Forward and backward go where the modules are; then copies sum their gradients."""
         with untouched(self.model, when=not weight), self._on_the_way:
-            loss: torch.Tensor = self._loss(self._forward(inputs), targets)
-            check_scalar(loss)
-            loss_here = loss if weight == 1 else loss * weight
+            loss = backward(self._job, self._device, self._forward, inputs, targets, weight)
             self._on_the_way.wait()
-        loss_here.backward()  # type: ignore[no-untyped-call]
         for name, group in self._shared.items():
             self._sum_gradients(self.model.get_submodule(name), group)
-        return loss.detach()
+        return loss
 
     def _forward(self, inputs: Any) -> Any:
         for call in self._calls:

@@ -38,6 +38,15 @@ class Placement(Value, ABC):
     """
 
     support: ClassVar[Literal["stable", "beta", "experimental"]]
+    needs_less: ClassVar[str] = (
+        "more workers, a smaller global batch, or hybrid(shard=…, tensor=…) with more of both"
+    )
+    """What to use instead if a worker's memory does not suffice."""
+
+    @property
+    def imaginable(self) -> bool:
+        """Whether it can be rehearsed with tensors that have no content."""
+        return True
 
     def check(self, workers: int) -> None:
         """Raise ValueError, naming the fix, if this placement cannot serve so many workers."""
@@ -64,6 +73,6 @@ class Placement(Value, ABC):
     def forecast_job(self, job: Job, workers: int) -> Forecast:
         """The same for a step with a whole batch, without making the model's parameters."""
         from manyhands.engine.deferred import on_meta  # noqa: PLC0415 - torch is lazy
-        from manyhands.placements.units import sizes  # noqa: PLC0415
+        from manyhands.placements.sizes import sizes  # noqa: PLC0415
 
         return self.forecast(sizes(on_meta(job.model)), workers)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from manyhands.checkpoint import State
-from manyhands.placements.bound import Bound, check_scalar
+from manyhands.parameters.computing import backward, build
+from manyhands.placements.bound import Bound
 from manyhands.placements.buffers import average_buffers, untouched
+from manyhands.placements.making import make_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
     import torch
     from torch import nn
@@ -38,11 +43,12 @@ class Replica(Bound):
         waits: Waits,
         wrap: Callable[[nn.Module], nn.Module],
     ) -> None:
-        self.model = job.model().to(device)
+        self.model = self._make(job, device)
         self.optimizer = self._make_optimizer(job)
         self.module = wrap(self.model)
         self.replica, self.replicas = group.rank, group.size
-        self._loss = job.loss
+        self._job = job
+        self._device = device
         self._group = group
         self._trained = {
             name: parameter
@@ -51,19 +57,28 @@ class Replica(Bound):
         }
         self._last = _LastGradient(self._trained, waits)
 
+    def _make(self, job: Job, device: torch.device) -> nn.Module:
+        return make_whole(partial(build, job), device)
+
     def _make_optimizer(self, job: Job) -> torch.optim.Optimizer:
         return job.optimizer(self.model)
 
     def gradient(self, inputs: Any, targets: Any, weight: float) -> torch.Tensor:
         """The engine averages over workers while the backward pass goes on."""
         with untouched(self.model, when=not weight):
-            loss: torch.Tensor = self._loss(self.module(inputs), targets)
-            check_scalar(loss)
-            (loss if weight == 1 else loss * weight).backward()  # type: ignore[no-untyped-call]
+            loss = backward(
+                self._job, self._device, self.module, inputs, targets, weight, self._more_to_come
+            )
         if not self._last.settled:
             self._last.settle()
             self._check_unused()
-        return loss.detach()
+        return loss
+
+    def _more_to_come(self) -> AbstractContextManager[object]:
+        """Gradients of a part of a batch are not averaged: the others follow."""
+        quiet: Callable[[], AbstractContextManager[object]]
+        quiet = getattr(self.module, "no_sync", contextlib.nullcontext)
+        return quiet()
 
     def _check_unused(self) -> None:
         if self.replicas == 1 or getattr(self.module, "find_unused_parameters", False):

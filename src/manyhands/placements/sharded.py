@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from manyhands.checkpoint import Entry, State
 from manyhands.engine.tensors import whole
-from manyhands.placements.bound import Bound, check_scalar
+from manyhands.parameters.computing import backward, build
+from manyhands.placements.bound import Bound
 from manyhands.placements.buffers import average_buffers, untouched
 from manyhands.placements.making import aliases, make_in_parts
 
@@ -33,19 +35,17 @@ class Sharded(Bound):
     def __init__(
         self, job: Job, group: Group, device: torch.device, spread: Callable[[nn.Module], None]
     ) -> None:
-        self.model = make_in_parts(job.model, spread, device)
+        self.model = make_in_parts(partial(build, job), spread, device)
         self.optimizer = job.optimizer(self.model)
         self.replica, self.replicas = group.rank, group.size
-        self._loss = job.loss
+        self._job = job
+        self._device = device
         self._group = group
 
     def gradient(self, inputs: Any, targets: Any, weight: float) -> torch.Tensor:
         """The engine gathers each unit when it is its turn, and scatters the mean gradients."""
         with untouched(self.model, when=not weight):
-            loss: torch.Tensor = self._loss(self.model(inputs), targets)
-            check_scalar(loss)
-            (loss if weight == 1 else loss * weight).backward()  # type: ignore[no-untyped-call]
-        return loss.detach()
+            return backward(self._job, self._device, self.model, inputs, targets, weight)
 
     def outputs(self, inputs: Any) -> Any:
         """Everybody gathers the parameters, and answers for its own samples."""

@@ -30,6 +30,10 @@ class Single(Placement):
 
     name: ClassVar[str] = "single"
     support: ClassVar[Literal["stable"]] = "stable"
+    needs_less: ClassVar[str] = (
+        "fully_sharded(), under which each of N workers holds 1/N of the model, or zero(stage=1), "
+        "under which it holds 1/N of the optimizer's state"
+    )
 
     def check(self, workers: int) -> None:
         """One worker, neither more nor fewer."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,6 +14,7 @@ from torch.utils.data import TensorDataset, default_collate
 from manyhands.checkpoint import Entry, State
 from manyhands.costs import LayerSize, TensorSize
 from manyhands.engine.deferred import first_values, on_meta, outline
+from manyhands.parameters.computing import build
 from manyhands.placements.making import aliases
 from manyhands.placements.passing import Passing
 from manyhands.splitting import (
@@ -172,14 +174,15 @@ def _structure(
     """
     state = torch.get_rng_state()
     try:
-        model = on_meta(job.model)
+        make = partial(build, job)
+        model = on_meta(make)
         pieces = find_pieces(model, inputs.to("meta"), stages, begins)
-        return model, pieces, outline(job.model).numbers
+        return model, pieces, outline(make).numbers
     except Unsplittable:
         raise
     except Exception:  # noqa: BLE001 - a model may need its values for anything
         torch.set_rng_state(state)
-        model = job.model().to(device)
+        model = build(job).to(device)
         return model, find_pieces(model, inputs.to(device), stages, begins), None
 
 
@@ -188,7 +191,9 @@ def _values(
 ) -> dict[str, torch.Tensor]:
     """The first values of this worker's tensors, as one that made the whole model has them."""
     kept = first_values(
-        job.model, numbers, lambda name, whole: whole if name in own else whole.new_empty(0)
+        partial(build, job),
+        numbers,
+        lambda name, whole: whole if name in own else whole.new_empty(0),
     )
     return {name: value.to(device) for name, value in kept.items() if name in own}
 

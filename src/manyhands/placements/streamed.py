@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch.func import functional_call
 
+from manyhands.parameters.computing import check_scalar
+from manyhands.parameters.microbatches import divide, sizes_of
 from manyhands.parameters.weight import weighted_step
-from manyhands.placements.bound import check_scalar
-from manyhands.placements.microbatches import divide, sizes_of
 from manyhands.placements.piped import LOSS, Stages
 from manyhands.schedules.pipedream import ahead
 

@@ -10,10 +10,10 @@ import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from manyhands.placements.bound import check_scalar
+from manyhands.parameters.blocks import units
+from manyhands.parameters.computing import Forgetful, backward
 from manyhands.placements.buffers import untouched
 from manyhands.placements.replica import Replica
-from manyhands.placements.units import units
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -68,24 +68,45 @@ class Stretches(Replica):
         self._dim = -1
         first = self.model.get_submodule(before) if before else _first_that_repeats(self.model)
         first.register_forward_pre_hook(self._divide)
+        for unit in units(self.model):
+            if isinstance(unit.forward, Forgetful):
+                unit.forward.compute = self._computing(unit.forward.compute)
 
     def gradient(self, inputs: Any, targets: Any, weight: float) -> torch.Tensor:
         """The loss of this worker's stretches; the engine averages over all workers."""
         if self._dim < 0:
             self._try_out(inputs)
         with untouched(self.model, when=not weight):
-            with self._divided():
-                outputs = self.module(inputs)
-            loss: torch.Tensor = self._loss(outputs, self._part(targets))
-            check_scalar(loss)
-            # The backward of an exchange is an exchange as well, and needs no mode.
-            (loss if weight == 1 else loss * weight).backward()  # type: ignore[no-untyped-call]
+            mean = backward(
+                self._job,
+                self._device,
+                self._forward,
+                inputs,
+                self._part(targets),
+                weight,
+                self._more_to_come,
+            )
         if not self._last.settled:
             self._last.settle()
             self._check_unused()
-        mean = loss.detach().clone()
+        mean = mean.clone()
         self._handle.allreduce([mean]).wait()
         return mean / self._ways
+
+    def _forward(self, inputs: Any) -> Any:
+        with self._divided():
+            return self.module(inputs)
+
+    def _computing(self, compute: Callable[..., Any]) -> Callable[..., Any]:
+        """A block that exchanges when it is computed, and when it is computed again."""
+
+        def exchanging(*inputs: Any, **options: Any) -> Any:
+            if self._active or not torch.is_grad_enabled():
+                return compute(*inputs, **options)
+            with self._mode:
+                return compute(*inputs, **options)
+
+        return exchanging
 
     def outputs(self, inputs: Any) -> Any:
         """The stretches of all workers, put together again."""

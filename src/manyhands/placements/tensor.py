@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from manyhands.costs import Collective, Forecast
+from manyhands.placements.allreduce import AllReduce
 from manyhands.placements.hybrid import Hybrid
-from manyhands.placements.placement import Placement
+from manyhands.placements.placement import Placement, check_layers
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import torch
+    from torch import nn
 
-    from manyhands.costs import Forecast, LayerSize, TensorSize
+    from manyhands.costs import LayerSize, TensorSize
     from manyhands.job import Job
     from manyhands.placements.bound import Bound
     from manyhands.transport.collectives import Group
     from manyhands.transport.waits import Waits
+
+
+_COUNT = 8
+"""Bytes of a number of samples, which workers with samples of their own tell each other."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -48,14 +56,23 @@ class Tensor(Placement):
     plan: tuple[str, ...] = ()
     """Which layers are split, by hand: "*.mlp.up column", "*.mlp.down row". By default they are
     found: linear layers that lead to another through what can be computed on parts."""
+    samples: Literal["same", "own"] = "same"
+    """Whether the workers of a model compute the same samples, or each its own: then what is not
+    split is data-parallel, and samples are brought together before layers that are."""
 
     def __post_init__(self) -> None:
+        if self.samples == "own" and self.plan:
+            raise ValueError("with samples=own the layers are found; leave out the plan")
         if self.ways < 2:
             raise ValueError(f"ways must be at least 2, not {self.ways}; for 1 use allreduce()")
 
     def check(self, workers: int) -> None:
         """A multiple of the ways."""
         super().check(workers)
+        if self.samples == "own" and workers != self.ways:
+            raise ValueError(
+                f"{self} is for {self.ways} workers, not {workers}; take ways={workers}"
+            )
         if workers % self.ways:
             more = workers + self.ways - workers % self.ways
             raise ValueError(
@@ -64,23 +81,81 @@ class Tensor(Placement):
 
     def check_job(self, job: Job, workers: int) -> None:
         """Something must be there to split."""
+        if self.samples == "own" and job.at_once is not None:
+            raise ValueError(
+                f"{self} brings all workers' samples together, which must be of equally many "
+                "parts; leave out at_once"
+            )
         self._hybrid(workers).check_job(job, workers)
+
+    @property
+    def imaginable(self) -> bool:
+        """DistributedDataParallel needs tensors with content."""
+        return self.samples == "same"
 
     def bind(self, job: Job, group: Group, device: torch.device, waits: Waits) -> Bound:
         """A mesh of models and ways."""
-        return self._hybrid(group.size).bind(job, group, device, waits)
+        if self.samples == "same":
+            return self._hybrid(group.size).bind(job, group, device, waits)
+        from manyhands.engine.tensor_parallel import leave_alone  # noqa: PLC0415 - torch is lazy
+        from manyhands.placements.gathered import Gathered  # noqa: PLC0415
+        from manyhands.placements.laying import plan_of  # noqa: PLC0415
+        from manyhands.transport.mesh import Mesh  # noqa: PLC0415
+
+        def wrap(module: nn.Module, split: list[str]) -> nn.Module:
+            leave_alone(module, split)
+            return AllReduce().wrapper(group)(module)
+
+        mesh = Mesh(group, {"tensor": group.size}, waits)
+        plan = partial(plan_of, ways=self.ways, lines=(), strategy=str(self))
+        return Gathered(job, group, device, waits, wrap, mesh, plan)
 
     def forecast(
         self, parameters: Sequence[TensorSize], workers: int, layers: Sequence[LayerSize] = ()
     ) -> Forecast:
-        """As a hybrid's."""
+        """As a hybrid's; on samples of one's own, they are brought together and back."""
         self.check(workers)
-        return self._hybrid(workers).forecast(parameters, workers, layers)
+        if self.samples == "same":
+            return self._hybrid(workers).forecast(parameters, workers, layers)
+        check_layers(self, layers, "column", "row")
+        step = [Collective("all_gather", _COUNT * workers)]
+        for layer in layers:
+            if layer.role == "column":
+                step.append(Collective("all_gather", layer.inputs * workers))
+            elif layer.role == "row":
+                step.append(Collective("reduce_scatter", layer.outputs * workers))
+        for layer in reversed(layers):
+            if layer.role == "row":
+                step.append(Collective("all_gather", layer.outputs * workers))
+            elif layer.role == "column" and layer.learns:
+                step.append(Collective("reduce_scatter", layer.inputs * workers))
+        roles = {layer.name: layer.role for layer in layers}
+        copied = [one for one in parameters if not _is_split(one.name, roles)]
+        averaged = AllReduce().forecast(copied, workers)
+        parts = sum(one.size for one in parameters if one not in copied) // workers
+        return Forecast(
+            start=averaged.start, step=(*step, *averaged.step), memory=averaged.memory + 2 * parts
+        )
 
     def forecast_job(self, job: Job, workers: int) -> Forecast:
         """As a hybrid's."""
         self.check(workers)
-        return self._hybrid(workers).forecast_job(job, workers)
+        if self.samples == "same":
+            return self._hybrid(workers).forecast_job(job, workers)
+        from manyhands.placements.looking import (  # noqa: PLC0415 - torch is lazy
+            sizes_and_layers,
+            tensor_roles,
+        )
+
+        roles = tensor_roles(job.model, self.ways)
+        parameters, layers = sizes_and_layers(job, workers, roles)
+        return self.forecast(parameters, workers, layers)
 
     def _hybrid(self, workers: int) -> Hybrid:
         return Hybrid(data=workers // self.ways, tensor=self.ways, plan=self.plan)
+
+
+def _is_split(parameter: str, roles: Mapping[str, str]) -> bool:
+    layer, _, kind = parameter.rpartition(".")
+    role = roles.get(layer)
+    return role in ("column", "beside") or (role == "row" and kind == "weight")

@@ -43,6 +43,7 @@ class Zero(Placement):
 
     name: ClassVar[str] = "zero"
     support: ClassVar[Literal["beta"]] = "beta"
+    needs_less: ClassVar[str] = "a higher stage, if there is one, or more workers"
 
     stage: int = 1
     """1: optimizer states are divided; 2: gradients too; 3: parameters too."""
@@ -53,6 +54,11 @@ class Zero(Placement):
         if self.stage not in (1, 2, 3):
             raise ValueError(f"stage must be 1, 2 or 3, not {self.stage}")
         AllReduce(bucket_mb=self.bucket_mb)
+
+    @property
+    def imaginable(self) -> bool:
+        """DistributedDataParallel needs tensors with content."""
+        return self.stage > 1
 
     def bind(self, job: Job, group: Group, device: torch.device, waits: Waits) -> Bound:
         """Stage 1 on DistributedDataParallel, the others on FSDP2."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from manyhands.parameters.computing import autocast
 from manyhands.virtual.loading import loader
 
 if TYPE_CHECKING:
@@ -29,8 +30,9 @@ def evaluate(job: Job, model: nn.Module) -> dict[str, float]:
     totals: list[torch.Tensor] = []
     for indices in torch.split(torch.arange(len(data)), job.batch_sizes.at(0)):
         inputs, targets = load(indices)
-        outputs = model(inputs)
-        loss += job.loss(outputs, targets).double().reshape(()) * len(indices)
+        with autocast(job, torch.device("cpu")):
+            outputs = model(inputs)
+            loss += job.loss(outputs, targets).double().reshape(()) * len(indices)
         samples += len(indices)
         statistics = [metric.statistics(outputs, targets) for metric in job.measures]
         if totals:

@@ -1,12 +1,10 @@
-"""Which parts of a model are gathered, and let go, together."""
+"""Which parts of a model are taken as a whole."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from torch import nn
-
-from manyhands.costs import TensorSize
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,35 +18,17 @@ def units(model: nn.Module) -> list[nn.Module]:
     The model and whatever contains a list or a sequence of modules is opened, a block of such a
     list is not: what repeats is a unit. A model without any is one unit itself.
     """
-    return [module for _, module in _named_units(model, "")] or [model]
+    return [module for _, module in named_units(model)] or [model]
 
 
-def _named_units(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module]]:
+def named_units(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
+    """The units with their names."""
     for name, child in module.named_children():
         if not any(True for _ in child.parameters()):
             continue
         path = f"{prefix}{name}"
         repeats = any(isinstance(inner, nn.ModuleList) for inner in child.modules())
         if isinstance(child, _CONTAINERS) or (repeats and not isinstance(module, _CONTAINERS)):
-            yield from _named_units(child, f"{path}.")
+            yield from named_units(child, f"{path}.")
         else:
             yield path, child
-
-
-def sizes(model: nn.Module) -> list[TensorSize]:
-    """A model's parameters as forecasts see them, each once."""
-    owner = {
-        f"{path}.{name}" if path else name: path
-        for path, module in _named_units(model, "")
-        for name, _ in module.named_parameters()
-    }
-    return [
-        TensorSize(
-            name,
-            parameter.numel() * parameter.element_size(),
-            parameter.requires_grad,
-            rows=parameter.shape[0] if parameter.dim() else 1,
-            unit=owner.get(name, ""),
-        )
-        for name, parameter in model.named_parameters()
-    ]

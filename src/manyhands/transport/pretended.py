@@ -1,0 +1,42 @@
+"""A group with nobody in it but oneself, which believes that the others are there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from manyhands.engine import pretended_group
+from manyhands.transport.collectives import Group
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import torch
+
+
+class Pretended(Group):
+    """One worker among `size`, whose collectives end at once and change nothing."""
+
+    def __init__(
+        self, rank: int, size: int, device: torch.device, names: Sequence[int] | None = None
+    ) -> None:
+        self.rank, self.size, self.epoch = rank, size, 0
+        self.device = device
+        self.names = tuple(names or range(size))
+        self.handle = pretended_group(rank, size)
+        self.at_close = []
+        self._parts = []
+        self._sockets, self._peers = [], []
+
+    def part(self, name: str, ranks: Sequence[int]) -> Group:  # noqa: ARG002 - as a group's
+        """Some of them."""
+        names = [self.names[rank] for rank in ranks]
+        return Pretended(list(ranks).index(self.rank), len(ranks), self.device, names)
+
+    def sum(self, tensor: torch.Tensor) -> None:
+        """Nothing is added."""
+
+    def broadcast(self, tensor: torch.Tensor, source: int = 0) -> None:
+        """Nothing is heard."""
+
+    def gather(self, everybody: torch.Tensor, own: torch.Tensor) -> None:
+        """Nothing is gathered."""
