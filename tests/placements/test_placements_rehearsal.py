@@ -67,9 +67,9 @@ MEASURED = """
 
     def work(store, rank, size):
         warnings.simplefilter("ignore")
-        # A thread of Gloo's may let go of a buffer later than it could: the least of four counts.
+        # A thread of Gloo's may let go of a buffer later than it could: the least of six counts.
         return {
-            how: min(peak(how, store, rank, size) for _ in range(4))
+            how: min(peak(how, store, rank, size) for _ in range(6))
             for how in json.loads(sys.argv[2])
         }
 
@@ -87,10 +87,11 @@ MEASURED = """
     ],
 )
 def test_the_peak_of_memory_is_the_profilers(fork, workers, strategies):
-    measured = fork(MEASURED, workers, strategies)[0]
+    told = fork(MEASURED, workers, strategies)
     for how in strategies:
         played = rehearse(strategy(how), JOB, workers)
-        assert played.peak == pytest.approx(measured[how], rel=0.05), how
+        least = min(each[how] for each in told)  # all hold alike, but for what is let go of late
+        assert played.peak == pytest.approx(least, rel=0.05), how
 
 
 @pytest.mark.parametrize(
