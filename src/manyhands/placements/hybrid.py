@@ -65,10 +65,10 @@ class Hybrid(Placement):
     schedule: Name = "one_f_one_b"
     """The pipeline's, as in `pipeline()`; not pipedream."""
     between: Value | None = None
-    """How the copies along `data` meet: averaging, local_sgd or diloco. By default they sum their
-    gradients in every step; so they step apart, and a worker meets those at its place."""
+    """How the copies along `data` meet: averaging, local_sgd or diloco. They step apart then; by
+    default they sum their gradients in every step."""
     together: int = 1
-    """With `between`: so many copies in lockstep, by allreduce, make one that steps apart."""
+    """With `between`: of how many workers, or meshes of them, in lockstep a copy consists."""
 
     def __post_init__(self) -> None:
         for axis, size in (*self.axes.items(), ("together", self.together)):
@@ -186,12 +186,12 @@ class Hybrid(Placement):
         """
         self.check(workers)
         if self.between is not None:
-            copy = self._copy.forecast(parameters, workers // self.data, layers)
+            size = workers // self.data
             roles = {layer.name: layer.role for layer in layers}
-            parts = [_part(one, roles, self.tensor) for one in parameters]
-            own = [replace(one, size=one.padded(self.shard) // self.shard) for one in parts]
-            meeting = check_between(self.between)
-            return with_meetings(copy, meeting, self.data, workers // self.data, own)
+            parts = [_part(one, roles, self.tensor) for one in parameters if one.trained]
+            trained = sum(one.padded(self.shard) // self.shard for one in parts)
+            copy = self._copy.forecast(parameters, size, layers)
+            return with_meetings(copy, check_between(self.between), self.data, size, trained)
         if self.pipeline > 1:
             raise ValueError(
                 f"what {self} sends depends on its stages: forecast one copy, {self._line}, and "

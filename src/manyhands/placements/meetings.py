@@ -9,16 +9,14 @@ from manyhands.costs import Collective
 from manyhands.protocols import DiLoCo, Meeting
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from manyhands.costs import Forecast, TensorSize
+    from manyhands.costs import Forecast
     from manyhands.notation import Value
 
 _LOCKSTEP: Final = "is what copies do without it, by allreduce in every step: leave out between"
 _FREE: Final = (
     "has servers that take updates as they come, and copies that lie on several workers meet in "
-    "collectives, where all wait: take averaging(every=…) or diloco(every=…), which wait rarely, or "
-    "{0} alone"
+    "collectives, where all wait: take averaging(every=…) or diloco(every=…), which wait rarely, "
+    "or {0} alone"
 )
 _NEIGHBOURS: Final = (
     "mixes in pairs, and all workers of a copy would have to choose the same neighbour: take "
@@ -61,18 +59,17 @@ def check_between(between: Value) -> Meeting:
 
 
 def with_meetings(
-    copy: Forecast, meeting: Meeting, copies: int, size: int, own: Sequence[TensorSize]
+    copy: Forecast, meeting: Meeting, copies: int, size: int, trained: int
 ) -> Forecast:
-    """The forecast of copies of so many workers each, given one copy's.
+    """The forecast of copies, given one copy's.
 
     Args:
         copy: what its workers do among themselves.
         meeting: what the copies do.
         copies: how many.
-        size: workers of a copy.
-        own: what the first worker of a copy has of the parameters.
+        size: workers of each.
+        trained: bytes of parameters that the first worker of a copy has and trains.
     """
-    trained = sum(tensor.size for tensor in own if tensor.trained)
     kept = 2 * trained if isinstance(meeting, DiLoCo) else 0
     return replace(
         copy,
