@@ -91,7 +91,7 @@ class Apart(Bound):
         self._learns = together > 0
         self._made_of += together
         self._all_made_of += total
-        return samples * self._inner.replicas / together if together else 0.0
+        return self._inner.weigh(samples, together) if together else 0.0
 
     def gradient(self, inputs: Any, targets: Any, weight: float) -> torch.Tensor:
         """The copy's."""
