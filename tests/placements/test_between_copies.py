@@ -21,11 +21,17 @@ SCRIPT = """
     }
 
     # 43 samples: epochs end with a short batch, of one sample for some sizes, and between meetings.
-    def job(kind, size=7, clip=None, validation=True, **options):
+    def model():
+        return mh.models.GPT(vocabulary=18, width=16, layers=2, heads=2, length=8)
+
+    def normed():
+        return torch.nn.Sequential(model(), torch.nn.BatchNorm1d(18))
+
+    def job(kind, size=7, clip=None, validation=True, norm=False, **options):
         if options.pop("rate", False):
             options["rate"] = rates.cosine(2, warmup=0.5, floor=0.1)
         return mh.Job(
-            model=lambda: mh.models.GPT(vocabulary=18, width=16, layers=2, heads=2, length=8),
+            model=normed if norm else model,
             optimizer=OPTIMIZERS[kind],
             loss=F.cross_entropy,
             data=data,
@@ -145,6 +151,16 @@ EQUAL = {
             ("pipeline=2, microbatches=2", "diloco(every=3)", "adamw", {"clip": 0.6}),
             ("pipeline=2, microbatches=2", "averaging(every=2)", "momentum", {"rate": True}),
         )
+    ],
+    "batch norm's statistics are the mean, too": [
+        [
+            f"hybrid(data=4, between={protocol})",
+            protocol,
+            -4,
+            "adamw",
+            {"norm": True, "size": 8, "samples": 40, "validation": validation},
+        ]
+        for protocol, validation in (("averaging(every=2)", True), ("diloco(every=2)", False))
     ],
     "lockstep in a copy is an island, where batches divide alike": [
         [
