@@ -118,12 +118,12 @@ class Apart(Bound):
         for kept, line, tensors in zip(
             self._lines, self._gather(), self._by_type().values(), strict=True
         ):
-            line.mul_(self._made_of)
+            line.mul_(self._made_of / self._all_made_of)
             self._waits.note("allreduce", line.nbytes, self.copies)
             self._waits.begin()
             self._beside.sum(line)
             self._waits.end()
-            common = kept.conclude(line.div_(self._all_made_of))
+            common = kept.conclude(line)
             sizes = [tensor.numel() for tensor in tensors]
             for tensor, piece in zip(tensors, common.split_with_sizes(sizes), strict=True):
                 tensor.copy_(piece.view_as(tensor))
