@@ -22,7 +22,7 @@ def model() -> nn.Module:
 
 job = mh.Job(
     model=model,
-    optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9),
+    optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9),
     loss=F.cross_entropy,
     data=mh.data.cifar10("train"),
     global_batch=16,
