@@ -95,7 +95,7 @@ class _Bucket:
 
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
         sizes = [one.numel() for one in parameters]
-        self.memory = torch.empty(sum(sizes), dtype=parameters[0].dtype, device=parameters[0].device)
+        self.memory = parameters[0].detach().new_empty(sum(sizes))
         parts = self.memory.split_with_sizes(sizes)
         self.places = {
             id(one): part.view_as(one) for one, part in zip(parameters, parts, strict=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
+from manyhands.engine.imagining import is_imagined
 from manyhands.parameters.blocks import units
 from manyhands.parameters.weight import weighted_step
 from manyhands.placements.sharded import Sharded
@@ -60,6 +61,10 @@ class Offloaded(Sharded):
         self.optimizer.zero_grad()
         for turn in self._turns:
             turn.ready.clear()
+        if is_imagined():
+            # What is imagined is so in one thread alone.
+            self._update(given, weight)
+            return
         self._updater = threading.Thread(
             target=self._update, args=(given, weight), name="optimizer", daemon=True
         )
@@ -70,7 +75,8 @@ class Offloaded(Sharded):
         try:
             for turn in self._turns:
                 for parameter in turn.parameters:
-                    parameter.grad = given[parameter]
+                    # Nobody else holds it, so that it is gone before the unit computes again.
+                    parameter.grad = given.pop(parameter)
                 weighted_step(self.optimizer, weight)
                 for parameter in turn.parameters:
                     parameter.grad = None
