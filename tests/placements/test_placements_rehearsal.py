@@ -46,9 +46,8 @@ MEASURED = """
         epochs=1,
     )
 
+    # The profiler sees nothing of another thread, such as the optimizer's under offload().
     class AtOnce(threading.Thread):
-        """The optimizer's under offload(), of which the profiler would see nothing."""
-
         start = threading.Thread.run
 
         def join(self):
