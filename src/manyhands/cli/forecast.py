@@ -70,7 +70,7 @@ def _told(one: Rehearsal, workers: int) -> dict[str, Any]:
         }
         for each, times in sorted(counted.items(), key=lambda item: (item[0].kind, -item[0].size))
     ]
-    sent = sum(each["sent"] for each in step)
+    sent = round(sum(times * _sent(each, workers) for each, times in counted.items()))
     return {"peak": one.peak, "held": one.held, "sent": sent, "step": step}
 
 
@@ -97,9 +97,9 @@ def _show(told: Mapping[str, Any]) -> None:
     console.print(f"\nWhat worker {most['worker']} sends in a step\n", style="bold")
     by_kind: dict[tuple[str, int], list[int]] = {}
     for each in most["step"]:
-        total = by_kind.setdefault((each["kind"], each["workers"]), [0, 0])
-        total[0] += each["times"]
-        total[1] += each["sent"]
+        counted = by_kind.setdefault((each["kind"], each["workers"]), [0, 0])
+        counted[0] += each["times"]
+        counted[1] += each["sent"]
     sent = Table("what", box=None, pad_edge=False, header_style="bold")
     for name in ("among", "times", "sent"):
         sent.add_column(name, justify="right")

@@ -47,6 +47,8 @@ class ImaginedAverage(nn.Module):
         self._came: list[nn.Parameter] | None = None if find_unused else []
         """In which order, until the buckets are made anew."""
         self._quiet = False
+        self._buckets: list[_Bucket] = []
+        self._of: dict[int, _Bucket] = {}
         self._handles = [self._watch(parameter) for parameter in self._trained]
         self._make(self._trained, cap if find_unused else sys.maxsize)
 

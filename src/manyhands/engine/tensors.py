@@ -63,7 +63,7 @@ def leaves(value: Any) -> list[torch.Tensor]:
 
 def memory_of(tensor: torch.Tensor) -> int:
     """What tensors that lie in the same memory have in common, for as long as one of them lives."""
-    return tensor.untyped_storage()._cdata
+    return int(tensor.untyped_storage()._cdata)
 
 
 def from_rows(rows: torch.Tensor, like: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
