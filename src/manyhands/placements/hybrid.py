@@ -142,10 +142,9 @@ class Hybrid(Placement):
             return
         plan_of(model, self.tensor, self.plan, str(self))
 
-    @property
-    def imaginable(self) -> bool:
-        """Stages measure how long layers take."""
-        return self.pipeline == 1
+    def unlike(self, workers: int) -> Sequence[int]:  # noqa: ARG002 - the mesh says it
+        """Those of one pipeline."""
+        return range(self.pipeline)
 
     def bind(self, job: Job, group: Group, device: torch.device, waits: Waits) -> Bound:
         """Layers split first, then what is left of them sharded; or pipelines side by side."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
+from manyhands.engine.imagining import is_imagined
 from manyhands.engine.tensors import own
 from manyhands.parameters.blocks import units
 from manyhands.parameters.weight import weighted_step
@@ -74,6 +75,10 @@ class Offloaded(Sharded):
         self.model.zero_grad()
         for turn in self._turns:
             turn.ready.clear()
+        if is_imagined():
+            # What is imagined is so in one thread alone.
+            self._update(given, weight)
+            return
         self._updater = threading.Thread(
             target=self._update, args=(given, weight), name="optimizer", daemon=True
         )
@@ -85,7 +90,8 @@ class Offloaded(Sharded):
             for turn in self._turns:
                 mine = [self._plain[parameter] for parameter in turn.parameters]
                 for parameter in mine:
-                    parameter.grad = given[parameter]
+                    # Nobody else holds it, so that it is gone before the unit computes again.
+                    parameter.grad = given.pop(parameter, None)
                 weighted_step(self.optimizer, weight)
                 for parameter in mine:
                     parameter.grad = None

@@ -14,6 +14,7 @@ from torch.utils.data import TensorDataset, default_collate
 from manyhands.checkpoint import Entry, State
 from manyhands.costs import LayerSize, TensorSize
 from manyhands.engine.deferred import first_values, on_meta, outline
+from manyhands.engine.imagining import is_imagined, really
 from manyhands.parameters.computing import build
 from manyhands.placements.making import aliases
 from manyhands.placements.passing import Passing
@@ -24,6 +25,7 @@ from manyhands.splitting import (
     check_stages,
     describe,
     fill,
+    guess,
     measure,
     partition,
 )
@@ -114,18 +116,24 @@ def make_stages(
         samples: of a microbatch.
         begins: the pieces at which stages begin, by name; measured, if there are none.
     """
-    inputs = example(job, samples)
-    model, pieces, numbers = _structure(job, inputs, device, len(held), begins)
-    if begins:
-        starts = by_hand(pieces, begins)
-        words = _names(pieces, starts)
-    else:
-        measured = _measured(pieces, inputs.to(device), everybody, device)
-        starts = partition(measured, held)
-        words = describe(measured, starts, held)
-    borders = [*pairwise([*starts, len(pieces)])]
-    stages = [pieces.section(first, stop) for first, stop in borders]
-    passing = Passing(model, stages, inputs.to("meta" if numbers is not None else device))
+    imagined = is_imagined()
+    with really():
+        inputs = example(job, samples)
+        model, pieces, numbers = _structure(job, inputs, device, len(held), begins, imagined)
+        if begins:
+            starts = by_hand(pieces, begins)
+            words = _names(pieces, starts)
+        else:
+            measured = (
+                guess(pieces, inputs.to("meta"))
+                if imagined
+                else _measured(pieces, inputs.to(device), everybody, device)
+            )
+            starts = partition(measured, held)
+            words = describe(measured, starts, held)
+        borders = [*pairwise([*starts, len(pieces)])]
+        stages = [pieces.section(first, stop) for first, stop in borders]
+        passing = Passing(model, stages, inputs.to("meta" if numbers is not None else device))
     owners = {
         name: number % group.size
         for number, stage in reversed([*enumerate(stages)])
@@ -142,7 +150,9 @@ def make_stages(
         if number % group.size == group.rank
         for name, _ in stage.named_buffers()
     }
-    if numbers is not None:
+    if imagined:
+        fill(model, _imagined(model, own, device))
+    elif numbers is not None:
         fill(model, _values(job, numbers, own, device))
     sections = {
         number: pieces.section(first, stop)
@@ -166,21 +176,29 @@ def make_stages(
 
 
 def _structure(
-    job: Job, inputs: torch.Tensor, device: torch.device, stages: int, begins: Sequence[str]
+    job: Job,
+    inputs: torch.Tensor,
+    device: torch.device,
+    stages: int,
+    begins: Sequence[str],
+    imagined: bool,
 ) -> tuple[nn.Module, Chain, Mapping[str, int] | None]:
     """The model without its values, its pieces, and how to have the values of some.
 
-    A model that cannot be had without its values is made whole.
+    A model that cannot be had without its values is made whole, unless it is only imagined.
     """
     state = torch.get_rng_state()
     try:
         make = partial(build, job)
         model = on_meta(make)
         pieces = find_pieces(model, inputs.to("meta"), stages, begins)
-        return model, pieces, outline(make).numbers
+        return model, pieces, {} if imagined else outline(make).numbers
     except Unsplittable:
         raise
-    except Exception:  # noqa: BLE001 - a model may need its values for anything
+    except Exception:
+        # A model may need its values for anything.
+        if imagined:
+            raise
         torch.set_rng_state(state)
         model = build(job).to(device)
         return model, find_pieces(model, inputs.to(device), stages, begins), None
@@ -196,6 +214,17 @@ def _values(
         lambda name, whole: whole if name in own else whole.new_empty(0),
     )
     return {name: value.to(device) for name, value in kept.items() if name in own}
+
+
+def _imagined(
+    model: nn.Module, own: Collection[str], device: torch.device
+) -> dict[str, torch.Tensor]:
+    """This worker's tensors, with a place and no content."""
+    return {
+        name: torch.empty_like(tensor, device=device)
+        for name, tensor in (*model.named_parameters(), *model.named_buffers())
+        if name in own
+    }
 
 
 def example(job: Job, samples: int) -> torch.Tensor:
@@ -245,14 +274,12 @@ def look_at_stages(
 ) -> tuple[list[TensorSize], list[LayerSize]]:
     """The parameters of stages, and their calls for microbatches of so many samples.
 
-    Unless it is said where they begin, stages have about as many parameters.
+    Unless it is said where they begin, stages take about as many multiplications.
     """
     if begins:
         starts = by_hand(pieces, begins)
     else:
-        each = [pieces.section(number, number + 1) for number in range(len(pieces))]
-        sizes = [sum(one.nbytes for one in section.parameters()) for section in each]
-        starts = partition([Measured("", size, 0.0, size, 0) for size in sizes], held)
+        starts = partition(guess(pieces, inputs.new_empty(samples[0], *inputs.shape[1:])), held)
     stages = [pieces.section(first, stop) for first, stop in pairwise([*starts, len(pieces)])]
     passing = Passing(model, stages, inputs)
     parameters = [
