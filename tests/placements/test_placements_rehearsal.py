@@ -145,6 +145,7 @@ def test_the_peak_of_memory_is_the_profilers(fork, workers, strategies):
         ("tensor(ways=4, samples=own)", 4),
         ("context(ways=2)", 4),
         ("hybrid(data=2, shard=4, tensor=2)", 16),
+        ("hybrid(data=4, together=2, shard=2, between=diloco(every=3))", 16),
         ("offload()", 2),
         (PLACED, 2),
         *((f"pipeline(schedule={one})", 4) for one in ("gpipe", "one_f_one_b", "zero_bubble")),

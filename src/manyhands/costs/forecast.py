@@ -49,7 +49,13 @@ class Forecast:
     memory: int
     """Bytes of parameters, gradients and communication buffers on one worker; the optimizer's
     state and the activations come on top and depend on the job."""
+    meeting: tuple[Collective, ...] = ()
+    """After some of the steps, where copies train apart and meet."""
+    every: int = 1
+    """Steps from one meeting to the next."""
 
     def sent_per_step(self, workers: int) -> float:
-        """Bytes that one of `workers` sends in a step."""
-        return sum(sent_per_worker(collective, workers) for collective in self.step)
+        """Bytes that one of `workers` sends in a step, those of meetings spread over all steps."""
+        step = sum(sent_per_worker(collective, workers) for collective in self.step)
+        meeting = sum(sent_per_worker(collective, workers) for collective in self.meeting)
+        return step + meeting / self.every

@@ -6,10 +6,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from manyhands.costs import Collective, Forecast
+from manyhands.notation import Value  # noqa: TC001 - a field's type is needed when it is read
 from manyhands.placements.fully_sharded import sharded_forecast
+from manyhands.placements.meetings import check_between, with_meetings
 from manyhands.placements.pipeline import Pipeline
 from manyhands.placements.placement import Placement, check_layers
-from manyhands.schedules import Name  # noqa: TC001 - a field's type is needed when it is read
+from manyhands.schedules import Name  # noqa: TC001 - as above
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -35,9 +37,11 @@ class Hybrid(Placement):
     samples.
 
     Use it on several hosts: `tensor` within a host, whose workers talk in every layer, `shard`
-    between close ones, `data` between far ones, which talk once per step.
+    between close ones, `data` between far ones, which talk once per step; or, with `between`, once
+    in many steps.
 
-    Example: `hybrid(data=2, shard=2, tensor=2)`, `hybrid(data=2, pipeline=4)`
+    Example: `hybrid(data=2, shard=2, tensor=2)`, `hybrid(data=2, pipeline=4)`,
+    `hybrid(data=2, shard=2, between=diloco(every=50))`
 
     Paper: Narayanan et al., Efficient Large-Scale Language Model Training on GPU Clusters Using
     Megatron-LM, SC 2021.
@@ -60,9 +64,14 @@ class Hybrid(Placement):
     """Into how many a copy's share of a batch is split, if there is a pipeline."""
     schedule: Name = "one_f_one_b"
     """The pipeline's, as in `pipeline()`; not pipedream."""
+    between: Value | None = None
+    """How the copies along `data` meet: averaging, local_sgd or diloco. They step apart then; by
+    default they sum their gradients in every step."""
+    together: int = 1
+    """With `between`: of how many workers, or meshes of them, in lockstep a copy consists."""
 
     def __post_init__(self) -> None:
-        for axis, size in self.axes.items():
+        for axis, size in (*self.axes.items(), ("together", self.together)):
             if size < 1:
                 raise ValueError(f"{axis} must be at least 1, not {size}")
         if self.pipeline > 1 and (self.shard > 1 or self.tensor > 1):
@@ -74,6 +83,13 @@ class Hybrid(Placement):
             raise ValueError(
                 "copies of a pipeline share the gradient of a batch, which pipedream never has; "
                 "take another schedule, or pipeline(schedule=pipedream) alone"
+            )
+        if self.between is not None:
+            check_between(self.between)
+        elif self.together > 1:
+            raise ValueError(
+                "without between all copies step together: "
+                f"leave out together, and take data={self.data * self.together}"
             )
 
     @property
@@ -91,10 +107,15 @@ class Hybrid(Placement):
         """One copy, if it is a pipeline."""
         return Pipeline(microbatches=self.microbatches, schedule=self.schedule)
 
+    @property
+    def _copy(self) -> Hybrid:
+        """One of those that step apart."""
+        return replace(self, data=self.together, together=1, between=None)
+
     def check(self, workers: int) -> None:
         """As many workers as the mesh has places."""
         super().check(workers)
-        copy = self.shard * self.tensor * self.pipeline
+        copy = self.together * self.shard * self.tensor * self.pipeline
         size = self.data * copy
         if workers != size:
             fix = f"use {size} workers"
@@ -110,7 +131,7 @@ class Hybrid(Placement):
         Not every model can be made without its numbers; what cannot is looked at when it is made.
         """
         if self.pipeline > 1:
-            self._line.check_job(job, workers // self.data)
+            self._line.check_job(job, workers // (self.data * self.together))
             return
         from manyhands.engine.deferred import on_meta  # noqa: PLC0415 - torch is lazy
         from manyhands.placements.laying import plan_of  # noqa: PLC0415
@@ -127,6 +148,11 @@ class Hybrid(Placement):
 
     def bind(self, job: Job, group: Group, device: torch.device, waits: Waits) -> Bound:
         """Layers split first, then what is left of them sharded; or pipelines side by side."""
+        if self.between is not None:
+            from manyhands.placements.apart import bind_apart  # noqa: PLC0415 - torch is lazy
+
+            meeting = check_between(self.between)
+            return bind_apart(self._copy, meeting, self.data, job, group, device, waits)
         if self.pipeline > 1:
             return self._line.bind_copies(job, group, device, waits, self.data)
         from manyhands.placements.laying import lay_out, plan_of  # noqa: PLC0415 - torch is lazy
@@ -158,6 +184,13 @@ class Hybrid(Placement):
         The two lists stand one after the other; in a step they are interleaved.
         """
         self.check(workers)
+        if self.between is not None:
+            size = workers // self.data
+            roles = {layer.name: layer.role for layer in layers}
+            parts = [_part(one, roles, self.tensor) for one in parameters if one.trained]
+            trained = sum(one.padded(self.shard) // self.shard for one in parts)
+            copy = self._copy.forecast(parameters, size, layers)
+            return with_meetings(copy, check_between(self.between), self.data, size, trained)
         if self.pipeline > 1:
             raise ValueError(
                 f"what {self} sends depends on its stages: forecast one copy, {self._line}, and "
@@ -190,7 +223,7 @@ class Hybrid(Placement):
         )
 
         roles = tensor_roles(job.model, self.tensor, self.plan) if self.tensor > 1 else {}
-        parameters, layers = sizes_and_layers(job, self.data * self.shard, roles)
+        parameters, layers = sizes_and_layers(job, self.data * self.together * self.shard, roles)
         return self.forecast(parameters, workers, layers)
 
 

@@ -160,7 +160,7 @@ class Pipeline(Placement):
             beside = group.part("copies", range(stage, group.size, length))
         samples = -(-job.batch_sizes.at(0) // (copies * self.microbatches))
         held = self._held(line.size)
-        made = make_stages(job, line, group, device, held, samples, self.begins)
+        made = make_stages(job, line, group.whole, device, held, samples, self.begins)
         arguments = (job, line, device, waits, made, self.microbatches)
         if self.schedule == "pipedream":
             return Streamed(*arguments)

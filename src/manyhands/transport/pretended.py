@@ -37,6 +37,7 @@ class Pretended(Group):
         self.device = device
         self.names = tuple(names or range(size))
         self.handle = pretended_group(rank, size)
+        self.whole = self
         self.at_close = []
         self._parts = []
         self._sockets, self._peers = [], []
@@ -44,7 +45,9 @@ class Pretended(Group):
     def part(self, name: str, ranks: Sequence[int]) -> Group:  # noqa: ARG002 - as a group's
         """Some of them."""
         names = [self.names[rank] for rank in ranks]
-        return Pretended(list(ranks).index(self.rank), len(ranks), self.device, names)
+        part = Pretended(list(ranks).index(self.rank), len(ranks), self.device, names)
+        part.whole = self.whole
+        return part
 
     def send(self, tensor: torch.Tensor, to: int, tag: int = 0) -> Work:  # noqa: ARG002
         """It is held for as long as somebody may wait for it."""
