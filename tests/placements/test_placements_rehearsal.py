@@ -117,6 +117,7 @@ INTERLEAVED = pipeline("interleaved", QUARTERS)
                 (2, [pipeline("gpipe"), pipeline("zero_bubble"), INTERLEAVED]),
                 (2, [pipeline("pipedream"), "offload()"]),
                 (4, ["hybrid(shard=2, tensor=2)", pipeline("one_f_one_b", QUARTERS)]),
+                (4, ["hybrid(data=2, pipeline=2, microbatches=2)"]),
             ]
         ),
     ],

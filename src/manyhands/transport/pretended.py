@@ -47,6 +47,7 @@ class Pretended(Group):
         names = [self.names[rank] for rank in ranks]
         part = Pretended(list(ranks).index(self.rank), len(ranks), self.device, names)
         part.whole = self.whole
+        self._parts.append(part)
         return part
 
     def send(self, tensor: torch.Tensor, to: int, tag: int = 0) -> Work:  # noqa: ARG002
