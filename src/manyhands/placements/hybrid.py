@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from manyhands.costs import LayerSize, TensorSize
     from manyhands.job import Job
     from manyhands.placements.bound import Bound
+    from manyhands.placements.plans import Plan
     from manyhands.transport.collectives import Group
     from manyhands.transport.waits import Waits
 
@@ -55,21 +56,18 @@ class Hybrid(Placement):
     plan: tuple[str, ...] = ()
     """Which layers are split along `tensor`, as in `tensor()`; by default they are found."""
     pipeline: int = 1
-    """Workers that have different layers of a copy, as in `pipeline()`; with `data` alone."""
+    """Workers that have different layers of a copy, as in `pipeline()`."""
     microbatches: int = 8
     """Into how many a copy's share of a batch is split, if there is a pipeline."""
     schedule: Name = "one_f_one_b"
     """The pipeline's, as in `pipeline()`; not pipedream."""
+    begins: tuple[str, ...] = ()
+    """The layers at which stages begin, as in `pipeline()`; by default they are measured."""
 
     def __post_init__(self) -> None:
         for axis, size in self.axes.items():
             if size < 1:
                 raise ValueError(f"{axis} must be at least 1, not {size}")
-        if self.pipeline > 1 and (self.shard > 1 or self.tensor > 1):
-            raise ValueError(
-                "stages of a pipeline are not divided further: leave out shard and tensor, or "
-                "pipeline"
-            )
         if self.pipeline > 1 and self.schedule == "pipedream":
             raise ValueError(
                 "copies of a pipeline share the gradient of a batch, which pipedream never has; "
@@ -81,15 +79,21 @@ class Hybrid(Placement):
         """The mesh."""
         return {
             "data": self.data,
+            "pipeline": self.pipeline,
             "shard": self.shard,
             "tensor": self.tensor,
-            "pipeline": self.pipeline,
         }
 
     @property
     def _line(self) -> Pipeline:
         """One copy, if it is a pipeline."""
-        return Pipeline(microbatches=self.microbatches, schedule=self.schedule)
+        return Pipeline(microbatches=self.microbatches, schedule=self.schedule, begins=self.begins)
+
+    def _find(self, model: nn.Module) -> Plan:
+        """What of a model is split along `tensor`."""
+        from manyhands.placements.laying import plan_of  # noqa: PLC0415 - torch is lazy
+
+        return plan_of(model, self.tensor, self.plan, str(self))
 
     def check(self, workers: int) -> None:
         """As many workers as the mesh has places."""
@@ -109,17 +113,16 @@ class Hybrid(Placement):
 
         Not every model can be made without its numbers; what cannot is looked at when it is made.
         """
-        if self.pipeline > 1:
-            self._line.check_job(job, workers // self.data)
-            return
         from manyhands.engine.deferred import on_meta  # noqa: PLC0415 - torch is lazy
-        from manyhands.placements.laying import plan_of  # noqa: PLC0415
 
         try:
             model = on_meta(job.model)
         except Exception:  # noqa: BLE001 - see above
-            return
-        plan_of(model, self.tensor, self.plan, str(self))
+            model = None
+        if model is not None:
+            self._find(model)
+        if self.pipeline > 1:
+            self._line.check_job(job, self.pipeline, self._find)
 
     @property
     def imaginable(self) -> bool:
@@ -127,20 +130,19 @@ class Hybrid(Placement):
         return self.pipeline == 1
 
     def bind(self, job: Job, group: Group, device: torch.device, waits: Waits) -> Bound:
-        """Layers split first, then what is left of them sharded; or pipelines side by side."""
-        if self.pipeline > 1:
-            return self._line.bind_copies(job, group, device, waits, self.data)
-        from manyhands.placements.laying import lay_out, plan_of  # noqa: PLC0415 - torch is lazy
+        """Layers split first, then what is left of them sharded; stage by stage in a pipeline."""
+        from manyhands.placements.laying import lay_out  # noqa: PLC0415 - torch is lazy
+        from manyhands.placements.lines import line_on  # noqa: PLC0415
         from manyhands.placements.sharded import Sharded  # noqa: PLC0415
         from manyhands.transport.mesh import Mesh  # noqa: PLC0415
 
-        axes = {axis: size for axis, size in self.axes.items() if axis != "pipeline"}
-        mesh = Mesh(group, axes, waits)
-
+        mesh = Mesh(group, self.axes, waits)
+        if self.pipeline > 1:
+            return self._line.bind_line(job, line_on(mesh, group, self._find), device, waits)
         words: list[str] = []
 
         def spread(model: nn.Module) -> None:
-            plan = plan_of(model, self.tensor, self.plan, str(self))
+            plan = self._find(model)
             words[:] = plan.words
             lay_out(model, mesh, plan)
 
