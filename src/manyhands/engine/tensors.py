@@ -60,7 +60,7 @@ def whole(parameter: torch.Tensor) -> torch.Tensor:
 
 @torch.no_grad()
 def norm(gradients: Iterable[torch.Tensor]) -> torch.Tensor:
-    """Their norm; those that lie on several workers are counted once, whatever mesh they are on."""
+    """Their norm; what lies on several workers counts once, whatever its mesh."""
     by_mesh: dict[object, list[torch.Tensor]] = {}
     for one in gradients:
         by_mesh.setdefault(one.device_mesh if isinstance(one, DTensor) else None, []).append(one)
@@ -71,7 +71,7 @@ def norm(gradients: Iterable[torch.Tensor]) -> torch.Tensor:
 
 @torch.no_grad()
 def clip(gradients: Sequence[torch.Tensor], limit: float) -> None:
-    """Scale gradients down by one factor if their norm, over the whole model, is above the limit."""
+    """Scale them down by one factor if their norm, over the whole model, is above the limit."""
     factor = torch.clamp(limit / (norm(gradients) + 1e-6), max=1.0)
     for one in gradients:
         own(one).mul_(factor)

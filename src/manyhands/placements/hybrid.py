@@ -33,12 +33,13 @@ class Hybrid(Placement):
     samples, as under `tensor()`; along `shard` each holds a part of every parameter, as under
     `fully_sharded()`; along `pipeline` they have different layers, as under `pipeline()`; along
     `data` there are copies of all that. Workers that differ in `data` or `shard` train on different
-    samples.
+    samples; of those that share a pipeline, each hands on to the one at its own place.
 
     Use it on several hosts: `tensor` within a host, whose workers talk in every layer, `shard`
-    between close ones, `data` between far ones, which talk once per step.
+    between close ones, `pipeline` between far ones, which hand on one tensor per microbatch, and
+    `data` between the farthest, which talk once per step.
 
-    Example: `hybrid(data=2, shard=2, tensor=2)`, `hybrid(data=2, pipeline=4)`
+    Example: `hybrid(data=2, shard=2, tensor=2)`, `hybrid(data=2, tensor=2, pipeline=2)`
 
     Paper: Narayanan et al., Efficient Large-Scale Language Model Training on GPU Clusters Using
     Megatron-LM, SC 2021.
@@ -85,11 +86,11 @@ class Hybrid(Placement):
         }
 
     @property
-    def _line(self) -> Pipeline:
+    def line(self) -> Pipeline:
         """One copy, if it is a pipeline."""
         return Pipeline(microbatches=self.microbatches, schedule=self.schedule, begins=self.begins)
 
-    def _find(self, model: nn.Module) -> Plan:
+    def find(self, model: nn.Module) -> Plan:
         """What of a model is split along `tensor`."""
         from manyhands.placements.laying import plan_of  # noqa: PLC0415 - torch is lazy
 
@@ -106,10 +107,10 @@ class Hybrid(Placement):
                 fix += f", or data={workers // copy}"
             raise ValueError(f"{self} is a mesh of {size} workers, not {workers}; {fix}")
         if self.pipeline > 1:
-            self._line.check(self.pipeline)
+            self.line.check(self.pipeline)
 
-    def check_job(self, job: Job, workers: int) -> None:
-        """Something must be there to split along `tensor`, or layers for a pipeline's stages.
+    def check_job(self, job: Job, workers: int) -> None:  # noqa: ARG002 - the contract
+        """Something must be there to split along `tensor`, and layers for a pipeline's stages.
 
         Not every model can be made without its numbers; what cannot is looked at when it is made.
         """
@@ -120,9 +121,9 @@ class Hybrid(Placement):
         except Exception:  # noqa: BLE001 - see above
             model = None
         if model is not None:
-            self._find(model)
+            self.find(model)
         if self.pipeline > 1:
-            self._line.check_job(job, self.pipeline, self._find)
+            self.line.check_job(job, self.pipeline, self.find)
 
     @property
     def imaginable(self) -> bool:
@@ -138,11 +139,11 @@ class Hybrid(Placement):
 
         mesh = Mesh(group, self.axes, waits)
         if self.pipeline > 1:
-            return self._line.bind_line(job, line_on(mesh, group, self._find), device, waits)
+            return self.line.bind_line(job, line_on(mesh, group, self.find), device, waits)
         words: list[str] = []
 
         def spread(model: nn.Module) -> None:
-            plan = self._find(model)
+            plan = self.find(model)
             words[:] = plan.words
             lay_out(model, mesh, plan)
 
@@ -158,22 +159,33 @@ class Hybrid(Placement):
     ) -> Forecast:
         """What sharding does with the parts of the parameters, and what split layers exchange.
 
-        The two lists stand one after the other; in a step they are interleaved.
+        The two lists stand one after the other; in a step they are interleaved. In a pipeline a
+        parameter's `unit` is the number of its stage, and `layers` has the stages' calls as well.
         """
         self.check(workers)
         if self.pipeline > 1:
-            raise ValueError(
-                f"what {self} sends depends on its stages: forecast one copy, {self._line}, and "
-                "add the mean of its gradients"
-            )
+            from manyhands.placements.lines_forecast import lines_forecast  # noqa: PLC0415
+
+            return lines_forecast(self, parameters, layers)
         split: list[Collective] = []
         if self.tensor > 1:
             check_layers(self, layers, "column", "row", "logits", "table")
             split = split_collectives(layers, self.tensor)
-            roles = {layer.name: layer.role for layer in layers}
-            parameters = [_part(one, roles, self.tensor) for one in parameters]
-        own = sum(one.size for one in parameters)
+        roles = {layer.name: layer.role for layer in layers}
+        by_place = [
+            self._sharded([part_of(one, roles, self.tensor, place) for one in parameters], split)
+            for place in range(self.tensor)
+        ]
+        if all(one.step == by_place[0].step for one in by_place):
+            return by_place[0]
+        # Some have a row more than others.
+        by_worker = tuple(by_place[rank % self.tensor].step for rank in range(workers))
+        return replace(by_place[0], by_worker=by_worker)
+
+    def _sharded(self, parameters: Sequence[TensorSize], split: Sequence[Collective]) -> Forecast:
+        """What a worker does that has these parts of the parameters."""
         if self.data * self.shard == 1:
+            own = sum(one.size for one in parameters)
             return Forecast(start=(), step=tuple(split), memory=2 * own)
         sharded = sharded_forecast(parameters, self.shard, give_back=True)
         step: list[Collective] = []
@@ -187,6 +199,11 @@ class Hybrid(Placement):
 
     def forecast_job(self, job: Job, workers: int) -> Forecast:
         """Layers that are split are found, and what goes through them looked at."""
+        if self.pipeline > 1:
+            from manyhands.placements.lines_forecast import forecast_lines  # noqa: PLC0415
+
+            self.check(workers)
+            return forecast_lines(self, job)
         from manyhands.placements.looking import (  # noqa: PLC0415 - torch is lazy
             sizes_and_layers,
             tensor_roles,
@@ -211,13 +228,14 @@ def split_collectives(layers: Sequence[LayerSize], ways: int) -> list[Collective
     return step + [Collective("allreduce", layer.inputs, ways) for layer in back]
 
 
-def _part(tensor: TensorSize, roles: Mapping[str, str], ways: int) -> TensorSize:
-    """What the first of the workers that share layers has of a parameter."""
+def part_of(tensor: TensorSize, roles: Mapping[str, str], ways: int, place: int) -> TensorSize:
+    """What one of the workers that share layers has of a parameter; the first ones have most."""
     layer, _, kind = tensor.name.rpartition(".")
     role = roles.get(layer)
     if role in ("column", "beside", "logits", "table"):
-        rows = -(-tensor.rows // ways)
-        return replace(tensor, rows=rows, size=tensor.size // tensor.rows * rows)
+        each = -(-tensor.rows // ways)
+        rows = max(0, min(each, tensor.rows - place * each))
+        return replace(tensor, rows=max(1, rows), size=tensor.size // tensor.rows * rows)
     if role == "row" and kind == "weight":
         return replace(tensor, size=tensor.size // ways)
     return tensor

@@ -139,7 +139,8 @@ class Piped(Stages):
         waits: told when this worker waits for a neighbour.
         made: its stages.
         microbatches: into how many a batch is divided.
-        table: the schedule for so many microbatches; None where there is none.
+        count: into how many microbatches so many samples can be divided.
+        table: the schedule for so many microbatches.
         line: where it stands among others.
     """
 
@@ -151,21 +152,22 @@ class Piped(Stages):
         waits: Waits,
         made: Staged,
         microbatches: int,
-        table: Callable[[int], Table | None],
+        count: Callable[[int], int],
+        table: Callable[[int], Table],
         line: Line,
     ) -> None:
         super().__init__(job, group, device, waits, made, microbatches)
         self._line = line
         self.replica, self.replicas = line.replica, line.replicas
         self.speaks = self._at_end and line.speaks
-        self._table = table
+        self._count, self._table = count, table
         self._runs: dict[tuple[int, ...], Callable[..., object]] = {}
         self._losses: list[torch.Tensor] = []
 
     def gradient(self, inputs: Any, targets: Any, weight: float) -> torch.Tensor:
         """Each microbatch's loss weighs as many samples as it has."""
         self._made.passing.check(inputs)
-        sizes = self._divide(len(inputs))
+        sizes = sizes_of(len(inputs), self._count(len(inputs)))
         shares = [size / len(inputs) for size in sizes]
         wanted = zip(divide(targets, sizes), shares, (weight for _ in sizes), strict=True)
         with untouched(self.model, when=not weight):
@@ -180,16 +182,6 @@ class Piped(Stages):
         for copies in self._line.copies:
             average_buffers(self.model, copies)
 
-    def _divide(self, samples: int) -> tuple[int, ...]:
-        """Of so many samples the microbatches' sizes, which differ by one at most.
-
-        A batch that is too short for all microbatches has fewer, as many as the schedule takes.
-        """
-        count = min(self._microbatches, samples)
-        while self._table(count) is None:
-            count -= 1
-        return sizes_of(samples, count)
-
     def _run(self, sizes: tuple[int, ...]) -> Callable[..., object]:
         """What executes the schedule for microbatches of these sizes."""
         if sizes not in self._runs:
@@ -200,8 +192,6 @@ class Piped(Stages):
 
     def _make(self, sizes: tuple[int, ...]) -> Callable[..., object]:
         table = self._table(len(sizes))
-        if table is None:
-            raise ValueError(f"there is no schedule for {len(sizes)} microbatches")
         after = self._made.passing.after
         stages = [
             Stage(

@@ -165,12 +165,20 @@ class Pipeline(Placement):
         arguments = (job, line.group, device, waits, made, self.microbatches)
         if self.schedule == "pipedream":
             return Streamed(*arguments)
-        return Piped(*arguments, partial(self._table_or_none, workers), line)
+        count = partial(self.most_microbatches, workers=workers)
+        return Piped(*arguments, count, partial(self.table, workers), line)
 
     def held(self, workers: int) -> list[int]:
         """For each stage, how many microbatches its worker holds at once."""
         table = self.table(workers)
         return [table.in_flight(table.rank_of(stage)) for stage in range(table.stages)]
+
+    def most_microbatches(self, samples: int, workers: int) -> int:
+        """Into how many so many samples are split: fewer, if there are too few for all."""
+        count = min(self.microbatches, samples)
+        while self._table_or_none(workers, count) is None:
+            count -= 1
+        return count
 
     def _table_or_none(self, workers: int, microbatches: int) -> Table | None:
         try:
@@ -194,17 +202,8 @@ class Pipeline(Placement):
         memory = [0] * workers
         for tensor in parameters:
             memory[table.rank_of(int(tensor.unit))] += tensor.size * (2 if tensor.trained else 1)
-        calls: dict[int, list[int]] = {}
-        for call in layers:
-            if call.role == "stage":
-                calls.setdefault(int(call.name), []).append(call.outputs)
-        sent = messages(table, lambda stage, microbatch: calls[stage][microbatch])
-        sizes = (*chain.from_iterable(sent), *[_LOSS] * (workers - 1))
-        return Forecast(
-            start=(),
-            step=tuple(Collective("send", size, workers=2) for size in sizes),
-            memory=max(memory),
-        )
+        sent = messages_of(table, layers)
+        return Forecast(start=(), step=(*chain.from_iterable(sent),), memory=max(memory))
 
     def forecast_job(self, job: Job, workers: int) -> Forecast:
         """What is sent in a step with a whole batch, without making the model's parameters.
@@ -220,3 +219,14 @@ class Pipeline(Placement):
         samples = sizes_of(job.batch_sizes.at(0), self.microbatches)
         looked = look_at_stages(model, pieces, inputs, self.held(workers), self.begins, samples)
         return self.forecast(looked[0], workers, looked[1])
+
+
+def messages_of(table: Table, layers: Sequence[LayerSize]) -> list[list[Collective]]:
+    """By worker, what it sends to others of its pipeline in a step; the last one tells the loss."""
+    calls: dict[int, list[int]] = {}
+    for call in layers:
+        if call.role == "stage":
+            calls.setdefault(int(call.name), []).append(call.outputs)
+    sizes = [*map(list, messages(table, lambda stage, microbatch: calls[stage][microbatch]))]
+    sizes[-1] += [_LOSS] * (len(sizes) - 1)
+    return [[Collective("send", size, workers=2) for size in own] for own in sizes]

@@ -87,10 +87,8 @@ class Staged:
 def _fetch(group: Group, piece: Piece, tensor: torch.Tensor | None) -> Callable[[], torch.Tensor]:
     def fetch() -> torch.Tensor:
         # What does not lie here is received, or is none of this worker's business.
-        if tensor is None:
-            held = torch.empty(piece.shape, dtype=piece.dtype)
-        else:
-            held = gathered(tensor)
+        absent = tensor is None
+        held = torch.empty(piece.shape, dtype=piece.dtype) if absent else gathered(tensor)
         if group.rank == 0 != piece.owner:
             group.receive(held, piece.owner, _STATE).wait()
         elif group.rank == piece.owner != 0:
@@ -295,7 +293,7 @@ def look_at_stages(
     stages = [pieces.section(first, stop) for first, stop in pairwise([*starts, len(pieces)])]
     passing = Passing(model, stages, inputs)
     parameters = [
-        TensorSize(name, one.nbytes, one.requires_grad, unit=str(number))
+        TensorSize(name, one.nbytes, one.requires_grad, _rows(one), str(number))
         for number, stage in enumerate(stages)
         for name, one in stage.named_parameters()
     ]
@@ -306,6 +304,10 @@ def look_at_stages(
             gives = passing.size_after(number, count)
             calls.append(LayerSize(str(number), "stage", given, gives))
     return parameters, calls
+
+
+def _rows(tensor: torch.Tensor) -> int:
+    return tensor.shape[0] if tensor.dim() else 1
 
 
 def by_hand(pieces: Chain, begins: Sequence[str]) -> tuple[int, ...]:

@@ -34,7 +34,7 @@ class Chain:
     shared: Mapping[str, tuple[str, ...]]
     """Parameters that several layers use, and these."""
     together: Sequence[Sequence[str]]
-    """Layers that were to stay in one piece."""
+    """Layers that are called one after the other and were to stay in one piece."""
     _calls: tuple[tuple[tuple[fx.Node, ...], ...], ...]
     """The calls of every piece, in training and, if they are others, in evaluation."""
 
@@ -109,7 +109,8 @@ def chain(
         name: tuple(dict.fromkeys(str(nodes[user].target) for user in users))
         for name, users in _shared(model, nodes).items()
     }
-    return Chain(model, _names(calls[0]), whole, shared, together, calls)
+    apart = [layers for layers in together if len(_calls_of(nodes, layers)) > 1]
+    return Chain(model, _names(calls[0]), whole, shared, apart, calls)
 
 
 def check_stages(pieces: Chain, stages: int) -> None:
@@ -126,9 +127,7 @@ def check_stages(pieces: Chain, stages: int) -> None:
         for name, reason in pieces.whole.items()
     ]
     reasons += [
-        f"{', '.join(layers)} are divided together, and stay so"
-        for layers in pieces.together
-        if any(set(layers) & set(piece.split("…")) for piece in pieces.names)
+        f"{', '.join(layers)} are divided together and stay together" for layers in pieces.together
     ]
     why = f" ({'; '.join(reasons)})" if reasons else ""
     raise Unsplittable(
