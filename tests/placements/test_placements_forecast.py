@@ -60,10 +60,16 @@ SCRIPT = """
 """
 
 # Where stages begin is measured, and what a worker sends depends on it, unless it is said.
-PIPED = [
-    f'hybrid({axes}, pipeline=2, microbatches=4, begins=["block2.before_attention"])'
-    for axes in ("data=2", "tensor=2", "shard=2", "tensor=2, schedule=zero_bubble")
-]
+PIPED, MESHES = (
+    [
+        f'hybrid({axes}, pipeline=2, microbatches=4, begins=["block2.before_attention"])'
+        for axes in several
+    ]
+    for several in (
+        ("data=2", "tensor=2", "shard=2", "tensor=2, schedule=zero_bubble"),
+        ("data=2, tensor=2", "shard=2, tensor=2", "data=2, shard=2"),
+    )
+)
 STRATEGIES = {
     2: [
         "fully_sharded()",
@@ -86,14 +92,17 @@ STRATEGIES = {
         "hybrid(shard=2, tensor=2)",
         *PIPED,
     ],
+    8: MESHES,
 }
 # What DDP asks for from within is held to the forecast by its buckets, in the contract's test.
 ON_DDP = ("zero()", "context(ways=2)", "tensor(ways=2, samples=own)")
 # What split layers exchange and what shards exchange is listed apart, and happens interleaved.
-INTERLEAVED = ("tensor(ways=2)", "hybrid(shard=2, tensor=2)", *PIPED)
+INTERLEAVED = ("tensor(ways=2)", "hybrid(shard=2, tensor=2)", *PIPED, *MESHES)
 
 
-@pytest.mark.parametrize("workers", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "workers", [2, *(pytest.param(several, marks=pytest.mark.slow) for several in (4, 8))]
+)
 def test_forecast_equals_what_happens(fork, workers):
     everybody = fork(SCRIPT, workers, STRATEGIES[workers])
     for how in STRATEGIES[workers]:

@@ -47,6 +47,16 @@ def laid_out(part: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     )
 
 
+def gradient_of(parameter: torch.Tensor) -> torch.Tensor | None:
+    """Its gradient, laid out as it is; an embedding's is whole when it comes out of the engine."""
+    grad = parameter.grad
+    if not isinstance(parameter, DTensor) or not isinstance(grad, DTensor):
+        return grad
+    if grad.placements != parameter.placements:
+        parameter.grad = grad = grad.redistribute(placements=parameter.placements)
+    return grad
+
+
 def gathered(parameter: torch.Tensor) -> torch.Tensor:
     """The whole tensor, where its parts are; all workers that have some must ask."""
     full = parameter.full_tensor() if isinstance(parameter, DTensor) else parameter

@@ -41,7 +41,7 @@ def lines_forecast(
     microbatches = sum(call.role == "stage" and call.name == "0" for call in layers)
     table = hybrid.line.table(hybrid.pipeline, microbatches)
     units = {tensor.name: tensor.unit for tensor in parameters}
-    roles = {layer.name: layer.role for layer in layers}
+    roles = {layer.name: layer.role for layer in layers if layer.role != "stage"}
     step: dict[tuple[int, int], tuple[Collective, ...]] = {}
     memory = 0
     for place, sent in enumerate(messages_of(table, layers)):
@@ -49,11 +49,11 @@ def lines_forecast(
         split = [one for one in layers if units.get(f"{one.name}.weight") in held]
         exchanged = split_collectives([_learning(one, units) for one in split], hybrid.tensor)
         for share in range(hybrid.tensor):
-            own = [part_of(one, roles, hybrid.tensor, share) for one in parameters]
+            parts = [part_of(one, roles, hybrid.tensor, share) for one in parameters]
+            own = [one for one in parts if one.unit in held]
             copied = [one for one in own if hybrid.shard == 1 or one.name in loose]
-            stages = [[one for one in own if one.unit == stage] for stage in held]
-            sharded = [[one for one in stage if one not in copied] for stage in stages]
-            copied = [one for one in copied if one.unit in held]
+            rest = [one for one in own if one not in copied]
+            sharded = [[one for one in rest if one.unit == stage] for stage in held]
             reduced = chain.from_iterable(_reduced(stage, hybrid) for stage in sharded)
             step[place, share] = (*sent, *exchanged, *reduced, *_averaged(copied, hybrid))
             whole = sum(_held(stage, hybrid.shard) for stage in sharded)

@@ -10,7 +10,7 @@ from torch import nn
 
 from manyhands.engine.pipelines import Stage, runtime
 from manyhands.engine.sharding import give_back, is_sharded
-from manyhands.engine.tensors import norm, own
+from manyhands.engine.tensors import gradient_of, norm, own
 from manyhands.parameters.computing import check_scalar
 from manyhands.parameters.microbatches import divide, sizes_of
 from manyhands.placements.bound import Bound
@@ -117,7 +117,7 @@ class Stages(Bound):
     def _gradients(self) -> list[torch.Tensor]:
         groups = self.optimizer.param_groups
         trained = (parameter for group in groups for parameter in group["params"])
-        return [one.grad for one in trained if one.grad is not None]
+        return [one for one in map(gradient_of, trained) if one is not None]
 
     def average_buffers(self) -> None:
         """Every buffer lies on one worker of a pipeline."""

@@ -87,8 +87,7 @@ class Staged:
 def _fetch(group: Group, piece: Piece, tensor: torch.Tensor | None) -> Callable[[], torch.Tensor]:
     def fetch() -> torch.Tensor:
         # What does not lie here is received, or is none of this worker's business.
-        absent = tensor is None
-        held = torch.empty(piece.shape, dtype=piece.dtype) if absent else gathered(tensor)
+        held = torch.empty(piece.shape, dtype=piece.dtype) if tensor is None else gathered(tensor)
         if group.rank == 0 != piece.owner:
             group.receive(held, piece.owner, _STATE).wait()
         elif group.rank == piece.owner != 0:
