@@ -1,8 +1,9 @@
 """When do stragglers make waiting dear, and staleness not waiting? MNIST on a virtual cluster.
 
 `python examples/study.py` trains for real on a virtual clock, with 4 to 256 workers under six
-strategies, and writes study.json and study.svg beside itself; runs that study.json holds already
-are not made again. `python examples/study.py --quick --output FOLDER` makes a small version of it.
+strategies, and with 16 at six learning rates, and writes study.json and study.svg beside itself;
+runs that study.json holds already are not made again. `python examples/study.py --quick --output
+FOLDER` makes a small version of it.
 """
 
 import argparse
@@ -41,6 +42,9 @@ FULL = {
     "latency": "50us",
 }
 QUICK = FULL | {"target": 0.7, "workers": [2, 8], "samples": 4096, "epochs": 2}
+RATES = [0.0125, 0.025, 0.05, 0.1, 0.2, 0.4]
+RATED = ["synchronous", "asynchronous", "asynchronous, root damping"]
+RATED_WORKERS = 16
 
 
 def job_of(settings: dict, seed: int, **limits: object) -> mh.Job:
@@ -106,8 +110,21 @@ def pace(settings: dict, label: str, workers: int) -> dict:
     return {"label": label, "workers": workers, "seconds_per_global_batch": seconds}
 
 
+def rated(settings: dict, label: str, rate: float) -> dict:
+    """What 16 workers have learnt after all epochs at another learning rate."""
+    job = job_of(
+        settings | {"learning_rate": rate}, 0, validation=mh.data.mnist("test"),
+        epochs=settings["epochs"],
+    )  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        run = simulate(settings, job, STRATEGIES[label][0], RATED_WORKERS, folder)
+        points = [point for process in run.trace.processes for point in process.points]
+    accuracy = [point.value for point in points if point.name == "validation/accuracy"]
+    return {"label": label, "learning_rate": rate, "accuracy": accuracy}
+
+
 def draw(study: dict) -> str:
-    """Two plots over the number of workers: what a step costs, and when the target was reached."""
+    """What a step costs and when the target was reached; what is learnt at other rates."""
     settings, runs = study["settings"], study["runs"]
     costs, times, missed = {}, {}, {}
     for label in STRATEGIES:
@@ -122,6 +139,16 @@ def draw(study: dict) -> str:
         missed[label] = [n for n, each in found.items() if not all(each)]
     target, epochs = settings["target"], settings["epochs"]
     parts = _panel(60, "Seconds per global batch", settings["workers"], costs)
+    errors = {
+        label: {
+            one["learning_rate"]: 100 * (1 - one["accuracy"][-1])
+            for one in study["rates"]
+            if one["label"] == label
+        }
+        for label in RATED
+    }
+    title = f"Test error after {settings['epochs']} epochs, {RATED_WORKERS} workers"
+    parts += _panel(1060, title, RATES, errors, axis="learning rate", unit="%")
     made = sorted({one["workers"] for one in runs})
     made = made if len(made) > 1 else settings["workers"]
     parts += _panel(560, f"Seconds until {target:.0%} test accuracy", made, times)
@@ -130,35 +157,36 @@ def draw(study: dict) -> str:
         colour, words = STRATEGIES[label][1], ", ".join(map(str, sizes))
         parts.append(_text(570, 498 + 18 * row, f"× {label} ({words} workers)", colour))
     space = 'xmlns="http://www.w3.org/2000/svg"'
-    frame = f'<svg {space} viewBox="0 0 1060 560" font-family="sans-serif">'
+    frame = f'<svg {space} viewBox="0 0 1560 560" font-family="sans-serif">'
     return "\n".join(
-        [frame, '<rect width="1060" height="560" fill="#ffffff"/>', *parts, "</svg>\n"]
+        [frame, '<rect width="1560" height="560" fill="#ffffff"/>', *parts, "</svg>\n"]
     )
 
 
 def _panel(
-    left: float, title: str, sizes: list[int], lines: dict[str, dict[int, float]]
-) -> list[str]:
+    left: float, title: str, sizes: list, lines: dict[str, dict[float, float]], *,
+    axis: str = "workers", unit: str = "s",
+) -> list[str]:  # fmt: skip
     """One plot with logarithmic axes, its lines labelled at their ends."""
     values = [value for line in lines.values() for value in line.values()] or [1.0]
     low, high = math.log10(min(values)) - 0.1, math.log10(max(values)) + 0.1
     top, bottom, width = 50, 410, 290
 
-    def x(workers: int) -> float:
-        return left + 20 + (width - 40) * math.log(workers / sizes[0], sizes[-1] / sizes[0])
+    def x(size: float) -> float:
+        return left + 20 + (width - 40) * math.log(size / sizes[0], sizes[-1] / sizes[0])
 
-    def y(seconds: float) -> float:
-        return bottom - (bottom - top) * (math.log10(seconds) - low) / (high - low)
+    def y(value: float) -> float:
+        return bottom - (bottom - top) * (math.log10(value) - low) / (high - low)
 
     parts = [_text(left, 28, title, size=16, weight="bold")]
     for size in sizes:
         parts.append(_line([(x(size), top), (x(size), bottom)], "#dddddd", 1))
-        parts.append(_text(x(size), bottom + 20, str(size), anchor="middle"))
-    parts.append(_text(left + width / 2, bottom + 42, "workers", anchor="middle"))
+        parts.append(_text(x(size), bottom + 20, f"{size:g}", anchor="middle"))
+    parts.append(_text(left + width / 2, bottom + 42, axis, anchor="middle"))
     for tick in (step * 10.0**power for power in range(-3, 5) for step in (1, 2, 5)):
         if low <= math.log10(tick) <= high:
             parts.append(_line([(left, y(tick)), (left + width, y(tick))], "#dddddd", 1))
-            parts.append(_text(left - 6, y(tick) + 4, f"{tick:g} s", anchor="end"))
+            parts.append(_text(left - 6, y(tick) + 4, f"{tick:g} {unit}", anchor="end"))
     ends = []
     for label, line in lines.items():
         colour, points = STRATEGIES[label][1], [(x(n), y(value)) for n, value in line.items()]
@@ -200,8 +228,9 @@ def main() -> None:
     asked.output.mkdir(parents=True, exist_ok=True)
     path = asked.output / ("quick.json" if asked.quick else "study.json")
     study = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    study.setdefault("rates", [])
     if study.get("settings") != settings:
-        study = {"settings": settings, "pace": [], "runs": []}
+        study = {"settings": settings, "pace": [], "runs": [], "rates": []}
 
     def keep() -> None:
         path.write_text(json.dumps(study, indent=1) + "\n", encoding="utf-8")
@@ -221,6 +250,11 @@ def main() -> None:
             told = run["seconds_to_target"]
             when = f"{told:.1f} s" if told else "not reached"
             print(f"{run['strategy']}, {workers} workers, seed {seed}: {when}", flush=True)
+    for rate, label in itertools.product(RATES[::3] if asked.quick else RATES, RATED):
+        if not any((old["learning_rate"], old["label"]) == (rate, label) for old in study["rates"]):
+            study["rates"].append(run := rated(settings, label, rate))
+            keep()
+            print(f"{label}, rate {rate}: {run['accuracy'][-1]:.1%} in the end", flush=True)
 
 
 if __name__ == "__main__":

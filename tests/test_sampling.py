@@ -5,7 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from manyhands.sampling import Share, mix, part, permutation, shares
+from manyhands.parts import nested, part
+from manyhands.sampling import Share, mix, permutation, shares
 
 deals = st.tuples(
     st.integers(1, 60),  # samples
@@ -36,6 +37,16 @@ def test_parts_are_a_partition_whose_sizes_differ_by_one_at_most(total: int, wor
     assert max(sizes) - min(sizes) <= 1
     assert sizes == sorted(sizes, reverse=True), "what is left over goes to the first workers"
     assert not total or sizes[0] > 0
+
+
+@given(total=st.integers(0, 1_000), copies=st.integers(1, 12), size=st.integers(1, 12))
+def test_copies_get_their_parts_whatever_is_in_them(total: int, copies: int, size: int) -> None:
+    places = range(copies * size)
+    parts = [range(total)[nested(total, rank, copies * size, copies)] for rank in places]
+    for copy in range(copies):
+        own = parts[copy * size : (copy + 1) * size]
+        assert list(itertools.chain(*own)) == list(range(total)[part(total, copy, copies)])
+        assert max(map(len, own)) - min(map(len, own)) <= 1
 
 
 @settings(deadline=None, max_examples=60)

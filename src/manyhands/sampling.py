@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from manyhands.batches import deal
-from manyhands.parts import part
+from manyhands.parts import nested
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -71,7 +71,13 @@ def member_seed(seed: int, rank: int) -> int:
 
 
 def shares(
-    samples: int, sizes: int | BatchSizes, seed: int, rank: int, workers: int, budget: int
+    samples: int,
+    sizes: int | BatchSizes,
+    seed: int,
+    rank: int,
+    workers: int,
+    budget: int,
+    copies: int = 1,
 ) -> Iterator[Share]:
     """The shares of one worker, in order, until `budget` samples were dealt to all together.
 
@@ -82,18 +88,19 @@ def shares(
         rank: whose shares.
         workers: of how many.
         budget: samples until the run ends; the last global batch is cut to fit it exactly.
+        copies: among how many a global batch is divided first, and then among each one's workers.
     """
     for step, one in enumerate(deal(samples, sizes, budget)):
         order = permutation(samples, seed, one.epoch)
         batch = order[one.start : one.start + one.total]
-        mine = batch[part(len(batch), rank, workers)]
+        mine = batch[nested(len(batch), rank, workers, copies)]
         yield Share(
             epoch=one.epoch,
             step=step,
             total=one.total,
             whole=one.whole,
             dealt=one.dealt,
-            indices=mine if len(mine) else batch[part(len(batch), 0, workers)],
+            indices=mine if len(mine) else batch[nested(len(batch), 0, workers, copies)],
             samples=len(mine),
             ends_epoch=one.ends_epoch,
         )

@@ -25,11 +25,13 @@ def test_the_quick_study_leaves_its_results_and_its_plot(start, tmp_path):
         assert (reached is None) == (max(run["accuracy"]) < settings["target"])
         assert reached is None or 0 < reached <= run["seconds"] * 1.001
         assert 1 <= len(run["accuracy"]) <= settings["epochs"]
+    assert len(study["rates"]) == 6
+    assert all(len(one["accuracy"]) == settings["epochs"] for one in study["rates"])
     synchronous = [run["accuracy"] for run in runs if run["label"] == "synchronous"]
     assert synchronous[0] == pytest.approx(synchronous[1], abs=0.005)
     plot = ET.fromstring((tmp_path / "quick.svg").read_text(encoding="utf-8"))  # noqa: S314 - our own
     words = [text.text for text in plot.iter("{http://www.w3.org/2000/svg}text")]
-    assert "workers" in words
+    assert {"workers", "learning rate"} <= set(words)
     again = start(*command)
     assert again.finish(120) == 0
     assert again.text() == ""

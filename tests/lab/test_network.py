@@ -39,9 +39,10 @@ with socket.create_connection((sys.argv[1], 5000)) as connection:
 @pytest.fixture
 def places(request):
     """Hosts with the links that the test asks for; skipped where that is not permitted."""
-    count, rate = request.param
+    count, text = request.param
+    shape = Network.read(text)
     try:
-        context = network(count, Network.read(rate).rate)
+        context = network(count, shape.rate, shape.latency)
         made = context.__enter__()
     except NotPermitted as reason:
         pytest.skip(str(reason))
@@ -67,7 +68,7 @@ def transfer(receiver, sender, size):
 
 @pytest.mark.parametrize(
     ("places", "rate"),
-    [((2, "10mbit"), 1.25e6), ((3, "100mbit"), 12.5e6)],
+    [((2, "10mbit"), 1.25e6), ((3, "100mbit"), 12.5e6), ((3, "100mbit, 5ms"), 12.5e6)],
     indirect=["places"],
 )
 def test_a_link_carries_what_it_should_in_both_directions(places, rate):
@@ -76,6 +77,53 @@ def test_a_link_carries_what_it_should_in_both_directions(places, rate):
         measured = transfer(receiver, sender, int(2 * rate))
         # Headers take 4 %; the bucket is full when it begins.
         assert 0.85 * rate < measured < 1.05 * rate
+
+
+ECHO = """
+import socket, sys, time
+address, role = sys.argv[1:]
+if role == "answer":
+    with socket.create_server((address, 5001)) as server:
+        print("listening", flush=True)
+        connection, _ = server.accept()
+        while data := connection.recv(1):
+            connection.sendall(data)
+else:
+    with socket.create_connection((address, 5001)) as connection:
+        times = []
+        for _ in range(30):
+            begun = time.perf_counter()
+            connection.sendall(b".")
+            connection.recv(1)
+            times.append(time.perf_counter() - begun)
+        print(min(times))
+"""
+
+
+@pytest.mark.parametrize(
+    ("places", "there_and_back"),
+    [((2, "1gbit, 20ms"), 0.040), ((3, "1gbit, 2ms"), 0.004), ((2, "1gbit"), 0.0)],
+    indirect=["places"],
+)
+def test_a_packet_takes_as_long_as_was_said(places, there_and_back):
+    first, *_, last = places
+    with subprocess.Popen(
+        first.inside(sys.executable, "-c", ECHO, first.address, "answer"),
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout.readline() == "listening\n"
+            asked = subprocess.run(
+                last.inside(sys.executable, "-c", ECHO, first.address, "ask"),
+                capture_output=True,
+                text=True,
+                check=True,
+                timeout=60,
+            )
+        finally:
+            process.kill()
+    assert there_and_back <= float(asked.stdout) < there_and_back + 0.002
 
 
 @pytest.mark.parametrize("places", [(1, "100mbit")], indirect=True)
@@ -92,7 +140,7 @@ def test_nothing_leads_out_and_the_machines_own_interfaces_are_untouched(places)
 KILLED = """
 import sys, time
 from manyhands.lab.network import network
-with network(2, 1e6) as places:
+with network(2, 1e6, float(sys.argv[1])) as places:
     print(*(place.holder for place in places), flush=True)
     time.sleep(600)
 """
@@ -104,8 +152,9 @@ def namespace(pid):
     return None
 
 
-def test_nothing_is_left_of_a_network_whose_maker_is_killed(start):
-    started = start(sys.executable, "-c", KILLED)
+@pytest.mark.parametrize("latency", [0.0, 0.01])
+def test_nothing_is_left_of_a_network_whose_maker_is_killed(start, latency):
+    started = start(sys.executable, "-c", KILLED, str(latency))
     wait_for(lambda: started.text().strip() or started.process.poll() is not None, 30, "a network")
     if "NotPermitted" in started.text():
         pytest.skip(started.text().splitlines()[-1])
@@ -121,9 +170,12 @@ def test_nothing_is_left_of_a_network_whose_maker_is_killed(start):
 def test_networks_are_read_from_text():
     assert Network.read("100mbit") == Network(12.5e6)
     assert Network.read("1gbit, servers apart") == Network(125e6, apart=True)
+    assert Network.read("1gbit, 20ms") == Network(125e6, latency=0.02)
+    assert Network.read("1gbit, servers apart, 20ms") == Network(125e6, apart=True, latency=0.02)
+    assert "20 ms from one to another" in Network.read("1gbit, 20ms").words
     assert "beside worker 0" in Network.read("100mbit").words
     assert "a namespace of their own" in Network.read("100mbit, servers apart").words
-    for text in ("fast", "", "100mbit, together"):
+    for text in ("fast", "", "100mbit, together", "100mbit, 2ms, 3ms"):
         with pytest.raises(ValueError, match="mbit"):
             Network.read(text)
 

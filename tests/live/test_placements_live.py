@@ -1,11 +1,14 @@
 """Models that no worker could hold alone, by the agent, from a script to the model's file."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
 from manyhands.checkpoint import load_state
+from manyhands.reports import Run
+from support import ROOT
 
 TOO_LARGE = """
     import resource, sys
@@ -106,6 +109,28 @@ def test_the_shared_lstm_under_place_and_sharded_ends_where_one_worker_does(run_
         assert samples == 92, how
     assert "worker 0" in text
     assert "encoder" in text
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_copies_that_meet_rarely_learn_and_send_less(start, tmp_path):
+    sent = []
+    for number, between in enumerate(("", ", between=diloco(every=8)")):
+        how, output = f"hybrid(data=2, shard=2{between})", tmp_path / f"run-{number}"
+        started = start(
+            *(sys.executable, "-m", "manyhands", "train", ROOT / "examples" / "gpt.py"),
+            *("--strategy", how, "--workers", "4", "--samples", "1600", "--output", output),
+        )
+        assert started.finish(400) == 0, started.text()
+        run = Run(output)
+        assert run.samples == 1600, how
+        assert run.metrics["loss"] < 3.0, how
+        sent.append([worker.totals.sent for worker in run.trace.workers])
+    for rank, (lockstep, apart) in enumerate(zip(*sent, strict=True)):
+        beside, inside = f"worker-{(rank + 2) % 4}", f"worker-{rank ^ 1}"
+        # Of 50 steps every eighth ends with a meeting, and the last one.
+        assert apart[beside] == pytest.approx(lockstep[beside] * 7 / 50, rel=0.05)
+        assert apart[inside] == pytest.approx(lockstep[inside], rel=0.05)
 
 
 PIPED = """

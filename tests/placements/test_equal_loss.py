@@ -28,7 +28,8 @@ SCRIPT = """
     )
 
     def work(store, rank, size):
-        alone = forked.train(job, "single()", store, 0, 1) if rank == 0 else None
+        whole = replace(job, global_batch=options.get("global_batch", 10))
+        alone = forked.train(whole, "single()", store, 0, 1) if rank == 0 else None
         store.set("alone", "") if rank == 0 else store.get("alone")
         apart = {}
         for how in strategies:
@@ -85,6 +86,15 @@ def test_parts_that_add_up_and_blocks_that_forget_change_nothing(fork, options):
     for how, found in apart(fork, 2, 3, strategies, "float64", options=options).items():
         assert found["losses"] < 1e-12, how
         assert found["values"] < 1e-12, how
+        assert found["parameters"] < 1e-10, how
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_uneven_shares_are_computed_in_equally_many_parts(fork, at_once):
+    # Of 5 samples one worker has 3 and one 2, which alone would be one part or two.
+    options = {"at_once": at_once, "global_batch": 5}
+    strategies = ["fully_sharded()", "hybrid(data=2)"]
+    for how, found in apart(fork, 2, 3, strategies, "float64", options=options).items():
         assert found["parameters"] < 1e-10, how
 
 

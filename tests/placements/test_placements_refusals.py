@@ -39,6 +39,7 @@ IMAGES = replace(JOB, data=[(torch.zeros(3, 32, 32), 0)] * 8, model=ResidualNetw
         ("hybrid(shard=2, tensor=2)", 8, "use 4 workers, or data=2"),
         ("hybrid(tensor=2, pipeline=2)", 6, "a mesh of 4 workers, not 6; use 4 workers"),
         ("hybrid(tensor=2, pipeline=2)", 8, "use 4 workers, or data=2"),
+        ("hybrid(data=2, together=2, between=diloco())", 12, "use 4 workers, or data=6"),
         ("tensor(ways=4)", 6, "6 workers cannot be divided into models of 4; use 8"),
         ("context(ways=2)", 3, "3 workers cannot be divided into models of 2; use 4"),
         ('place(["a on 0", "b on 2"])', 3, "does not fit 3 workers: worker 1 has nothing to do"),
@@ -59,6 +60,30 @@ def test_a_mesh_that_does_not_fit_the_workers(text, workers, words):
         ("zero(stage=4)", "stage must be 1, 2 or 3, not 4"),
         ("hybrid(data=0)", "data must be at least 1, not 0"),
         ("hybrid(tensor=2, pipeline=2, schedule=pipedream)", "which pipedream never has"),
+        ("hybrid(data=2, between=allreduce())", "in every step: leave out between"),
+        ("hybrid(data=2, between=synchronous())", "in every step: leave out between"),
+        *(
+            (f"hybrid(data=2, between={name}())", rf"where all wait.*every=….* or {name}\(\) alone")
+            for name in ("asynchronous", "ssp", "softsync", "hogwild")
+        ),
+        *(
+            (f"hybrid(data=2, between={name}())", rf"in pairs.* or {name}\(\) alone")
+            for name in ("gossip", "push_sum")
+        ),
+        ("hybrid(data=2, between=easgd())", r"a centre that servers hold: take diloco\(every=…\)"),
+        ("hybrid(data=2, between=ensemble())", "never meet, which are runs of their own"),
+        (
+            "hybrid(data=2, between=hierarchical(outer=averaging(every=4)))",
+            r"copies are islands, so take its outer=averaging\(every=4\)",
+        ),
+        ("hybrid(data=2, between=fully_sharded())", "which the axes inside a copy do"),
+        ("hybrid(data=2, between=diloco(servers=2))", "without servers; leave out servers"),
+        ("hybrid(data=2, together=3)", "leave out together, and take data=6"),
+        ("hybrid(data=2, together=0, between=diloco())", "together must be at least 1, not 0"),
+        (
+            "hierarchical(inner=allreduce(), outer=averaging(every=4), islands=3)",
+            r"are hybrid\(data=3, together=N, between=averaging\(every=4\)\)",
+        ),
         ('place(["a at 0"])', "places nothing; write it as in 'encoder on 0, 1'"),
         ('place(["a on 0", "a.b on 1"])', "a.b lies in a, which is placed as a whole already"),
         ('place(["a on 0", "a on 1"])', "for the second time"),

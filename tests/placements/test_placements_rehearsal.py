@@ -102,6 +102,7 @@ def test_the_peak_of_memory_is_the_profilers(fork, workers, strategies):
         ("zero(stage=2)", 3),
         ("tensor(ways=4)", 4),
         ("hybrid(data=2, shard=4, tensor=2)", 16),
+        ("hybrid(data=4, together=2, shard=2, between=diloco(every=3))", 16),
     ],
 )
 def test_what_is_asked_for_is_what_is_forecast(how, workers):

@@ -38,6 +38,13 @@ def test_the_fastest_and_why_the_slowest_is_not() -> None:
     )
 
 
+def test_one_who_is_slower_after_the_first_epoch_is_not_said_to_have_taken_longer() -> None:
+    words = sentences(*repeated("a()", 2000), *repeated("b()", 1000, seconds=2.5))
+    assert "a() is fastest (2,000 samples/s, 2.00 times b())" in words
+    assert "times as long" not in words
+    assert "All of them spent 70 % of the time on computing" in words
+
+
 def test_equal_ones_are_called_equal() -> None:
     words = sentences(*repeated("a()", 1000), *repeated("b()", 1005), *repeated("c()", 500))
     assert "b() and a() are equally fast: no difference larger than 5 %" in words

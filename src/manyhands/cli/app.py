@@ -28,8 +28,8 @@ Slow = Annotated[
 Network = Annotated[
     str | None,
     typer.Option(
-        help="Each worker behind a link of its own, on this machine: '100mbit', or "
-        "'100mbit, servers apart'."
+        help="Each worker behind a link of its own, on this machine: '100mbit', "
+        "'100mbit, 20ms' (slow there and back too) or '100mbit, servers apart'."
     ),
 ]
 Repeats = Annotated[int, typer.Option(min=1, help="How often each is run.")]

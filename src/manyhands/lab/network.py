@@ -5,7 +5,8 @@
     (w2) ──tbf── ┘
 
 Sockets, TCP and bandwidth are real; only the wire is a queue in the kernel (a token bucket, in both
-directions of every link). Nothing touches the machine's own interfaces. The namespaces have no
+directions of every link). If a latency is asked for, a relay stands where the bridge would, and
+passes every frame on later. Nothing touches the machine's own interfaces. The namespaces have no
 names: each lives as long as the process that holds it, and that ends when this one does, however it
 ends. So nothing is left behind, not even after `kill -9`.
 """
@@ -17,10 +18,12 @@ import functools
 import os
 import shutil
 import subprocess
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from manyhands.units import bandwidth
+from manyhands.lab import relay
+from manyhands.units import bandwidth, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,12 +46,14 @@ class NotPermitted(ValueError):  # noqa: N818 - it names what happened
 
 @dataclass(frozen=True)
 class Network:
-    """What lies between the workers: written `100mbit`, or `100mbit, servers apart`."""
+    """What lies between the workers: `100mbit`, `100mbit, 20ms` or `100mbit, servers apart`."""
 
     rate: float
     """Bytes per second of each worker's link, in each direction."""
     apart: bool = False
     """Whether coordinator and servers have a link of their own, or worker 0's."""
+    latency: float = 0.0
+    """Seconds that a packet takes from one worker to another, beyond what the machine needs."""
 
     @classmethod
     def read(cls, text: str) -> Network:
@@ -57,18 +62,25 @@ class Network:
         Raises:
             ValueError: it is none such.
         """
-        rate, _, rest = (part.strip() for part in text.partition(","))
-        if rest not in {"", _APART}:
-            raise ValueError(f"a network is written '100mbit' or '100mbit, {_APART}', not {text!r}")
-        return cls(bandwidth(rate), apart=rest == _APART)
+        rate, *rest = (part.strip() for part in text.split(","))
+        times = [part for part in rest if part != _APART]
+        try:
+            (latency,) = map(seconds, times) if times else (0.0,)
+        except ValueError:
+            raise ValueError(
+                f"a network is written '100mbit', '100mbit, 20ms' or '100mbit, {_APART}', "
+                f"not {text!r}"
+            ) from None
+        return cls(bandwidth(rate), apart=_APART in rest, latency=latency)
 
     @property
     def words(self) -> str:
         """For the results: what it is like and who is where."""
         where = "in a namespace of their own" if self.apart else "beside worker 0"
+        later = f", {self.latency * 1e3:g} ms from one to another" if self.latency else ""
         return (
-            f"{self.rate * 8 / 1e6:g} Mbit/s to and from every worker, each in a network namespace "
-            f"of its own; coordinator and servers {where}"
+            f"{self.rate * 8 / 1e6:g} Mbit/s to and from every worker{later}, each in a network "
+            f"namespace of its own; coordinator and servers {where}"
         )
 
 
@@ -88,8 +100,8 @@ class Place:
 
 
 @contextlib.contextmanager
-def network(count: int, rate: float) -> Iterator[list[Place]]:
-    """So many hosts, each behind a link of `rate` bytes per second, joined by a bridge.
+def network(count: int, rate: float, latency: float = 0.0) -> Iterator[list[Place]]:
+    """So many hosts, each behind a link of `rate` bytes per second, `latency` seconds apart.
 
     Raises:
         NotPermitted: this machine does not allow it.
@@ -102,13 +114,13 @@ def network(count: int, rate: float) -> Iterator[list[Place]]:
             stack.enter_context(_namespace(f"10.77.0.{1 + number}", bridge.user))
             for number in range(count)
         ]
-        _do(bridge, "ip link add bridge0 type bridge", "ip link set bridge0 up")
-        for number, place in enumerate(places):
-            link, shape = f"link{number}", _shape(rate)
+        links = [f"link{number}" for number in range(count)]
+        for link, place in zip(links, places, strict=True):
+            shape = _shape(rate)
             _do(
                 bridge,
                 f"ip link add {link} type veth peer name eth0 netns {place.holder}",
-                f"ip link set {link} master bridge0 up",
+                f"ip link set {link} up",
                 f"tc qdisc add dev {link} {shape}",
             )
             _do(
@@ -118,6 +130,12 @@ def network(count: int, rate: float) -> Iterator[list[Place]]:
                 "ip link set eth0 up",
                 f"tc qdisc add dev eth0 {shape}",
             )
+        if latency:
+            command = bridge.inside(sys.executable, "-I", relay.__file__, str(latency), *links)
+            stack.enter_context(_held(*command))
+        else:
+            _do(bridge, "ip link add bridge0 type bridge", "ip link set bridge0 up")
+            _do(bridge, *(f"ip link set {link} master bridge0" for link in links))
         yield places
 
 

@@ -51,7 +51,7 @@ def train_spread(arguments: Sequence[str], shape: Network, workers: int, output:
     with (
         signals_raise(),
         tempfile.TemporaryDirectory(prefix="manyhands-") as private,
-        network(len(counts), shape.rate) as places,
+        network(len(counts), shape.rate, shape.latency) as places,
         contextlib.ExitStack() as stack,
     ):
         here, *others = places

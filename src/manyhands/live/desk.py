@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING
 
 from manyhands.leases import Lease, Leases
+from manyhands.transport.conversation import Conversation
 from manyhands.wire.leasing import (
     Ask,
     Commit,
@@ -17,6 +19,7 @@ from manyhands.wire.leasing import (
     Over,
     Sum,
     Tally,
+    Word,
 )
 
 if TYPE_CHECKING:
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
     from manyhands.live.assignment import Leasing
     from manyhands.trace import Recorder
     from manyhands.transport.control import Hub
-    from manyhands.wire import Control
+    from manyhands.wire import Control, leasing
 
 
 class LeaseDesk:
@@ -70,6 +73,7 @@ class LeaseDesk:
         self._arriving: set[str] = set()
         """Those who came while the others evaluated, and take part when that is done."""
         self._ended = False
+        self._talks: dict[str, Conversation] = {}
         self._waiting: list[str] = []
         self._told_nothing: set[str] = set()
         self._round = 0
@@ -92,11 +96,25 @@ class LeaseDesk:
         (self._living if self._tallies is None else self._arriving).add(worker)
         self._told_nothing.discard(worker)
 
-    def hear(self, worker: str, message: Control) -> None:
+    def hear(self, worker: str, word: Control) -> None:
         """A worker wants something."""
+        if not isinstance(word, Word):
+            return
+        talk = self._talks.get(worker)
+        if talk is None or talk.life < word.life:
+            send = partial(self._hub.send, f"{worker}.leases")
+            talk = self._talks[worker] = Conversation(word.life, send, self._clock)
+        if talk.life == word.life and (message := talk.hear(word)) is not None:
+            self._do(worker, message)
+
+    def _tell(self, worker: str, message: leasing.Leasing) -> None:
+        if worker in self._talks:
+            self._talks[worker].say(message)
+
+    def _do(self, worker: str, message: leasing.Leasing) -> None:
         match message:
             case Ask() if self._ended:
-                self._hub.send(f"{worker}.leases", Over(stores=False))
+                self._tell(worker, Over(stores=False))
             case Ask():
                 self._waiting.append(worker)
             case Commit(number=number):
@@ -126,7 +144,9 @@ class LeaseDesk:
         self._serve()
 
     def look_at_clock(self) -> None:
-        """Stop when the job's time is up."""
+        """Stop when the job's time is up, and say again what was not heard."""
+        for talk in self._talks.values():
+            talk.look_at_clock()
         limit = self._numbers.seconds
         if limit is not None and self._begun is not None and self._clock() - self._begun >= limit:
             self._leases.stop()
@@ -142,13 +162,13 @@ class LeaseDesk:
             taken = self._leases.take(worker)
             settled = settled and taken in ("evaluate", "over")
             if isinstance(taken, Lease):
-                self._hub.send(f"{worker}.leases", Granted(**asdict(taken)))
+                self._tell(worker, Granted(**asdict(taken)))
                 self._told_nothing.discard(worker)
             else:
                 still.append(worker)
                 if self._numbers.lockstep and worker not in self._told_nothing:
                     self._told_nothing.add(worker)
-                    self._hub.send(f"{worker}.leases", Nothing())
+                    self._tell(worker, Nothing())
         self._waiting = still
         # Workers ask ahead, so one that waits may still be computing. Only when nobody holds
         # anything, and all wait, is everything committed that was ever given.
@@ -165,7 +185,7 @@ class LeaseDesk:
         self._tallies = {}
         for index, worker in enumerate(sorted(self._living)):
             cut = Cut(self._round, index, len(self._living), self._leases.committed)
-            self._hub.send(f"{worker}.leases", cut)
+            self._tell(worker, cut)
         self._waiting = []
         self._told_nothing.clear()
 
@@ -182,13 +202,13 @@ class LeaseDesk:
         self._evaluated = self._leases.committed
         self._leases.evaluated()
         for name in self._living:
-            self._hub.send(f"{name}.leases", total)
+            self._tell(name, total)
         self._living |= arriving
 
     def _end(self) -> None:
         self._ended = True
         for index, worker in enumerate(sorted(self._living)):
-            self._hub.send(f"{worker}.leases", Over(stores=index == 0))
+            self._tell(worker, Over(stores=index == 0))
         self._waiting = []
 
     def _account(self) -> None:

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from manyhands.protocols import StrategyProtocol
     from manyhands.trace import Recorder
     from manyhands.transport.caller import Caller
-    from manyhands.transport.control import Line
-    from manyhands.wire import Control
+    from manyhands.transport.conversation import SureLine
+    from manyhands.wire.leasing import Leasing
 
 
 _PATIENCE = 1.0
@@ -171,7 +171,7 @@ class LiveReplica:
         rank: int,
         workers: int,
         copy: Copy,
-        line: Line,
+        line: SureLine,
         device: torch.device,
         recorder: Recorder,
         progress: Progress,
@@ -207,7 +207,7 @@ class LiveReplica:
         """How often the others had, when this worker last read."""
         self._has_batch = False
         """Whether there was a batch since the last one was asked for."""
-        self._words: list[Control] = []
+        self._words: list[Leasing] = []
         self.refresh: Callable[[], None] = lambda: None
         """Brings the copy to the shared state; set by whoever runs the protocol."""
 
@@ -245,7 +245,7 @@ class LiveReplica:
                     self.stores = stores
                     raise StopAsyncIteration
 
-    def _hear(self) -> Control:
+    def _hear(self) -> Leasing:
         while not self._words:
             self._words += self._line.receive(1.0)
         return self._words.pop(0)
@@ -428,7 +428,7 @@ def run_free(
     gone: Container[str],
     copy: Copy,
     caller: Caller,
-    line: Line,
+    line: SureLine,
     device: torch.device,
     recorder: Recorder,
     progress: Progress,

@@ -127,7 +127,7 @@ class Trainer:
             )
         budget = self.job.budget or sys.maxsize
         arguments = (len(self.job.data), self.job.batch_sizes, self.job.seed)
-        deal = (*arguments, self._bound.replica, self._bound.replicas, budget)
+        deal = (*arguments, self._bound.replica, self._bound.replicas, budget, self._bound.copies)
         data = batches(self.job, self.job.data, (share.indices for share in shares(*deal)))
         dealt, epoch_begun = 0, self._clock()
         for share in shares(*deal):
@@ -162,7 +162,7 @@ class Trainer:
         self._progress.phase = "compute"
         self._pacer.begin()
         share = batch.share
-        weight = share.samples * self._bound.replicas / share.total
+        weight = self._bound.weigh(share.samples, share.total)
         self._bound.counts = share.total / share.whole * self.job.rate_after(share.dealt)
         with self._naming_remedy(), self._group.watched():
             loss = self._bound.gradient(batch.inputs, batch.targets, weight)

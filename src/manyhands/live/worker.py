@@ -19,6 +19,7 @@ from manyhands.live.progress import Progress
 from manyhands.live.pulse import LinkPulse
 from manyhands.pacing import factor
 from manyhands.trace import Recorder, live_header
+from manyhands.transport.conversation import SureLine
 from manyhands.transport.doors import endpoint, listen
 
 if TYPE_CHECKING:
@@ -162,6 +163,7 @@ def _work_free(
         hosted.start()
     recorder.span("start", begun, time.monotonic() - begun, 0)
     with assignment.line(f"worker-{rank}.leases") as line:
+        desk = SureLine(line)
         replica = run_free(
             job,
             protocol,
@@ -170,7 +172,7 @@ def _work_free(
             hosted.gone if hosted is not None else (),
             copy,
             caller,
-            line,
+            desk,
             device,
             recorder,
             progress,

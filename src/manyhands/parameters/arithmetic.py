@@ -59,6 +59,15 @@ def difference(
         fragment.bytes(result).copy_(fragment.bytes(one))
 
 
+def descend(
+    here: torch.Tensor, target: torch.Tensor, velocity: torch.Tensor, rate: float, momentum: float
+) -> None:
+    """Nesterov's step of an outer optimizer: its gradient is the way from `target` to `here`."""
+    way = here - target
+    velocity.mul_(momentum).add_(way)
+    here.sub_(way.add_(velocity, alpha=momentum), alpha=rate)
+
+
 def _pairs(
     shard: Shard, one: torch.Tensor, other: torch.Tensor
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:

@@ -62,6 +62,7 @@ def backward(
     targets: Any,
     weight: float = 1.0,
     more_to_come: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext,
+    largest: int = 0,
 ) -> torch.Tensor:
     """Add `weight` times the gradient of the mean loss to the parameters' own; the loss.
 
@@ -75,14 +76,17 @@ def backward(
         targets: what should come out.
         weight: see above.
         more_to_come: entered for all parts but the last.
+        largest: where every part needs all workers: the samples of the largest of their batches,
+            which decides how many parts there are. Who lacks one computes its first once more.
     """
     samples = len(_first(inputs))
-    count = 1 if job.at_once is None else -(-samples // job.at_once)
+    count = 1 if job.at_once is None else -(-max(samples, largest) // job.at_once)
     if count == 1:
         return _backward(job, device, forward, inputs, targets, weight)
-    sizes = sizes_of(samples, count)
+    sizes = sizes_of(samples, min(count, samples))
     total = torch.zeros((), device=device)
-    parts = zip(divide(inputs, sizes), divide(targets, sizes), sizes, strict=True)
+    parts = [*zip(divide(inputs, sizes), divide(targets, sizes), sizes, strict=True)]
+    parts += [(*parts[0][:2], 0)] * (count - len(parts))
     for number, (some, wanted, size) in enumerate(parts):
         last = number == count - 1
         with contextlib.nullcontext() if last else more_to_come():

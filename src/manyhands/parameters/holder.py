@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from manyhands.parameters.arithmetic import add, lerp, scale
+from manyhands.parameters.arithmetic import add, descend, lerp, scale
 from manyhands.parameters.clipping import clip_norm
 from manyhands.parameters.computing import build
 from manyhands.parameters.layout import Layout
@@ -126,10 +126,8 @@ class Holder:
         if self._velocity is None:
             self._velocity = torch.zeros_like(self.bytes)
         for stretch in self.shard.stretches:
-            here, velocity = stretch.view(self.bytes), stretch.view(self._velocity)
-            way = here - stretch.view(target)
-            velocity.mul_(momentum).add_(way)
-            here.sub_(way.add_(velocity, alpha=momentum), alpha=rate)
+            here, there = stretch.view(self.bytes), stretch.view(target)
+            descend(here, there, stretch.view(self._velocity), rate, momentum)
         for buffer, fragment in zip(self._buffers, self.shard.buffers, strict=True):
             buffer.copy_(fragment.view(target))
 

@@ -40,6 +40,8 @@ class Bound(ABC):
     several, are given the same samples."""
     replicas: int
     """How many parts a global batch is split into."""
+    copies: int = 1
+    """Among how many it is divided first: those that step apart from each other."""
     speaks: bool = True
     """Whether this worker counts the samples and the losses of its replica: one of them does."""
     waiting: Literal["exchange", "wait"] = "exchange"
@@ -51,14 +53,23 @@ class Bound(ABC):
     words: tuple[str, ...] = ()
     """How the model was divided among the workers, if that is not a matter of course."""
 
+    def weigh(self, samples: int, total: int) -> float:
+        """What the next gradient is to weigh; told before every one.
+
+        Args:
+            samples: of this replica's share.
+            total: of the global batch.
+        """
+        return samples * self.replicas / total
+
     @abstractmethod
     def gradient(self, inputs: Any, targets: Any, weight: float) -> torch.Tensor:
-        """Leave the mean gradient of the global batch where `step` finds it.
+        """Leave the mean gradient of those that step together where `step` finds it.
 
         Args:
             inputs: this replica's share of the global batch.
             targets: what should come out.
-            weight: samples of this share over the mean of all shares. Zero for a replica for
+            weight: samples of this share over the mean of their shares. Zero for a replica for
                 which nothing was left: it computes on another's share and must not learn from it.
 
         Returns:

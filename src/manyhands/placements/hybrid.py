@@ -6,10 +6,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from manyhands.costs import Collective, Forecast
+from manyhands.notation import Value  # noqa: TC001 - a field's type is needed when it is read
 from manyhands.placements.fully_sharded import sharded_forecast
+from manyhands.placements.meetings import check_between, with_meetings
 from manyhands.placements.pipeline import Pipeline
 from manyhands.placements.placement import Placement, check_layers
-from manyhands.schedules import Name  # noqa: TC001 - a field's type is needed when it is read
+from manyhands.schedules import Name  # noqa: TC001 - as above
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -37,9 +39,10 @@ class Hybrid(Placement):
 
     Use it on several hosts: `tensor` within a host, whose workers talk in every layer, `shard`
     between close ones, `pipeline` between far ones, which hand on one tensor per microbatch, and
-    `data` between the farthest, which talk once per step.
+    `data` between the farthest, which talk once per step; or, with `between`, once in many steps.
 
-    Example: `hybrid(data=2, shard=2, tensor=2)`, `hybrid(data=2, tensor=2, pipeline=2)`
+    Example: `hybrid(data=2, shard=2, tensor=2)`, `hybrid(data=2, tensor=2, pipeline=2)`,
+    `hybrid(data=2, shard=2, between=diloco(every=50))`
 
     Paper: Narayanan et al., Efficient Large-Scale Language Model Training on GPU Clusters Using
     Megatron-LM, SC 2021.
@@ -64,15 +67,27 @@ class Hybrid(Placement):
     """The pipeline's, as in `pipeline()`; not pipedream."""
     begins: tuple[str, ...] = ()
     """The layers at which stages begin, as in `pipeline()`; by default they are measured."""
+    between: Value | None = None
+    """How the copies along `data` meet: averaging, local_sgd or diloco. They step apart then; by
+    default they sum their gradients in every step."""
+    together: int = 1
+    """With `between`: of how many workers, or meshes of them, in lockstep a copy consists."""
 
     def __post_init__(self) -> None:
-        for axis, size in self.axes.items():
+        for axis, size in (*self.axes.items(), ("together", self.together)):
             if size < 1:
                 raise ValueError(f"{axis} must be at least 1, not {size}")
         if self.pipeline > 1 and self.schedule == "pipedream":
             raise ValueError(
                 "copies of a pipeline share the gradient of a batch, which pipedream never has; "
                 "take another schedule, or pipeline(schedule=pipedream) alone"
+            )
+        if self.between is not None:
+            check_between(self.between)
+        elif self.together > 1:
+            raise ValueError(
+                "without between all copies step together: "
+                f"leave out together, and take data={self.data * self.together}"
             )
 
     @property
@@ -96,10 +111,15 @@ class Hybrid(Placement):
 
         return plan_of(model, self.tensor, self.plan, str(self))
 
+    @property
+    def _copy(self) -> Hybrid:
+        """One of those that step apart."""
+        return replace(self, data=self.together, together=1, between=None)
+
     def check(self, workers: int) -> None:
         """As many workers as the mesh has places."""
         super().check(workers)
-        copy = self.shard * self.tensor * self.pipeline
+        copy = self.together * self.shard * self.tensor * self.pipeline
         size = self.data * copy
         if workers != size:
             fix = f"use {size} workers"
@@ -132,6 +152,11 @@ class Hybrid(Placement):
 
     def bind(self, job: Job, group: Group, device: torch.device, waits: Waits) -> Bound:
         """Layers split first, then what is left of them sharded; stage by stage in a pipeline."""
+        if self.between is not None:
+            from manyhands.placements.apart import bind_apart  # noqa: PLC0415 - torch is lazy
+
+            meeting = check_between(self.between)
+            return bind_apart(self._copy, meeting, self.data, job, group, device, waits)
         from manyhands.placements.laying import lay_out  # noqa: PLC0415 - torch is lazy
         from manyhands.placements.lines import line_on  # noqa: PLC0415
         from manyhands.placements.sharded import Sharded  # noqa: PLC0415
@@ -139,7 +164,7 @@ class Hybrid(Placement):
 
         mesh = Mesh(group, self.axes, waits)
         if self.pipeline > 1:
-            return self.line.bind_line(job, line_on(mesh, group, self.find), device, waits)
+            return self.line.bind_line(job, line_on(mesh, group.whole, self.find), device, waits)
         words: list[str] = []
 
         def spread(model: nn.Module) -> None:
@@ -163,6 +188,14 @@ class Hybrid(Placement):
         parameter's `unit` is the number of its stage, and `layers` has the stages' calls as well.
         """
         self.check(workers)
+        if self.between is not None:
+            self._check_meetings()
+            size = workers // self.data
+            roles = {layer.name: layer.role for layer in layers}
+            parts = [part_of(one, roles, self.tensor, 0) for one in parameters if one.trained]
+            trained = sum(one.padded(self.shard) // self.shard for one in parts)
+            copy = self._copy.forecast(parameters, size, layers)
+            return with_meetings(copy, check_between(self.between), self.data, size, trained)
         if self.pipeline > 1:
             from manyhands.placements.lines_forecast import lines_forecast  # noqa: PLC0415
 
@@ -181,6 +214,13 @@ class Hybrid(Placement):
         # Some have a row more than others.
         by_worker = tuple(by_place[rank % self.tensor].step for rank in range(workers))
         return replace(by_place[0], by_worker=by_worker)
+
+    def _check_meetings(self) -> None:
+        if self.between is not None and self.pipeline > 1:
+            raise ValueError(
+                f"what {self} sends when it meets depends on its stages: forecast one copy, "
+                f"{self._copy}, and add the mean of its parameters"
+            )
 
     def _sharded(self, parameters: Sequence[TensorSize], split: Sequence[Collective]) -> Forecast:
         """What a worker does that has these parts of the parameters."""
@@ -203,6 +243,7 @@ class Hybrid(Placement):
             from manyhands.placements.lines_forecast import forecast_lines  # noqa: PLC0415
 
             self.check(workers)
+            self._check_meetings()
             return forecast_lines(self, job)
         from manyhands.placements.looking import (  # noqa: PLC0415 - torch is lazy
             sizes_and_layers,
@@ -210,7 +251,7 @@ class Hybrid(Placement):
         )
 
         roles = tensor_roles(job.model, self.tensor, self.plan) if self.tensor > 1 else {}
-        parameters, layers = sizes_and_layers(job, self.data * self.shard, roles)
+        parameters, layers = sizes_and_layers(job, self.data * self.together * self.shard, roles)
         return self.forecast(parameters, workers, layers)
 
 

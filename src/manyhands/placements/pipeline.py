@@ -151,7 +151,7 @@ class Pipeline(Placement):
         """Make the model, keep this worker's stages of it and let go of the others."""
         from manyhands.placements.lines import Line  # noqa: PLC0415 - torch is lazy
 
-        return self.bind_line(job, Line(group, group), device, waits)
+        return self.bind_line(job, Line(group, group.whole), device, waits)
 
     def bind_line(self, job: Job, line: Line, device: torch.device, waits: Waits) -> Bound:
         """The same for one of several pipelines side by side."""

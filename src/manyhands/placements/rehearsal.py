@@ -34,7 +34,7 @@ class Rehearsal:
     """What one worker asked for and held."""
 
     step: tuple[Collective, ...]
-    """In every step, in order."""
+    """In every step, in order; meetings of copies are left out."""
     peak: int
     """Bytes of all tensors together, at most: parameters, gradients, optimizer states,
     activations and what the engine uses."""

@@ -41,11 +41,20 @@ class Sharded(Bound):
         self._job = job
         self._device = device
         self._group = group
+        self._largest = 0
+
+    def weigh(self, samples: int, total: int) -> float:
+        """Everybody computes in as many parts as whoever has most samples."""
+        self._largest = -(-total // self.replicas)
+        return super().weigh(samples, total)
 
     def gradient(self, inputs: Any, targets: Any, weight: float) -> torch.Tensor:
         """The engine gathers each unit when it is its turn, and scatters the mean gradients."""
         with untouched(self.model, when=not weight):
-            return backward(self._job, self._device, self.model, inputs, targets, weight)
+            return backward(
+                *(self._job, self._device, self.model, inputs, targets, weight),
+                largest=self._largest,
+            )
 
     def outputs(self, inputs: Any) -> Any:
         """Everybody gathers the parameters, and answers for its own samples."""

@@ -15,7 +15,7 @@ from manyhands.protocols.actions import (
     Step,
 )
 from manyhands.protocols.asynchronous import Asynchronous
-from manyhands.protocols.averaging import Averaging
+from manyhands.protocols.averaging import Averaging, Meeting
 from manyhands.protocols.carrying import carry_out
 from manyhands.protocols.central_storage import CentralStorage
 from manyhands.protocols.diloco import DiLoCo
@@ -68,6 +68,7 @@ __all__ = [
     "Hierarchical",
     "Hogwild",
     "LocalSgd",
+    "Meeting",
     "Move",
     "PushSum",
     "Scale",

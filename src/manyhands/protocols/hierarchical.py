@@ -6,9 +6,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from manyhands.endpoint import Change, Parameters, Pull, Push, Rest, Terms
+from manyhands.notation import Value  # noqa: TC001 - the types of fields are read
 from manyhands.parts import part
-from manyhands.protocols.averaging import Averaging  # noqa: TC001 - the types of fields are read
+from manyhands.protocols.averaging import Averaging  # noqa: TC001 - as above
 from manyhands.protocols.between import Between, begin_between, left_between, on_between
+from manyhands.protocols.combining import check_levels
 from manyhands.protocols.diloco import DiLoCo
 from manyhands.protocols.exchange import answer
 from manyhands.protocols.islands import Island, again_on_island, left_island, on_island
@@ -46,22 +48,19 @@ class Hierarchical(StrategyProtocol):
     keeps: ClassVar[bool] = True
     clips: ClassVar[Literal["servers"]] = "servers"
 
-    inner: Synchronous = field(default_factory=Synchronous)
-    """Within an island, with one server."""
+    inner: Value = field(default_factory=Synchronous)
+    """Within an island: synchronous, with one server."""
     outer: Averaging | LocalSgd | DiLoCo = field(default_factory=DiLoCo)
     """Between the islands, with one server."""
     islands: int = 2
     """How many, but no more than workers; these are divided among them in the order of ranks."""
 
     def __post_init__(self) -> None:
-        if self.islands < 1:
-            raise ValueError(f"islands must be 1 or more, not {self.islands}")
-        for name, part_ in (("inner", self.inner), ("outer", self.outer)):
-            if part_.servers != 1:
-                raise ValueError(
-                    f"{name}={part_} has {part_.servers} servers, which would meet at different "
-                    "times when a worker is lost: leave it at servers=1 and have more islands"
-                )
+        check_levels(self.islands, self.inner, self.outer)
+
+    @property
+    def _inner(self) -> Synchronous:
+        return check_levels(self.islands, self.inner, self.outer)
 
     @property
     def lockstep(self) -> bool:
@@ -180,7 +179,7 @@ class Hierarchical(StrategyProtocol):
     def on_message(self, state: ServerState, call: Call) -> tuple[ServerState, list[Action]]:
         """Take a round with the island, or a meeting with the islands."""
         if isinstance(state, Island):
-            return on_island(self.inner, self.outer, state, call)
+            return on_island(self._inner, self.outer, state, call)
         assert isinstance(state, Between)
         return on_between(self.outer, state, call)
 
@@ -193,6 +192,6 @@ class Hierarchical(StrategyProtocol):
     def on_leave(self, state: ServerState, worker: str) -> tuple[ServerState, list[Action]]:
         """Wait for it no longer; if it was on an errand, send another one."""
         if isinstance(state, Island):
-            return left_island(self.inner, self.outer, state, worker)
+            return left_island(self._inner, self.outer, state, worker)
         assert isinstance(state, Between)
         return left_between(self.outer, state, worker)

@@ -79,9 +79,12 @@ class SoftSync(Together, Pushing):
         return Drops(terms, present=super().begin(terms).present)
 
     @property
-    def needed(self) -> int:
-        """S."""
-        return self.wait_for
+    def needed(self) -> int | None:
+        """S; with several servers, which wait for one or for all, all who are there.
+
+        What a worker gave to one server before it was gone would count there and not elsewhere.
+        """
+        return self.wait_for if self.servers == 1 or self.wait_for == 1 else None
 
     def on_message(self, state: ServerState, call: Call) -> tuple[ServerState, list[Action]]:
         """As ever; but what comes late may be dropped."""

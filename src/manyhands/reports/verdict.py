@@ -246,9 +246,15 @@ def _reason(field: Field, contest: Contest | None) -> str:
         return ""
     best = contest.best
     spent = {standing.strategy: per_thousand(standing) for standing in field.finished}
-    if not contest.behind:
+    # Speed is that after the first epoch: over the whole run, who is behind may have been ahead.
+    slower = [
+        name
+        for name in contest.behind
+        if sum(spent[name].values()) > sum(spent[best.strategy].values())
+    ]
+    if not slower:
         return _common(spent)
-    loser = max(contest.behind, key=lambda name: sum(spent[name].values()))
+    loser = max(slower, key=lambda name: sum(spent[name].values()))
     standing = next(each for each in field.finished if each.strategy == loser)
     excess = {part: spent[loser][part] - spent[best.strategy][part] for part in PARTS}
     part = max(PARTS, key=lambda part: excess[part])

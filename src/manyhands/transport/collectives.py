@@ -91,6 +91,8 @@ class Group:
         self._timeout = timeout
         self._store = store
         self._parts: list[Group] = []
+        self.whole: Group = self
+        """All workers of the run, if these are some of them."""
         self.at_close: list[Callable[[], object]] = []
         """What is to be called when the group is closed, the last first."""
         meeting = PrefixStore(f"manyhands/epoch-{epoch}", store)
@@ -131,6 +133,7 @@ class Group:
             timeout=self._timeout,
             names=[self.names[rank] for rank in ranks],
         )
+        part.whole = self.whole
         self._parts.append(part)
         return part
 

@@ -23,6 +23,7 @@ class Pretended(Group):
         self.device = device
         self.names = tuple(names or range(size))
         self.handle = pretended_group(rank, size)
+        self.whole = self
         self.at_close = []
         self._parts = []
         self._sockets, self._peers = [], []
@@ -30,7 +31,9 @@ class Pretended(Group):
     def part(self, name: str, ranks: Sequence[int]) -> Group:  # noqa: ARG002 - as a group's
         """Some of them."""
         names = [self.names[rank] for rank in ranks]
-        return Pretended(list(ranks).index(self.rank), len(ranks), self.device, names)
+        part = Pretended(list(ranks).index(self.rank), len(ranks), self.device, names)
+        part.whole = self.whole
+        return part
 
     def sum(self, tensor: torch.Tensor) -> None:
         """Nothing is added."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from manyhands.wire.joining import Joining
-from manyhands.wire.leasing import Leasing
+from manyhands.wire.leasing import Leasing, Word
 from manyhands.wire.message import Message, WireError
 
 LIMIT = 1024 * 1024
@@ -95,7 +95,9 @@ class Warn(Message, frozen=True):
     words: str
 
 
-Control = Hello | Roll | Beat | Pong | TraceChunk | Goodbye | Status | Warn | Leasing | Joining
+Control = (
+    Hello | Roll | Beat | Pong | TraceChunk | Goodbye | Status | Warn | Leasing | Word | Joining
+)
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Control] = msgspec.msgpack.Decoder(Control)

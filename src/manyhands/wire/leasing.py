@@ -112,3 +112,15 @@ Leasing = (
     | Fence
     | Dismiss
 )
+
+
+class Word(Message, frozen=True):
+    """One of a conversation between a worker and the desk, in which no word is lost."""
+
+    life: int
+    """Which of the processes that had the worker's name it is about."""
+    number: int
+    heard: int
+    """How many of the other side's messages have come."""
+    message: Leasing | None
+    """None if there is nothing to say but that."""

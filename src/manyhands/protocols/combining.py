@@ -1,0 +1,34 @@
+"""What a hierarchy may be made of."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from manyhands.protocols.synchronous import Synchronous
+
+if TYPE_CHECKING:
+    from manyhands.notation import Value
+    from manyhands.protocols.averaging import Meeting
+
+
+def check_levels(islands: int, inner: Value, outer: Meeting) -> Synchronous:
+    """What happens within an island.
+
+    Raises:
+        ValueError: these do not go together; the message names what does.
+    """
+    if islands < 1:
+        raise ValueError(f"islands must be 1 or more, not {islands}")
+    if not isinstance(inner, Synchronous):
+        raise ValueError(  # noqa: TRY004 - what is wrong is the value
+            f"inner={inner}: the workers of an island meet at its server, which has to be "
+            "synchronous(). With N workers on each island, collectives within them and meetings "
+            f"between them are hybrid(data={islands}, together=N, between={outer})"
+        )
+    for name, level in (("inner", inner), ("outer", outer)):
+        if level.servers != 1:
+            raise ValueError(
+                f"{name}={level} has {level.servers} servers, which would meet at different "
+                "times when a worker is lost: leave it at servers=1 and have more islands"
+            )
+    return inner
