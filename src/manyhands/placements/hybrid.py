@@ -162,7 +162,9 @@ class Hybrid(Placement):
         from manyhands.placements.sharded import Sharded  # noqa: PLC0415
         from manyhands.transport.mesh import Mesh  # noqa: PLC0415
 
-        mesh = Mesh(group, self.axes, waits)
+        absent = "pipeline" if self.pipeline == 1 else ""
+        axes = {axis: size for axis, size in self.axes.items() if axis != absent}
+        mesh = Mesh(group, axes, waits)
         if self.pipeline > 1:
             return self.line.bind_line(job, line_on(mesh, group.whole, self.find), device, waits)
         words: list[str] = []
