@@ -12,7 +12,7 @@ SCRIPT = """
     import torch, torch.nn.functional as F
     import manyhands as mh
 
-    WIDTHS = [100, 700, 700, 300, 10]
+    WIDTHS = [100, 700, 700, 700, 300, 10]
 
     def model():
         layers = []

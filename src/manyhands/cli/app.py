@@ -308,6 +308,28 @@ def scaling(
     run(script, arguments or [], options)
 
 
+@app.command(context_settings={"allow_interspersed_args": True})
+def forecast(
+    script: Annotated[Path, typer.Argument(help="A Python file with a job at its top level.")],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(help="Arguments for the script, after --.")
+    ] = None,
+    *,
+    strategy: Annotated[str, typer.Option(help="How, for example 'fully_sharded()'.")],
+    workers: Annotated[int, typer.Option(min=1, help="How many there would be.")],
+    worker: Annotated[
+        int | None, typer.Option(min=0, help="Only this one; default: one of each kind.")
+    ] = None,
+    job: Annotated[str | None, typer.Option(help="The job's name, if there are several.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Say what a worker will send and how much memory it will need; no worker is started."""
+    from manyhands.cli.forecast import forecast as run  # noqa: PLC0415 - see above
+
+    options = {"strategy": strategy, "workers": workers, "worker": worker, "job": job, "json": json}
+    run(script, arguments or [], options)
+
+
 @app.command()
 def strategies(
     name: Annotated[str | None, typer.Argument(help="A strategy to explain.")] = None,

@@ -8,8 +8,15 @@ from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch._C._distributed_c10d import _resolve_process_group as resolve
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+    UnsupportedFakeTensorException,
+    UnsupportedOperatorException,
+)
 from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
@@ -24,17 +31,36 @@ _COLLECTIVES = {
     "_c10d_functional::reduce_scatter_tensor": "reduce_scatter",
 }
 
+_UNIMAGINABLE = (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    UnsupportedFakeTensorException,
+    UnsupportedOperatorException,
+)
+
 _imagining = 0
 
 
 @contextlib.contextmanager
 def imagining() -> Iterator[None]:
-    """Within, tensors have shapes and no content, and operations take no time."""
+    """Within, tensors have shapes and no content, and operations take no time.
+
+    Raises:
+        ValueError: what was done within depends on the content of a tensor.
+    """
     global _imagining  # noqa: PLW0603 - a state of the process, as torch's modes are
     _imagining += 1
+    # It knows groups by the place on a mesh of whoever was played last.
+    forget: Any = _clear_sharding_prop_cache
+    forget()
     try:
         with FakeTensorMode(allow_non_fake_inputs=True):
             yield
+    except _UNIMAGINABLE as error:
+        raise ValueError(
+            f"{getattr(error, 'func', None) or error} depends on what is in a tensor, and only "
+            "shapes are known here"
+        ) from error
     finally:
         _imagining -= 1
 

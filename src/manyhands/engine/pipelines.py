@@ -117,10 +117,10 @@ class Stage(PipelineStage):
         }
 
     def _warmup_forward_vote(self, *_: object, **__: object) -> torch.Tensor:
-        return torch.ones(1)
+        return _yes()
 
     def _warmup_backward_result(self, *_: object, **__: object) -> torch.Tensor:
-        return torch.ones(1)
+        return _yes()
 
     def _recv_meta(self, src_stage: int) -> Any:
         raise RuntimeError(f"stage {self.stage_index} was about to unpickle what {src_stage} sends")
@@ -246,6 +246,11 @@ def runtime(
         return losses
 
     return run
+
+
+def _yes() -> torch.Tensor:
+    # Of a tensor made of a number, the number is known even if all is imagined.
+    return torch.tensor(1)
 
 
 def _meta(meta: Meta) -> Any:

@@ -92,6 +92,11 @@ def leaves(value: Any) -> list[torch.Tensor]:
     return [one for one in tree_leaves(value) if isinstance(one, torch.Tensor)]
 
 
+def memory_of(tensor: torch.Tensor) -> int:
+    """What tensors that lie in the same memory have in common, for as long as one of them lives."""
+    return int(tensor.untyped_storage()._cdata)
+
+
 def from_rows(rows: torch.Tensor, like: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
     """A tensor of the shape of another, of which this worker has these rows, where they are."""
     return DTensor.from_local(

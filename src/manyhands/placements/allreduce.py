@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from manyhands.costs import Collective, Forecast
@@ -59,18 +60,13 @@ class AllReduce(Placement):
         if not 0 < self.bucket_mb <= 1024:
             raise ValueError(f"bucket_mb must be above 0 and at most 1024, not {self.bucket_mb}")
 
-    @property
-    def imaginable(self) -> bool:
-        """DistributedDataParallel needs tensors with content."""
-        return False
-
     def bind(self, job: Job, group: Group, device: torch.device, waits: Waits) -> Bound:
         """A replica wrapped in DistributedDataParallel over the group's own process group."""
         from manyhands.placements.replica import Replica  # noqa: PLC0415 - torch is lazy
 
-        return Replica(job, group, device, waits, self.wrapper(group))
+        return Replica(job, group, device, waits, self.wrapper(group, waits))
 
-    def wrapper(self, group: Group) -> Callable[[nn.Module], nn.Module]:
+    def wrapper(self, group: Group, waits: Waits) -> Callable[[nn.Module], nn.Module]:
         """What wraps a module so that the group averages its gradients.
 
         Buffers are not broadcast in every step, as DDP would do by default: batch-norm reads
@@ -78,6 +74,17 @@ class AllReduce(Placement):
         """
         from torch.nn.parallel import DistributedDataParallel  # noqa: PLC0415
 
+        from manyhands.engine.imagining import is_imagined  # noqa: PLC0415
+
+        if is_imagined():
+            from manyhands.engine.averaging import ImaginedAverage  # noqa: PLC0415
+
+            return partial(
+                ImaginedAverage,
+                cap=int(self.bucket_mb * MEBIBYTE),
+                note=lambda size: waits.note("allreduce", size, group.size),
+                find_unused=self.find_unused,
+            )
         return lambda module: DistributedDataParallel(
             module,
             process_group=group.handle,
@@ -90,13 +97,14 @@ class AllReduce(Placement):
     def forecast(self, parameters: Sequence[TensorSize], workers: int) -> Forecast:
         """A broadcast of the model at the start, one allreduce per bucket in every step.
 
-        DDP fills buckets in the order in which gradients arrive, last layer first; the first
-        bucket is at most one mebibyte so that communication starts early.
+        DDP fills buckets in the order in which gradients arrive, last layer first. If it looks for
+        parameters without a gradient, it keeps those that it filled in the model's own order.
         """
         self.check(workers)
         trained = [tensor.size for tensor in parameters if tensor.trained]
         everything = sum(tensor.size for tensor in parameters)
-        buckets = _fill(reversed(trained), first=MEBIBYTE, cap=int(self.bucket_mb * MEBIBYTE))
+        cap = int(self.bucket_mb * MEBIBYTE)
+        buckets = _fill(trained, cap)[::-1] if self.find_unused else _fill(reversed(trained), cap)
         return Forecast(
             start=(Collective("broadcast", everything),),
             step=tuple(Collective("allreduce", size) for size in buckets),
@@ -104,13 +112,13 @@ class AllReduce(Placement):
         )
 
 
-def _fill(sizes: Iterable[int], first: int, cap: int) -> list[int]:
-    """Bucket sizes: each is closed by the tensor that makes it reach its limit."""
+def _fill(sizes: Iterable[int], cap: int) -> list[int]:
+    """Bucket sizes: each is closed by the tensor that makes it reach the cap."""
     buckets: list[int] = []
-    limit, filled = min(first, cap), 0
+    filled = 0
     for size in sizes:
         filled += size
-        if filled >= limit:
+        if filled >= cap:
             buckets.append(filled)
-            limit, filled = cap, 0
+            filled = 0
     return [*buckets, filled] if filled else buckets

@@ -89,18 +89,13 @@ class Context(Placement):
                 "calls it; use fully_sharded() for a model without attention"
             )
 
-    @property
-    def imaginable(self) -> bool:
-        """DistributedDataParallel needs tensors with content."""
-        return False
-
     def bind(self, job: Job, group: Group, device: torch.device, waits: Waits) -> Bound:
         """A replica on every worker, which sees a stretch of its samples."""
         from manyhands.placements.stretches import Stretches  # noqa: PLC0415 - torch is lazy
         from manyhands.transport.mesh import Mesh  # noqa: PLC0415
 
         mesh = Mesh(group, {"data": group.size // self.ways, "context": self.ways}, waits)
-        wrap = AllReduce(bucket_mb=self.bucket_mb).wrapper(group)
+        wrap = AllReduce(bucket_mb=self.bucket_mb).wrapper(group, waits)
         return Stretches(job, group, device, waits, wrap, mesh, self.before)
 
     def forecast(

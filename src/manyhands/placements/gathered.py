@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from manyhands.engine.imagining import is_imagined
 from manyhands.engine.tensor_parallel import divide_layers
 from manyhands.engine.tensors import own
 from manyhands.parameters.computing import build
@@ -123,7 +124,7 @@ class _Samples:
     def count(self, samples: int) -> None:
         """Hear how many samples the largest share has."""
         counts = self._handle.gather_rows(torch.tensor([samples]))
-        self._own, self._most = samples, int(counts.max())
+        self._own, self._most = samples, samples if is_imagined() else int(counts.max())
 
     def bring_together(self, tensor: torch.Tensor) -> torch.Tensor:
         """All workers' samples, each share padded."""

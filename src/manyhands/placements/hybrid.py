@@ -145,10 +145,10 @@ class Hybrid(Placement):
         if self.pipeline > 1:
             self.line.check_job(job, self.pipeline, self.find)
 
-    @property
-    def imaginable(self) -> bool:
-        """Stages measure how long layers take."""
-        return self.pipeline == 1
+    def unlike(self, workers: int) -> Sequence[int]:  # noqa: ARG002 - the mesh says it
+        """Those of one pipeline."""
+        within = self.shard * self.tensor
+        return range(0, self.pipeline * within, within)
 
     def bind(self, job: Job, group: Group, device: torch.device, waits: Waits) -> Bound:
         """Layers split first, then what is left of them sharded; stage by stage in a pipeline."""

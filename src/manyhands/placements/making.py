@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def make_whole(make: Callable[[], nn.Module], device: torch.device) -> nn.Module:
     """A model on its device."""
     if is_imagined():
-        return _imagine(make, lambda _: None, device)
+        return _imagine(make, device)
     return make().to(device)
 
 
@@ -32,7 +32,7 @@ def make_in_parts(
     spread then.
     """
     if is_imagined():
-        return _imagine(make, spread, device)
+        return _imagine(make, device, spread)
     state = torch.get_rng_state()
     try:
         sketch = outline(make)
@@ -55,13 +55,16 @@ def make_in_parts(
 
 
 def _imagine(
-    make: Callable[[], nn.Module], spread: Callable[[nn.Module], None], device: torch.device
+    make: Callable[[], nn.Module],
+    device: torch.device,
+    spread: Callable[[nn.Module], None] = lambda _: None,
+    here: Callable[[str], bool] = lambda _: True,
 ) -> nn.Module:
-    """A model whose parameters have a place and no content."""
+    """A model whose parameters have a place and no content; those that are not here have none."""
     with really():
         model = on_meta(make)
         spread(model)
-    for name, tensor in list(_named(model)):
+    for name, tensor in filter(lambda named: here(named[0]), list(_named(model))):
         path, _, last = name.rpartition(".")
         _replace(model, model.get_submodule(path), last, torch.empty_like(tensor, device=device))
     return model
@@ -74,6 +77,8 @@ def make_some(
 
     As with `make_in_parts`, the values are those that one worker would give the whole model.
     """
+    if is_imagined():
+        return _imagine(make, device, here=here)
     state = torch.get_rng_state()
     try:
         sketch = outline(make)

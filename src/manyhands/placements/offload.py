@@ -45,11 +45,6 @@ class Offload(Placement):
     give_back: bool = True
     """Drop a unit's parameters between its forward and its backward."""
 
-    @property
-    def imaginable(self) -> bool:
-        """A thread knows nothing of what is imagined in another."""
-        return False
-
     def bind(self, job: Job, group: Group, device: torch.device, waits: Waits) -> Bound:
         """Shards in the host's memory, and a thread that updates them."""
         from manyhands.engine.sharding import shard  # noqa: PLC0415 - torch is lazy

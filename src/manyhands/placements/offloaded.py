@@ -5,8 +5,12 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
+from manyhands.engine.imagining import is_imagined
+from manyhands.engine.tensors import own
 from manyhands.parameters.blocks import units
 from manyhands.parameters.weight import weighted_step
+from manyhands.placements.bound import clip
+from manyhands.placements.plainly import step_plainly
 from manyhands.placements.sharded import Sharded
 
 if TYPE_CHECKING:
@@ -32,6 +36,8 @@ class Offloaded(Sharded):
     ) -> None:
         super().__init__(job, group, device, spread)
         self._turns = self._in_turn()
+        every = [parameter for turn in self._turns for parameter in turn.parameters]
+        self._plain = step_plainly(self.optimizer, every)
         self._updater: threading.Thread | None = None
         self._failure: BaseException | None = None
 
@@ -54,12 +60,25 @@ class Offloaded(Sharded):
         finally:
             handle.remove()
 
+    def clip(self, limit: float) -> None:
+        """Of what the optimizer trains."""
+        groups = self.optimizer.param_groups
+        trained = {id(plain) for group in groups for plain in group["params"]}
+        clip([laid for laid, plain in self._plain.items() if id(plain) in trained], limit)
+
     def step(self, weight: float) -> None:
         """Begin to update; who needs a parameter waits for it."""
-        given = {parameter: parameter.grad for turn in self._turns for parameter in turn.parameters}
-        self.optimizer.zero_grad()
+        given = {
+            plain: None if laid.grad is None else own(laid.grad) if plain is not laid else laid.grad
+            for laid, plain in self._plain.items()
+        }
+        self.model.zero_grad()
         for turn in self._turns:
             turn.ready.clear()
+        if is_imagined():
+            # What is imagined is so in one thread alone.
+            self._update(given, weight)
+            return
         self._updater = threading.Thread(
             target=self._update, args=(given, weight), name="optimizer", daemon=True
         )
@@ -69,10 +88,12 @@ class Offloaded(Sharded):
         """An optimizer steps on what has a gradient: give it one unit's after the other."""
         try:
             for turn in self._turns:
-                for parameter in turn.parameters:
-                    parameter.grad = given[parameter]
+                mine = [self._plain[parameter] for parameter in turn.parameters]
+                for parameter in mine:
+                    # Nobody else holds it, so that it is gone before the unit computes again.
+                    parameter.grad = given.pop(parameter, None)
                 weighted_step(self.optimizer, weight)
-                for parameter in turn.parameters:
+                for parameter in mine:
                     parameter.grad = None
                 turn.ready.set()
         except BaseException as error:  # noqa: BLE001 - raised where it is waited for

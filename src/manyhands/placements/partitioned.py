@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from manyhands.engine.tensors import from_rows
+from manyhands.engine.tensors import from_rows, own
 from manyhands.parameters.weight import weighted_step
 from manyhands.placements.bound import clip
+from manyhands.placements.plainly import step_plainly
 from manyhands.placements.replica import Replica
 
 if TYPE_CHECKING:
@@ -25,8 +26,9 @@ if TYPE_CHECKING:
 class Partitioned(Replica):
     """A copy of the model on every worker, each of which updates its own rows of it.
 
-    The optimizer knows only these rows, laid out as torch's engine lays out a divided tensor, so
-    an optimizer that takes a norm of a whole tensor is right as well. After its step the rows of
+    The optimizer knows only these rows. If it may look at more than single elements, they are laid
+    out as torch's engine lays out a divided tensor, so one that takes a norm of a whole tensor is
+    right as well. After its step the rows of
     all workers are gathered, in buckets.
 
     Args:
@@ -74,10 +76,13 @@ class Partitioned(Replica):
         for parameters, name, whole in places:
             parameters[name] = rows[id(whole)]
         try:
-            return job.optimizer(self.model)
+            optimizer = job.optimizer(self.model)
         finally:
             for parameters, name, whole in places:
                 parameters[name] = whole
+        plain = step_plainly(optimizer, [laid for _, laid, _ in self._own])
+        self._own = [(whole, plain[laid], part) for whole, laid, part in self._own]
+        return optimizer
 
     def clip(self, limit: float) -> None:
         """Every worker has the whole gradient."""
@@ -85,9 +90,11 @@ class Partitioned(Replica):
 
     def step(self, weight: float) -> None:
         """Update this worker's rows, and hear of the others'."""
-        for whole, own, part in self._own:
+        for whole, rows, part in self._own:
             if whole.grad is not None:
-                own.grad = from_rows(whole.grad[part], whole, self._mesh.handle)
+                gradient, plain = whole.grad[part], own(rows) is rows
+                laid = gradient if plain else from_rows(gradient, whole, self._mesh.handle)
+                rows.grad = laid
         weighted_step(self.optimizer, weight)
         self.optimizer.zero_grad()
         self.model.zero_grad()
@@ -116,13 +123,13 @@ class _Bucket:
         rank, size = self.group.rank, self.group.size
         padded = [-(-len(one) // size) * one[0].numel() for one in self.tensors]
         first = self.tensors[0]
-        own, everybody = first.new_zeros(sum(padded)), first.new_empty(size * sum(padded))
-        for one, place in zip(self.tensors, own.split_with_sizes(padded), strict=True):
-            mine = one[_rows(one, rank, size)]
-            place[: mine.numel()] = mine.reshape(-1)
+        mine, everybody = first.new_zeros(sum(padded)), first.new_empty(size * sum(padded))
+        for one, place in zip(self.tensors, mine.split_with_sizes(padded), strict=True):
+            rows = one[_rows(one, rank, size)]
+            place[: rows.numel()] = rows.reshape(-1)
         waits.note("all_gather", everybody.nbytes, size)
         waits.begin()
-        self.group.gather(everybody, own)
+        self.group.gather(everybody, mine)
         waits.end()
         columns = everybody.view(size, -1).split_with_sizes(padded, dim=1)
         for one, parts in zip(self.tensors, columns, strict=True):

@@ -142,10 +142,9 @@ class Pipeline(Placement):
         pieces = find_pieces(model, inputs, self.stages_on(workers), self.begins, plan)
         return model, pieces, inputs
 
-    @property
-    def imaginable(self) -> bool:
-        """Stages measure how long layers take."""
-        return False
+    def unlike(self, workers: int) -> Sequence[int]:
+        """Each has stages of its own."""
+        return range(workers)
 
     def bind(self, job: Job, group: Group, device: torch.device, waits: Waits) -> Bound:
         """Make the model, keep this worker's stages of it and let go of the others."""
@@ -208,9 +207,9 @@ class Pipeline(Placement):
     def forecast_job(self, job: Job, workers: int) -> Forecast:
         """What is sent in a step with a whole batch, without making the model's parameters.
 
-        Where it will be split is measured only when it is trained; here the stages have equally
-        many parameters, unless it is said where they begin. It makes no difference to a model
-        whose layers all give as much, such as a transformer.
+        Where it will be split is measured only when it is trained; here the stages take about as
+        many multiplications, unless it is said where they begin. What is sent is the same for a
+        model whose layers all give as much, such as a transformer; what is held is not.
         """
         from manyhands.parameters.microbatches import sizes_of  # noqa: PLC0415 - torch is lazy
         from manyhands.placements.staging import look_at_stages  # noqa: PLC0415

@@ -97,10 +97,9 @@ class Place(Placement):
             return
         check_names(model, self.workers)
 
-    @property
-    def imaginable(self) -> bool:
-        """It tells tensors to others, which need content."""
-        return False
+    def unlike(self, workers: int) -> Sequence[int]:
+        """Each has modules of its own."""
+        return range(workers)
 
     def bind(self, job: Job, group: Group, device: torch.device, waits: Waits) -> Bound:
         """The modules that are this worker's, and what stands for the others."""

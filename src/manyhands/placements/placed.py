@@ -17,7 +17,7 @@ from torch.func import functional_call
 from torch.overrides import TorchFunctionMode
 
 from manyhands.checkpoint import Entry, State
-from manyhands.engine.tensors import leaves
+from manyhands.engine.tensors import leaves, memory_of
 from manyhands.parameters.computing import backward, build
 from manyhands.placements.bound import Bound
 from manyhands.placements.buffers import average_buffers, untouched
@@ -195,11 +195,11 @@ class _OnTheWay(TorchFunctionMode):
 
     def expect(self, tensor: torch.Tensor, work: Work) -> None:
         """A tensor will be there when the work is done."""
-        self._works[tensor.data_ptr()] = work, tensor
+        self._works[memory_of(tensor)] = work, tensor
 
     def wait(self, tensors: list[torch.Tensor] | None = None) -> None:
         """Until these are there, or all."""
-        keys = list(self._works) if tensors is None else [one.data_ptr() for one in tensors]
+        keys = list(self._works) if tensors is None else [memory_of(one) for one in tensors]
         for key in keys:
             if key in self._works:
                 self._works.pop(key)[0].wait()

@@ -43,10 +43,9 @@ class Placement(Value, ABC):
     )
     """What to use instead if a worker's memory does not suffice."""
 
-    @property
-    def imaginable(self) -> bool:
-        """Whether it can be rehearsed with tensors that have no content."""
-        return True
+    def unlike(self, workers: int) -> Sequence[int]:  # noqa: ARG002 - some need it
+        """Workers that hold different things: every other one holds as much as one of these."""
+        return (0,)
 
     def check(self, workers: int) -> None:
         """Raise ValueError, naming the fix, if this placement cannot serve so many workers."""

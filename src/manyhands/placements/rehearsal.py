@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -52,17 +53,15 @@ def rehearse(placement: Placement, job: Job, workers: int, rank: int = 0) -> Reh
         rank: which of them to play.
 
     Raises:
-        ValueError: this placement computes in ways that need numbers.
+        ValueError: the model or its loss needs the content of tensors.
     """
     placement.check(workers)
-    if not placement.imaginable:
-        raise ValueError(f"{placement} cannot be rehearsed without numbers; ask for its forecast")
     device = torch.device("cpu")
     waits = Waits(time.monotonic, lambda _: None)
     group = Pretended(rank, workers, device)
     one, target = example(job, 1), _target(job)
     noted: list[Noted] = []
-    with warnings.catch_warnings(), imagining(), Ledger(waits.note) as ledger:
+    with closing(group), warnings.catch_warnings(), imagining(), Ledger(waits.note) as ledger:
         bound = placement.bind(job, group, device, waits)
         share = -(-job.batch_sizes.at(0) // bound.replicas)
         for _ in range(_STEPS):
@@ -74,7 +73,6 @@ def rehearse(placement: Placement, job: Job, workers: int, rank: int = 0) -> Reh
             bound.step(1.0)
             del inputs, targets
         held, peak = ledger.held, ledger.peak
-    group.close()
     step = tuple(_collective(one) for one in noted)
     return Rehearsal(step, peak, held)
 

@@ -14,6 +14,7 @@ from torch.utils.data import TensorDataset, default_collate
 from manyhands.checkpoint import Entry, State
 from manyhands.costs import LayerSize, TensorSize
 from manyhands.engine.deferred import first_values, on_meta, outline
+from manyhands.engine.imagining import is_imagined, really
 from manyhands.engine.tensors import gathered, laid_out, own_part
 from manyhands.parameters.computing import build
 from manyhands.placements.laying import inseparable
@@ -27,6 +28,7 @@ from manyhands.splitting import (
     check_stages,
     describe,
     fill,
+    guess,
     measure,
     partition,
 )
@@ -115,20 +117,27 @@ def make_stages(
         samples: of a microbatch.
         begins: the pieces at which stages begin, by name; measured, if there are none.
     """
-    group, division = line.group, line.division
-    inputs = example(job, samples)
+    group, division, imagined = line.group, line.division, is_imagined()
     find = division.find if division else _nothing
-    model, pieces, plan, numbers = _structure(job, inputs, device, len(held), begins, find)
-    if begins:
-        starts = by_hand(pieces, begins)
-        words = _names(pieces, starts)
-    else:
-        measured = _measured(pieces, inputs.to(device), line.everybody, device)
-        starts = partition(measured, held)
-        words = describe(measured, starts, held)
-    borders = [*pairwise([*starts, len(pieces)])]
-    stages = [pieces.section(first, stop) for first, stop in borders]
-    passing = Passing(model, stages, inputs.to("meta" if numbers is not None else device))
+    with really():
+        inputs = example(job, samples)
+        model, pieces, plan, numbers = _structure(
+            job, inputs, device, len(held), begins, find, imagined
+        )
+        if begins:
+            starts = by_hand(pieces, begins)
+            words = _names(pieces, starts)
+        else:
+            measured = (
+                guess(pieces, inputs.to("meta"))
+                if imagined
+                else _measured(pieces, inputs.to(device), line.everybody, device)
+            )
+            starts = partition(measured, held)
+            words = describe(measured, starts, held)
+        borders = [*pairwise([*starts, len(pieces)])]
+        stages = [pieces.section(first, stop) for first, stop in borders]
+        passing = Passing(model, stages, inputs.to("meta" if numbers is not None else device))
     owners = {
         name: number % group.size
         for number, stage in reversed([*enumerate(stages)])
@@ -142,8 +151,11 @@ def make_stages(
         for name, _ in stage.named_buffers()
     }
     if division:
-        division.split(model, plan)
-    if numbers is not None:
+        with really():
+            division.split(model, plan)
+    if imagined:
+        fill(model, _imagined(model, own, device))
+    elif numbers is not None:
         fill(model, _values(job, numbers, model, own, device))
     sections = {
         number: pieces.section(first, stop)
@@ -178,10 +190,11 @@ def _structure(
     stages: int,
     begins: Sequence[str],
     find: Callable[[nn.Module], Plan],
+    imagined: bool,
 ) -> tuple[nn.Module, Chain, Plan, Mapping[str, int] | None]:
     """The model without its values, its pieces, what of them is split, and how to have the values.
 
-    A model that cannot be had without its values is made whole.
+    A model that cannot be had without its values is made whole, unless it is only imagined.
     """
     state = torch.get_rng_state()
     try:
@@ -189,10 +202,13 @@ def _structure(
         model = on_meta(make)
         plan = find(model)
         pieces = find_pieces(model, inputs.to("meta"), stages, begins, plan)
-        return model, pieces, plan, outline(make).numbers
+        return model, pieces, plan, {} if imagined else outline(make).numbers
     except Unsplittable:
         raise
-    except Exception:  # noqa: BLE001 - a model may need its values for anything
+    except Exception:
+        # A model may need its values for anything.
+        if imagined:
+            raise
         torch.set_rng_state(state)
         model = build(job).to(device)
         plan = find(model)
@@ -224,6 +240,17 @@ def _values(
     )
     return {
         name: laid_out(value.to(device), laid[name]) for name, value in kept.items() if name in own
+    }
+
+
+def _imagined(
+    model: nn.Module, own: Collection[str], device: torch.device
+) -> dict[str, torch.Tensor]:
+    """This worker's tensors, with a place and no content."""
+    return {
+        name: torch.empty_like(tensor, device=device)
+        for name, tensor in _named(model)
+        if name in own
     }
 
 
@@ -281,14 +308,12 @@ def look_at_stages(
 ) -> tuple[list[TensorSize], list[LayerSize]]:
     """The parameters of stages, and their calls for microbatches of so many samples.
 
-    Unless it is said where they begin, stages have about as many parameters.
+    Unless it is said where they begin, stages take about as many multiplications.
     """
     if begins:
         starts = by_hand(pieces, begins)
     else:
-        each = [pieces.section(number, number + 1) for number in range(len(pieces))]
-        sizes = [sum(one.nbytes for one in section.parameters()) for section in each]
-        starts = partition([Measured("", size, 0.0, size, 0) for size in sizes], held)
+        starts = partition(guess(pieces, inputs.new_empty(samples[0], *inputs.shape[1:])), held)
     stages = [pieces.section(first, stop) for first, stop in pairwise([*starts, len(pieces)])]
     passing = Passing(model, stages, inputs)
     parameters = [

@@ -88,11 +88,6 @@ class Tensor(Placement):
             )
         self._hybrid(workers).check_job(job, workers)
 
-    @property
-    def imaginable(self) -> bool:
-        """DistributedDataParallel needs tensors with content."""
-        return self.samples == "same"
-
     def bind(self, job: Job, group: Group, device: torch.device, waits: Waits) -> Bound:
         """A mesh of models and ways."""
         if self.samples == "same":
@@ -104,7 +99,7 @@ class Tensor(Placement):
 
         def wrap(module: nn.Module, split: list[str]) -> nn.Module:
             leave_alone(module, split)
-            return AllReduce().wrapper(group)(module)
+            return AllReduce().wrapper(group, waits)(module)
 
         mesh = Mesh(group, {"tensor": group.size}, waits)
         plan = partial(plan_of, ways=self.ways, lines=(), strategy=str(self))

@@ -55,11 +55,6 @@ class Zero(Placement):
             raise ValueError(f"stage must be 1, 2 or 3, not {self.stage}")
         AllReduce(bucket_mb=self.bucket_mb)
 
-    @property
-    def imaginable(self) -> bool:
-        """DistributedDataParallel needs tensors with content."""
-        return self.stage > 1
-
     def bind(self, job: Job, group: Group, device: torch.device, waits: Waits) -> Bound:
         """Stage 1 on DistributedDataParallel, the others on FSDP2."""
         if self.stage > 1:
@@ -68,7 +63,7 @@ class Zero(Placement):
         from manyhands.transport.mesh import Mesh  # noqa: PLC0415
 
         mesh = Mesh(group, {"shard": group.size}, waits)
-        wrap = AllReduce(bucket_mb=self.bucket_mb).wrapper(group)
+        wrap = AllReduce(bucket_mb=self.bucket_mb).wrapper(group, waits)
         bucket = int(self.bucket_mb * MEBIBYTE)
         return Partitioned(job, group, device, waits, wrap, mesh, bucket)
 

@@ -2,6 +2,7 @@
 
 from manyhands.splitting.chain import Chain, Unsplittable, chain, check_stages
 from manyhands.splitting.filling import fill
+from manyhands.splitting.guess import guess
 from manyhands.splitting.look import look
 from manyhands.splitting.measure import measure
 from manyhands.splitting.partition import Measured, describe, partition
@@ -16,6 +17,7 @@ __all__ = [
     "check_stages",
     "describe",
     "fill",
+    "guess",
     "look",
     "measure",
     "partition",

@@ -87,8 +87,7 @@ def _fastest(seen: Sequence[Measured]) -> Measured:
 def _measure(name: str, section: nn.Module, inputs: torch.Tensor) -> tuple[Measured, torch.Tensor]:
     if inputs.is_floating_point():
         inputs.requires_grad_()
-    own = {tensor.untyped_storage().data_ptr() for tensor in section.parameters()}
-    saved, begun, backward = _Saved(own), _now(inputs), 0.0
+    saved, begun, backward = Saved(section), _now(inputs), 0.0
     with torch.autograd.graph.saved_tensors_hooks(saved.keep, saved.give):
         outputs = section(inputs)
     forward = _now(inputs) - begun
@@ -102,22 +101,24 @@ def _measure(name: str, section: nn.Module, inputs: torch.Tensor) -> tuple[Measu
     return Measured(name, forward, backward, parameters, saved.size), outputs
 
 
-class _Saved:
+class Saved:
     """Adds up what autograd keeps for the backward, parameters and repetitions aside."""
 
-    def __init__(self, own: set[int]) -> None:
+    def __init__(self, section: nn.Module) -> None:
         self.size = 0
-        self._seen = set(own)
+        self._seen = {one.untyped_storage()._cdata for one in section.parameters()}
 
     def keep(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Count it."""
         storage = tensor.untyped_storage()
-        if storage.data_ptr() not in self._seen:
-            self._seen.add(storage.data_ptr())
+        if storage._cdata not in self._seen:
+            self._seen.add(storage._cdata)
             self.size += storage.nbytes()
         return tensor
 
     @staticmethod
     def give(tensor: torch.Tensor) -> torch.Tensor:
+        """It is what it was."""
         return tensor
 
 

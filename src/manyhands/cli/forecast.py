@@ -1,0 +1,109 @@
+"""`manyhands forecast`: what a worker will send and hold, before any is started."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from manyhands.cli.leaving import leave
+from manyhands.cli.reading import enter, load_job
+from manyhands.costs import sent_per_worker
+from manyhands.placements import Placement
+from manyhands.placements.rehearsal import rehearse
+from manyhands.reports.words import size
+from manyhands.strategies import strategy
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from manyhands.costs import Collective
+    from manyhands.placements.rehearsal import Rehearsal
+
+
+def forecast(script: Path, arguments: list[str], options: Mapping[str, Any]) -> None:
+    """Execute the script up to its main guard, and play the workers of its job."""
+    enter(script, arguments)
+    _, job, _ = load_job(script, options["job"])
+    workers = options["workers"]
+    begun = time.monotonic()
+    try:
+        chosen = strategy(options["strategy"])
+        if not isinstance(chosen, Placement):
+            leave(
+                f"manyhands: {chosen} exchanges messages, which are not forecast; simulate it: "
+                f"manyhands simulate {script} --strategy '{chosen}' --workers {workers}"
+            )
+        chosen.check(workers)
+        chosen.check_job(job, workers)
+        played = chosen.unlike(workers) if options["worker"] is None else (options["worker"],)
+        if max(played) >= workers:
+            leave(f"manyhands: there is no worker {max(played)} among {workers}; they begin at 0")
+        found = {rank: _told(rehearse(chosen, job, workers, rank), workers) for rank in played}
+    except (TypeError, ValueError) as error:
+        leave(f"manyhands: {error}")
+    told = {
+        "strategy": str(chosen),
+        "workers": workers,
+        "seconds": round(time.monotonic() - begun, 3),
+        "played": [{"worker": rank, **one} for rank, one in found.items()],
+    }
+    if options["json"]:
+        typer.echo(json.dumps(told, indent=2))
+    else:
+        _show(told)
+
+
+def _told(one: Rehearsal, workers: int) -> dict[str, Any]:
+    counted = Counter(one.step)
+    step = [
+        {
+            "kind": each.kind,
+            "workers": each.workers or workers,
+            "size": each.size,
+            "times": times,
+            "sent": round(times * _sent(each, workers)),
+        }
+        for each, times in sorted(counted.items(), key=lambda item: (item[0].kind, -item[0].size))
+    ]
+    sent = round(sum(times * _sent(each, workers) for each, times in counted.items()))
+    return {"peak": one.peak, "held": one.held, "sent": sent, "step": step}
+
+
+def _sent(one: Collective, workers: int) -> float:
+    """Bytes that the worker sends who was played: its messages are its own."""
+    return one.size if one.kind == "send" else sent_per_worker(one, workers)
+
+
+def _show(told: Mapping[str, Any]) -> None:
+    # Not at the top: what is not shown needs no table.
+    from rich.console import Console  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+
+    console = Console(highlight=False, markup=False)
+    number = f"{told['workers']:,} worker{'' if told['workers'] == 1 else 's'}"
+    console.print(f"{told['strategy']} on {number}\n", style="bold")
+    most = max(told["played"], key=lambda one: one["peak"])
+    held = Table("worker", box=None, pad_edge=False, header_style="bold")
+    for name in ("memory at most", "between steps", "sent per step"):
+        held.add_column(name, justify="right")
+    for one in told["played"]:
+        held.add_row(str(one["worker"]), *(size(one[key]) for key in ("peak", "held", "sent")))
+    console.print(held)
+    console.print(f"\nWhat worker {most['worker']} sends in a step\n", style="bold")
+    by_kind: dict[tuple[str, int], list[int]] = {}
+    for each in most["step"]:
+        counted = by_kind.setdefault((each["kind"], each["workers"]), [0, 0])
+        counted[0] += each["times"]
+        counted[1] += each["sent"]
+    sent = Table("what", box=None, pad_edge=False, header_style="bold")
+    for name in ("among", "times", "sent"):
+        sent.add_column(name, justify="right")
+    for (kind, among), (times, total) in by_kind.items():
+        sent.add_row(kind, f"{among:,}", f"{times:,}", size(total))
+    console.print(sent if by_kind else "nothing")
+    console.print(f"\nworked out in {told['seconds']:.1f} s, in one process")
