@@ -5,6 +5,7 @@
     manyhands train examples/gpt.py --strategy "context(ways=2)" --workers 2
     manyhands train examples/gpt.py --strategy "pipeline(schedule=zero_bubble)" --workers 2
     manyhands train examples/gpt.py --strategy "hybrid(shard=2, tensor=2)" --workers 4
+    manyhands train examples/gpt.py --strategy "hybrid(tensor=2, pipeline=2)" --workers 4
 
 All of them train the same model to the same loss; what differs is where it lies. Two copies of it,
 on two workers each, that meet in every eighth step:

@@ -131,3 +131,53 @@ def test_copies_that_meet_rarely_learn_and_send_less(start, tmp_path):
         # Of 50 steps every eighth ends with a meeting, and the last one.
         assert apart[beside] == pytest.approx(lockstep[beside] * 7 / 50, rel=0.05)
         assert apart[inside] == pytest.approx(lockstep[inside], rel=0.05)
+
+
+PIPED = """
+    import json
+    import torch, torch.nn.functional as F
+    import manyhands as mh
+
+    torch.set_default_dtype(torch.float64)
+    tokens = torch.randint(0, 65, (70, 25), generator=torch.Generator().manual_seed(0))
+    data = torch.utils.data.TensorDataset(tokens[:, :-1], tokens[:, 1:])
+    job = mh.Job(
+        model=lambda: mh.models.GPT(length=24, width=16, layers=3, heads=2),
+        optimizer=lambda model: torch.optim.AdamW(model.parameters(), lr=1e-2),
+        loss=F.cross_entropy,
+        data=data,
+        validation=data,
+        global_batch=16,
+        epochs=2,
+        clip=0.5,
+    )
+
+    if __name__ == "__main__":
+        results = {}
+        for strategy in ("hybrid(tensor=2, pipeline=2)", "hybrid(shard=2, pipeline=2)", "single()"):
+            run = mh.train(job, strategy, workers=1 if strategy == "single()" else 4)
+            print(run.summary())
+            results[strategy] = [str(run.folder.resolve()), run.metrics, run.samples]
+        print("RESULTS", json.dumps(results))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_stages_that_are_divided_end_where_one_worker_does_and_say_how(run_script):
+    started = run_script(PIPED)
+    assert started.finish(380) == 0, started.text()
+    text = started.text()
+    results = json.loads(text.split("RESULTS ")[1].splitlines()[0])
+    folder, values, _ = results["single()"]
+    alone = load_state(Path(folder) / "model.safetensors")
+    for how, (where, metrics, samples) in results.items():
+        state = load_state(Path(where) / "model.safetensors")
+        assert state.keys() == alone.keys(), how
+        worst = max((state[name] - alone[name]).abs().max().item() for name in alone)
+        assert worst < 1e-9, f"{how} is {worst} away"
+        assert metrics == pytest.approx(values, abs=1e-9), how
+        assert samples == 140, how
+    words = " ".join(text.split())
+    assert "stage 1 " in words
+    assert "split block1.attention.query, block1.attention.key, block1.attention.value to" in words

@@ -182,6 +182,19 @@ def test_four_workers(fork, law):
     check(fork, 4, EQUAL[law], seconds=800)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_copies_may_be_pipelines_whose_stages_are_divided(fork):
+    cases = [
+        [
+            f"hybrid(data=2, {inside}=2, pipeline=2, microbatches=2, between=diloco(every=3))",
+            *("diloco(every=3)", -2, "adamw", {"clip": 0.6}),
+        ]
+        for inside in ("tensor", "shard")
+    ]
+    check(fork, 8, cases, seconds=360)
+
+
 FORECAST = """
     import json, sys
     from collections import Counter

@@ -9,6 +9,20 @@ SCHEDULES = {
 }
 
 SCHEDULES["side by side"] = "hybrid(data=2, pipeline=2, microbatches=3, schedule=zero_bubble)"
+SCHEDULES |= {
+    f"split, {name}": f"hybrid(tensor=2, pipeline=2, microbatches=4, schedule={name})"
+    for name in ("gpipe", "one_f_one_b", "interleaved", "zero_bubble")
+}
+SCHEDULES |= {
+    f"sharded, {name}": f"hybrid(shard=2, pipeline=2, microbatches=4, schedule={name})"
+    for name in ("gpipe", "one_f_one_b", "interleaved", "zero_bubble")
+}
+MESHES = {
+    "data and tensor": "hybrid(data=2, tensor=2, pipeline=2, microbatches=4)",
+    "shard and tensor": "hybrid(shard=2, tensor=2, pipeline=2, schedule=zero_bubble)",
+    "data and shard": "hybrid(data=2, shard=2, pipeline=2, microbatches=3, schedule=gpipe)",
+}
+SCHEDULES |= MESHES
 
 
 @pytest.mark.parametrize(
@@ -16,7 +30,8 @@ SCHEDULES["side by side"] = "hybrid(data=2, pipeline=2, microbatches=3, schedule
     [
         (2, ("interleaved", "zero_bubble"), None),
         (3, ("one_f_one_b",), 0.3),
-        (4, ("side by side",), 0.3),
+        (4, ("side by side", "split, zero_bubble", "sharded, one_f_one_b"), 0.3),
+        pytest.param(8, (*MESHES,), 0.3, marks=pytest.mark.slow),
     ],
 )
 def test_follows_one_worker_to_the_last_digits(fork, workers, names, clip):
@@ -36,6 +51,9 @@ def test_follows_one_worker_to_the_last_digits(fork, workers, names, clip):
         (2, ("gpipe", "one_f_one_b", "interleaved", "zero_bubble")),
         (3, ("interleaved",)),
         (4, ("gpipe", "one_f_one_b", "zero_bubble", "side by side")),
+        (4, tuple(name for name in SCHEDULES if name.startswith("split"))),
+        (4, tuple(name for name in SCHEDULES if name.startswith("sharded"))),
+        (8, (*MESHES,)),
     ],
 )
 def test_follows_one_worker_for_twenty_steps(fork, workers, names, dtype, limit):

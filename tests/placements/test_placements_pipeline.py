@@ -2,6 +2,7 @@
 
 import time
 from collections import Counter
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from torch.func import functional_call
 from torch.nn import functional
 
 import manyhands as mh
+from manyhands.engine.tensors import gathered
 from manyhands.parameters.weight import weighted_step
 from manyhands.splitting import Unsplittable
 from manyhands.strategies import strategy
@@ -249,7 +251,16 @@ def test_it_sends_what_was_forecast_to_the_byte(tmp_path, text, workers):
     assert sum(expected) < wire < 1.5 * sum(expected)
 
 
-def test_clipping_is_of_the_whole_models_norm(tmp_path):
+@pytest.mark.parametrize(
+    ("text", "workers"),
+    [
+        ("pipeline(microbatches=4)", 3),
+        ("hybrid(tensor=2, pipeline=2, microbatches=4)", 4),
+        pytest.param("hybrid(shard=2, pipeline=2)", 4, marks=pytest.mark.slow),
+        pytest.param("hybrid(shard=2, tensor=2, pipeline=2)", 8, marks=pytest.mark.slow),
+    ],
+)
+def test_clipping_is_of_the_whole_models_norm(tmp_path, text, workers):
     job, limit = gpt_job(), 0.05
     torch.manual_seed(job.seed)
     model = job.model()
@@ -261,16 +272,73 @@ def test_clipping_is_of_the_whole_models_norm(tmp_path):
     def work(group):
         torch.manual_seed(job.seed)
         waits = Waits(time.monotonic, lambda _: None)
-        text = "pipeline(microbatches=4)"
         bound = strategy(text).bind(job, group, torch.device("cpu"), waits)
-        bound.gradient(inputs, targets, 1.0)
+        own = [tensor.chunk(bound.replicas)[bound.replica] for tensor in (inputs, targets)]
+        bound.gradient(*own, 1.0)
         bound.clip(limit)
         sections = bound.model.named_parameters()
-        return {name.split(".", 1)[1]: tensor.grad for name, tensor in sections}
+        return {name.split(".", 1)[1]: gathered(tensor.grad) for name, tensor in sections}
 
-    made = {name: grad for each in forked(tmp_path, 3, work) for name, grad in each.items()}
-    for name, parameter in model.named_parameters():
-        torch.testing.assert_close(made[name], parameter.grad, rtol=1e-9, atol=1e-12)
+    made = forked(tmp_path, workers, work)
+    assert {*chain.from_iterable(made)} == {name for name, _ in model.named_parameters()}
+    for each in made:
+        for name, grad in each.items():
+            expected = model.get_parameter(name).grad
+            torch.testing.assert_close(grad, expected, rtol=1e-9, atol=1e-12)
+
+
+class Scaled(nn.Module):
+    """Uses a parameter that belongs to no layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.linspace(0.5, 1.5, 12))
+        self.layers = nn.Sequential(*(nn.Linear(12, 12) for _ in range(4)))
+
+    def forward(self, inputs):
+        return self.layers(inputs * self.scale)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("text", "workers"),
+    [
+        ("hybrid(shard=2, pipeline=2, microbatches=4)", 4),
+        ("hybrid(data=2, shard=2, pipeline=2, microbatches=4, schedule=interleaved)", 8),
+    ],
+)
+def test_a_parameter_of_no_layer_is_not_sharded_and_learns_all_the_same(tmp_path, text, workers):
+    inputs, targets = torch.randn(2, BATCH, 12, generator=torch.Generator().manual_seed(1))
+    job = mh.Job(
+        model=Scaled,
+        optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=0.5),
+        loss=functional.mse_loss,
+        data=torch.utils.data.TensorDataset(inputs, targets),
+        global_batch=BATCH,
+        epochs=1,
+        metrics=(),
+    )
+    torch.manual_seed(job.seed)
+    model = job.model()
+    optimizer = job.optimizer(model)
+    for _ in range(3):
+        optimizer.zero_grad()
+        job.loss(model(inputs), targets).backward()
+        optimizer.step()
+
+    def work(group):
+        torch.manual_seed(job.seed)
+        waits = Waits(time.monotonic, lambda _: None)
+        bound = strategy(text).bind(job, group, torch.device("cpu"), waits)
+        own = [tensor.chunk(bound.replicas)[bound.replica] for tensor in (inputs, targets)]
+        for _ in range(3):
+            bound.gradient(*own, 1.0)
+            bound.step(1.0)
+        return dict(bound.state().fetch())
+
+    stored = forked(tmp_path, workers, work)[0]
+    for name, tensor in model.state_dict().items():
+        torch.testing.assert_close(stored[name], tensor, rtol=1e-9, atol=1e-12)
 
 
 def memory(what):

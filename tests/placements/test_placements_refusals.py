@@ -10,6 +10,7 @@ from manyhands.job import Job
 from manyhands.models import GPT, LeNet, ResidualNetwork
 from manyhands.notation import NotationError
 from manyhands.placements import Place
+from manyhands.placements.laying import inseparable
 from manyhands.placements.plans import find_plan, given_plan
 from manyhands.strategies import strategy
 
@@ -21,6 +22,13 @@ JOB = Job(
     global_batch=4,
     epochs=1,
 )
+DENSE = replace(
+    JOB,
+    model=lambda: torch.nn.Sequential(
+        torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 8)
+    ),
+    data=[(torch.zeros(8), torch.zeros(8))] * 8,
+)
 IMAGES = replace(JOB, data=[(torch.zeros(3, 32, 32), 0)] * 8, model=ResidualNetwork)
 
 
@@ -29,6 +37,8 @@ IMAGES = replace(JOB, data=[(torch.zeros(3, 32, 32), 0)] * 8, model=ResidualNetw
     [
         ("hybrid(data=2, shard=2, tensor=2)", 6, "a mesh of 8 workers, not 6; use 8 workers"),
         ("hybrid(shard=2, tensor=2)", 8, "use 4 workers, or data=2"),
+        ("hybrid(tensor=2, pipeline=2)", 6, "a mesh of 4 workers, not 6; use 4 workers"),
+        ("hybrid(tensor=2, pipeline=2)", 8, "use 4 workers, or data=2"),
         ("hybrid(data=2, together=2, between=diloco())", 12, "use 4 workers, or data=6"),
         ("tensor(ways=4)", 6, "6 workers cannot be divided into models of 4; use 8"),
         ("context(ways=2)", 3, "3 workers cannot be divided into models of 2; use 4"),
@@ -49,6 +59,7 @@ def test_a_mesh_that_does_not_fit_the_workers(text, workers, words):
         ("context(ways=1)", "for 1 use allreduce"),
         ("zero(stage=4)", "stage must be 1, 2 or 3, not 4"),
         ("hybrid(data=0)", "data must be at least 1, not 0"),
+        ("hybrid(tensor=2, pipeline=2, schedule=pipedream)", "which pipedream never has"),
         ("hybrid(data=2, between=allreduce())", "in every step: leave out between"),
         ("hybrid(data=2, between=synchronous())", "in every step: leave out between"),
         *(
@@ -94,6 +105,17 @@ def test_values_that_mean_nothing(text, words):
             JOB,
             "is no line of a plan for GPT: write a layer's name",
         ),
+        (
+            "hybrid(tensor=2, pipeline=2, microbatches=4)",
+            IMAGES,
+            "finds nothing to split in ResidualNetwork",
+        ),
+        (
+            "hybrid(tensor=2, pipeline=2, microbatches=4)",
+            DENSE,
+            r"become 2 stages \(0, 2 are divided together and stay together\); take at most 1",
+        ),
+        ("hybrid(shard=2, pipeline=2)", JOB, "cannot be split into 8 microbatches; take at most 4"),
         ("context(ways=5)", JOB, r"they are of shape \(1, 24\); choose another length"),
         ("context(ways=2)", replace(IMAGES, data=[(torch.zeros(4, 3, 32), 0)]), "never calls it"),
         (
@@ -120,6 +142,15 @@ def test_a_job_that_can_is_not_refused(text):
     chosen.check_job(JOB, 2)
 
 
+@pytest.mark.parametrize("schedule", ["gpipe", "one_f_one_b", "interleaved", "zero_bubble"])
+def test_stages_that_are_divided_are_not_refused(schedule):
+    chosen = strategy(
+        f"hybrid(data=2, shard=2, tensor=2, pipeline=2, microbatches=4, schedule={schedule})"
+    )
+    chosen.check(16)
+    chosen.check_job(JOB, 16)
+
+
 def test_places_are_written_as_a_mapping_in_python():
     place = Place({"encoder": (0, 1), "merge": 2})
     assert str(place) == 'place(modules=["encoder on 0, 1", "merge on 2"])'
@@ -139,6 +170,13 @@ def test_a_plan_by_hand_names_layers_by_patterns():
         TypeError, match=r"block1.mlp is a FeedForward; a plan splits linear layers"
     ):
         given_plan(GPT(), ["block1.mlp row"])
+
+
+def test_columns_of_a_plan_by_hand_stay_with_the_next_row():
+    plan = given_plan(GPT(layers=1), ["*.query column", "*.value column", "*.out row"])
+    assert inseparable(GPT(layers=1), plan) == [
+        ("block1.attention.query", "block1.attention.value", "block1.attention.out")
+    ]
 
 
 def test_a_network_of_convolutions_has_its_dense_layers_split():

@@ -53,9 +53,20 @@ class Forecast:
     """After some of the steps, where copies train apart and meet."""
     every: int = 1
     """Steps from one meeting to the next."""
+    by_worker: tuple[tuple[Collective, ...], ...] = ()
+    """What each does in every step, where that differs from worker to worker; `step` is then the
+    first worker's."""
+
+    def sent_by(self, worker: int) -> float:
+        """Bytes that one worker sends in a step, where they differ; without meetings."""
+        own = self.by_worker[worker]
+        workers = len(self.by_worker)
+        return sum(one.size if one.kind == "send" else sent_per_worker(one, workers) for one in own)
 
     def sent_per_step(self, workers: int) -> float:
-        """Bytes that one of `workers` sends in a step, those of meetings spread over all steps."""
+        """Bytes that one of `workers` sends in a step, on average over them and over meetings."""
         step = sum(sent_per_worker(collective, workers) for collective in self.step)
+        if self.by_worker:
+            step = sum(map(self.sent_by, range(len(self.by_worker)))) / len(self.by_worker)
         meeting = sum(sent_per_worker(collective, workers) for collective in self.meeting)
         return step + meeting / self.every

@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
@@ -49,6 +50,9 @@ def imagining() -> Iterator[None]:
     """
     global _imagining  # noqa: PLW0603 - a state of the process, as torch's modes are
     _imagining += 1
+    # It knows groups by the place on a mesh of whoever was played last.
+    forget: Any = _clear_sharding_prop_cache
+    forget()
     try:
         with FakeTensorMode(allow_non_fake_inputs=True):
             yield

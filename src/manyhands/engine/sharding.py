@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, OffloadPolicy, fully_shard
+from torch.distributed.tensor import DTensor
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from torch import nn
     from torch.distributed.device_mesh import DeviceMesh
@@ -22,6 +23,7 @@ def shard(
     *,
     give_back: bool,
     offload: bool = False,
+    left_alone: Collection[nn.Parameter] = (),
 ) -> None:
     """Spread every parameter over the mesh, unit by unit.
 
@@ -32,13 +34,27 @@ def shard(
         give_back: whether a unit is given back after the forward and gathered again for the
             backward. The last one never is: its backward comes next.
         offload: whether parameters lie in the host's memory.
+        left_alone: parameters that stay whole, and whose gradients are another's business.
     """
     # A view that is changed in place would lose its hook; it says so whether it is changed or not.
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
     pinned = torch.cuda.is_available()
     policy = CPUOffloadPolicy(pin_memory=pinned) if offload else OffloadPolicy()
+    options: Any = {"mesh": mesh, "offload_policy": policy, "ignored_params": {*left_alone}}
     for unit in units:
         back = give_back and unit is not units[-1]
-        fully_shard(unit, mesh=mesh, reshard_after_forward=back, offload_policy=policy)
+        fully_shard(unit, reshard_after_forward=back, **options)
     if model not in units:
-        fully_shard(model, mesh=mesh, reshard_after_forward=False, offload_policy=policy)
+        fully_shard(model, reshard_after_forward=False, **options)
+
+
+def is_sharded(tensor: torch.Tensor) -> bool:
+    """Whether it is spread over an axis `shard`, so that the engine reduces its gradient."""
+    return isinstance(tensor, DTensor) and "shard" in (tensor.device_mesh.mesh_dim_names or ())
+
+
+def give_back(models: Iterable[nn.Module]) -> None:
+    """Let go of all but the own shards of what was gathered, if these are sharded."""
+    for model in models:
+        if isinstance(model, FSDPModule):
+            model.reshard()

@@ -11,7 +11,7 @@ from torch.nn.utils import get_total_norm
 from torch.utils._pytree import tree_leaves
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from torch.distributed.device_mesh import DeviceMesh
 
@@ -33,27 +33,58 @@ def own(parameter: torch.Tensor) -> torch.Tensor:
     return parameter.to_local() if isinstance(parameter, DTensor) else parameter
 
 
-def whole(parameter: torch.Tensor) -> torch.Tensor:
-    """The whole tensor, in the host's memory; all workers that have parts of it must ask."""
+def laid_out(part: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """The tensor of which this is the worker's part, if it is laid out as another is."""
+    if not isinstance(like, DTensor):
+        return part
+    return DTensor.from_local(
+        part,
+        like.device_mesh,
+        like.placements,
+        run_check=False,
+        shape=like.shape,
+        stride=like.stride(),
+    )
+
+
+def gradient_of(parameter: torch.Tensor) -> torch.Tensor | None:
+    """Its gradient, laid out as it is; an embedding's is whole when it comes out of the engine."""
+    grad = parameter.grad
+    if not isinstance(parameter, DTensor) or not isinstance(grad, DTensor):
+        return grad
+    if grad.placements != parameter.placements:
+        parameter.grad = grad = grad.redistribute(placements=parameter.placements)
+    return grad
+
+
+def gathered(parameter: torch.Tensor) -> torch.Tensor:
+    """The whole tensor, where its parts are; all workers that have some must ask."""
     full = parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
-    return full.detach().cpu().contiguous()
+    return full.detach().contiguous()
+
+
+def whole(parameter: torch.Tensor) -> torch.Tensor:
+    """The same in the host's memory."""
+    return gathered(parameter).cpu()
 
 
 @torch.no_grad()
-def clip(gradients: Iterable[torch.Tensor], limit: float) -> None:
-    """Scale gradients down by one factor if their norm, over the whole model, is above the limit.
-
-    Those that lie on several workers are counted once, whatever mesh they are laid out on.
-    """
+def norm(gradients: Iterable[torch.Tensor]) -> torch.Tensor:
+    """Their norm; what lies on several workers counts once, whatever its mesh."""
     by_mesh: dict[object, list[torch.Tensor]] = {}
     for one in gradients:
         by_mesh.setdefault(one.device_mesh if isinstance(one, DTensor) else None, []).append(one)
     norms = [get_total_norm(some) for some in by_mesh.values()]
     known = [one.full_tensor() if isinstance(one, DTensor) else one for one in norms]
-    factor = torch.clamp(limit / (torch.stack(known).norm() + 1e-6), max=1.0)
-    for some in by_mesh.values():
-        for one in some:
-            own(one).mul_(factor)
+    return torch.stack(known).norm() if known else torch.zeros(())
+
+
+@torch.no_grad()
+def clip(gradients: Sequence[torch.Tensor], limit: float) -> None:
+    """Scale them down by one factor if their norm, over the whole model, is above the limit."""
+    factor = torch.clamp(limit / (norm(gradients) + 1e-6), max=1.0)
+    for one in gradients:
+        own(one).mul_(factor)
 
 
 def leaves(value: Any) -> list[torch.Tensor]:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from manyhands.costs import LayerSize, TensorSize
     from manyhands.job import Job
     from manyhands.placements.bound import Bound
+    from manyhands.placements.plans import Plan
     from manyhands.transport.collectives import Group
     from manyhands.transport.waits import Waits
 
@@ -34,13 +35,13 @@ class Hybrid(Placement):
     samples, as under `tensor()`; along `shard` each holds a part of every parameter, as under
     `fully_sharded()`; along `pipeline` they have different layers, as under `pipeline()`; along
     `data` there are copies of all that. Workers that differ in `data` or `shard` train on different
-    samples.
+    samples; of those that share a pipeline, each hands on to the one at its own place.
 
     Use it on several hosts: `tensor` within a host, whose workers talk in every layer, `shard`
-    between close ones, `data` between far ones, which talk once per step; or, with `between`, once
-    in many steps.
+    between close ones, `pipeline` between far ones, which hand on one tensor per microbatch, and
+    `data` between the farthest, which talk once per step; or, with `between`, once in many steps.
 
-    Example: `hybrid(data=2, shard=2, tensor=2)`, `hybrid(data=2, pipeline=4)`,
+    Example: `hybrid(data=2, shard=2, tensor=2)`, `hybrid(data=2, tensor=2, pipeline=2)`,
     `hybrid(data=2, shard=2, between=diloco(every=50))`
 
     Paper: Narayanan et al., Efficient Large-Scale Language Model Training on GPU Clusters Using
@@ -59,11 +60,13 @@ class Hybrid(Placement):
     plan: tuple[str, ...] = ()
     """Which layers are split along `tensor`, as in `tensor()`; by default they are found."""
     pipeline: int = 1
-    """Workers that have different layers of a copy, as in `pipeline()`; with `data` alone."""
+    """Workers that have different layers of a copy, as in `pipeline()`."""
     microbatches: int = 8
     """Into how many a copy's share of a batch is split, if there is a pipeline."""
     schedule: Name = "one_f_one_b"
     """The pipeline's, as in `pipeline()`; not pipedream."""
+    begins: tuple[str, ...] = ()
+    """The layers at which stages begin, as in `pipeline()`; by default they are measured."""
     between: Value | None = None
     """How the copies along `data` meet: averaging, local_sgd or diloco. They step apart then; by
     default they sum their gradients in every step."""
@@ -74,11 +77,6 @@ class Hybrid(Placement):
         for axis, size in (*self.axes.items(), ("together", self.together)):
             if size < 1:
                 raise ValueError(f"{axis} must be at least 1, not {size}")
-        if self.pipeline > 1 and (self.shard > 1 or self.tensor > 1):
-            raise ValueError(
-                "stages of a pipeline are not divided further: leave out shard and tensor, or "
-                "pipeline"
-            )
         if self.pipeline > 1 and self.schedule == "pipedream":
             raise ValueError(
                 "copies of a pipeline share the gradient of a batch, which pipedream never has; "
@@ -97,15 +95,21 @@ class Hybrid(Placement):
         """The mesh."""
         return {
             "data": self.data,
+            "pipeline": self.pipeline,
             "shard": self.shard,
             "tensor": self.tensor,
-            "pipeline": self.pipeline,
         }
 
     @property
-    def _line(self) -> Pipeline:
+    def line(self) -> Pipeline:
         """One copy, if it is a pipeline."""
-        return Pipeline(microbatches=self.microbatches, schedule=self.schedule)
+        return Pipeline(microbatches=self.microbatches, schedule=self.schedule, begins=self.begins)
+
+    def find(self, model: nn.Module) -> Plan:
+        """What of a model is split along `tensor`."""
+        from manyhands.placements.laying import plan_of  # noqa: PLC0415 - torch is lazy
+
+        return plan_of(model, self.tensor, self.plan, str(self))
 
     @property
     def _copy(self) -> Hybrid:
@@ -123,49 +127,50 @@ class Hybrid(Placement):
                 fix += f", or data={workers // copy}"
             raise ValueError(f"{self} is a mesh of {size} workers, not {workers}; {fix}")
         if self.pipeline > 1:
-            self._line.check(self.pipeline)
+            self.line.check(self.pipeline)
 
-    def check_job(self, job: Job, workers: int) -> None:
-        """Something must be there to split along `tensor`, or layers for a pipeline's stages.
+    def check_job(self, job: Job, workers: int) -> None:  # noqa: ARG002 - the contract
+        """Something must be there to split along `tensor`, and layers for a pipeline's stages.
 
         Not every model can be made without its numbers; what cannot is looked at when it is made.
         """
-        if self.pipeline > 1:
-            self._line.check_job(job, workers // (self.data * self.together))
-            return
         from manyhands.engine.deferred import on_meta  # noqa: PLC0415 - torch is lazy
-        from manyhands.placements.laying import plan_of  # noqa: PLC0415
 
         try:
             model = on_meta(job.model)
         except Exception:  # noqa: BLE001 - see above
-            return
-        plan_of(model, self.tensor, self.plan, str(self))
+            model = None
+        if model is not None:
+            self.find(model)
+        if self.pipeline > 1:
+            self.line.check_job(job, self.pipeline, self.find)
 
     def unlike(self, workers: int) -> Sequence[int]:  # noqa: ARG002 - the mesh says it
         """Those of one pipeline."""
-        return range(self.pipeline)
+        within = self.shard * self.tensor
+        return range(0, self.pipeline * within, within)
 
     def bind(self, job: Job, group: Group, device: torch.device, waits: Waits) -> Bound:
-        """Layers split first, then what is left of them sharded; or pipelines side by side."""
+        """Layers split first, then what is left of them sharded; stage by stage in a pipeline."""
         if self.between is not None:
             from manyhands.placements.apart import bind_apart  # noqa: PLC0415 - torch is lazy
 
             meeting = check_between(self.between)
             return bind_apart(self._copy, meeting, self.data, job, group, device, waits)
-        if self.pipeline > 1:
-            return self._line.bind_copies(job, group, device, waits, self.data)
-        from manyhands.placements.laying import lay_out, plan_of  # noqa: PLC0415 - torch is lazy
+        from manyhands.placements.laying import lay_out  # noqa: PLC0415 - torch is lazy
+        from manyhands.placements.lines import line_on  # noqa: PLC0415
         from manyhands.placements.sharded import Sharded  # noqa: PLC0415
         from manyhands.transport.mesh import Mesh  # noqa: PLC0415
 
-        axes = {axis: size for axis, size in self.axes.items() if axis != "pipeline"}
+        absent = "pipeline" if self.pipeline == 1 else ""
+        axes = {axis: size for axis, size in self.axes.items() if axis != absent}
         mesh = Mesh(group, axes, waits)
-
+        if self.pipeline > 1:
+            return self.line.bind_line(job, line_on(mesh, group.whole, self.find), device, waits)
         words: list[str] = []
 
         def spread(model: nn.Module) -> None:
-            plan = plan_of(model, self.tensor, self.plan, str(self))
+            plan = self.find(model)
             words[:] = plan.words
             lay_out(model, mesh, plan)
 
@@ -181,29 +186,48 @@ class Hybrid(Placement):
     ) -> Forecast:
         """What sharding does with the parts of the parameters, and what split layers exchange.
 
-        The two lists stand one after the other; in a step they are interleaved.
+        The two lists stand one after the other; in a step they are interleaved. In a pipeline a
+        parameter's `unit` is the number of its stage, and `layers` has the stages' calls as well.
         """
         self.check(workers)
         if self.between is not None:
+            self._check_meetings()
             size = workers // self.data
             roles = {layer.name: layer.role for layer in layers}
-            parts = [_part(one, roles, self.tensor) for one in parameters if one.trained]
+            parts = [part_of(one, roles, self.tensor, 0) for one in parameters if one.trained]
             trained = sum(one.padded(self.shard) // self.shard for one in parts)
             copy = self._copy.forecast(parameters, size, layers)
             return with_meetings(copy, check_between(self.between), self.data, size, trained)
         if self.pipeline > 1:
-            raise ValueError(
-                f"what {self} sends depends on its stages: forecast one copy, {self._line}, and "
-                "add the mean of its gradients"
-            )
+            from manyhands.placements.lines_forecast import lines_forecast  # noqa: PLC0415
+
+            return lines_forecast(self, parameters, layers)
         split: list[Collective] = []
         if self.tensor > 1:
             check_layers(self, layers, "column", "row", "logits", "table")
             split = split_collectives(layers, self.tensor)
-            roles = {layer.name: layer.role for layer in layers}
-            parameters = [_part(one, roles, self.tensor) for one in parameters]
-        own = sum(one.size for one in parameters)
+        roles = {layer.name: layer.role for layer in layers}
+        by_place = [
+            self._sharded([part_of(one, roles, self.tensor, place) for one in parameters], split)
+            for place in range(self.tensor)
+        ]
+        if all(one.step == by_place[0].step for one in by_place):
+            return by_place[0]
+        # Some have a row more than others.
+        by_worker = tuple(by_place[rank % self.tensor].step for rank in range(workers))
+        return replace(by_place[0], by_worker=by_worker)
+
+    def _check_meetings(self) -> None:
+        if self.between is not None and self.pipeline > 1:
+            raise ValueError(
+                f"what {self} sends when it meets depends on its stages: forecast one copy, "
+                f"{self._copy}, and add the mean of its parameters"
+            )
+
+    def _sharded(self, parameters: Sequence[TensorSize], split: Sequence[Collective]) -> Forecast:
+        """What a worker does that has these parts of the parameters."""
         if self.data * self.shard == 1:
+            own = sum(one.size for one in parameters)
             return Forecast(start=(), step=tuple(split), memory=2 * own)
         sharded = sharded_forecast(parameters, self.shard, give_back=True)
         step: list[Collective] = []
@@ -217,6 +241,12 @@ class Hybrid(Placement):
 
     def forecast_job(self, job: Job, workers: int) -> Forecast:
         """Layers that are split are found, and what goes through them looked at."""
+        if self.pipeline > 1:
+            from manyhands.placements.lines_forecast import forecast_lines  # noqa: PLC0415
+
+            self.check(workers)
+            self._check_meetings()
+            return forecast_lines(self, job)
         from manyhands.placements.looking import (  # noqa: PLC0415 - torch is lazy
             sizes_and_layers,
             tensor_roles,
@@ -241,13 +271,14 @@ def split_collectives(layers: Sequence[LayerSize], ways: int) -> list[Collective
     return step + [Collective("allreduce", layer.inputs, ways) for layer in back]
 
 
-def _part(tensor: TensorSize, roles: Mapping[str, str], ways: int) -> TensorSize:
-    """What the first of the workers that share layers has of a parameter."""
+def part_of(tensor: TensorSize, roles: Mapping[str, str], ways: int, place: int) -> TensorSize:
+    """What one of the workers that share layers has of a parameter; the first ones have most."""
     layer, _, kind = tensor.name.rpartition(".")
     role = roles.get(layer)
     if role in ("column", "beside", "logits", "table"):
-        rows = -(-tensor.rows // ways)
-        return replace(tensor, rows=rows, size=tensor.size // tensor.rows * rows)
+        each = -(-tensor.rows // ways)
+        rows = max(0, min(each, tensor.rows - place * each))
+        return replace(tensor, rows=max(1, rows), size=tensor.size // tensor.rows * rows)
     if role == "row" and kind == "weight":
         return replace(tensor, size=tensor.size // ways)
     return tensor

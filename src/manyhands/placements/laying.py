@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from manyhands.engine.sharding import shard
@@ -10,9 +11,10 @@ from manyhands.parameters.blocks import units
 from manyhands.placements.plans import Plan, find_plan, given_plan
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from torch import nn
+    from torch.distributed.device_mesh import DeviceMesh
 
     from manyhands.transport.mesh import Mesh
 
@@ -25,6 +27,38 @@ def lay_out(model: nn.Module, mesh: Mesh, plan: Plan) -> None:
         mesh: with these three axes; those of length one do nothing.
         plan: what is split along `tensor`.
     """
+    _split(model, mesh, plan)
+    if mesh.axes["data"] * mesh.axes["shard"] > 1:
+        shard(model, units(model), _sharing(mesh), give_back=True)
+
+
+@dataclass(frozen=True, eq=False)
+class Division:
+    """How the workers of a mesh divide the stages of their pipelines further."""
+
+    mesh: Mesh
+    find: Callable[[nn.Module], Plan]
+    """What of a model is split along `tensor`."""
+
+    def split(self, model: nn.Module, plan: Plan) -> None:
+        """Along `tensor`; on any device, the meta device included."""
+        _split(model, self.mesh, plan)
+
+    def shard(self, stages: Iterable[nn.Module], loose: Collection[str]) -> None:
+        """Along `shard`, each stage as a whole: it is gathered once for all microbatches.
+
+        Args:
+            stages: this worker's.
+            loose: parameters that belong to no layer, and stay whole.
+        """
+        if self.mesh.axes["shard"] == 1:
+            return
+        for stage in stages:
+            whole = [one for name, one in stage.named_parameters() if name in loose]
+            shard(stage, [stage], _sharing(self.mesh), give_back=False, left_alone=whole)
+
+
+def _split(model: nn.Module, mesh: Mesh, plan: Plan) -> None:
     if mesh.axes["tensor"] > 1:
         split(
             model,
@@ -34,9 +68,29 @@ def lay_out(model: nn.Module, mesh: Mesh, plan: Plan) -> None:
             tables=plan.embeddings,
             gathered=plan.logits,
         )
-    if mesh.axes["data"] * mesh.axes["shard"] > 1:
-        axes = mesh.handle["data", "shard"] if mesh.axes["data"] > 1 else mesh.handle["shard"]
-        shard(model, units(model), axes, give_back=True)
+
+
+def _sharing(mesh: Mesh) -> DeviceMesh:
+    """The workers that share parameters, and those with copies of them."""
+    return mesh.handle["data", "shard"] if mesh.axes["data"] > 1 else mesh.handle["shard"]
+
+
+def inseparable(model: nn.Module, plan: Plan) -> list[tuple[str, ...]]:
+    """Layers between which each worker has a part of what passes, so that no stage begins there.
+
+    In a plan by hand, columns go with the next row in the model.
+    """
+    found = [(*pair.columns, pair.row) for pair in plan.pairs if pair.columns and pair.row]
+    columns = {name for pair in plan.pairs if not pair.row for name in pair.columns}
+    rows = {pair.row for pair in plan.pairs if not pair.columns}
+    begun: list[str] = []
+    for name, _ in model.named_modules():
+        if name in columns | rows:
+            begun.append(name)
+        if name in rows:
+            found.append(tuple(begun))
+            begun = []
+    return found
 
 
 def plan_of(model: nn.Module, ways: int, lines: Sequence[str], strategy: str) -> Plan:

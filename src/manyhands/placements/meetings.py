@@ -78,4 +78,5 @@ def with_meetings(
         memory=copy.memory + kept,
         meeting=(Collective("allreduce", trained, copies),) if copies > 1 else (),
         every=meeting.every,
+        by_worker=copy.by_worker * copies,
     )

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import nn
-from torch.nn.utils import get_total_norm
 
 from manyhands.engine.pipelines import Stage, runtime
+from manyhands.engine.sharding import give_back, is_sharded
+from manyhands.engine.tensors import gradient_of, norm, own
 from manyhands.parameters.computing import check_scalar
 from manyhands.parameters.microbatches import divide, sizes_of
 from manyhands.placements.bound import Bound
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from manyhands.checkpoint import State
     from manyhands.engine.pipelines import Arrival
     from manyhands.job import Job
+    from manyhands.placements.lines import Line
     from manyhands.placements.staging import Staged
     from manyhands.schedules import Table
     from manyhands.transport.collectives import Group
@@ -53,13 +55,13 @@ class Stages(Bound):
         self.model = nn.ModuleList(made.sections.values())
         self.optimizer = made.optimizer
         self.replica, self.replicas = 0, 1
-        self.speaks = group.rank == group.size - 1
+        self.speaks = self._at_end = group.rank == group.size - 1
         self.words = made.words
         self._job, self._group, self._made = job, group, made
         self._others = Handover(group, waits)
         self._device = device
         self._microbatches = microbatches
-        self._stages = len(made.words)
+        self._stages = made.stages
         self._leaving: deque[Arrival] = deque()
 
     def outputs(self, inputs: Any) -> Any:
@@ -67,7 +69,8 @@ class Stages(Bound):
         self._made.passing.check(inputs)
         count = min(self._microbatches, len(inputs)) if self._made.passing.joins else 1
         answers = [self._answer(given) for given in divide(inputs, sizes_of(len(inputs), count))]
-        if not self.speaks:
+        give_back(self._made.sections.values())
+        if not self._at_end:
             return None
         return torch.cat(answers) if self._made.passing.joins else answers[0]
 
@@ -91,7 +94,7 @@ class Stages(Bound):
     def tell(self, loss: torch.Tensor) -> torch.Tensor:
         """The loss that the last worker knows, on all of them."""
         word = loss.double().to(self._device)
-        if self.speaks:
+        if self._at_end:
             # Nobody waits for the others: they take it when they come to it.
             self._leaving.extend(
                 self._others.send(word, to, LOSS) for to in range(self._group.size - 1)
@@ -105,16 +108,16 @@ class Stages(Bound):
     def clip(self, limit: float) -> None:
         """Each worker knows the norm of its part; the whole's is the root of their squares' sum."""
         gradients = self._gradients()
-        square = get_total_norm(gradients).double().square().to(self._device)
+        square = norm(gradients).double().square().to(self._device)
         self._group.sum(square)
         factor = torch.clamp(limit / (square.sqrt() + 1e-6), max=1.0)
         for gradient in gradients:
-            gradient.mul_(factor)
+            own(gradient).mul_(factor)
 
     def _gradients(self) -> list[torch.Tensor]:
         groups = self.optimizer.param_groups
         trained = (parameter for group in groups for parameter in group["params"])
-        return [one.grad for one in trained if one.grad is not None]
+        return [one for one in map(gradient_of, trained) if one is not None]
 
     def average_buffers(self) -> None:
         """Every buffer lies on one worker of a pipeline."""
@@ -136,8 +139,9 @@ class Piped(Stages):
         waits: told when this worker waits for a neighbour.
         made: its stages.
         microbatches: into how many a batch is divided.
-        table: the schedule for so many microbatches; None where there is none.
-        copies: who has the same stages in other pipelines, if there are any.
+        count: into how many microbatches so many samples can be divided.
+        table: the schedule for so many microbatches.
+        line: where it stands among others.
     """
 
     def __init__(
@@ -148,43 +152,35 @@ class Piped(Stages):
         waits: Waits,
         made: Staged,
         microbatches: int,
-        table: Callable[[int], Table | None],
-        copies: Group | None = None,
+        count: Callable[[int], int],
+        table: Callable[[int], Table],
+        line: Line,
     ) -> None:
         super().__init__(job, group, device, waits, made, microbatches)
-        self._copies = copies
-        if copies is not None:
-            self.replica, self.replicas = copies.rank, copies.size
-        self._table = table
+        self._line = line
+        self.replica, self.replicas = line.replica, line.replicas
+        self.speaks = self._at_end and line.speaks
+        self._count, self._table = count, table
         self._runs: dict[tuple[int, ...], Callable[..., object]] = {}
         self._losses: list[torch.Tensor] = []
 
     def gradient(self, inputs: Any, targets: Any, weight: float) -> torch.Tensor:
         """Each microbatch's loss weighs as many samples as it has."""
         self._made.passing.check(inputs)
-        sizes = self._divide(len(inputs))
+        sizes = sizes_of(len(inputs), self._count(len(inputs)))
         shares = [size / len(inputs) for size in sizes]
         wanted = zip(divide(targets, sizes), shares, (weight for _ in sizes), strict=True)
         with untouched(self.model, when=not weight):
             self._run(sizes)([*divide(inputs, sizes)], [*wanted])
-        if self._copies is not None:
-            self._others.average(self._gradients(), self._copies)
+        copied = [own(one) for one in self._gradients() if not is_sharded(one)]
+        for copies in self._line.copies:
+            self._others.average(copied, copies)
         return self.tell(sum(self._taken(), torch.zeros((), dtype=torch.float64)))
 
     def average_buffers(self) -> None:
         """Over the copies."""
-        if self._copies is not None:
-            average_buffers(self.model, self._copies)
-
-    def _divide(self, samples: int) -> tuple[int, ...]:
-        """Of so many samples the microbatches' sizes, which differ by one at most.
-
-        A batch that is too short for all microbatches has fewer, as many as the schedule takes.
-        """
-        count = min(self._microbatches, samples)
-        while self._table(count) is None:
-            count -= 1
-        return sizes_of(samples, count)
+        for copies in self._line.copies:
+            average_buffers(self.model, copies)
 
     def _run(self, sizes: tuple[int, ...]) -> Callable[..., object]:
         """What executes the schedule for microbatches of these sizes."""
@@ -196,8 +192,6 @@ class Piped(Stages):
 
     def _make(self, sizes: tuple[int, ...]) -> Callable[..., object]:
         table = self._table(len(sizes))
-        if table is None:
-            raise ValueError(f"there is no schedule for {len(sizes)} microbatches")
         after = self._made.passing.after
         stages = [
             Stage(

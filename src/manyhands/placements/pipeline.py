@@ -12,7 +12,7 @@ from manyhands.placements.placement import Placement, check_layers
 from manyhands.schedules import ALL, Name, messages
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import torch
     from torch import nn
@@ -20,10 +20,14 @@ if TYPE_CHECKING:
     from manyhands.costs import LayerSize, TensorSize
     from manyhands.job import Job
     from manyhands.placements.bound import Bound
+    from manyhands.placements.lines import Line
+    from manyhands.placements.plans import Plan
     from manyhands.schedules import Table
     from manyhands.splitting import Chain
     from manyhands.transport.collectives import Group
     from manyhands.transport.waits import Waits
+
+    Find = Callable[[nn.Module], Plan]
 
 _MOST_STAGES = 256
 _MOST_MICROBATCHES = 1024
@@ -92,10 +96,11 @@ class Pipeline(Placement):
             return len(self.begins) + 1
         return self.stages or workers * (2 if self.schedule == "interleaved" else 1)
 
-    def check_job(self, job: Job, workers: int) -> None:
+    def check_job(self, job: Job, workers: int, find: Find | None = None) -> None:
         """The model must have as many layers that can be told apart, and a batch as many samples.
 
         Not every model can be made without its numbers; what cannot is split when it is trained.
+        Layers that `find` says are split themselves stay together.
         """
         from manyhands.splitting import Unsplittable  # noqa: PLC0415 - torch is lazy
 
@@ -116,13 +121,15 @@ class Pipeline(Placement):
                 "knows; leave it out, or use another schedule"
             )
         try:
-            self._outline(job, workers)
+            self.outline(job, workers, find)
         except Unsplittable:
             raise
         except Exception:  # noqa: BLE001, S110 - see above
             pass
 
-    def _outline(self, job: Job, workers: int) -> tuple[nn.Module, Chain, torch.Tensor]:
+    def outline(
+        self, job: Job, workers: int, find: Find | None = None
+    ) -> tuple[nn.Module, Chain, torch.Tensor]:
         """The job's model without its numbers, and its pieces."""
         import torch  # noqa: PLC0415 - torch is lazy
 
@@ -131,7 +138,9 @@ class Pipeline(Placement):
         inputs = example(job, 2).to("meta")
         with torch.device("meta"):
             model = job.model()
-        return model, find_pieces(model, inputs, self.stages_on(workers), self.begins), inputs
+        plan = find(model) if find else None
+        pieces = find_pieces(model, inputs, self.stages_on(workers), self.begins, plan)
+        return model, pieces, inputs
 
     def unlike(self, workers: int) -> Sequence[int]:
         """Each has stages of its own."""
@@ -139,37 +148,36 @@ class Pipeline(Placement):
 
     def bind(self, job: Job, group: Group, device: torch.device, waits: Waits) -> Bound:
         """Make the model, keep this worker's stages of it and let go of the others."""
-        return self.bind_copies(job, group, device, waits, 1)
+        from manyhands.placements.lines import Line  # noqa: PLC0415 - torch is lazy
 
-    def bind_copies(
-        self, job: Job, group: Group, device: torch.device, waits: Waits, copies: int
-    ) -> Bound:
-        """So many pipelines side by side, each with its own samples, that share their gradients.
+        return self.bind_line(job, Line(group, group.whole), device, waits)
 
-        The workers of one pipeline have numbers that follow each other.
-        """
+    def bind_line(self, job: Job, line: Line, device: torch.device, waits: Waits) -> Bound:
+        """The same for one of several pipelines side by side."""
         from manyhands.placements.piped import Piped  # noqa: PLC0415 - torch is lazy
         from manyhands.placements.staging import make_stages  # noqa: PLC0415
         from manyhands.placements.streamed import Streamed  # noqa: PLC0415
 
-        line, beside = group, None
-        if copies > 1:
-            length = group.size // copies
-            copy, stage = divmod(group.rank, length)
-            line = group.part("pipeline", range(copy * length, (copy + 1) * length))
-            beside = group.part("copies", range(stage, group.size, length))
-        samples = -(-job.batch_sizes.at(0) // (copies * self.microbatches))
-        held = self._held(line.size)
-        made = make_stages(job, line, group.whole, device, held, samples, self.begins)
-        arguments = (job, line, device, waits, made, self.microbatches)
+        workers = line.group.size
+        samples = -(-job.batch_sizes.at(0) // (line.replicas * self.microbatches))
+        made = make_stages(job, line, device, self.held(workers), samples, self.begins)
+        arguments = (job, line.group, device, waits, made, self.microbatches)
         if self.schedule == "pipedream":
             return Streamed(*arguments)
-        return Piped(*arguments, partial(self._table_or_none, line.size), beside)
+        count = partial(self.most_microbatches, workers=workers)
+        return Piped(*arguments, count, partial(self.table, workers), line)
 
-    def _held(self, workers: int) -> list[int]:
+    def held(self, workers: int) -> list[int]:
         """For each stage, how many microbatches its worker holds at once."""
         table = self.table(workers)
         return [table.in_flight(table.rank_of(stage)) for stage in range(table.stages)]
+
+    def most_microbatches(self, samples: int, workers: int) -> int:
+        """Into how many so many samples are split: fewer, if there are too few for all."""
+        count = min(self.microbatches, samples)
+        while self._table_or_none(workers, count) is None:
+            count -= 1
+        return count
 
     def _table_or_none(self, workers: int, microbatches: int) -> Table | None:
         try:
@@ -193,17 +201,8 @@ class Pipeline(Placement):
         memory = [0] * workers
         for tensor in parameters:
             memory[table.rank_of(int(tensor.unit))] += tensor.size * (2 if tensor.trained else 1)
-        calls: dict[int, list[int]] = {}
-        for call in layers:
-            if call.role == "stage":
-                calls.setdefault(int(call.name), []).append(call.outputs)
-        sent = messages(table, lambda stage, microbatch: calls[stage][microbatch])
-        sizes = (*chain.from_iterable(sent), *[_LOSS] * (workers - 1))
-        return Forecast(
-            start=(),
-            step=tuple(Collective("send", size, workers=2) for size in sizes),
-            memory=max(memory),
-        )
+        sent = messages_of(table, layers)
+        return Forecast(start=(), step=(*chain.from_iterable(sent),), memory=max(memory))
 
     def forecast_job(self, job: Job, workers: int) -> Forecast:
         """What is sent in a step with a whole batch, without making the model's parameters.
@@ -215,7 +214,18 @@ class Pipeline(Placement):
         from manyhands.parameters.microbatches import sizes_of  # noqa: PLC0415 - torch is lazy
         from manyhands.placements.staging import look_at_stages  # noqa: PLC0415
 
-        model, pieces, inputs = self._outline(job, workers)
+        model, pieces, inputs = self.outline(job, workers)
         samples = sizes_of(job.batch_sizes.at(0), self.microbatches)
-        looked = look_at_stages(model, pieces, inputs, self._held(workers), self.begins, samples)
+        looked = look_at_stages(model, pieces, inputs, self.held(workers), self.begins, samples)
         return self.forecast(looked[0], workers, looked[1])
+
+
+def messages_of(table: Table, layers: Sequence[LayerSize]) -> list[list[Collective]]:
+    """By worker, what it sends to others of its pipeline in a step; the last one tells the loss."""
+    calls: dict[int, list[int]] = {}
+    for call in layers:
+        if call.role == "stage":
+            calls.setdefault(int(call.name), []).append(call.outputs)
+    sizes = [*map(list, messages(table, lambda stage, microbatch: calls[stage][microbatch]))]
+    sizes[-1] += [_LOSS] * (len(sizes) - 1)
+    return [[Collective("send", size, workers=2) for size in own] for own in sizes]

@@ -15,9 +15,12 @@ from manyhands.checkpoint import Entry, State
 from manyhands.costs import LayerSize, TensorSize
 from manyhands.engine.deferred import first_values, on_meta, outline
 from manyhands.engine.imagining import is_imagined, really
+from manyhands.engine.tensors import gathered, laid_out, own_part
 from manyhands.parameters.computing import build
+from manyhands.placements.laying import inseparable
 from manyhands.placements.making import aliases
 from manyhands.placements.passing import Passing
+from manyhands.placements.plans import Plan
 from manyhands.splitting import (
     Measured,
     Unsplittable,
@@ -31,9 +34,10 @@ from manyhands.splitting import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from manyhands.job import Job
+    from manyhands.placements.lines import Line
     from manyhands.splitting import Chain, Section
     from manyhands.transport.collectives import Group
 
@@ -62,8 +66,10 @@ class Staged:
     """The job's, of this worker's parameters."""
     passing: Passing
     """What passes between stages."""
+    stages: int
+    """How many there are."""
     words: tuple[str, ...]
-    """Where it was split, a line for every stage."""
+    """Where it was split, a line for every stage; then which layers are split themselves."""
     pieces: dict[str, Piece]
     """The whole model's state by name."""
     tensors: dict[str, torch.Tensor]
@@ -83,10 +89,7 @@ class Staged:
 def _fetch(group: Group, piece: Piece, tensor: torch.Tensor | None) -> Callable[[], torch.Tensor]:
     def fetch() -> torch.Tensor:
         # What does not lie here is received, or is none of this worker's business.
-        if tensor is None:
-            held = torch.empty(piece.shape, dtype=piece.dtype)
-        else:
-            held = tensor.detach().contiguous()
+        held = torch.empty(piece.shape, dtype=piece.dtype) if tensor is None else gathered(tensor)
         if group.rank == 0 != piece.owner:
             group.receive(held, piece.owner, _STATE).wait()
         elif group.rank == piece.owner != 0:
@@ -98,8 +101,7 @@ def _fetch(group: Group, piece: Piece, tensor: torch.Tensor | None) -> Callable[
 
 def make_stages(
     job: Job,
-    group: Group,
-    everybody: Group,
+    line: Line,
     device: torch.device,
     held: Sequence[int],
     samples: int,
@@ -109,17 +111,19 @@ def make_stages(
 
     Args:
         job: what is trained; its random source stands at the seed.
-        group: the workers of this pipeline; stage s is the s-th's, modulo their number.
-        everybody: these, and those of other pipelines, which are to be split alike.
+        line: the workers; stage s is the s-th's, modulo their number.
         device: where this worker computes.
         held: for each stage, how many microbatches' activations it holds at once.
         samples: of a microbatch.
         begins: the pieces at which stages begin, by name; measured, if there are none.
     """
-    imagined = is_imagined()
+    group, division, imagined = line.group, line.division, is_imagined()
+    find = division.find if division else _nothing
     with really():
         inputs = example(job, samples)
-        model, pieces, numbers = _structure(job, inputs, device, len(held), begins, imagined)
+        model, pieces, plan, numbers = _structure(
+            job, inputs, device, len(held), begins, find, imagined
+        )
         if begins:
             starts = by_hand(pieces, begins)
             words = _names(pieces, starts)
@@ -127,7 +131,7 @@ def make_stages(
             measured = (
                 guess(pieces, inputs.to("meta"))
                 if imagined
-                else _measured(pieces, inputs.to(device), everybody, device)
+                else _measured(pieces, inputs.to(device), line.everybody, device)
             )
             starts = partition(measured, held)
             words = describe(measured, starts, held)
@@ -140,32 +144,36 @@ def make_stages(
         for name in (*dict(stage.named_parameters()), *dict(stage.named_buffers()))
     }
     # What no stage uses is as it was made, and the first worker's to store.
-    own = {
-        name
-        for name, _ in (*model.named_parameters(), *model.named_buffers())
-        if owners.get(name, 0) == group.rank
-    } | {
+    own = {name for name, _ in _named(model) if owners.get(name, 0) == group.rank} | {
         name
         for number, stage in enumerate(stages)
         if number % group.size == group.rank
         for name, _ in stage.named_buffers()
     }
+    if division:
+        with really():
+            division.split(model, plan)
     if imagined:
         fill(model, _imagined(model, own, device))
     elif numbers is not None:
-        fill(model, _values(job, numbers, own, device))
+        fill(model, _values(job, numbers, model, own, device))
     sections = {
         number: pieces.section(first, stop)
         for number, (first, stop) in enumerate(borders)
         if number % group.size == group.rank
     }
     again = aliases(model)
-    state = {name: tensor for name, tensor in model.state_dict().items() if name not in again}
+    stored = [name for name in model.state_dict() if name not in again]
+    if division:
+        division.shard(sections.values(), pieces.loose)
+    named = dict(_named(model))
+    state = {name: named[name] for name in stored if name in named}
     return Staged(
         sections,
         _own_part(job.optimizer(model), sections.values()),
         passing,
-        words,
+        len(stages),
+        (*words, *plan.words),
         {
             name: Piece(owners.get(name, 0), tensor.dtype, tuple(tensor.shape))
             for name, tensor in state.items()
@@ -181,9 +189,10 @@ def _structure(
     device: torch.device,
     stages: int,
     begins: Sequence[str],
+    find: Callable[[nn.Module], Plan],
     imagined: bool,
-) -> tuple[nn.Module, Chain, Mapping[str, int] | None]:
-    """The model without its values, its pieces, and how to have the values of some.
+) -> tuple[nn.Module, Chain, Plan, Mapping[str, int] | None]:
+    """The model without its values, its pieces, what of them is split, and how to have the values.
 
     A model that cannot be had without its values is made whole, unless it is only imagined.
     """
@@ -191,8 +200,9 @@ def _structure(
     try:
         make = partial(build, job)
         model = on_meta(make)
-        pieces = find_pieces(model, inputs.to("meta"), stages, begins)
-        return model, pieces, {} if imagined else outline(make).numbers
+        plan = find(model)
+        pieces = find_pieces(model, inputs.to("meta"), stages, begins, plan)
+        return model, pieces, plan, {} if imagined else outline(make).numbers
     except Unsplittable:
         raise
     except Exception:
@@ -201,19 +211,36 @@ def _structure(
             raise
         torch.set_rng_state(state)
         model = build(job).to(device)
-        return model, find_pieces(model, inputs.to(device), stages, begins), None
+        plan = find(model)
+        return model, find_pieces(model, inputs.to(device), stages, begins, plan), plan, None
+
+
+def _nothing(_: nn.Module) -> Plan:
+    return Plan()
+
+
+def _named(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    yield from model.named_parameters()
+    yield from model.named_buffers()
 
 
 def _values(
-    job: Job, numbers: Mapping[str, int], own: Collection[str], device: torch.device
+    job: Job,
+    numbers: Mapping[str, int],
+    model: nn.Module,
+    own: Collection[str],
+    device: torch.device,
 ) -> dict[str, torch.Tensor]:
     """The first values of this worker's tensors, as one that made the whole model has them."""
+    laid = dict(_named(model))
     kept = first_values(
         partial(build, job),
         numbers,
-        lambda name, whole: whole if name in own else whole.new_empty(0),
+        lambda name, whole: own_part(laid[name], whole) if name in own else whole.new_empty(0),
     )
-    return {name: value.to(device) for name, value in kept.items() if name in own}
+    return {
+        name: laid_out(value.to(device), laid[name]) for name, value in kept.items() if name in own
+    }
 
 
 def _imagined(
@@ -222,7 +249,7 @@ def _imagined(
     """This worker's tensors, with a place and no content."""
     return {
         name: torch.empty_like(tensor, device=device)
-        for name, tensor in (*model.named_parameters(), *model.named_buffers())
+        for name, tensor in _named(model)
         if name in own
     }
 
@@ -247,14 +274,21 @@ def example(job: Job, samples: int) -> torch.Tensor:
 
 
 def find_pieces(
-    model: nn.Module, inputs: torch.Tensor, stages: int, begins: Sequence[str]
+    model: nn.Module,
+    inputs: torch.Tensor,
+    stages: int,
+    begins: Sequence[str],
+    plan: Plan | None = None,
 ) -> Chain:
     """The pieces of a model that is to have so many stages, or to be split at these layers.
+
+    Layers that a plan splits together are in one of them.
 
     Raises:
         Unsplittable: there are fewer pieces than stages, or none of this name.
     """
-    found = chain(model, inputs, _FINENESS * stages)
+    together = inseparable(model, plan) if plan else []
+    found = chain(model, inputs, _FINENESS * stages, together)
     check_stages(found, stages)
     for name in begins:
         if name not in found.names:
@@ -283,7 +317,7 @@ def look_at_stages(
     stages = [pieces.section(first, stop) for first, stop in pairwise([*starts, len(pieces)])]
     passing = Passing(model, stages, inputs)
     parameters = [
-        TensorSize(name, one.nbytes, one.requires_grad, unit=str(number))
+        TensorSize(name, one.nbytes, one.requires_grad, _rows(one), str(number))
         for number, stage in enumerate(stages)
         for name, one in stage.named_parameters()
     ]
@@ -294,6 +328,10 @@ def look_at_stages(
             gives = passing.size_after(number, count)
             calls.append(LayerSize(str(number), "stage", given, gives))
     return parameters, calls
+
+
+def _rows(tensor: torch.Tensor) -> int:
+    return tensor.shape[0] if tensor.dim() else 1
 
 
 def by_hand(pieces: Chain, begins: Sequence[str]) -> tuple[int, ...]:

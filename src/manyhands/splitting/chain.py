@@ -33,11 +33,20 @@ class Chain:
     """Modules that could not be opened, and why."""
     shared: Mapping[str, tuple[str, ...]]
     """Parameters that several layers use, and these."""
+    together: Sequence[Sequence[str]]
+    """Layers that are called one after the other and were to stay in one piece."""
     _calls: tuple[tuple[tuple[fx.Node, ...], ...], ...]
     """The calls of every piece, in training and, if they are others, in evaluation."""
 
     def __len__(self) -> int:
         return len(self.names)
+
+    @property
+    def loose(self) -> list[str]:
+        """Parameters that the model's own code uses, and none of its layers."""
+        nodes = (node for piece in self._calls[0] for node in piece if node.op == "get_attr")
+        names = dict.fromkeys(str(node.target) for node in nodes)
+        return [name for name in names if isinstance(attrgetter(name)(self.model), nn.Parameter)]
 
     def section(self, first: int, stop: int) -> Section:
         """The pieces from `first` to before `stop`, as a module that shares their parameters.
@@ -55,11 +64,17 @@ class Unsplittable(ValueError):  # noqa: N818 - what the model is
     """A model cannot be split into so many stages; the message names the module and the reason."""
 
 
-def chain(model: nn.Module, example: torch.Tensor, wanted: int = 1) -> Chain:
+def chain(
+    model: nn.Module,
+    example: torch.Tensor,
+    wanted: int = 1,
+    together: Sequence[Sequence[str]] = (),
+) -> Chain:
     """The model's pieces, at least `wanted` of them if there are so many.
 
     The model itself and its sequences are opened; other modules, the largest first, only while
-    there are too few pieces.
+    there are too few pieces. Layers that are to stay `together`, by name, are in one piece with
+    whatever is called between them.
 
     Raises:
         Unsplittable: the model's own forward cannot be traced.
@@ -73,7 +88,7 @@ def chain(model: nn.Module, example: torch.Tensor, wanted: int = 1) -> Chain:
             f"{_named(model, error.module)} cannot be opened: {error.reason}; "
             "let its forward only call its layers one after the other, and leave the rest to them"
         ) from error
-    borders = _borders(model, graphs[0])
+    borders = _borders(model, graphs[0], together)
     while len(borders) + 1 < wanted:
         name = _next_to_open(model, graphs[0], tried)
         if name is None:
@@ -84,7 +99,7 @@ def chain(model: nn.Module, example: torch.Tensor, wanted: int = 1) -> Chain:
         except Untraceable as error:
             whole[name] = error.reason
             continue
-        if len(more := _borders(model, finer[0])) > len(borders):
+        if len(more := _borders(model, finer[0], together)) > len(borders):
             graphs, borders, opened = finer, more, opened | {name}
     floating = _floating(model, graphs[0], example)
     at = [number for number, passing in borders.items() if passing in floating]
@@ -94,7 +109,8 @@ def chain(model: nn.Module, example: torch.Tensor, wanted: int = 1) -> Chain:
         name: tuple(dict.fromkeys(str(nodes[user].target) for user in users))
         for name, users in _shared(model, nodes).items()
     }
-    return Chain(model, _names(calls[0]), whole, shared, calls)
+    apart = [layers for layers in together if len(_calls_of(nodes, layers)) > 1]
+    return Chain(model, _names(calls[0]), whole, shared, apart, calls)
 
 
 def check_stages(pieces: Chain, stages: int) -> None:
@@ -109,6 +125,9 @@ def check_stages(pieces: Chain, stages: int) -> None:
     reasons += [
         f"{_named(pieces.model, name)} stays whole: {reason}"
         for name, reason in pieces.whole.items()
+    ]
+    reasons += [
+        f"{', '.join(layers)} are divided together and stay together" for layers in pieces.together
     ]
     why = f" ({'; '.join(reasons)})" if reasons else ""
     raise Unsplittable(
@@ -142,12 +161,14 @@ def _between(nodes: list[fx.Node], borders: Sequence[int]) -> tuple[tuple[fx.Nod
     return tuple(tuple(nodes[begin:end]) for begin, end in pairwise([0, *borders, len(nodes)]))
 
 
-def _borders(model: nn.Module, graph: fx.Graph) -> dict[int, fx.Node]:
+def _borders(
+    model: nn.Module, graph: fx.Graph, together: Sequence[Sequence[str]]
+) -> dict[int, fx.Node]:
     """The numbers of the nodes before which one value, and nothing else, passes; and that value."""
     nodes = [*graph.nodes]
     at = {node: number for number, node in enumerate(nodes)}
     last_use = {node: max((at[user] for user in node.users), default=-1) for node in nodes}
-    shared = _shared(model, nodes)
+    spans = [*_shared(model, nodes).values(), *(_calls_of(nodes, some) for some in together)]
     layers = [number for number, node in enumerate(nodes) if node.op in ("call_module", "get_attr")]
     borders = {}
     # What calls only functions belongs to the layer before, so borders are right before layers.
@@ -156,8 +177,8 @@ def _borders(model: nn.Module, graph: fx.Graph) -> dict[int, fx.Node]:
             node for node in nodes[:number] if node.op != "get_attr" and last_use[node] >= number
         ]
         # A parameter that is used before and after is one stage's.
-        together = any(min(users) < number <= max(users) for users in shared.values())
-        if len(passing) != 1 or together or nodes[number - 1].op == "get_attr":
+        inside = any(min(users) < number <= max(users) for users in spans if users)
+        if len(passing) != 1 or inside or nodes[number - 1].op == "get_attr":
             continue
         # What a stage is given is what its gradient is taken for, and must stay what it was.
         if not any(takes_in_place(user, model) for user in passing[0].users):
@@ -174,6 +195,16 @@ def _shared(model: nn.Module, nodes: Sequence[fx.Node]) -> dict[str, list[int]]:
         for tensor in _tensors(model, node):
             used.setdefault(names[id(tensor)], []).append(number)
     return {name: users for name, users in used.items() if len(users) > 1}
+
+
+def _calls_of(nodes: Sequence[fx.Node], layers: Sequence[str]) -> list[int]:
+    """The numbers of the calls that are of these layers, or of modules that they are in."""
+    return [
+        number
+        for number, node in enumerate(nodes)
+        if node.op == "call_module"
+        and any(f"{layer}.".startswith(f"{node.target}.") for layer in layers)
+    ]
 
 
 def _tensors(model: nn.Module, node: fx.Node) -> Iterator[torch.Tensor]:
