@@ -69,7 +69,7 @@ def test_single_holds_parameters_and_gradients_and_sends_nothing() -> None:
     assert forecast == Forecast(start=(), step=(), memory=100 + 100 + 30)
 
 
-def test_allreduce_fills_buckets_from_the_last_layer_and_the_first_one_early() -> None:
+def test_allreduce_fills_buckets_from_the_last_layer() -> None:
     sizes = [
         TensorSize("first", 3 * MEBIBYTE),
         TensorSize("second", 2 * MEBIBYTE),
@@ -77,16 +77,16 @@ def test_allreduce_fills_buckets_from_the_last_layer_and_the_first_one_early() -
         TensorSize("third", MEBIBYTE // 2),
         TensorSize("fourth", MEBIBYTE // 2),
     ]
-    forecast = AllReduce(bucket_mb=4).forecast(sizes, 2)
+    forecast = AllReduce(bucket_mb=3).forecast(sizes, 2)
     assert forecast.start == (Collective("broadcast", 11 * MEBIBYTE),)
-    # The first bucket closes at one mebibyte, the next at four or more.
-    assert [one.size for one in forecast.step] == [MEBIBYTE, 5 * MEBIBYTE]
+    # A bucket closes at three mebibytes or more.
+    assert [one.size for one in forecast.step] == [3 * MEBIBYTE, 3 * MEBIBYTE]
     assert {one.kind for one in forecast.step} == {"allreduce"}
     assert forecast.memory == (11 + 6) * MEBIBYTE
     assert forecast.sent_per_step(2) == 6 * MEBIBYTE
 
 
-def test_a_bucket_smaller_than_the_first_ones_limit_limits_the_first_too() -> None:
+def test_all_buckets_have_the_same_limit() -> None:
     sizes = [TensorSize(str(number), MEBIBYTE // 4) for number in range(5)]
     forecast = AllReduce(bucket_mb=0.5).forecast(sizes, 2)
     half = MEBIBYTE // 2
