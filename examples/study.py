@@ -157,9 +157,9 @@ def draw(study: dict) -> str:
         colour, words = STRATEGIES[label][1], ", ".join(map(str, sizes))
         parts.append(_text(570, 498 + 18 * row, f"× {label} ({words} workers)", colour))
     space = 'xmlns="http://www.w3.org/2000/svg"'
-    frame = f'<svg {space} viewBox="0 0 1560 560" font-family="sans-serif">'
+    frame = f'<svg {space} viewBox="0 0 1560 590" font-family="sans-serif">'
     return "\n".join(
-        [frame, '<rect width="1560" height="560" fill="#ffffff"/>', *parts, "</svg>\n"]
+        [frame, '<rect width="1560" height="590" fill="#ffffff"/>', *parts, "</svg>\n"]
     )
 
 
