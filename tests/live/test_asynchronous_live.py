@@ -74,7 +74,7 @@ EQUIVALENCE = '''
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("kind", ["sgd", "adamw"])
+@pytest.mark.parametrize("kind", ["adamw", pytest.param("sgd", marks=pytest.mark.slow)])
 def test_one_asynchronous_worker_equals_single_whatever_the_servers(run_script, kind):
     started = run_script(EQUIVALENCE, kind)
     assert started.finish(220) == 0, started.text()
