@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - as everybody calls it
 
 import manyhands as mh
-from benchmarks.overhead_ours import loop as loop  # noqa: PLC0414 - taken by its name
+from benchmarks.turnstile import loop as loop  # noqa: PLC0414 - taken by its name
 
 BATCH = 8
 LENGTH = 64

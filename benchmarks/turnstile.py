@@ -4,10 +4,18 @@ Both sides stay alive through the whole measurement, so starting costs nothing i
 can be short: what disturbs the machine for seconds disturbs both sides alike.
 """
 
+from __future__ import annotations
+
+import os
 import socket
-import subprocess
 import time
-from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import subprocess
+    from pathlib import Path
+
+    import manyhands as mh
 
 STEPS_MAX = 10**9
 
@@ -34,6 +42,15 @@ class Turnstile:
             self._begun = time.perf_counter()
         self._left -= 1
         return True
+
+
+def loop(trainer: mh.Trainer) -> None:
+    """A job's loop that the turnstile holds up."""
+    turnstile = Turnstile(os.environ["TURNSTILE"]) if trainer.rank == 0 else None
+    for batch in trainer.batches():
+        if turnstile and not turnstile.step():
+            return
+        trainer.step(batch)
 
 
 class Side:
