@@ -113,7 +113,7 @@ def test_a_value_that_cannot_be_is_refused_in_words(changes: dict[str, Any], wor
         ({"metrics": [Accuracy]}, r"Accuracy is a class; give a metric of it, Accuracy\("),
         ({"metrics": [3]}, "a metric is a name, a Metric or a function, not 3"),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else ", ".join(value),
 )
 def test_a_thing_of_the_wrong_kind_is_refused_in_words(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(TypeError, match=words):

@@ -41,7 +41,7 @@ def by_torch(make: Any, steps: int) -> list[float]:
             lambda it: torch.optim.lr_scheduler.LambdaLR(it, lambda epoch: 0.9**epoch),
         ),
     ],
-    ids=str,
+    ids=["cosine", "cosine to 0.1", "linear", "linear to 0.25", "stairs", "powers", "a function"],
 )
 def test_stepped_after_every_epoch_they_are_torchs(ours: Rate, theirs: Any) -> None:
     with warnings.catch_warnings():

@@ -151,11 +151,13 @@ def planted(compare, tmp_path: Path, entrants: str, repeats: int, output: str = 
     return found.contests["speed"]
 
 
+@pytest.mark.timed
 def test_a_strategy_of_half_the_speed_is_found_slower_than_itself(compare, tmp_path) -> None:
     speed = planted(compare, tmp_path, "single, single slow all:2x", 2)
     assert speed.behind == ("single() slow all:2x",)
 
 
+@pytest.mark.timed
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_a_strategy_slowed_by_a_fifth_is_slower_in_ten_of_ten(compare, tmp_path) -> None:

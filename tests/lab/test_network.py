@@ -66,6 +66,7 @@ def transfer(receiver, sender, size):
             process.kill()
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize(
     ("places", "rate"),
     [((2, "10mbit"), 1.25e6), ((3, "100mbit"), 12.5e6), ((3, "100mbit, 5ms"), 12.5e6)],
@@ -100,6 +101,7 @@ else:
 """
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize(
     ("places", "there_and_back"),
     [((2, "1gbit, 20ms"), 0.040), ((3, "1gbit, 2ms"), 0.004), ((2, "1gbit"), 0.0)],

@@ -21,6 +21,7 @@ from manyhands.reports import Run, breakdown
 from manyhands.strategies import strategy as read_strategy
 
 
+@pytest.mark.timed
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("strategy", twins.STRATEGIES)
@@ -200,6 +201,7 @@ def pair(run_script, tmp_path):
     return run
 
 
+@pytest.mark.timed
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_bound_by_the_servers_port_they_agree(pair) -> None:

@@ -55,6 +55,7 @@ def computed(run: Run) -> list[float]:
     return [worker.totals.seconds["compute"] for worker in run.trace.workers]
 
 
+@pytest.mark.timed
 def test_a_slow_worker_computes_so_much_longer_and_everybody_waits_for_it(train) -> None:
     plain = train("plain", "--strategy", "allreduce")
     slowed = train("slowed", "--strategy", "allreduce", "--slow", "1:8x")
@@ -67,6 +68,7 @@ def test_a_slow_worker_computes_so_much_longer_and_everybody_waits_for_it(train)
     assert "worker 1 computes 8 times as long" in slowed.summary()
 
 
+@pytest.mark.timed
 def test_a_slow_worker_of_a_free_running_strategy_does_less(train) -> None:
     run = train("free", "--strategy", "asynchronous", "--slow", "1:8x")
     first, second = (worker.totals.samples for worker in run.trace.workers)
@@ -74,6 +76,7 @@ def test_a_slow_worker_of_a_free_running_strategy_does_less(train) -> None:
     assert first > 2 * second
 
 
+@pytest.mark.timed
 def test_time_and_target_are_limits_of_the_command_line(train) -> None:
     timed = train("timed", "--strategy", "allreduce", "--seconds", "2")
     assert timed.samples != 8 * 1024, "the script's epochs are not the limit"

@@ -18,6 +18,7 @@ EVERYDAY = [
 ]
 
 
+@pytest.mark.timed
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("case", EVERYDAY, ids=lambda case: case.strategy)
 def test_waiting_for_all_for_some_and_for_nobody(launch, tmp_path, case: Case) -> None:
@@ -25,6 +26,7 @@ def test_waiting_for_all_for_some_and_for_nobody(launch, tmp_path, case: Case) -
     assert found.hold, found
 
 
+@pytest.mark.timed
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.strategy)

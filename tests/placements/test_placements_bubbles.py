@@ -57,6 +57,7 @@ def begins(stages):
     return f"begins=[{', '.join(names)}]"
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize(
     ("schedule", "stages"),
     [
@@ -77,11 +78,13 @@ def test_the_idle_share_is_the_tables(tmp_path, schedule, stages):
 STREAM = f"pipeline(microbatches={MICROBATCHES}, schedule=pipedream, {begins(WORKERS)})"
 
 
+@pytest.mark.timed
 def test_a_stream_never_drains(tmp_path):
     # One that drained with every batch would be idle for 0.27 of its time.
     assert idle_share(tmp_path, STREAM) < 0.11
 
 
+@pytest.mark.timed
 @pytest.mark.slow
 def test_a_stream_is_not_idle_but_for_what_the_machine_is_late(tmp_path):
     assert idle_share(tmp_path, STREAM, pace=0.05) < 0.03
