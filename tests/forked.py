@@ -22,6 +22,7 @@ from manyhands.checkpoint import load_state
 from manyhands.job import Job
 from manyhands.live.progress import Progress
 from manyhands.live.trainer import Trainer
+from manyhands.models import GPT
 from manyhands.strategies import strategy
 from manyhands.trace import Header, Recorder
 from manyhands.transport.collectives import Group, connect_store, serve_store
@@ -98,3 +99,46 @@ def train(
     group.handle.barrier().wait(timedelta(seconds=60))
     group.close()
     return (total[:, 0] / total[:, 1]).tolist(), trainer.values, stored
+
+
+def gpt_job(steps: int) -> Job:
+    """A small GPT with a frozen parameter, on samples that are all alike."""
+
+    def model() -> GPT:
+        torch.manual_seed(0)
+        made = GPT(vocabulary=65, width=48, layers=3, heads=4, length=32)
+        made.embedding.position.requires_grad_(False)
+        return made
+
+    return Job(
+        model=model,
+        optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=0.01),
+        loss=torch.nn.functional.cross_entropy,
+        data=[(torch.arange(32) % 65, torch.arange(32) % 65)] * 64,
+        metrics=(),
+        global_batch=8,
+        samples=8 * steps,
+    )
+
+
+def exchanged(
+    job: Job, how: str, store: Any, rank: int, size: int, *, after: int
+) -> tuple[list[tuple[str, int, int]], float]:
+    """What a worker exchanges in all steps after so many, and the bytes it sends in one of them.
+
+    The first are left out, in which buffers are made and graphs traced.
+    """
+    group = group_of(store, rank, size)
+    trainer = trainer_of(job, how, group)
+    before, step = 0, 0
+    for batch in trainer.batches():
+        if batch.step == after:
+            trainer._waits.noted = []
+            before = sum(group.traffic()[0].values())
+        trainer.step(batch)
+        step = batch.step
+    sent = (sum(group.traffic()[0].values()) - before) / (step + 1 - after)
+    noted = [(one.kind, one.size, one.workers) for one in trainer._waits.noted]
+    group.sum(torch.zeros(1))
+    group.close()
+    return noted, sent

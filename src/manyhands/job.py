@@ -280,6 +280,15 @@ class Job:
             limits.append(self.samples)
         return min(limits, default=None)
 
+    def make_ready(self) -> None:
+        """What must happen once per host before workers start: the job's own and its data's."""
+        if self.prepare is not None:
+            self.prepare()
+        for data in (self.data, self.validation):
+            own = getattr(data, "prepare", None)
+            if callable(own):
+                own()
+
 
 def _check_whole(name: str, value: object) -> None:
     if not hasattr(value, "__index__"):

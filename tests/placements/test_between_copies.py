@@ -198,41 +198,17 @@ def test_copies_may_be_pipelines_whose_stages_are_divided(fork):
 FORECAST = """
     import json, sys
     from collections import Counter
-    import torch, torch.nn.functional as F
     import forked
-    from manyhands.job import Job
-    from manyhands.models import GPT
     from manyhands.strategies import strategy
 
     STEPS = 8
-
-    def model():
-        made = GPT(vocabulary=65, width=48, layers=3, heads=4, length=32)
-        made.embedding.position.requires_grad_(False)
-        return made
-
-    job = Job(
-        model=model,
-        optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=0.01),
-        loss=F.cross_entropy,
-        data=[(torch.arange(32) % 65, torch.arange(32) % 65)] * 64,
-        metrics=(),
-        global_batch=8,
-        samples=8 * 2 * STEPS,
-    )
+    job = forked.gpt_job(2 * STEPS)
 
     def work(store, rank, size):
         given = {}
         for how in json.loads(sys.argv[2]):
-            group = forked.group_of(store, rank, size)
-            trainer = forked.trainer_of(job, how, group)
-            for batch in trainer.batches():
-                if batch.step == STEPS:
-                    trainer._waits.noted = []
-                    before = sum(group.traffic()[0].values())
-                trainer.step(batch)
-            sent = (sum(group.traffic()[0].values()) - before) / STEPS
-            noted = Counter((one.kind, one.size, one.workers) for one in trainer._waits.noted)
+            found, sent = forked.exchanged(job, how, store, rank, size, after=STEPS)
+            noted = Counter(found)
             told = strategy(how).forecast_job(job, size)
             expected = Counter()
             for some, often in ((told.step, STEPS), (told.meeting, STEPS // told.every)):
@@ -243,8 +219,6 @@ FORECAST = """
                 sorted(noted.items()), sorted(expected.items()),
                 sent, told.sent_per_step(size), asked, told.memory,
             ]
-            group.sum(torch.zeros(1))
-            group.close()
         return given
 
     if __name__ == "__main__":

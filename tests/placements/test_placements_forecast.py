@@ -9,50 +9,22 @@ from manyhands.strategies import strategy
 
 SCRIPT = """
     import json, sys
-    import torch, torch.nn.functional as F
     import forked
-    from manyhands.job import Job
-    from manyhands.models import GPT
     from manyhands.strategies import strategy
 
     STEPS = 4
-
-    def model():
-        torch.manual_seed(0)
-        made = GPT(vocabulary=65, width=48, layers=3, heads=4, length=32)
-        made.embedding.position.requires_grad_(False)
-        return made
-
-    job = Job(
-        model=model,
-        optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=0.01),
-        loss=F.cross_entropy,
-        data=[(torch.arange(32) % 65, torch.arange(32) % 65)] * 64,
-        metrics=(),
-        global_batch=8,
-        samples=8 * 2 * STEPS,
-    )
+    job = forked.gpt_job(2 * STEPS)
 
     def work(store, rank, size):
         given = {}
         for how in json.loads(sys.argv[2]):
-            group = forked.group_of(store, rank, size)
-            trainer = forked.trainer_of(job, how, group)
-            for batch in trainer.batches():
-                if batch.step == STEPS:
-                    trainer._waits.noted = []
-                    before = sum(group.traffic()[0].values())
-                trainer.step(batch)
-            sent = (sum(group.traffic()[0].values()) - before) / STEPS
-            noted = [(one.kind, one.size, one.workers) for one in trainer._waits.noted]
+            noted, sent = forked.exchanged(job, how, store, rank, size, after=STEPS)
             each = len(noted) // STEPS
             assert noted == noted[:each] * STEPS
             forecast = strategy(how).forecast_job(job, size)
             mine = forecast.by_worker[rank] if forecast.by_worker else forecast.step
             step = [(one.kind, one.size, one.workers or size) for one in mine]
             given[how] = [noted[:each], step, sent, forecast.sent_per_step(size)]
-            group.sum(torch.zeros(1))
-            group.close()
         return given
 
     if __name__ == "__main__":

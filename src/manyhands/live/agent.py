@@ -24,7 +24,6 @@ from manyhands.live.display import Display
 from manyhands.live.distant import Distant
 from manyhands.live.invitation import Invitation, choose_address
 from manyhands.live.lifeline import signals_raise
-from manyhands.live.loading import prepare
 from manyhands.live.nursery import Nursery, environment, nursery
 from manyhands.live.pulse import append_to
 from manyhands.live.supervise import Exit, Process, end, first_failure
@@ -67,7 +66,7 @@ def launch(request: Request) -> None:
         if request.job.clip is not None:
             request.strategy.check_clip()
     with nursery(_environment(request)) as loaded:
-        prepare(request.job)
+        request.job.make_ready()
         _launch(request, loaded)
 
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from manyhands.live.loading import as_pair, batches, move
+from manyhands.data.taking import as_pair
+from manyhands.live.loading import batches, move
 from manyhands.parameters.computing import autocast
 from manyhands.parts import part
 

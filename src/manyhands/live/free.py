@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from manyhands.data.taking import as_pair
 from manyhands.endpoint import MembershipChanged, Pull, Terms
 from manyhands.live.evaluation import Totals, evaluate
-from manyhands.live.loading import as_pair, batches, move
+from manyhands.live.loading import batches, move
 from manyhands.live.pacer import Pacer
 from manyhands.parameters import Committee, Local, difference, lerp, trade
 from manyhands.sampling import mix, permutation

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader
+
+from manyhands.data.taking import taker
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -14,14 +16,6 @@ if TYPE_CHECKING:
     from manyhands.job import Job, SizedData
 
 
-@runtime_checkable
-class TakesBatches(Protocol):
-    """Data that gives a whole batch at once."""
-
-    def take(self, indices: torch.Tensor) -> Any:
-        """The batch of these samples."""
-
-
 def batches(job: Job, data: SizedData, wanted: Iterable[torch.Tensor]) -> Iterator[Any]:
     """The batches with the wanted samples, in order.
 
@@ -29,10 +23,9 @@ def batches(job: Job, data: SizedData, wanted: Iterable[torch.Tensor]) -> Iterat
     the job collates itself, is read through a DataLoader, by `job.loaders` processes if there
     are any.
     """
-    if isinstance(data, TakesBatches) and job.collate is None:
-        return (data.take(indices) for indices in wanted)
-    if isinstance(data, TensorDataset) and job.collate is None:
-        return (tuple(tensor[indices] for tensor in data.tensors) for indices in wanted)
+    take = taker(data) if job.collate is None else None
+    if take is not None:
+        return map(take, wanted)
     loader: DataLoader[Any] = DataLoader(
         data,  # type: ignore[arg-type]  # a map-style dataset need not derive from Dataset
         batch_sampler=_IndexLists(wanted),
@@ -61,24 +54,3 @@ def move(value: Any, device: torch.device) -> Any:
     if isinstance(value, (list, tuple)):
         return type(value)(move(item, device) for item in value)
     return value.to(device, non_blocking=True) if hasattr(value, "to") else value
-
-
-def as_pair(batch: Any) -> tuple[Any, Any]:
-    """A batch's inputs and targets."""
-    if isinstance(batch, (list, tuple)) and len(batch) == 2:
-        return batch[0], batch[1]
-    raise TypeError(
-        "each sample of the data must be a pair (input, target); "
-        f"a batch of it is a {type(batch).__name__}"
-        + (f" of {len(batch)}" if isinstance(batch, (list, tuple)) else "")
-    )
-
-
-def prepare(job: Job) -> None:
-    """What must happen once per host before workers start: the job's own and its data's."""
-    if job.prepare is not None:
-        job.prepare()
-    for data in (job.data, job.validation):
-        own = getattr(data, "prepare", None)
-        if callable(own):
-            own()

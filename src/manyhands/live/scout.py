@@ -48,13 +48,12 @@ def _look_around(assignment: Assignment, workers: int) -> Findings:
     # They load torch, which is to be loaded when it is known that the process lives.
     from manyhands.live.agreement import difference, facts_of_job  # noqa: PLC0415
     from manyhands.live.devices import devices  # noqa: PLC0415
-    from manyhands.live.loading import prepare  # noqa: PLC0415
     from manyhands.live.script import load  # noqa: PLC0415
 
     job = override(load(assignment.origin)[0], assignment.overrides)
     words = difference(assignment.facts, facts_of_job(job))
     if not words:
-        prepare(job)
+        job.make_ready()
     return Findings(words, job.budget, job.seconds, devices(workers))
 
 

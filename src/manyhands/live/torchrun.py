@@ -12,7 +12,6 @@ import torch
 from manyhands.engine import PrefixStore, Store, rendezvous
 from manyhands.live.assignment import override
 from manyhands.live.devices import devices
-from manyhands.live.loading import prepare
 from manyhands.live.pacer import Pacer
 from manyhands.live.progress import Progress
 from manyhands.live.pulse import FilePulse, append_to
@@ -66,7 +65,7 @@ def join(
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     meeting = PrefixStore(f"manyhands/{attempt}/{_calls}", store)
     folder = _agree_on_folder(meeting, number, folder)
-    prepare(job)
+    job.make_ready()
 
     head = live_header("worker", number, clock=time.monotonic, wall=time.time)
     recorder = Recorder(head, append_to(trace_file(folder, head)), time.monotonic)

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from manyhands.data.taking import as_pair
 from manyhands.engine import out_of_memory
 from manyhands.failure import OutOfMemory
 from manyhands.live.evaluation import evaluate, sum_totals
-from manyhands.live.loading import as_pair, batches, move
+from manyhands.live.loading import batches, move
 from manyhands.live.pacer import Pacer
 from manyhands.sampling import mix, shares
 from manyhands.transport.waits import Waits

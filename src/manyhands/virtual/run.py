@@ -11,7 +11,6 @@ import torch
 from manyhands.checkpoint import MODEL, member_file, save_model
 from manyhands.virtual.faults import Faults
 from manyhands.virtual.kernel import Kernel
-from manyhands.virtual.loading import prepare
 from manyhands.virtual.log import Logs
 from manyhands.virtual.world import World
 
@@ -60,7 +59,7 @@ def simulate_job(
         protocol.check_clip()
     servers = 0 if protocol.peers else len(places.servers)
     faults.check(len(places.workers), servers, peers=protocol.peers)
-    prepare(job)
+    job.make_ready()
     kernel = Kernel()
     logs = Logs(folder, len(places.workers), kernel)
     end = {"status": "finished", "words": ""}

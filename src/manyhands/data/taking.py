@@ -1,0 +1,45 @@
+"""Batches from any data: as a whole where the data can, and as a pair always."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from torch.utils.data import TensorDataset
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+
+
+@runtime_checkable
+class TakesBatches(Protocol):
+    """Data that gives a whole batch at once."""
+
+    def take(self, indices: torch.Tensor) -> Any:
+        """The batch of these samples."""
+
+
+def taker(data: object) -> Callable[[torch.Tensor], Any] | None:
+    """What gives the batch of some samples at once; None if the data has them only one by one."""
+    if isinstance(data, TakesBatches):
+        return data.take
+    if isinstance(data, TensorDataset):
+        return partial(_index, data.tensors)
+    return None
+
+
+def _index(tensors: tuple[torch.Tensor, ...], indices: torch.Tensor) -> Any:
+    return tuple(tensor[indices] for tensor in tensors)
+
+
+def as_pair(batch: Any) -> tuple[Any, Any]:
+    """A batch's inputs and targets."""
+    if isinstance(batch, (list, tuple)) and len(batch) == 2:
+        return batch[0], batch[1]
+    raise TypeError(
+        "each sample of the data must be a pair (input, target); "
+        f"a batch of it is a {type(batch).__name__}"
+        + (f" of {len(batch)}" if isinstance(batch, (list, tuple)) else "")
+    )
