@@ -1,5 +1,7 @@
 """A worker's copy computes what autograd does, and lies where it is sent from."""
 
+import gc
+import weakref
 from dataclasses import replace
 
 import pytest
@@ -185,3 +187,12 @@ def test_buffers_of_a_wider_type_than_the_parameters(job: Job, servers: int) -> 
     copy.model.total.zero_()
     copy.adopt_buffers()
     assert torch.equal(copy.model.total, torch.full((3,), 0.5, dtype=torch.float64))
+
+
+def test_a_copy_that_nobody_holds_is_gone_and_its_model_with_it(job: Job) -> None:
+    copy = Copy(job, 2, CPU)
+    copy.gradient(*job.data.tensors)  # type: ignore[attr-defined]
+    model = weakref.ref(copy.model)
+    del copy
+    gc.collect()
+    assert model() is None

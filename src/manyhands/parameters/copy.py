@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -116,11 +117,15 @@ class Copy:
 
     def _keeper(self, name: str) -> Callable[[torch.Tensor], None]:
         """Put a gradient where it will be sent from; say when a shard has all of its own."""
+        # The garbage collector does not see through a parameter's hooks: one that held this copy
+        # would keep it, and the model, for as long as the process lives.
+        copy = weakref.ref(self)
 
         def keep(parameter: torch.Tensor) -> None:
-            if self._adding_up:
+            ours = copy()
+            if ours is None or ours._adding_up:
                 return
-            self._put(name, parameter.grad)
+            ours._put(name, parameter.grad)
             parameter.grad = None
 
         return keep
