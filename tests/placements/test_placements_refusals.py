@@ -98,7 +98,11 @@ def test_values_that_mean_nothing(text, words):
 @pytest.mark.parametrize(
     ("text", "job", "words"),
     [
-        ("tensor(ways=2)", IMAGES, r"finds nothing to split in ResidualNetwork; .*it stands alone"),
+        (
+            "tensor(ways=2)",
+            IMAGES,
+            r"tensor\(\) finds nothing to split in ResidualNetwork; .*it stands alone",
+        ),
         ("tensor(ways=5)", JOB, "5 workers cannot share 32 outputs evenly"),
         (
             'tensor(plan=["*.nothing row"])',

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from manyhands.costs import Collective, Forecast
 from manyhands.notation import Value  # noqa: TC001 - a field's type is needed when it is read
 from manyhands.placements.fully_sharded import sharded_forecast
+from manyhands.placements.lines_forecast import forecast_lines, lines_forecast
 from manyhands.placements.meetings import check_between, with_meetings
 from manyhands.placements.pipeline import Pipeline
 from manyhands.placements.placement import Placement, check_layers
+from manyhands.placements.split_forecast import part_of, split_collectives
 from manyhands.schedules import Name  # noqa: TC001 - as above
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     import torch
     from torch import nn
@@ -130,18 +132,8 @@ class Hybrid(Placement):
             self.line.check(self.pipeline)
 
     def check_job(self, job: Job, workers: int) -> None:  # noqa: ARG002 - the contract
-        """Something must be there to split along `tensor`, and layers for a pipeline's stages.
-
-        Not every model can be made without its numbers; what cannot is looked at when it is made.
-        """
-        from manyhands.engine.deferred import on_meta  # noqa: PLC0415 - torch is lazy
-
-        try:
-            model = on_meta(job.model)
-        except Exception:  # noqa: BLE001 - see above
-            model = None
-        if model is not None:
-            self.find(model)
+        """Something must be there to split along `tensor`, and layers for a pipeline's stages."""
+        check_split(job, self.find)
         if self.pipeline > 1:
             self.line.check_job(job, self.pipeline, self.find)
 
@@ -198,14 +190,12 @@ class Hybrid(Placement):
             trained = sum(one.padded(self.shard) // self.shard for one in parts)
             copy = self._copy.forecast(parameters, size, layers)
             return with_meetings(copy, check_between(self.between), self.data, size, trained)
-        if self.pipeline > 1:
-            from manyhands.placements.lines_forecast import lines_forecast  # noqa: PLC0415
-
-            return lines_forecast(self, parameters, layers)
-        split: list[Collective] = []
         if self.tensor > 1:
             check_layers(self, layers, "column", "row", "logits", "table")
-            split = split_collectives(layers, self.tensor)
+        if self.pipeline > 1:
+            check_layers(self, layers, "stage")
+            return lines_forecast(self.axes, self.line, parameters, layers)
+        split = split_collectives(layers, self.tensor) if self.tensor > 1 else []
         roles = {layer.name: layer.role for layer in layers}
         by_place = [
             self._sharded([part_of(one, roles, self.tensor, place) for one in parameters], split)
@@ -242,43 +232,28 @@ class Hybrid(Placement):
     def forecast_job(self, job: Job, workers: int) -> Forecast:
         """Layers that are split are found, and what goes through them looked at."""
         if self.pipeline > 1:
-            from manyhands.placements.lines_forecast import forecast_lines  # noqa: PLC0415
-
             self.check(workers)
             self._check_meetings()
-            return forecast_lines(self, job)
+            return forecast_lines(self.axes, self.line, job, self.find)
         from manyhands.placements.looking import (  # noqa: PLC0415 - torch is lazy
             sizes_and_layers,
             tensor_roles,
         )
 
-        roles = tensor_roles(job.model, self.tensor, self.plan) if self.tensor > 1 else {}
+        roles = tensor_roles(job.model, self.find)
         parameters, layers = sizes_and_layers(job, self.data * self.together * self.shard, roles)
         return self.forecast(parameters, workers, layers)
 
 
-def split_collectives(layers: Sequence[LayerSize], ways: int) -> list[Collective]:
-    """What workers that share layers tell each other, there and back."""
-    step: list[Collective] = []
-    for layer in layers:
-        if layer.role in ("row", "table"):
-            step.append(Collective("allreduce", layer.outputs, ways))
-        elif layer.role == "logits":
-            each = -(-layer.width // ways)
-            padded = layer.outputs // layer.width * each * ways
-            step.append(Collective("all_gather", padded, ways))
-    back = [one for one in reversed(layers) if one.role in ("column", "logits") and one.learns]
-    return step + [Collective("allreduce", layer.inputs, ways) for layer in back]
+def check_split(job: Job, find: Callable[[nn.Module], Plan]) -> None:
+    """Raise unless there is something to split.
 
+    Not every model can be made without its numbers; what cannot is looked at when it is made.
+    """
+    from manyhands.engine.deferred import on_meta  # noqa: PLC0415 - torch is lazy
 
-def part_of(tensor: TensorSize, roles: Mapping[str, str], ways: int, place: int) -> TensorSize:
-    """What one of the workers that share layers has of a parameter; the first ones have most."""
-    layer, _, kind = tensor.name.rpartition(".")
-    role = roles.get(layer)
-    if role in ("column", "beside", "logits", "table"):
-        each = -(-tensor.rows // ways)
-        rows = max(0, min(each, tensor.rows - place * each))
-        return replace(tensor, rows=max(1, rows), size=tensor.size // tensor.rows * rows)
-    if role == "row" and kind == "weight":
-        return replace(tensor, size=tensor.size // ways)
-    return tensor
+    try:
+        model = on_meta(job.model)
+    except Exception:  # noqa: BLE001 - see above
+        return
+    find(model)

@@ -10,17 +10,17 @@ from torch.overrides import TorchFunctionMode
 
 from manyhands.costs import LayerSize
 from manyhands.engine.deferred import on_meta
-from manyhands.placements.plans import find_plan, given_plan
 from manyhands.placements.sizes import sizes
 from manyhands.placements.staging import example
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from torch import nn
 
     from manyhands.costs import TensorSize
     from manyhands.job import Job
+    from manyhands.placements.plans import Plan
 
 
 def sizes_and_layers(
@@ -54,11 +54,10 @@ def look_at(
 
 
 def tensor_roles(
-    make: Callable[[], nn.Module], ways: int, lines: Sequence[str] = ()
+    make: Callable[[], nn.Module], find: Callable[[nn.Module], Plan]
 ) -> dict[str, str]:
-    """Of a model that is split in so many ways, what happens to which layer."""
-    model = on_meta(make)
-    plan = given_plan(model, lines) if lines else find_plan(model, ways)
+    """Of a model that is split as `find` says, what happens to which layer."""
+    plan = find(on_meta(make))
     roles: dict[str, str] = dict.fromkeys(plan.embeddings, "table")
     for pair in plan.pairs:
         roles |= dict.fromkeys(pair.columns[:1], "column")

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from manyhands.costs import Collective, Forecast
 from manyhands.placements.allreduce import AllReduce
-from manyhands.placements.hybrid import Hybrid
+from manyhands.placements.hybrid import Hybrid, check_split
 from manyhands.placements.placement import Placement, check_layers
 
 if TYPE_CHECKING:
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from manyhands.costs import LayerSize, TensorSize
     from manyhands.job import Job
     from manyhands.placements.bound import Bound
+    from manyhands.placements.plans import Plan
     from manyhands.transport.collectives import Group
     from manyhands.transport.waits import Waits
 
@@ -79,14 +79,14 @@ class Tensor(Placement):
                 f"{workers} workers cannot be divided into models of {self.ways}; use {more}"
             )
 
-    def check_job(self, job: Job, workers: int) -> None:
+    def check_job(self, job: Job, workers: int) -> None:  # noqa: ARG002 - the contract
         """Something must be there to split."""
         if self.samples == "own" and job.at_once is not None:
             raise ValueError(
                 f"{self} brings all workers' samples together, which must be of equally many "
                 "parts; leave out at_once"
             )
-        self._hybrid(workers).check_job(job, workers)
+        check_split(job, self._find)
 
     def bind(self, job: Job, group: Group, device: torch.device, waits: Waits) -> Bound:
         """A mesh of models and ways."""
@@ -94,7 +94,6 @@ class Tensor(Placement):
             return self._hybrid(group.size).bind(job, group, device, waits)
         from manyhands.engine.tensor_parallel import leave_alone  # noqa: PLC0415 - torch is lazy
         from manyhands.placements.gathered import Gathered  # noqa: PLC0415
-        from manyhands.placements.laying import plan_of  # noqa: PLC0415
         from manyhands.transport.mesh import Mesh  # noqa: PLC0415
 
         def wrap(module: nn.Module, split: list[str]) -> nn.Module:
@@ -102,8 +101,7 @@ class Tensor(Placement):
             return AllReduce().wrapper(group, waits)(module)
 
         mesh = Mesh(group, {"tensor": group.size}, waits)
-        plan = partial(plan_of, ways=self.ways, lines=(), strategy=str(self))
-        return Gathered(job, group, device, waits, wrap, mesh, plan)
+        return Gathered(job, group, device, waits, wrap, mesh, self._find)
 
     def forecast(
         self, parameters: Sequence[TensorSize], workers: int, layers: Sequence[LayerSize] = ()
@@ -142,12 +140,17 @@ class Tensor(Placement):
             tensor_roles,
         )
 
-        roles = tensor_roles(job.model, self.ways)
+        roles = tensor_roles(job.model, self._find)
         parameters, layers = sizes_and_layers(job, workers, roles)
         return self.forecast(parameters, workers, layers)
 
     def _hybrid(self, workers: int) -> Hybrid:
         return Hybrid(data=workers // self.ways, tensor=self.ways, plan=self.plan)
+
+    def _find(self, model: nn.Module) -> Plan:
+        from manyhands.placements.laying import plan_of  # noqa: PLC0415 - torch is lazy
+
+        return plan_of(model, self.ways, self.plan, str(self))
 
 
 def _is_split(parameter: str, roles: Mapping[str, str]) -> bool:
