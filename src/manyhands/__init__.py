@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from manyhands import data, metrics, models, rates
     from manyhands.cluster import Cluster, Host, Link
-    from manyhands.failure import RunFailed
+    from manyhands.failure import Refused, RunFailed
     from manyhands.job import Job
     from manyhands.lab.compare import compare
     from manyhands.live.trainer import Trainer
@@ -25,6 +25,7 @@ __all__ = [
     "Host",
     "Job",
     "Link",
+    "Refused",
     "Run",
     "RunFailed",
     "Strategy",
@@ -45,6 +46,7 @@ _HOME = {
     "Host": "manyhands.cluster",
     "Job": "manyhands.job",
     "Link": "manyhands.cluster",
+    "Refused": "manyhands.failure",
     "Run": "manyhands.reports",
     "RunFailed": "manyhands.failure",
     "Strategy": "manyhands.strategies",

@@ -1,5 +1,21 @@
 """The errors that a run ends with, in words a user can act on."""
 
+import contextlib
+from collections.abc import Iterator
+
+
+class Refused(ValueError):  # noqa: N818 - it names what happened, as users will read it
+    """What was asked cannot be done, and nothing was started; the message says why."""
+
+
+@contextlib.contextmanager
+def refusing() -> Iterator[None]:
+    """Have what checks find fault with refused."""
+    try:
+        yield
+    except ValueError as error:
+        raise Refused(str(error)) from error
+
 
 class RunFailed(RuntimeError):  # noqa: N818 - it names what happened, as users will read it
     """A run ended before it was done; the message says who failed and ends with its traceback."""

@@ -97,6 +97,7 @@ def test_mistakes_are_answered_with_the_fix(start, run_script, tmp_path):
     misspelt = manyhands(start, "train", "script.py", "--strategy", "alreduce()")
     many = manyhands(start, "train", "script.py", "--strategy", "single()", "--workers", "3")
     nothing = manyhands(start, "train", "nothing.py")
+    aimless = manyhands(start, "train", "script.py", "--target", "speed >= 9")
     no_run = manyhands(start, "summary", ".")
     local = run_script(
         SCRIPT.replace("job = mh.Job(", "def make():\n        return mh.Job(")
@@ -108,6 +109,7 @@ def test_mistakes_are_answered_with_the_fix(start, run_script, tmp_path):
         (misspelt, "did you mean 'allreduce'"),
         (many, "for 3 workers use allreduce()"),
         (nothing, "there is no file nothing.py"),
+        (aimless, "needs validation data to be measured on"),
         (no_run, "is no run"),
         (local, "at the top level of a script"),
         (unguarded, 'put it below if __name__ == "__main__"'),
@@ -115,5 +117,5 @@ def test_mistakes_are_answered_with_the_fix(start, run_script, tmp_path):
         assert started.finish() != 0
         assert words in started.text(), started.text()
         wait_for(lambda: not started.tree(), 5, "everything gone")  # noqa: B023 - called at once
-    for started in (misspelt, many, nothing, no_run):
+    for started in (misspelt, many, nothing, aimless, no_run):
         assert "Traceback" not in started.text(), "a mistake on the command line is no bug"

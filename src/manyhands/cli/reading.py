@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def enter(script: Path, arguments: Sequence[str]) -> None:
     """Make this process look as if Python had been told to execute the script."""
     if not script.is_file():
-        leave(f"there is no file {script}")
+        leave(f"manyhands: there is no file {script}")
     sys.argv = [str(script), *arguments]
     sys.path.insert(0, str(script.resolve().parent))
 

@@ -8,7 +8,7 @@ import typer
 
 from manyhands.cli.leaving import leave
 from manyhands.cli.reading import enter, jobs_of, load_job, paced
-from manyhands.failure import RunFailed
+from manyhands.failure import Refused, RunFailed
 from manyhands.live.hosts import Hosts
 from manyhands.live.invitation import check_key, choose_address
 from manyhands.live.script import execute
@@ -33,7 +33,7 @@ def train(
     named, only that is done.
     """
     if not script.is_file():
-        leave(f"there is no file {script}")
+        leave(f"manyhands: there is no file {script}")
     command = Command(**paced(options))
     _check(command)
     _check_hosts(command)
@@ -47,6 +47,8 @@ def train(
                 module = execute(script.resolve(), "__main__")
                 if not command.runs:
                     _train_only_job(module, script)
+        except Refused as refusal:
+            leave(f"manyhands: {refusal}")
         except RunFailed as failure:
             leave(f"manyhands: {failure}", 1)
         except KeyboardInterrupt:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from manyhands.failure import RunFailed
+from manyhands.failure import RunFailed, refusing
 from manyhands.live.agreement import facts_of_host, facts_of_job
 from manyhands.live.assignment import Assignment, Leasing, override
 from manyhands.live.crew import Crew, private_folder
@@ -62,9 +62,10 @@ def launch(request: Request) -> None:
     """
     if isinstance(request.strategy, StrategyProtocol):
         hosts = request.hosts.names if request.hosts else (request.host,)
-        request.strategy.check_places(hosts, devices(request.here))
-        if request.job.clip is not None:
-            request.strategy.check_clip()
+        with refusing():
+            request.strategy.check_places(hosts, devices(request.here))
+            if request.job.clip is not None:
+                request.strategy.check_clip()
     with nursery(_environment(request)) as loaded:
         request.job.make_ready()
         _launch(request, loaded)

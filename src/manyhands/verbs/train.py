@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from manyhands.cluster import Cluster
+from manyhands.failure import refusing
 from manyhands.live import script, torchrun
 from manyhands.live.agent import launch
 from manyhands.live.assignment import Overrides, override
@@ -68,6 +69,7 @@ def train(
         The run: its summary, metrics, trace and trained parameters.
 
     Raises:
+        Refused: what was asked cannot be done.
         RunFailed: a process failed; the message ends with its traceback.
     """
     return train_from(
@@ -104,11 +106,12 @@ def train_from(
             'if __name__ == "__main__": so that only the first process calls it'
         )
     command = current()
-    spread = _hosts(command, hosts, workers)
-    workers = spread.workers if spread else workers
     cluster = cluster or Cluster.local()
-    paces = None if slow is None else tuple(map(Pace.read, slow))
-    plan = _plan(job, strategy, workers, cluster, paces, output, command, spread)
+    with refusing():
+        spread = _hosts(command, hosts, workers)
+        workers = spread.workers if spread else workers
+        paces = None if slow is None else tuple(map(Pace.read, slow))
+        plan = _plan(job, strategy, workers, cluster, paces, output, command, spread)
     if torchrun.is_torchrun():
         folder = torchrun.join(
             job, plan.strategy, plan.overrides, loop, plan.folder, plan.settings, plan.slow
