@@ -4,6 +4,7 @@ A script says `if __name__ == "__main__": forked.run(work)`; `work(store, size)`
 process and gives what is written down as JSON by rank. `train` runs a job under a strategy there.
 """
 
+import faulthandler
 import json
 import os
 import sys
@@ -41,6 +42,8 @@ def run(work: Callable[[Any, int, int], Any], size: int) -> None:
             code = 1
             try:
                 torch.set_num_threads(1)
+                # Groups wait for 60 s: whoever is waited for has said by then where it stands.
+                faulthandler.dump_traceback_later(50, repeat=True)
                 given = work(connect_store("127.0.0.1", port), rank, size)
                 Path(f"given-{rank}.json").write_text(json.dumps(given), encoding="utf-8")
                 code = 0
