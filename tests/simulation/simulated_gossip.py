@@ -36,6 +36,11 @@ def neighbours(graph: str, rank: int, workers: int, number: int) -> set[int]:
     return {(rank + way * step) % workers for step in steps for way in (1, -1)} - {rank}
 
 
+def rank_of(sender: str) -> int:
+    """The rank of one of a worker's lives: `worker-3.1` is the second life of worker 3."""
+    return int(sender.partition(".")[0].partition("-")[2])
+
+
 class Mass(Replicas):
     """What all replicas are together changes by steps alone, unless somebody comes or goes."""
 
@@ -73,7 +78,7 @@ class Mass(Replicas):
 
     def fenced(self, sender: str) -> None:
         self.dead.add(sender)
-        self.held.pop(int(sender.partition(".")[0].partition("-")[2]), None)
+        self.held.pop(rank_of(sender), None)
         self.forget(sender)
         self.count_again()
 
@@ -131,7 +136,7 @@ class Meetings(Mass):
 
     def forget(self, sender: str) -> None:
         self.on_the_way.pop(sender, None)
-        server = int(sender.partition(".")[0].partition("-")[2])
+        server = rank_of(sender)
         for one in [one for one, other in self._with.items() if other == server]:
             if one in self.on_the_way:
                 self._perhaps[one] = self.on_the_way.pop(one)
@@ -298,7 +303,7 @@ class Mixed(Mass):
             raise BrokenLawError(f"{call.sender} mixes {own}, which is no step from where it was")
         self.add_step(step)
         total = sum(gifts, np.zeros(1))
-        if len(came) == len(call.message.neighbours):
+        if sorted(map(rank_of, came)) == sorted(call.message.neighbours):
             self.held[server] = ((weights - len(came)) * own + total) / weights
         elif self.dead or leaving:
             # Somebody died who was to be in it: its weight is its neighbour's own, or nobody's.
