@@ -11,7 +11,7 @@ import numpy as np
 from simulated_events import BrokenLawError, Law, near
 from simulated_servers import AveragingModel, OuterModel
 
-from manyhands.endpoint import Change, Pull, Push
+from manyhands.endpoint import Change, Pull, Push, Rest
 from manyhands.protocols import Answer, Call, DiLoCo, Step
 
 if TYPE_CHECKING:
@@ -138,6 +138,10 @@ class Between(Law):
         }
         self._speakers = {number: f"worker-{some[0]}" for number, some in enumerate(members)}
         self._model.present = {f"island-{number}" for number in self._speakers}
+        self._at_work = {
+            number: {f"worker-{rank}" for rank in some} for number, some in enumerate(members)
+        }
+        """By island, those of whom it is not known that they rest or are gone."""
 
     def decided(
         self,
@@ -154,8 +158,13 @@ class Between(Law):
         spoken = Call(f"island-{island}.{call.sender}", call.number, call.message)
         if isinstance(call.message, Pull) and call.message.looks:
             due = [self._model.answer(spoken)]
+        elif isinstance(call.message, Rest):
+            self._at_work[island].discard(worker)
+            rests = not self._at_work[island]
+            due = self._model.hear(spoken, payload) if rests else [self._model.answer(spoken)]
         else:
             self._speakers[island] = worker
+            self._at_work[island].add(worker)
             due = self._model.hear(spoken, payload)
         self._compare(due, after, actions)
 
@@ -167,9 +176,14 @@ class Between(Law):
         after: ServerState,
         actions: Sequence[Action],
     ) -> None:
+        if server != self._count:
+            return
         island = self._home[worker]
-        if server == self._count and self._speakers[island] == worker:
+        self._at_work[island].discard(worker)
+        if self._speakers[island] == worker or not self._at_work[island]:
             self._compare(self._model.leave(f"island-{island}"), after, actions)
+        elif actions:
+            raise BrokenLawError(f"between the islands {actions}, because {worker} is gone")
 
     def _compare(self, due: list[Expected], after: ServerState, actions: Sequence[Action]) -> None:
         told = {(a.call.sender, a.call.number) for a in actions if isinstance(a, Answer)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from manyhands.endpoint import Parameters, Pull
+from manyhands.endpoint import Parameters, Pull, Rest
 from manyhands.protocols.actions import Action, Answer, Call
 from manyhands.protocols.rounds import Round
 
@@ -24,6 +24,8 @@ class Between(Round):
     """By worker, its island."""
     speakers: dict[str, str] = field(default_factory=dict)
     """By island, the worker that spoke for it last, or will first."""
+    idle: frozenset[str] = frozenset()
+    """Workers that rest or are gone, and have not spoken since."""
 
 
 def begin_between(terms: Terms, islands: Sequence[range]) -> Between:
@@ -43,20 +45,32 @@ def on_between(outer: Meeting, state: Between, call: Call) -> tuple[Between, lis
     if isinstance(call.message, Pull) and call.message.looks:
         return state, [Answer(call, Parameters(state.version))]
     island = state.homes[call.worker]
-    heard = replace(state, speakers={**state.speakers, island: call.worker})
+    if isinstance(call.message, Rest):
+        heard = replace(state, idle=state.idle | {call.worker})
+        if not _is_idle(heard, island):
+            return heard, [Answer(call, Parameters(state.version), parameters=False)]
+    else:
+        speakers = {**state.speakers, island: call.worker}
+        heard = replace(state, speakers=speakers, idle=state.idle - {call.worker})
     after, actions = outer.on_message(heard, replace(call, stands_for=island))
     assert isinstance(after, Between)
     return after, actions
 
 
 def left_between(outer: Meeting, state: Between, worker: str) -> tuple[Between, list[Action]]:
-    """What it does when a worker is gone that spoke for an island.
+    """What it does when a worker is gone.
 
-    The island is waited for again when another one speaks for it.
+    If it spoke for its island, or was the last there that did not rest, the island is waited for
+    again when another one speaks for it.
     """
-    actions: list[Action] = []
-    for island in [island for island, speaker in state.speakers.items() if speaker == worker]:
-        after, more = outer.on_leave(state, island)
-        assert isinstance(after, Between)
-        state, actions = after, [*actions, *more]
-    return state, actions
+    island = state.homes[worker]
+    left = replace(state, idle=state.idle | {worker})
+    if state.speakers[island] != worker and not _is_idle(left, island):
+        return left, []
+    after, actions = outer.on_leave(left, island)
+    assert isinstance(after, Between)
+    return after, actions
+
+
+def _is_idle(state: Between, island: str) -> bool:
+    return all(worker in state.idle for worker, home in state.homes.items() if home == island)

@@ -107,7 +107,7 @@ class Hierarchical(StrategyProtocol):
 
     async def worker(self, replica: Replica, endpoint: Endpoint) -> None:
         """Step with the island; what was made counts when the islands have met."""
-        own, _ = self._names(replica)
+        own, between = self._names(replica)
         await self._join(replica, endpoint)
         alone: list[LeasedBatch] = []
         async for batch in replica.batches():
@@ -125,6 +125,9 @@ class Hierarchical(StrategyProtocol):
             if await self._hear(replica, endpoint):
                 replica.commit(*alone)
                 alone.clear()
+            if batch is None:
+                endpoint.post(between, Rest())
+                await answer(endpoint, between)
 
     async def refresh(self, replica: Replica, endpoint: Endpoint) -> list[int]:
         """Look at what the islands came to last, without taking part."""
@@ -162,9 +165,6 @@ class Hierarchical(StrategyProtocol):
         elif said.samples or said.errand == "meet":
             push = Push(0, said.samples)
             endpoint.post(between, push, payload=parameters, into=parameters)
-            await answer(endpoint, between)
-        if said.errand == "rest":
-            endpoint.post(between, Rest())
             await answer(endpoint, between)
 
     def begin(self, terms: Terms) -> ServerState:

@@ -78,6 +78,8 @@ class Port:
         self._changes = 0
         self._due = math.inf
         """When the port looks again whether a transfer is through."""
+        self._looks = 0
+        """How often it was to look; only the last of these counts."""
 
     def join(self, transfer: Transfer) -> None:
         """Share the port."""
@@ -112,15 +114,17 @@ class Port:
             heappop(self._next)
         if not self._next:
             self._given, self._due = 0.0, math.inf
+            self._looks += 1
             return
         seconds = max(0.0, self._next[0][0] - self._given) * len(self._here) / self._bandwidth
         due = self._kernel.now + seconds
         if due < self._due:
             self._due = due
-            self._kernel.after(seconds, partial(self._look, due, self._changes))
+            self._looks += 1
+            self._kernel.after(seconds, partial(self._look, self._looks, self._changes))
 
-    def _look(self, due: float, changes: int) -> None:
-        if due != self._due:
+    def _look(self, number: int, changes: int) -> None:
+        if number != self._looks:
             return
         self._due = math.inf
         self._give()
