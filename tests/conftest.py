@@ -17,6 +17,12 @@ if "MANYHANDS_DATA" not in os.environ and (ROOT.parent / "shared" / "data").is_d
     os.environ["MANYHANDS_DATA"] = str(ROOT.parent / "shared" / "data")
 
 
+def _heed_signals() -> None:
+    """Whoever runs the tests in the background, or under nohup, has told us to ignore these."""
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., Started]]:
     """Start a command in an empty folder; everything it started is ended with the test."""
@@ -33,8 +39,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Started]]:
                 text=True,
                 env={**os.environ, "TMPDIR": str(tmp_path), **environment},
                 start_new_session=True,
-                # A shell that runs the tests in the background has told us to ignore Ctrl-C.
-                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
+                preexec_fn=_heed_signals,  # noqa: PLW1509 - this process starts no threads
             )
         started.append(Started(process, tmp_path, output=output))
         return started[-1]
