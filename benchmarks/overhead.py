@@ -1,6 +1,7 @@
 """What Manyhands costs: whole training steps per second against a bare script on torch.
 
-DDP on two models, and a pipeline of two stages.
+DDP on two models, and a pipeline of two stages: against torch's class for 1F1B, and against its
+engine for tables of any kind, on which ours run.
 
 Two workers each on Gloo, one thread per worker. Both sides are alive all the time and take turns
 in ABBA blocks; the figure is the median over blocks of ours / bare, with a 95 % interval.
@@ -19,8 +20,8 @@ from pathlib import Path
 from benchmarks.figures import median_interval, report
 from benchmarks.turnstile import Side
 
-STEPS = {"lenet": 60, "mlp10m": 12, "pipeline": 12}
-SIDES = {"pipeline": "benchmarks.pipeline"}
+STEPS = {"lenet": 60, "mlp10m": 12, "pipeline": 24, "pipeline_table": 24}
+SIDES = dict.fromkeys(("pipeline", "pipeline_table"), "benchmarks.pipeline")
 """By model, what the two scripts are called; those of DDP if there are none."""
 
 
@@ -110,8 +111,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer blocks")
     parser.add_argument("--only", choices=STEPS, help="one model")
+    parser.add_argument("--blocks", type=int, default=20, help="more of them narrow the interval")
     chosen = parser.parse_args()
-    blocks = 4 if chosen.quick else 20
+    blocks = 4 if chosen.quick else chosen.blocks
     print("2 workers on each side, one thread each, taking turns")
     models = [chosen.only] if chosen.only else [*STEPS]
     figures = {
