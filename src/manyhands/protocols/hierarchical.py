@@ -126,6 +126,7 @@ class Hierarchical(StrategyProtocol):
                 replica.commit(*alone)
                 alone.clear()
             if batch is None:
+                # Should the rest of the island be lost, its own server could send nobody to say so.
                 endpoint.post(between, Rest())
                 await answer(endpoint, between)
 

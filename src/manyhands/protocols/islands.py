@@ -38,7 +38,7 @@ class Island(Round):
     held: tuple[Call, ...] = ()
     """Calls that are answered when it is back."""
     rests: bool = False
-    """Whether the other islands were told that nobody need wait for this one."""
+    """Whether nobody is at work here: whoever is again must join the other islands first."""
 
 
 def on_island(
