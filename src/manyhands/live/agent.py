@@ -72,7 +72,6 @@ def launch(request: Request) -> None:
 
 
 def _launch(request: Request, loaded: Nursery | None) -> None:
-    (request.folder / "trace").mkdir(parents=True, exist_ok=True)
     (request.folder / "logs").mkdir(exist_ok=True)
     head = live_header("agent", 0, clock=time.monotonic, wall=time.time, host=request.host)
     recorder = Recorder(head, append_to(trace_file(request.folder, head)), time.monotonic)
