@@ -127,6 +127,9 @@ class Job:
     """Stop after so much time of training, evaluations included."""
     target: str | None = None
     """Stop when a validation metric is reached, as in "accuracy >= 0.98"."""
+    stop_on_nan: bool = True
+    """End the run as failed when a training loss, a validation loss or a final parameter is NaN or
+    infinite. With False the run goes on, and its summary still says so."""
     seed: int = 0
     """Decides the first parameters and the order of the samples."""
     prepare: Callable[[], object] | None = None

@@ -56,6 +56,9 @@ def train(
     for run in command.runs:
         if not run.was_summarised:
             typer.echo(run.summary())
+    if any(run.status == "failed" for run in command.runs):
+        # A run that diverged, and was told to go on.
+        raise typer.Exit(1)
 
 
 def _check(command: Command) -> None:

@@ -96,6 +96,9 @@ class Crew:
             (self._folder / "logs" / f"{NURSERY}.err").write_text(self._nursery.words())
         log = self._folder / "logs" / f"{cause.name}.err"
         here = cause.host == self._host
+        kind, _, message = (cause.report.message if cause.report else "").partition(": ")
+        if kind in ("Diverged", "Poisoned"):
+            return f"diverged: {message}"
         words = f"{cause}. Its log: {log}" if here else f"{cause}. Its log is on {cause.host}"
         last = cause.report.traceback if cause.report else _tail(log) if here else ""
         return f"{words}\n\n{last.rstrip()}" if last.strip() else words

@@ -12,6 +12,7 @@ import torch
 
 from manyhands.parameters import Committee, Copy, Local
 from manyhands.sampling import mix, permutation
+from manyhands.virtual.divergence import Divergence
 from manyhands.virtual.loading import loader
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ class Bench:
 
     def __init__(self, job: Job, shards: int, clip: float | None = None) -> None:
         self._job = job
+        self.divergence = Divergence(job)
         self._load_samples = loader(job, job.data)
         self._copy = Copy(job, shards, torch.device("cpu"), clip=clip)
         self.layout = self._copy.layout
