@@ -83,6 +83,9 @@ def train(
         typer.Option(help="A key that all hosts have already; by default a new one is made."),
     ] = None,
     network: Network = None,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", help="Do not show what workers print; logs have it.")
+    ] = False,
     inside: Annotated[str | None, typer.Option(hidden=True)] = None,
     parent: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
@@ -102,6 +105,7 @@ def train(
         "slow": slow,
         "patience": patience,
         "output": output,
+        "quiet": quiet,
     }
     if network is not None:
         from manyhands.cli.spread import train as spread  # noqa: PLC0415

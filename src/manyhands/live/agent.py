@@ -22,11 +22,13 @@ from manyhands.live.crew import Crew, private_folder
 from manyhands.live.devices import devices
 from manyhands.live.display import Display
 from manyhands.live.distant import Distant
+from manyhands.live.echo import Echo
 from manyhands.live.invitation import Invitation, choose_address
 from manyhands.live.lifeline import signals_raise
 from manyhands.live.nursery import Nursery, environment, nursery
 from manyhands.live.pulse import append_to
 from manyhands.live.supervise import Exit, Process, end, first_failure
+from manyhands.live.trial import try_out
 from manyhands.protocols import StrategyProtocol
 from manyhands.trace import Recorder, live_header, trace_file
 from manyhands.transport.collectives import LOOPBACK, serve_store
@@ -68,6 +70,8 @@ def launch(request: Request) -> None:
                 request.strategy.check_clip()
     with nursery(_environment(request)) as loaded:
         request.job.make_ready()
+        job = override(request.job, request.overrides)
+        try_out(job, request.workers, devices(request.here))
         _launch(request, loaded)
 
 
@@ -131,6 +135,8 @@ class _Run:
         self._place = choose_address(request.listen) if invitation else (LOOPBACK, 0)
         told, env = private / "assignment.json", _environment(request)
         self._crew = Crew(request.host, told, request.folder, env, loaded)
+        logs = request.folder / "logs"
+        self._echo = Echo(logs, display.say, time.monotonic, quiet=request.quiet)
         self._coordinator: Process | None = None
         self._servers: dict[str, Process] = {}
         self._workers: dict[str, Process] = {}
@@ -174,6 +180,7 @@ class _Run:
                     raise
                 finally:
                     end(self._workers.values(), _GRACE)
+                    self._echo.end(failed=parting.failed)
                     line.send(parting)
                     line.send(Goodbye(0, 0))
                     self._hear_out(line)
@@ -251,6 +258,7 @@ class _Run:
         for rank in range(self._request.here):
             name = f"worker-{rank}"
             self._workers[name] = self._crew.fork(name, _WORKER, str(rank))
+            self._echo.follow(rank, name)
 
     def _follow_closely(self, line: Line) -> None:
         self._follow(line, 0.0)
@@ -260,6 +268,7 @@ class _Run:
         """Follow the run until all workers have finished or something failed."""
         while True:
             self._follow(line, _POLL)
+            self._echo.look()
             self._look_after(line)
             workers: dict[str, Process | Distant] = {**self._workers, **self._distant}
             # Nobody waits for one that is not back yet when the others are done.
@@ -313,6 +322,7 @@ class _Run:
         rank = exit_.name.removeprefix("worker-")
         log = f"{exit_.name}.{self._returns}"
         self._workers[exit_.name] = self._crew.fork(exit_.name, _WORKER, rank, log)
+        self._echo.follow(int(rank), log)
         self._returning.add(exit_.name)
         return True
 

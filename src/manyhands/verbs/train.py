@@ -112,6 +112,11 @@ def train_from(
         workers = spread.workers if spread else workers
         paces = None if slow is None else tuple(map(Pace.read, slow))
         plan = _plan(job, strategy, workers, cluster, paces, output, command, spread)
+        if loop is not None and not isinstance(plan.strategy, Placement):
+            raise ValueError(
+                f"{plan.strategy} has a training loop of its own and cannot use loop=: leave it "
+                "out, or use a strategy without servers, such as allreduce()"
+            )
     if torchrun.is_torchrun():
         # Torchrun's other processes take part in the folder that the first one takes.
         own = Path() if torchrun.rank() else _taken_folder(plan)
@@ -135,6 +140,7 @@ def train_from(
             listen=command.listen or listen,
             key=command.key_file,
             patience=command.patience,
+            quiet=command.quiet,
         )
         try:
             launch(request)
