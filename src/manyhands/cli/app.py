@@ -17,6 +17,24 @@ app = typer.Typer(
 )
 
 
+def _show_version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version  # noqa: PLC0415 - see above
+
+        typer.echo(f"manyhands {version('manyhands')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", is_eager=True, callback=_show_version, help="Show the version."),
+    ] = False,
+) -> None:
+    """Train one PyTorch model under any parallel strategy, by changing one word."""
+
+
 Seconds = Annotated[float | None, typer.Option(help="Seconds of training.")]
 Target = Annotated[
     str | None,

@@ -8,6 +8,7 @@ killed, the kernel ends its workers and the coordinator says so.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import time
 from pathlib import Path
@@ -72,7 +73,19 @@ def launch(request: Request) -> None:
         request.job.make_ready()
         job = override(request.job, request.overrides)
         try_out(job, request.workers, devices(request.here))
-        _launch(request, loaded)
+        with _full_disk_in_words(request.folder):
+            _launch(request, loaded)
+
+
+@contextlib.contextmanager
+def _full_disk_in_words(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        words = f"no space left on the disk of {folder}; free some, or use --output"
+        raise RunFailed(words) from error
 
 
 def _launch(request: Request, loaded: Nursery | None) -> None:
@@ -169,6 +182,9 @@ class _Run:
                 f"{strategy} exchanges updates through torch.distributed, which neither "
                 "authenticates nor encrypts: trust the network between the hosts"
             )
+        crowd = crowded(self._request.here, self._request.cluster.hosts[0].cores)
+        if crowd and set(assignment.devices) == {"cpu"}:
+            self._display.say(crowd)
         try:
             with Line(assignment.coordinator, "agent-0") as line:
                 parting = Disband(failed=False, words="")
@@ -404,6 +420,24 @@ def _distant_workers(hosts: Hosts | None) -> dict[str, Distant]:
 
 def _environment(request: Request) -> dict[str, str]:
     return environment(request.cluster.hosts[0].cores, request.here)
+
+
+def crowded(workers: int, cores: int) -> str:
+    """In words, that there are many more workers than cores; nothing if there are not.
+
+    >>> crowded(100, 2)
+    '100 workers share 2 cores: each computes about 50 times as long as on a core of its own'
+    >>> crowded(4, 2)
+    ''
+    """
+    if workers <= 2 * cores:
+        return ""
+    shared = f"{cores} core{'s' if cores > 1 else ''}"
+    times = workers / cores
+    return (
+        f"{workers} workers share {shared}: each computes about {times:.0f} times as long as on a "
+        "core of its own"
+    )
 
 
 def _first_line(error: BaseException) -> str:

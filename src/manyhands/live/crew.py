@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import shutil
 import tempfile
 from pathlib import Path
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 NURSERY = "nursery"
 _POLL = 0.1
+_NO_SPACE = (f"[Errno {errno.ENOSPC}]", f"[Errno {errno.EDQUOT}]")
 
 
 class Crew:
@@ -97,6 +99,10 @@ class Crew:
         log = self._folder / "logs" / f"{cause.name}.err"
         here = cause.host == self._host
         kind, _, message = (cause.report.message if cause.report else "").partition(": ")
+        if kind == "OSError" and message.startswith(_NO_SPACE):
+            return (
+                f"{cause}: no space left on the disk of {self._folder}; free some, or use --output"
+            )
         if kind in ("Diverged", "Poisoned"):
             return f"diverged: {message}"
         words = f"{cause}. Its log: {log}" if here else f"{cause}. Its log is on {cause.host}"
