@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from manyhands.live.pulse import append_to
 from manyhands.membership import Member, Membership, Sign, suspects
 from manyhands.wire import Beat, Control, Goodbye, Hello, Pong, Roll, Status, TraceChunk, Warn
-from manyhands.wire.joining import Disband
+from manyhands.wire.joining import Disband, Missed
 from manyhands.wire.leasing import Dismiss, Eject, Fence, Lost
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ class Coordinator:
         desk: leases samples to workers that run free.
         gate: lets other hosts in.
         patience: seconds without a heartbeat after which a worker is ejected.
+        takes_back: whether a worker may join a run that is under way.
     """
 
     def __init__(
@@ -63,6 +64,8 @@ class Coordinator:
         desk: LeaseDesk | None,
         gate: Gate | None = None,
         patience: float = PATIENCE,
+        *,
+        takes_back: bool = True,
     ) -> None:
         self._hub = hub
         self._desk = desk
@@ -75,6 +78,9 @@ class Coordinator:
         self._host = host
         self._recorder = recorder
         self._clock = clock
+        self._takes_back = takes_back
+        self._lives: dict[str, int] = {}
+        """Which incarnation of each worker was last heard of."""
         self._waiting: dict[str, Member] = {}
         self.membership = Membership()
         self._signs: dict[str, Sign] = {}
@@ -117,8 +123,11 @@ class Coordinator:
                 self._store(name, message.lines)
             case Goodbye():
                 self._farewell(name, message)
-            case Lost(name=gone, words=words):
+            case Lost(name=gone, words=words, life=life):
+                # What it had sent before it was killed may still be to come.
+                self._lives[gone] = max(life + 1, self._lives.get(gone, 0))
                 self._mourn(gone, words)
+                self._hub.send("agent-0", Missed(gone, self.membership.epoch > 0))
             case _ if self._desk is not None and name.endswith(".leases"):
                 self._desk.hear(name.removesuffix(".leases"), message)
             case _:
@@ -134,6 +143,16 @@ class Coordinator:
         if hello.role == "server":
             self._servers[name] = member
             self._complete_if_all()
+            return
+        if hello.life < self._lives.get(name, 0):
+            return
+        if name in self._signs and hello.life > self._lives.get(name, 0):
+            # On another host a worker may be started again before its loss is told.
+            self._mourn(name, "its successor has reported for duty")
+        self._lives[name] = hello.life
+        if self.membership.epoch and not self._takes_back:
+            words = "the run had begun by the time it was started again"
+            self._hub.send(self._agent_of(member), Eject(name, words))
             return
         self._waiting[name] = member
         now = self._clock()
@@ -233,6 +252,7 @@ class Coordinator:
     def _mourn(self, name: str, words: str) -> None:
         """A worker's process is gone: its samples are given again, its late calls refused."""
         self._signs.pop(name, None)
+        self._waiting.pop(name, None)
         self._returned.discard(name)
         self.membership = self.membership.left(name)
         self._recorder.event("lost", {"member": name, "words": words})

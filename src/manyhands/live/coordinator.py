@@ -59,6 +59,7 @@ def main(path: str) -> None:
             desk,
             gate,
             PATIENCE if assignment.patience is None else assignment.patience,
+            takes_back=not (assignment.peers or assignment.memory is not None),
         )
         try:
             coordinator.serve()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from manyhands.failure import RunFailed
+from manyhands.live.life import LIFE, Lives
 from manyhands.live.nursery import NotBorn, Nursery
 from manyhands.live.supervise import Exit, Handle, Process, Start
 
@@ -28,6 +29,7 @@ class Crew:
         folder: the run's on this host; their logs go there.
         environment: what they have set besides the agent's own.
         loaded: forks those that need torch; None starts them afresh.
+        admission: how many agents this run has let in before.
     """
 
     def __init__(
@@ -37,12 +39,16 @@ class Crew:
         folder: Path,
         environment: Mapping[str, str],
         loaded: Nursery | None,
+        admission: int = 0,
     ) -> None:
         self._host = host
         self._assignment = assignment
         self._folder = folder
         self._environment = dict(environment)
         self._nursery = loaded
+        self._lives = Lives(admission)
+        self._logs: dict[str, str] = {}
+        """The stem of the log files of each process's present incarnation."""
         self.nursery: Process | None = None
         """The nursery's own process, once it is awaited."""
 
@@ -86,15 +92,18 @@ class Crew:
         *arguments: str,
         log: str = "",
     ) -> Process:
-        stem = self._folder.resolve() / "logs" / (log or name)
-        start = Start(module, (str(self._assignment), *arguments), str(stem), self._environment)
-        return Process(name, how(start), Path(start.error), self._host)
+        self._logs[name] = log or name
+        stem = self._folder.resolve() / "logs" / self._logs[name]
+        life = self._lives.next(name)
+        settings = {**self._environment, LIFE: str(life)}
+        start = Start(module, (str(self._assignment), *arguments), str(stem), settings)
+        return Process(name, how(start), Path(start.error), self._host, life)
 
     def words(self, cause: Exit) -> str:
         """A failure of one of them, in words, its traceback last."""
         if self._nursery is not None and cause.name == NURSERY:
             (self._folder / "logs" / f"{NURSERY}.err").write_text(self._nursery.words())
-        log = self._folder / "logs" / f"{cause.name}.err"
+        log = self._folder / "logs" / f"{self._logs.get(cause.name, cause.name)}.err"
         here = cause.host == self._host
         words = f"{cause}. Its log: {log}" if here else f"{cause}. Its log is on {cause.host}"
         last = cause.report.traceback if cause.report else _tail(log) if here else ""

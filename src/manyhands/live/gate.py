@@ -55,6 +55,8 @@ class _Guest:
     """Its workers that have ended."""
     written: int = 0
     """Bytes of its agent's trace."""
+    admission: int = 0
+    """How many were let in before it, itself included."""
 
 
 class Gate:
@@ -86,6 +88,7 @@ class Gate:
         self._told: set[str] = set()
         self._takes_back = assignment.leasing is not None and not assignment.peers
         self._strategy = assignment.strategy
+        self._admissions = 0
         self._begun = False
         """Whether all were here once."""
 
@@ -150,10 +153,12 @@ class Gate:
                 return
             number = self._hosts.names.index(knock.host)
             guest = self._guests[name] = _Guest(knock.host, number, self._clock())
+            self._admissions += 1
+            guest.admission = self._admissions
             self._recorder.event("host", {"name": knock.host, "words": "joined"})
             if self._begun:
                 self._hub.send("agent-0", Arrived(knock.host))
-        self._hub.send(name, Admitted(guest.number, self._assignment))
+        self._hub.send(name, Admitted(guest.number, self._assignment, guest.admission))
 
     def _objection(self, knock: Knock) -> str:
         """Why this host is not let in; empty if it is."""

@@ -155,4 +155,4 @@ def _ended(exit_: Exit) -> Ended:
     if len(report) > _REPORT and exit_.report is not None:
         short = exit_.report.traceback[-_REPORT // 4 :]
         report = msgspec.json.encode(msgspec.structs.replace(exit_.report, traceback=short))
-    return Ended(exit_.name, exit_.host, exit_.pid, exit_.code, report, exit_.words)
+    return Ended(exit_.name, exit_.host, exit_.pid, exit_.code, report, exit_.words, exit_.life)

@@ -6,6 +6,7 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING
 
+from manyhands.live.life import life
 from manyhands.trace import estimate_offset
 from manyhands.wire import Beat, Goodbye, Hello, Pong, Roll, TraceChunk
 from manyhands.wire.leasing import Dismiss, Fence
@@ -121,7 +122,7 @@ class LinkPulse(Pulse):
         line = self._connect()
         header = self._header
         about = (header.role, header.rank, header.host, header.pid, header.boot)
-        line.send(Hello(*about, self._address))
+        line.send(Hello(*about, self._address, life()))
         while not self._stopping.is_set():
             self._tell(line)
             due = self._clock() + INTERVAL

@@ -48,6 +48,8 @@ class Exit:
     report: ErrorReport | None
     words: str = ""
     """Why it counts as ended, if nobody saw it end."""
+    life: int = 0
+    """Which incarnation of it; 0 if that is not known."""
 
     @property
     def failed(self) -> bool:
@@ -145,9 +147,12 @@ class Process:
         handle: the process.
         error: the file of its report if it fails.
         host: the name of this host.
+        life: which incarnation of it this is.
     """
 
-    def __init__(self, name: str, handle: Handle, error: Path, host: str | None = None) -> None:
+    def __init__(
+        self, name: str, handle: Handle, error: Path, host: str | None = None, life: int = 0
+    ) -> None:
         self.name = name
         self.host = socket.gethostname() if host is None else host
         self.pid = handle.pid
@@ -155,6 +160,7 @@ class Process:
         self._error = error
         self._exit: Exit | None = None
         self._ejected = ""
+        self._life = life
 
     def poll(self) -> Exit | None:
         """How it ended; None while it runs."""
@@ -162,7 +168,7 @@ class Process:
             code = self._handle.poll()
             if code is not None:
                 about = (self.name, self.host, self.pid, code, self._report(), self._ejected)
-                self._exit = Exit(*about)
+                self._exit = Exit(*about, self._life)
                 self._end_descendants()
         return self._exit
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from manyhands.live.assignment import Assignment, eager_limit, override
+from manyhands.live.life import life
 from manyhands.live.lifeline import die_with
 from manyhands.live.pacer import Pacer
 from manyhands.live.progress import Progress
@@ -148,7 +149,7 @@ def _work_free(
     addresses = where_servers_are(assignment, roll)
     # A worker's successor must not be taken for itself: its calls are numbered from one again.
     caller = Caller(
-        f"worker-{rank}.{os.getpid()}",
+        f"worker-{rank}.{life()}",
         addresses,
         eager=eager_limit(assignment.workers),
         clock=time.monotonic,
@@ -163,7 +164,7 @@ def _work_free(
         hosted.start()
     recorder.span("start", begun, time.monotonic() - begun, 0)
     with assignment.line(f"worker-{rank}.leases") as line:
-        desk = SureLine(line)
+        desk = SureLine(line, life())
         replica = run_free(
             job,
             protocol,
