@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,15 +19,15 @@ import msgspec
 from manyhands.failure import RunFailed, refusing
 from manyhands.live.agreement import facts_of_host, facts_of_job
 from manyhands.live.assignment import Assignment, Leasing, override
-from manyhands.live.crew import Crew, private_folder
+from manyhands.live.crew import NURSERY, Crew, private_folder
 from manyhands.live.devices import devices
 from manyhands.live.display import Display
 from manyhands.live.distant import Distant
 from manyhands.live.invitation import Invitation, choose_address
 from manyhands.live.lifeline import signals_raise
 from manyhands.live.nursery import Nursery, environment, nursery
-from manyhands.live.pulse import append_to
 from manyhands.live.supervise import Exit, Process, end, first_failure
+from manyhands.live.tracing import TraceFiles
 from manyhands.protocols import StrategyProtocol
 from manyhands.trace import Recorder, live_header, trace_file
 from manyhands.transport.collectives import LOOPBACK, serve_store
@@ -75,12 +76,14 @@ def _launch(request: Request, loaded: Nursery | None) -> None:
     (request.folder / "trace").mkdir(parents=True, exist_ok=True)
     (request.folder / "logs").mkdir(exist_ok=True)
     head = live_header("agent", 0, clock=time.monotonic, wall=time.time, host=request.host)
-    recorder = Recorder(head, append_to(trace_file(request.folder, head)), time.monotonic)
+    job = override(request.job, request.overrides)
+    display = Display(job.budget, job.seconds, time.monotonic)
+    files = TraceFiles(display.say)
+    sink = partial(files.append, trace_file(request.folder, head))
+    recorder = Recorder(head, sink, time.monotonic)
     for setting in request.settings:
         recorder.setting(setting.name, setting.value, setting.source)
     recorder.flush()
-    job = override(request.job, request.overrides)
-    display = Display(job.budget, job.seconds, time.monotonic)
     try:
         with private_folder() as private, signals_raise(), _inviting(request) as invitation:
             _Run(request, private, recorder, display, loaded, invitation).to_its_end()
@@ -95,6 +98,7 @@ def _launch(request: Request, loaded: Nursery | None) -> None:
         recorder.event("end", {"status": "finished", "words": ""})
     finally:
         recorder.flush()
+        files.close()
         display.end()
 
 
@@ -288,6 +292,10 @@ class _Run:
         strategy nobody can go on alone.
         """
         killed = exit_.code < 0 and exit_.report is None
+        if exit_.name == NURSERY and self._crew.renew_nursery(exit_):
+            self._recorder.event("restart", {"member": exit_.name, "words": str(exit_)})
+            self._display.say(f"{exit_}; another one is started")
+            return True
         if not killed or not isinstance(self._request.strategy, StrategyProtocol):
             return False
         if exit_.name in self._servers and self._restarts < _RESTARTS:

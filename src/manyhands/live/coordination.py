@@ -10,7 +10,6 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from manyhands.live.pulse import append_to
 from manyhands.membership import Member, Membership, Sign, suspects
 from manyhands.wire import Beat, Control, Goodbye, Hello, Pong, Roll, Status, TraceChunk, Warn
 from manyhands.wire.joining import Disband, Missed
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
 
     from manyhands.live.desk import LeaseDesk
     from manyhands.live.gate import Gate
+    from manyhands.live.tracing import TraceFiles
     from manyhands.trace import Recorder
     from manyhands.transport.control import Hub
 
@@ -31,6 +31,9 @@ STALL = 10.0
 """Seconds in which somebody waits in a collective until those who keep it waiting are named."""
 PATIENCE = 30.0
 """Seconds without one after which it is ejected, where the others can go on without it."""
+START_PATIENCE = 600.0
+"""The same for a worker that still starts: a long import may keep its heartbeats from being sent.
+Its agent watches the process, and its host's heartbeats tell whether the host is there."""
 _TELL_EVERY = 0.5
 _LAST_WORDS = 2.0
 _TRACE_LIMIT = 256 * 1024 * 1024
@@ -51,6 +54,7 @@ class Coordinator:
         gate: lets other hosts in.
         patience: seconds without a heartbeat after which a worker is ejected.
         takes_back: whether a worker may join a run that is under way.
+        files: where traces are written.
     """
 
     def __init__(
@@ -66,6 +70,7 @@ class Coordinator:
         patience: float = PATIENCE,
         *,
         takes_back: bool = True,
+        files: TraceFiles,
     ) -> None:
         self._hub = hub
         self._desk = desk
@@ -77,6 +82,7 @@ class Coordinator:
         self._traces = folder / "trace"
         self._host = host
         self._recorder = recorder
+        self._files = files
         self._clock = clock
         self._takes_back = takes_back
         self._lives: dict[str, int] = {}
@@ -101,6 +107,7 @@ class Coordinator:
                 self._hear(name, message)
             self._look_around()
         self._recorder.flush()
+        self._files.close()
         if self._gate is not None:
             self._gate.close()
 
@@ -227,7 +234,7 @@ class Coordinator:
         if written > _TRACE_LIMIT:
             return
         self._written[name] = written
-        append_to(self._traces / f"{name}.jsonl")(lines)
+        self._files.append(self._traces / f"{name}.jsonl", lines)
 
     def _farewell(self, name: str, goodbye: Goodbye) -> None:
         if name == "agent-0":
@@ -268,6 +275,7 @@ class Coordinator:
         if now - self._told < _TELL_EVERY:
             return
         self._told = now
+        self._files.retry()
         if self._gate is not None:
             self._gate.look_around(now)
         self._accuse(now)
@@ -296,7 +304,9 @@ class Coordinator:
             return
         for sign in self._signs.values():
             silent = now - sign.heard
-            if silent > self._patience and sign.member.name not in self._ejected:
+            starts = sign.phase == "start"
+            patience = max(self._patience, START_PATIENCE) if starts else self._patience
+            if silent > patience and sign.member.name not in self._ejected:
                 others = len(self._signs) - len(self._ejected & self._signs.keys()) - 1
                 if others < 1:
                     return

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 NURSERY = "nursery"
 _POLL = 0.1
+_RENEWALS = 10
+"""How often a nursery that was killed is replaced in one run."""
 
 
 class Crew:
@@ -46,6 +48,7 @@ class Crew:
         self._folder = folder
         self._environment = dict(environment)
         self._nursery = loaded
+        self._renewals = 0
         self._lives = Lives(admission)
         self._logs: dict[str, str] = {}
         """The stem of the log files of each process's present incarnation."""
@@ -61,7 +64,7 @@ class Crew:
         while not self._nursery.is_ready(_POLL):
             meanwhile()
             gone = self.nursery.poll()
-            if gone is not None:
+            if gone is not None and not self.renew_nursery(gone):
                 raise RunFailed(self.words(gone))
         unfit = self._nursery.unfit
         if unfit:
@@ -69,14 +72,32 @@ class Crew:
             self._nursery = self.nursery = None
         return unfit
 
+    def renew_nursery(self, gone: Exit) -> bool:
+        """Start another nursery in place of one that was killed; whether there is one now.
+
+        No process depends on the nursery but those still to be forked. While the new one loads,
+        processes are started afresh.
+        """
+        killed = gone.code < 0 and self._nursery is not None
+        if self._nursery is None or not killed or self._renewals >= _RENEWALS:
+            return False
+        self._renewals += 1
+        self._nursery.retire()
+        self._nursery = Nursery(self._environment)
+        error = self._folder / "logs" / f"{NURSERY}.error.json"
+        self.nursery = Process(NURSERY, self._nursery, error, self._host)
+        return True
+
     def fork(self, name: str, module: str, number: str, log: str = "") -> Process:
         """Start a process that needs torch."""
-        if self._nursery is None:
+        if self._nursery is None or not self._nursery.is_ready(0.0) or self._nursery.unfit:
             return self._process(name, module, _afresh, number, log=log)
         try:
             return self._process(name, module, self._nursery.fork, number, log=log)
         except NotBorn as error:
             gone = self.nursery.wait(1.0) if self.nursery else None
+            if gone is not None and self.renew_nursery(gone):
+                return self._process(name, module, _afresh, number, log=log)
             words = f"{name.replace('-', ' ')} could not be started: {gone or error}"
             raise RunFailed(words) from error
 
@@ -98,6 +119,11 @@ class Crew:
         settings = {**self._environment, LIFE: str(life)}
         start = Start(module, (str(self._assignment), *arguments), str(stem), settings)
         return Process(name, how(start), Path(start.error), self._host, life)
+
+    def close(self) -> None:
+        """End the nursery, and all that it forked."""
+        if self._nursery is not None:
+            self._nursery.close()
 
     def words(self, cause: Exit) -> str:
         """A failure of one of them, in words, its traceback last."""

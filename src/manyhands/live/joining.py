@@ -205,6 +205,7 @@ class _Part:
             self._liaison.last_words()
             for process in processes:
                 process.close()
+            self._crew.close()
             if self._display is not None:
                 self._display.end()
         if self._over.failed:

@@ -214,7 +214,13 @@ class Nursery:
             self._process.wait(timeout)
 
     def close(self) -> None:
-        """End it, and whoever was born and is not known to anybody."""
+        """End it, and all that it forked."""
+        self.retire()
+        for forked in self._born:
+            forked.end()
+
+    def retire(self) -> None:
+        """End it, and what it forked that was never handed over; all others live on."""
         if self._link.fileno() < 0:
             return
         if self.poll() is None:
@@ -225,10 +231,9 @@ class Nursery:
             word = self._hear()
             if word is None:
                 break
-            if not isinstance(word, _Ready) and word.pid:
-                self._born.append(_Forked(word.pid))
-        for forked in self._born:
-            forked.end()
+            known = {forked.pid for forked in self._born}
+            if not isinstance(word, _Ready) and word.pid and word.pid not in known:
+                _Forked(word.pid).end()
         self._link.close()
         self._log.close()
 

@@ -49,6 +49,8 @@ class Ended(Message, frozen=True):
     """Why it counts as ended, if nobody saw it end."""
     life: int = 0
     """Which incarnation of it; 0 if that is not known."""
+    at: float = 0.0
+    """When it ended, on the coordinator's clock."""
 
 
 class Arrived(Message, frozen=True):
