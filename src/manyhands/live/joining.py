@@ -19,9 +19,11 @@ import msgspec
 
 from manyhands.cluster import Cluster
 from manyhands.failure import RunFailed
+from manyhands.folders import new_folder
 from manyhands.live.agreement import facts_of_host
 from manyhands.live.assignment import Assignment, Origin
 from manyhands.live.crew import Crew, private_folder
+from manyhands.live.descriptors import raise_descriptors
 from manyhands.live.display import Display
 from manyhands.live.hosts import Hosts
 from manyhands.live.liaison import Liaison
@@ -84,6 +86,7 @@ def join(application: Application) -> None:
             _say(f"joined {application.place} as {application.host}: workers {_span(ranks)}")
             settings = environment(Cluster.local().cores, len(ranks))
             with nursery(settings) as loaded:
+                raise_descriptors()
                 crew = Crew(
                     application.host,
                     private / "assignment.json",
@@ -126,7 +129,12 @@ def _knock(application: Application, line: WatchedLine) -> Admitted:
 def _own(theirs: Assignment, application: Application, private: Path) -> Assignment:
     """The assignment with what is this host's own."""
     host = application.host
-    folder = application.folder or Path("runs") / f"{Path(theirs.folder).name}-{host}"
+    folder = application.folder
+    if folder is None:
+        try:
+            folder = new_folder(Path("runs") / f"{Path(theirs.folder).name}-{host}")
+        except ValueError as error:
+            raise RunFailed(str(error)) from error
     if any(folder.glob("model*.safetensors")):
         raise RunFailed(f"{folder} holds a run already; name another folder or remove it")
     (folder / "logs").mkdir(parents=True, exist_ok=True)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from manyhands.live.assignment import Assignment, eager_limit, override
+from manyhands.live.descriptors import raise_descriptors
 from manyhands.live.life import life
 from manyhands.live.lifeline import die_with
 from manyhands.live.pacer import Pacer
@@ -42,6 +43,7 @@ def main(path: str, rank: int) -> None:
     assignment = Assignment.read(Path(path))
     outlast_full_disk()
     die_with(assignment.agent, signal.SIGKILL)
+    raise_descriptors()
     clock = time.monotonic
     head = live_header("worker", rank, clock=clock, wall=time.time, host=assignment.host)
     chunks, progress = list[bytes](), Progress()
