@@ -10,10 +10,9 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from manyhands.live.pulse import append_to
 from manyhands.membership import Member, Membership, Sign, suspects
 from manyhands.wire import Beat, Control, Goodbye, Hello, Pong, Roll, Status, TraceChunk, Warn
-from manyhands.wire.joining import Disband
+from manyhands.wire.joining import Disband, Missed
 from manyhands.wire.leasing import Dismiss, Eject, Fence, Lost
 
 if TYPE_CHECKING:
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
 
     from manyhands.live.desk import LeaseDesk
     from manyhands.live.gate import Gate
+    from manyhands.live.tracing import TraceFiles
     from manyhands.trace import Recorder
     from manyhands.transport.control import Hub
 
@@ -31,7 +31,13 @@ STALL = 10.0
 """Seconds in which somebody waits in a collective until those who keep it waiting are named."""
 PATIENCE = 30.0
 """Seconds without one after which it is ejected, where the others can go on without it."""
+START_PATIENCE = 600.0
+"""The same for a worker that still starts: a long import may keep its heartbeats from being sent.
+Its agent watches the process, and its host's heartbeats tell whether the host is there."""
 _TELL_EVERY = 0.5
+_RESEND_EVERY = 0.25
+"""Seconds between looks at all conversations: a look costs as much as there are workers, so it does
+not come with every message. A word is said again after a second at the earliest."""
 _LAST_WORDS = 2.0
 _TRACE_LIMIT = 256 * 1024 * 1024
 _NAME = re.compile(r"^(worker|server)-\d{1,6}$")
@@ -50,6 +56,8 @@ class Coordinator:
         desk: leases samples to workers that run free.
         gate: lets other hosts in.
         patience: seconds without a heartbeat after which a worker is ejected.
+        takes_back: whether a worker may join a run that is under way.
+        files: where traces are written.
     """
 
     def __init__(
@@ -63,6 +71,9 @@ class Coordinator:
         desk: LeaseDesk | None,
         gate: Gate | None = None,
         patience: float = PATIENCE,
+        *,
+        takes_back: bool = True,
+        files: TraceFiles,
     ) -> None:
         self._hub = hub
         self._desk = desk
@@ -74,7 +85,11 @@ class Coordinator:
         self._traces = folder / "trace"
         self._host = host
         self._recorder = recorder
+        self._files = files
         self._clock = clock
+        self._takes_back = takes_back
+        self._lives: dict[str, int] = {}
+        """Which incarnation of each worker was last heard of."""
         self._waiting: dict[str, Member] = {}
         self.membership = Membership()
         self._signs: dict[str, Sign] = {}
@@ -86,17 +101,25 @@ class Coordinator:
         self._ejected: set[str] = set()
         self._returned: set[str] = set()
         self._told = 0.0
+        self._looked = 0.0
+        self._dismissing = False
+        """Whether a worker has left, and the others were told that the run is over."""
         self._agent_left: float | None = None
 
     def serve(self) -> None:
         """Listen until the agent has said goodbye and the others' last words are in."""
         while not self._is_over():
-            for name, message in self._hub.receive(0.1):
-                self._hear(name, message)
-            self._look_around()
+            self.turn(0.1)
         self._recorder.flush()
+        self._files.close()
         if self._gate is not None:
             self._gate.close()
+
+    def turn(self, timeout: float) -> None:
+        """Hear what is there, or comes within `timeout` seconds, and look at the clock."""
+        for name, message in self._hub.receive(timeout):
+            self._hear(name, message)
+        self._look_around()
 
     def _is_over(self) -> bool:
         if self._agent_left is None:
@@ -117,8 +140,11 @@ class Coordinator:
                 self._store(name, message.lines)
             case Goodbye():
                 self._farewell(name, message)
-            case Lost(name=gone, words=words):
+            case Lost(name=gone, words=words, life=life):
+                # What it had sent before it was killed may still be to come.
+                self._lives[gone] = max(life + 1, self._lives.get(gone, 0))
                 self._mourn(gone, words)
+                self._hub.send("agent-0", Missed(gone, self.membership.epoch > 0))
             case _ if self._desk is not None and name.endswith(".leases"):
                 self._desk.hear(name.removesuffix(".leases"), message)
             case _:
@@ -134,6 +160,16 @@ class Coordinator:
         if hello.role == "server":
             self._servers[name] = member
             self._complete_if_all()
+            return
+        if hello.life < self._lives.get(name, 0):
+            return
+        if name in self._signs and hello.life > self._lives.get(name, 0):
+            # On another host a worker may be started again before its loss is told.
+            self._mourn(name, "its successor has reported for duty")
+        self._lives[name] = hello.life
+        if self.membership.epoch and not self._takes_back:
+            words = "the run had begun by the time it was started again"
+            self._hub.send(self._agent_of(member), Eject(name, words))
             return
         self._waiting[name] = member
         now = self._clock()
@@ -153,6 +189,8 @@ class Coordinator:
         self._recorder.event("returned", {"member": str(member)})
         self._desk.admit(member.name)
         self._hub.send(member.name, self._roll())
+        if self._dismissing:
+            self._hub.send(member.name, Dismiss())
 
     def _complete_if_all(self) -> None:
         """Begin when all workers are here, and other hosts know where to find the servers."""
@@ -172,16 +210,11 @@ class Coordinator:
                 "members": ", ".join(str(member) for member in workers),
             },
         )
-        for member in workers:
-            self._hub.send(member.name, self._roll())
+        self._hub.send_all([member.name for member in workers], self._roll())
 
     def _roll(self) -> Roll:
-        members = sorted(self.membership.members.values())
-        return Roll(
-            self.membership.epoch,
-            tuple((member.rank, member.host, member.pid) for member in members),
-            tuple((name, *at) for name, at in sorted(self._addresses.items())),
-        )
+        servers = tuple((name, *at) for name, at in sorted(self._addresses.items()))
+        return Roll(self.membership.epoch, servers)
 
     def _note(self, name: str, beat: Beat) -> None:
         sign = self._signs.get(name)
@@ -208,7 +241,7 @@ class Coordinator:
         if written > _TRACE_LIMIT:
             return
         self._written[name] = written
-        append_to(self._traces / f"{name}.jsonl")(lines)
+        self._files.append(self._traces / f"{name}.jsonl", lines)
 
     def _farewell(self, name: str, goodbye: Goodbye) -> None:
         if name == "agent-0":
@@ -224,30 +257,32 @@ class Coordinator:
             self.membership = self.membership.left(name)
             detail = {"member": str(sign.member), "epoch": str(self.membership.epoch)}
             self._recorder.event("left", detail)
-        for worker in self._signs:
-            self._hub.send(worker, Dismiss())
+        if not self._dismissing:
+            self._dismissing = True
+            self._hub.send_all(self._signs, Dismiss())
         if not self._signs:
-            for server in self._servers:
-                self._hub.send(server, Dismiss())
+            self._hub.send_all(self._servers, Dismiss())
 
     def _mourn(self, name: str, words: str) -> None:
         """A worker's process is gone: its samples are given again, its late calls refused."""
         self._signs.pop(name, None)
+        self._waiting.pop(name, None)
         self._returned.discard(name)
         self.membership = self.membership.left(name)
         self._recorder.event("lost", {"member": name, "words": words})
-        for other in (*self._servers, *self._signs):
-            self._hub.send(other, Fence(name))
+        self._hub.send_all((*self._servers, *self._signs), Fence(name))
         if self._desk is not None:
             self._desk.lose(name)
 
     def _look_around(self) -> None:
         now = self._clock()
-        if self._desk is not None:
+        if self._desk is not None and now - self._looked >= _RESEND_EVERY:
+            self._looked = now
             self._desk.look_at_clock()
         if now - self._told < _TELL_EVERY:
             return
         self._told = now
+        self._files.retry()
         if self._gate is not None:
             self._gate.look_around(now)
         self._accuse(now)
@@ -276,7 +311,9 @@ class Coordinator:
             return
         for sign in self._signs.values():
             silent = now - sign.heard
-            if silent > self._patience and sign.member.name not in self._ejected:
+            starts = sign.phase == "start"
+            patience = max(self._patience, START_PATIENCE) if starts else self._patience
+            if silent > patience and sign.member.name not in self._ejected:
                 others = len(self._signs) - len(self._ejected & self._signs.keys()) - 1
                 if others < 1:
                     return

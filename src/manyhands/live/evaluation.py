@@ -16,6 +16,7 @@ from manyhands.data.taking import as_pair
 from manyhands.live.loading import Loading, move
 from manyhands.parameters.computing import autocast
 from manyhands.parts import part
+from manyhands.seeding import VALIDATION
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,7 +81,9 @@ def evaluate(
     model.eval()
     total = torch.zeros(0, dtype=torch.float64, device=device)
     sizes = (0,) * len(job.measures)
-    for count, batch in zip(counted, (loading or Loading(job)).batches(data, wanted), strict=True):
+    drawn = [(VALIDATION, indices) for indices in wanted]
+    loaded = (loading or Loading(job)).batches(data, drawn)
+    for count, batch in zip(counted, loaded, strict=True):
         inputs, targets = as_pair(move(batch, device))
         with autocast(job, device):
             answers = (outputs or model)(inputs)

@@ -18,6 +18,7 @@ from manyhands.live.loading import Loading, move
 from manyhands.live.pacer import Pacer
 from manyhands.parameters import Committee, Local, difference, lerp, trade
 from manyhands.sampling import mix
+from manyhands.seeding import seed_all
 from manyhands.wire.leasing import (
     Ask,
     Commit,
@@ -461,7 +462,7 @@ def run_free(
     pacer: Pacer,
 ) -> LiveReplica:
     """Work under a protocol until the run is over; the replica, at the shared state."""
-    torch.manual_seed(mix(job.seed, 1, rank))
+    seed_all(mix(job.seed, 1, rank))
     seed = mix(job.seed, 2, rank)
     endpoint = LiveEndpoint(f"worker-{rank}", seed, caller, gone, recorder, progress)
     replica = LiveReplica(

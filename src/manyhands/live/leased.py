@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from manyhands.data.taking import fetch
 from manyhands.live.loader import Loader
-from manyhands.live.loading import whole
+from manyhands.live.loading import load_here
 from manyhands.sampling import permutation
+from manyhands.seeding import Seeded, epoch_seed
 
 if TYPE_CHECKING:
     import torch
@@ -25,8 +25,8 @@ class LeasedBatches:
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        self._whole = whole(job, job.data)
-        self.ahead = self._whole is None and job.loaders > 0
+        self._seeded = Seeded(job.data, job.collate)
+        self.ahead = self._seeded.take is None and job.loaders > 0
         """Whether batches are loaded while the worker computes."""
         self._orders: dict[int, torch.Tensor] = {}
         self._loader: Loader | None = None
@@ -39,20 +39,21 @@ class LeasedBatches:
             return
         if self._loader is None:
             self._loader = Loader(self._job, self._job.data)
-        self._loader.ask(self._indices(lease))
+        self._loader.ask(self._seed(lease), self._indices(lease))
         self._asked.append(lease.number)
 
     def take(self, lease: Granted) -> Any:
         """The batch of a lease."""
-        if self._whole is not None:
-            return self._whole(self._indices(lease))
         if not self.ahead:
-            return fetch(self._job.data, self._job.collate, self._indices(lease).tolist())
+            return load_here(self._job, self._seeded, self._seed(lease), self._indices(lease))
         self.ask(lease)
         number = self._asked.popleft()
         if self._loader is None or number != lease.number:
             raise RuntimeError(f"lease {lease.number} was taken before lease {number}")
         return self._loader.take()
+
+    def _seed(self, lease: Granted) -> int:
+        return epoch_seed(self._job.seed, lease.epoch)
 
     def _indices(self, lease: Granted) -> torch.Tensor:
         if lease.epoch not in self._orders:

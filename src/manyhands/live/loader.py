@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import multiprocessing
-from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+from torch.utils.data import DataLoader, IterableDataset, default_collate, get_worker_info
 
-from manyhands.data.taking import fetch
+from manyhands.seeding import Seeded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,23 +38,21 @@ class Loader:
 
     def __init__(self, job: Job, data: SizedData) -> None:
         self._queues = [multiprocessing.SimpleQueue() for _ in range(job.loaders)]
-        # The seeds of the processes follow from the worker's own, and drawing them leaves the
-        # worker's random state as it is: it trains alike with any number of loaders.
-        seeds = torch.Generator().manual_seed(torch.initial_seed() % (1 << 63))
         loader: DataLoader[Any] = DataLoader(
             _Told(job, data, self._queues),
             batch_size=None,
             num_workers=job.loaders,
-            generator=seeds,
+            # Its own draws must not move the source that the model draws from.
+            generator=torch.Generator().manual_seed(job.seed),
         )
         self._batches = iter(loader)
         self._asked = 0
         self.pending = 0
         """Batches that were asked for and not taken."""
 
-    def ask(self, indices: torch.Tensor) -> None:
-        """Have a batch loaded."""
-        self._queues[self._asked % len(self._queues)].put(indices.tolist())
+    def ask(self, seed: int, indices: torch.Tensor) -> None:
+        """Have a batch loaded, with the seed of its epoch."""
+        self._queues[self._asked % len(self._queues)].put((seed, indices.tolist()))
         self._asked += 1
         self.pending += 1
 
@@ -80,12 +78,12 @@ class _Told(IterableDataset[Any]):
     """The batches that a process is told to load."""
 
     def __init__(self, job: Job, data: SizedData, queues: list[Any]) -> None:
-        self._data = data
-        self._collate = job.collate
+        self._seeded = Seeded(data, job.collate)
+        self._collate = job.collate or default_collate
         self._queues = queues
 
     def __iter__(self) -> Iterator[Any]:
         info = get_worker_info()
         assert info is not None  # noqa: S101 - it is used with processes only
-        while (indices := self._queues[info.id].get()) is not None:
-            yield fetch(self._data, self._collate, indices)
+        while (draw := self._queues[info.id].get()) is not None:
+            yield self._collate(self._seeded.__getitems__(draw))

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from manyhands.data.taking import fetch, taker
+from torch.utils.data import default_collate
+
 from manyhands.live.loader import Loader
+from manyhands.seeding import Seeded, epoch_seed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
     import torch
 
     from manyhands.job import Job, SizedData
+
+    Wanted = Iterable[tuple[int, torch.Tensor]]
 
 
 class Loading:
@@ -20,30 +24,32 @@ class Loading:
 
     Data with `take(indices)` and tensors are indexed as a whole; any other data, and any that the
     job collates itself, is loaded sample by sample, in `job.loaders` processes if there are any.
-    The processes of a data set are kept until `close`.
+    The processes of a data set are kept until `close`. What the data draws depends on the job's
+    seed, the epoch and the sample alone.
     """
 
     def __init__(self, job: Job) -> None:
         self._job = job
         self._idle: list[tuple[SizedData, Loader]] = []
 
-    def batches(self, data: SizedData, wanted: Iterable[torch.Tensor]) -> Iterator[Any]:
-        """The batches with the wanted samples, in order; some are loaded ahead."""
-        job = self._job
-        take = whole(job, data)
-        if take is not None:
-            yield from map(take, wanted)
-        elif not job.loaders:
-            for indices in wanted:
-                yield fetch(data, job.collate, indices.tolist())
-        else:
-            yield from self._ahead(data, wanted)
+    def batches(self, data: SizedData, wanted: Wanted) -> Iterator[Any]:
+        """The batches with the wanted samples, in order; each is given as its epoch and indices.
 
-    def _ahead(self, data: SizedData, wanted: Iterable[torch.Tensor]) -> Iterator[Any]:
+        Where there are processes that load, some batches are loaded ahead.
+        """
+        seeded = Seeded(data, self._job.collate)
+        draws = ((epoch_seed(self._job.seed, epoch), indices) for epoch, indices in wanted)
+        if seeded.take is None and self._job.loaders:
+            yield from self._ahead(data, draws)
+            return
+        for seed, indices in draws:
+            yield load_here(self._job, seeded, seed, indices)
+
+    def _ahead(self, data: SizedData, draws: Wanted) -> Iterator[Any]:
         loader = self._loader(data)
         try:
-            for indices in wanted:
-                loader.ask(indices)
+            for seed, indices in draws:
+                loader.ask(seed, indices)
                 if loader.pending > 2 * self._job.loaders:
                     yield loader.take()
             while loader.pending:
@@ -68,9 +74,13 @@ class Loading:
         self._idle = []
 
 
-def whole(job: Job, data: SizedData) -> Callable[[torch.Tensor], Any] | None:
-    """What gives a batch at once; None if the samples are to be loaded one by one."""
-    return taker(data) if job.collate is None else None
+def load_here(job: Job, seeded: Seeded, seed: int, indices: torch.Tensor) -> Any:
+    """A batch, loaded in this process."""
+    with seeded.drawing():
+        if seeded.take is not None:
+            return seeded.batch(seed, indices)
+        samples = seeded.__getitems__((seed, indices.tolist()))
+        return (job.collate or default_collate)(samples)
 
 
 def move(value: Any, device: torch.device) -> Any:

@@ -11,10 +11,13 @@ accelerators.
 
 from __future__ import annotations
 
+import contextlib
+import random
 import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from manyhands.checkpoint import check_savable
@@ -44,7 +47,7 @@ def try_out(job: Job, workers: int, devices: Sequence[str]) -> None:
     Raises:
         Refused: it will fail; the message says where and on what.
     """
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), _python_kept():
         on_cpu = all(device == "cpu" for device in devices)
         sketch = _sketch(job)
         if sketch is not None:
@@ -54,6 +57,17 @@ def try_out(job: Job, workers: int, devices: Sequence[str]) -> None:
             if sketch is None:
                 _check_state(job, model)
             _try_batches(job, model, max(1, job.batch_sizes.at(0) // workers))
+
+
+@contextlib.contextmanager
+def _python_kept() -> Iterator[None]:
+    """Leave Python's and NumPy's random sources as they were."""
+    kept, numbers = random.getstate(), np.random.get_state()
+    try:
+        yield
+    finally:
+        random.setstate(kept)
+        np.random.set_state(numbers)
 
 
 def _sketch(job: Job) -> nn.Module | None:

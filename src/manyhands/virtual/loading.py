@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from manyhands.data.taking import as_pair, fetch, taker
+from torch.utils.data import default_collate
+
+from manyhands.data.taking import as_pair
+from manyhands.seeding import Seeded, epoch_seed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -14,9 +17,18 @@ if TYPE_CHECKING:
     from manyhands.job import Job, SizedData
 
 
-def loader(job: Job, data: SizedData) -> Callable[[torch.Tensor], tuple[Any, Any]]:
-    """What gives the inputs and targets of samples, the fastest way that the data offers."""
-    take = taker(data) if job.collate is None else None
-    if take is not None:
-        return lambda indices: as_pair(take(indices))
-    return lambda indices: as_pair(fetch(data, job.collate, indices.tolist()))
+def loader(job: Job, data: SizedData) -> Callable[[int, torch.Tensor], tuple[Any, Any]]:
+    """What gives the inputs and targets of an epoch's samples, the fastest way the data offers.
+
+    What the data draws is what it draws for live workers.
+    """
+    seeded, collate = Seeded(data, job.collate), job.collate or default_collate
+
+    def load(epoch: int, indices: torch.Tensor) -> tuple[Any, Any]:
+        seed = epoch_seed(job.seed, epoch)
+        with seeded.drawing():
+            if seeded.take is not None:
+                return as_pair(seeded.batch(seed, indices))
+            return as_pair(collate(seeded.__getitems__((seed, indices.tolist()))))
+
+    return load
