@@ -216,6 +216,11 @@ class World:
                 yield rank, self._bench.shared([own.parameters[0].clone()], own)
 
     @property
+    def committed(self) -> int:
+        """Samples that are trained on so far."""
+        return self.coordinator.leases.committed
+
+    @property
     def versions(self) -> tuple[int, ...]:
         """How many updates each server has applied."""
         return tuple(server.state.version for server in self._servers.values())
@@ -231,7 +236,7 @@ class World:
         return values
 
     def _checked(self, values: dict[str, float]) -> dict[str, float]:
-        where = f"after {self.coordinator.leases.committed:,} samples"
+        where = f"after {self.committed:,} samples"
         record = self._logs.coordinator
         self._bench.divergence.check(record, values["loss"], "validation", where)
         return values
