@@ -79,7 +79,7 @@ def launch(request: Request) -> None:
 
 
 def _launch(request: Request, loaded: Nursery | None) -> None:
-    # One for each process that it watches. Not earlier: the nursery was started under the old limit.
+    # One for each process that it watches. The nursery was started under the limit before.
     raise_descriptors()
     (request.folder / "logs").mkdir(exist_ok=True)
     head = live_header("agent", 0, clock=time.monotonic, wall=time.time, host=request.host)
