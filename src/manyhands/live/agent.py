@@ -24,9 +24,10 @@ from manyhands.live.descriptors import check_descriptors, raise_descriptors
 from manyhands.live.devices import devices
 from manyhands.live.display import Display
 from manyhands.live.distant import Distant
+from manyhands.live.footprint import available, estimate
 from manyhands.live.invitation import Invitation, choose_address
 from manyhands.live.lifeline import signals_raise
-from manyhands.live.nursery import Nursery, environment, nursery
+from manyhands.live.nursery import Nursery, can_fork, environment, nursery
 from manyhands.live.supervise import Exit, Process, end, first_failure
 from manyhands.live.tracing import TraceFiles
 from manyhands.protocols import StrategyProtocol
@@ -73,12 +74,21 @@ def launch(request: Request) -> None:
             request.strategy.check_places(hosts, devices(request.here))
             if request.job.clip is not None:
                 request.strategy.check_clip()
+    warning = _check_memory(request)
     with nursery(_environment(request)) as loaded:
         request.job.make_ready()
-        _launch(request, loaded)
+        _launch(request, loaded, warning)
 
 
-def _launch(request: Request, loaded: Nursery | None) -> None:
+def _check_memory(request: Request) -> str:
+    """Refuse a run that cannot fit into this host's memory; a warning if it nearly fills it."""
+    job = override(request.job, request.overrides)
+    about = (job, request.strategy, request.workers, request.here, devices(request.here))
+    with refusing():
+        return estimate(*about, forks=can_fork()).check(*available())
+
+
+def _launch(request: Request, loaded: Nursery | None, warning: str) -> None:
     # One for each process that it watches. The nursery was started under the limit before.
     raise_descriptors()
     (request.folder / "logs").mkdir(exist_ok=True)
@@ -86,6 +96,8 @@ def _launch(request: Request, loaded: Nursery | None) -> None:
     job = override(request.job, request.overrides)
     display = Display(job.budget, job.seconds, time.monotonic)
     files = TraceFiles(display.say)
+    if warning:
+        display.say(warning)
     sink = partial(files.append, trace_file(request.folder, head))
     recorder = Recorder(head, sink, time.monotonic)
     for setting in request.settings:
