@@ -67,7 +67,6 @@ class LeaseDesk:
         self._recorder = recorder
         self._clock = clock
         self._begun: float | None = None
-        self._epoch_begun = 0.0
         self._epochs = 0
         self._living: set[str] = set()
         self._arriving: set[str] = set()
@@ -89,7 +88,7 @@ class LeaseDesk:
     def open(self, workers: Iterable[str]) -> None:
         """All have joined: time runs from here."""
         self._living = set(workers)
-        self._begun = self._epoch_begun = self._clock()
+        self._begun = self._clock()
 
     def admit(self, worker: str) -> None:
         """A worker comes back to a run that is under way."""
@@ -215,12 +214,6 @@ class LeaseDesk:
         leases = self._leases
         self._recorder.samples(leases.committed, leases.repeated, leases.lost)
         while leases.committed + leases.lost >= (self._epochs + 1) * self._numbers.samples:
-            now = self._clock()
-            detail = {
-                "number": str(self._epochs),
-                "samples": str((self._epochs + 1) * self._numbers.samples),
-                "seconds": f"{now - self._epoch_begun:.6f}",
-            }
-            self._recorder.event("epoch", detail)
+            samples = str((self._epochs + 1) * self._numbers.samples)
+            self._recorder.event("epoch", {"number": str(self._epochs), "samples": samples})
             self._epochs += 1
-            self._epoch_begun = now

@@ -133,7 +133,7 @@ class Trainer:
         deal = (*arguments, self._bound.replica, self._bound.replicas, budget, self._bound.copies)
         wanted = ((share.epoch, share.indices) for share in shares(*deal))
         data = batches(self.job, self.job.data, wanted)
-        dealt, epoch_begun = 0, self._clock()
+        dealt = 0
         for share in shares(*deal):
             asked = self._clock()
             inputs, targets = as_pair(move(next(data), self.device))
@@ -147,8 +147,7 @@ class Trainer:
                 )
             dealt += share.total
             if share.ends_epoch:
-                self._end_epoch(share.epoch, dealt, self._clock() - epoch_begun)
-                epoch_begun = self._clock()
+                self._end_epoch(share.epoch, dealt)
             if self._is_over(share, dealt):
                 if not share.ends_epoch:
                     # The time was up in mid-epoch: what was trained is measured all the same.
@@ -241,11 +240,10 @@ class Trainer:
         for versions in self._bound.applied():
             self._recorder.staleness(versions, f"worker-{self.rank}")
 
-    def _end_epoch(self, epoch: int, dealt: int, seconds: float) -> None:
+    def _end_epoch(self, epoch: int, dealt: int) -> None:
         # The budget may cut the last pass short, which then is no epoch.
         if self.rank == 0 and dealt % len(self.job.data) == 0:
-            detail = {"number": str(epoch), "samples": str(dealt), "seconds": f"{seconds:.6f}"}
-            self._recorder.event("epoch", detail)
+            self._recorder.event("epoch", {"number": str(epoch), "samples": str(dealt)})
         self._measure(dealt)
 
     def _measure(self, dealt: int) -> None:

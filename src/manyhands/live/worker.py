@@ -247,8 +247,9 @@ def run_loop(
     recorder.span("start", begun, time.monotonic() - begun, 0)
     recorder.event("training")
     (loop or train_all)(trainer)
-    state = trainer.finish()
+    # Before the state is brought together: bringing it to a file is no training.
     recorder.event("trained")
+    state = trainer.finish()
     progress.phase = "finish"
     if trainer.rank == 0:
         recorder.event("parameters", {"sha256": state.save(folder / MODEL)})

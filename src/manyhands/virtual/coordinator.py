@@ -74,7 +74,6 @@ class Coordinator:
         self._evaluated = 0
         """Samples that were committed at the last evaluation."""
         self._epochs = 0
-        self._epoch_began = 0.0
         self.is_over = False
         """Whether everything is committed, or enough of it."""
         if job.seconds is not None:
@@ -181,16 +180,11 @@ class Coordinator:
             change.succeed()
 
     def _note_epochs(self) -> None:
-        size, now = len(self._job.data), self._kernel.now
+        size = len(self._job.data)
         while self.leases.committed + self.leases.lost >= (self._epochs + 1) * size:
-            detail = {
-                "number": str(self._epochs),
-                "samples": str((self._epochs + 1) * size),
-                "seconds": f"{now - self._epoch_began:.6f}",
-            }
+            detail = {"number": str(self._epochs), "samples": str((self._epochs + 1) * size)}
             self._logs.coordinator.event("epoch", detail)
             self._epochs += 1
-            self._epoch_began = now
 
     def _judge(self) -> None:
         """Evaluate, if anything was trained since the last time; stop at the target."""
