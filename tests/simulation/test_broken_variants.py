@@ -28,6 +28,7 @@ from manyhands.protocols import (
     SoftSync,
     StaleSynchronous,
     Step,
+    StrategyProtocol,
     easgd,
     islands,
     mixing,
@@ -256,6 +257,10 @@ def stays_at_home(right):
     return carry
 
 
+def whatever_there_is_room_for(right):
+    return lambda self, state, call: right(self, state, replace(call, room=True))
+
+
 MUTANTS = (
     Mutant("bound off by one", "ssp", StaleSynchronous, "_release", bound_off_by_one),
     Mutant("applied twice", "asynchronous", Asynchronous, "on_message", applied_twice),
@@ -294,6 +299,14 @@ MUTANTS = (
     Mutant("what is given is kept", "push_sum", PushSum, "on_message", keeps_what_it_gives),
     Mutant("a step for its part", "hierarchical", islands, "_weigh", for_its_part),
     Mutant("stays at home", "hierarchical", Hierarchical, "_carry", stays_at_home),
+    Mutant(
+        "answered again without room",
+        "synchronous",
+        StrategyProtocol,
+        "on_repeat",
+        whatever_there_is_room_for,
+    ),
+    Mutant("half answered again", "push_sum", PushSum, "on_repeat", whatever_there_is_room_for),
     Mutant("the dead awaited", "gossip_lockstep", mixing, "leave", whoever_gave_is_there),
 )
 

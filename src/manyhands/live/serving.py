@@ -122,7 +122,8 @@ class Serving:
     def _hear(self, incoming: Incoming) -> None:
         """Decide about a call, write down what changes the state, and do it."""
         key = (incoming.sender, incoming.number)
-        call = Call(incoming.sender, incoming.number, incoming.message)
+        room = incoming.room > 0
+        call = Call(incoming.sender, incoming.number, incoming.message, room=room)
         if incoming.repeated:
             if key in self._open:
                 # It was heard, perhaps by our predecessor, and its answer is still to come.
@@ -195,6 +196,11 @@ class Serving:
         if answer.parameters:
             kept = self._holder.recall(incoming.sender) if answer.recall else self._holder.bytes
             payload = kept.numpy().data
+            if len(payload) != incoming.room:
+                raise ValueError(
+                    f"{incoming.message} of {incoming.sender} has room for {incoming.room} bytes, "
+                    f"and is answered with {len(payload)}"
+                )
         self._responder.reply(incoming, answer.message, payload)
 
     def _recover(self) -> dict[str, int]:

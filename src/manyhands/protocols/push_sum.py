@@ -151,4 +151,4 @@ class PushSum(StrategyProtocol):
     def on_repeat(self, state: ServerState, call: Call) -> Answer:
         """With what is there now."""
         assert isinstance(state, Massive)
-        return Answer(call, Parameters(state.version, mass=state.mass))
+        return Answer(call, Parameters(state.version, mass=state.mass), parameters=call.room)

@@ -100,4 +100,4 @@ class SoftSync(Together, Pushing):
         """What was dropped stays dropped."""
         assert isinstance(state, Drops)
         applied = state.dropped.get(call.sender) != call.number
-        return Answer(call, Parameters(state.version, applied=applied))
+        return Answer(call, Parameters(state.version, applied=applied), parameters=call.room)
