@@ -10,10 +10,12 @@ from virtual_jobs import a_job
 from manyhands.endpoint import Terms
 from manyhands.leases import Lease
 from manyhands.virtual.bench import Bench, Replication
+from manyhands.virtual.coordinator import Talk
 from manyhands.virtual.cores import Cores
 from manyhands.virtual.kernel import Kernel
 from manyhands.virtual.member import Crashed, Member
 from manyhands.virtual.replica import Leased, VirtualReplica
+from manyhands.wire.leasing import Over
 
 
 class Quiet:
@@ -22,13 +24,13 @@ class Quiet:
     def __init__(self) -> None:
         self.told: list[tuple[object, ...]] = []
 
-    def commit(self, worker: str, lease: Lease) -> bool:
-        self.told.append(("commit", worker, lease.number))
+    def commit(self, talk: Talk, number: int) -> bool:
+        self.told.append(("commit", talk.worker, number))
         return True
 
-    async def lease(self, worker: str, _: object) -> str:
-        self.told.append(("lease", worker))
-        return "over"
+    async def lease(self, talk: Talk, _: object) -> Over:
+        self.told.append(("lease", talk.worker))
+        return Over(stores=False)
 
     def __getattr__(self, name: str) -> object:
         return lambda *arguments: self.told.append((name, *arguments))
@@ -53,6 +55,7 @@ def replicas(count: int, job=None):
             one,
             bench,
             quiet,
+            Talk(member.name),
             cores,
             lambda: 2.0,
             kernel,

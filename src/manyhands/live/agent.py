@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from manyhands.checkpoint import MODEL
 from manyhands.failure import RunFailed, refusing
 from manyhands.live.agreement import facts_of_host, facts_of_job
 from manyhands.live.assignment import Assignment, Leasing, override
@@ -84,6 +85,7 @@ def _launch(request: Request, loaded: Nursery | None) -> None:
     try:
         with private_folder() as private, signals_raise(), _inviting(request) as invitation:
             _Run(request, private, recorder, display, loaded, invitation).to_its_end()
+            _check_stored(request.folder)
     except RunFailed as failure:
         recorder.event("end", {"status": "failed", "words": _first_line(failure)})
         raise
@@ -395,6 +397,15 @@ def _distant_workers(hosts: Hosts | None) -> dict[str, Distant]:
 
 def _environment(request: Request) -> dict[str, str]:
     return environment(request.cluster.hosts[0].cores, request.here)
+
+
+def _check_stored(folder: Path) -> None:
+    """A run is finished only with its model."""
+    if not (folder / MODEL).exists():
+        raise RunFailed(
+            f"all workers have ended and {folder / MODEL} does not exist: no worker stored it. "
+            f"Their logs: {folder / 'logs'}"
+        )
 
 
 def _first_line(error: BaseException) -> str:

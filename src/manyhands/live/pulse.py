@@ -106,12 +106,6 @@ class LinkPulse(Pulse):
             assert self._roll is not None  # noqa: S101 - said by the condition just waited for
             return self._roll
 
-    def wait_dismissed(self, timeout: float) -> None:
-        """Wait until the coordinator says that the run is over."""
-        deadline = self._clock() + timeout
-        while not self.dismissed and self._clock() < deadline:
-            self._stopping.wait(0.05)
-
     def take_fenced(self) -> list[str]:
         """Members, since the last call, of whom nothing is to be carried out any more."""
         return [self._fenced.popleft() for _ in range(len(self._fenced))]

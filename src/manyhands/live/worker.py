@@ -179,15 +179,13 @@ def _work_free(
             commons[0].writes if commons and protocol.local else None,
             pacer=Pacer(factor(assignment.slow, rank)),
         )
-    progress.phase = "finish"
-    if replica.stores:
-        path = Path(assignment.folder) / MODEL
-        recorder.event("parameters", {"sha256": save_model(copy.model, path)})
-    elif protocol.committee:
+        progress.phase = "finish"
+        if replica.stores:
+            path = Path(assignment.folder) / MODEL
+            recorder.event("parameters", {"sha256": save_model(copy.model, path)})
+            replica.saved()
+    if protocol.committee and not replica.stores:
         save_model(copy.model, Path(assignment.folder) / member_file(rank))
-    if hosted is not None and not replica.stores:
-        # The one that stores the model may still ask for this replica.
-        pulse.wait_dismissed(JOIN_TIMEOUT)
     caller.close()
     if hosted is not None:
         hosted.stop()

@@ -5,19 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
 import torch
 
+from manyhands.leases import Lease
 from manyhands.parameters import difference, lerp, trade
+from manyhands.virtual.kernel import happens
 from manyhands.virtual.member import Crashed
+from manyhands.wire.leasing import Cut, Granted, Nothing, Over
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from manyhands.endpoint import LeasedBatch, Terms
-    from manyhands.leases import Lease
     from manyhands.parameters import Shard, Writes
     from manyhands.virtual.bench import Bench, Replication
-    from manyhands.virtual.coordinator import Coordinator
+    from manyhands.virtual.coordinator import Coordinator, Talk
     from manyhands.virtual.cores import Cores
     from manyhands.virtual.kernel import Kernel
     from manyhands.virtual.log import WorkerLog
@@ -46,11 +49,13 @@ class VirtualReplica:
         replication: its parameters and buffers.
         bench: where gradients are computed.
         coordinator: where samples come from.
+        talk: this life's with it.
         cores: its host's.
         seconds: draws the time that a batch takes.
         kernel: the clock.
         log: its trace.
         writes: where workers write shared parameters themselves: how often each has.
+        saving: seconds that it takes to store the model.
     """
 
     def __init__(
@@ -62,11 +67,13 @@ class VirtualReplica:
         replication: Replication,
         bench: Bench,
         coordinator: Coordinator,
+        talk: Talk,
         cores: Cores,
         seconds: Callable[[], float],
         kernel: Kernel,
         log: WorkerLog,
         writes: Writes | None = None,
+        saving: float = 0.0,
     ) -> None:
         self.rank = rank
         self.servers = servers
@@ -82,11 +89,13 @@ class VirtualReplica:
         self._life = member.life
         self._bench = bench
         self._coordinator = coordinator
+        self._talk = talk
         self._cores = cores
         self._seconds = seconds
         self._kernel = kernel
         self._log = log
         self._writes = writes
+        self._saving = saving
         self._read = 0
         """How often the others had written when this worker last read."""
         self._has_batch = False
@@ -103,17 +112,30 @@ class VirtualReplica:
             self._log.next_step()
             self._has_batch = False
         while True:
-            found = await self._coordinator.lease(self._member.name, self._log)
-            if found == "cut":
-                await self._look_up()
-            elif found == "nothing":
-                return None
-            elif found == "over":
-                raise StopAsyncIteration
-            else:
-                self._has_batch = True
-                round_ = found.number // self.terms.workers
-                return Leased(found, found.samples, found.total, round_, found.dealt)
+            match await self._coordinator.lease(self._talk, self._log):
+                case Granted() as granted:
+                    self._has_batch = True
+                    lease = Lease(**msgspec.structs.asdict(granted))
+                    round_ = lease.number // self.terms.workers
+                    return Leased(lease, lease.samples, lease.total, round_, lease.dealt)
+                case Cut() as cut:
+                    while isinstance(cut, Cut):
+                        await self._look_up()
+                        cut = await self._coordinator.looked_up(self._talk, cut, self._log)
+                case Nothing():
+                    return None
+                case Over(stores=stores):
+                    if stores:
+                        await self._store()
+                    raise StopAsyncIteration
+
+    async def _store(self) -> None:
+        """Store the model; it takes time only where a run has it so."""
+        if self._saving:
+            await self.refresh()
+            await happens(self._kernel.env.timeout(self._saving))
+        self._check_alive()
+        self._coordinator.saved(self._talk)
 
     async def _look_up(self) -> None:
         """Everybody evaluates: look at the shared state, as live workers do."""
@@ -123,7 +145,6 @@ class VirtualReplica:
         self._check_alive()
         for stretch, own in zip(mine.parameters, kept, strict=False):
             stretch.copy_(own)
-        self._coordinator.looked_up(self._member.name)
 
     async def gradient(
         self, batch: LeasedBatch, ready: Callable[[int], object] | None = None
@@ -233,13 +254,13 @@ class VirtualReplica:
         for batch in batches:
             if not isinstance(batch, Leased) or not self._member.is_in(self._life):
                 return
-            if self._coordinator.commit(self._member.name, batch.lease):
+            if self._coordinator.commit(self._talk, batch.lease.number):
                 self._log.committed(batch.samples)
 
     def forgo(self, batch: LeasedBatch) -> None:
         """What came of the batch is not wanted."""
         if isinstance(batch, Leased) and self._member.is_in(self._life):
-            self._coordinator.forgo(self._member.name, batch.lease)
+            self._coordinator.forgo(self._talk, batch.lease.number)
 
     def _check_alive(self) -> None:
         if not self._member.is_in(self._life):

@@ -67,9 +67,16 @@ class Enough(Message, frozen=True):
 
 
 class Over(Message, frozen=True):
-    """All samples are committed, or no more are wanted. The first to hear it stores the model."""
+    """All samples are committed, or no more are wanted.
+
+    One worker stores the model; the others hear it when that is done.
+    """
 
     stores: bool
+
+
+class Saved(Message, frozen=True):
+    """The file of the model is complete."""
 
 
 class Lost(Message, frozen=True):
@@ -107,6 +114,7 @@ Leasing = (
     | Sum
     | Enough
     | Over
+    | Saved
     | Lost
     | Eject
     | Fence
