@@ -1,7 +1,7 @@
 """The lease desk: a state machine that deals out samples, evaluations and the storing of the model.
 
-It has no clock and no connection. A runtime hands it what workers say and passes on what it answers:
-live the coordinator's process, virtually the simulator, so that both make the same decisions.
+It has no clock and no connection. A runtime hands it what workers say and passes on what it
+answers: live the coordinator's process, virtually the simulator, so both make the same decisions.
 
     worker                    desk
     `Ask`                     `Granted`, a lease; `Nothing`, if there is none at present
@@ -11,9 +11,9 @@ live the coordinator's process, virtually the simulator, so that both make the s
                               `Over(stores=True)`, to one worker, when everything is committed
     `Saved`                   `Over(stores=False)`, to it and to all others
 
-Every `Ask` is answered once, by a lease, a cut or the end; `Nothing` only says that the answer will
-take a while. What a lost worker held is given to another: its samples, its part of an evaluation, and
-the storing. So a run is over only when its model is stored.
+Every `Ask` is answered once, by a lease, a cut or the end; `Nothing` only says that the answer
+will take a while. What a lost worker held is given to another: its samples, its part of an
+evaluation, and the storing. So a run is over only when its model is stored.
 """
 
 from __future__ import annotations

@@ -10,7 +10,6 @@ from virtual_jobs import a_job
 from manyhands.endpoint import Terms
 from manyhands.leases import Lease
 from manyhands.virtual.bench import Bench, Replication
-from manyhands.virtual.coordinator import Talk
 from manyhands.virtual.cores import Cores
 from manyhands.virtual.kernel import Kernel
 from manyhands.virtual.member import Crashed, Member
@@ -24,12 +23,12 @@ class Quiet:
     def __init__(self) -> None:
         self.told: list[tuple[object, ...]] = []
 
-    def commit(self, talk: Talk, number: int) -> bool:
-        self.told.append(("commit", talk.worker, number))
+    def commit(self, number: int) -> bool:
+        self.told.append(("commit", number))
         return True
 
-    async def lease(self, talk: Talk, _: object) -> Over:
-        self.told.append(("lease", talk.worker))
+    async def lease(self, _: object) -> Over:
+        self.told.append(("lease",))
         return Over(stores=False)
 
     def __getattr__(self, name: str) -> object:
@@ -55,7 +54,6 @@ def replicas(count: int, job=None):
             one,
             bench,
             quiet,
-            Talk(member.name),
             cores,
             lambda: 2.0,
             kernel,

@@ -1,4 +1,4 @@
-"""The lease desk in the coordinator's process: conversations, the clock and the account of samples."""
+"""The lease desk in the coordinator's process: conversations, the clock, the account of samples."""
 
 from __future__ import annotations
 

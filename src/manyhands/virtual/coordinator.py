@@ -9,7 +9,6 @@ committed, so nothing is under way: a consistent cut.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from manyhands.desk import Desk
@@ -29,22 +28,94 @@ if TYPE_CHECKING:
     from manyhands.wire.leasing import Leasing
 
 _DRAIN_EVERY = 2000
-"""Commits between two writings of the traces."""
+"""Changes of the account between two writings of the traces."""
 
 
-@dataclass(eq=False, slots=True)
 class Talk:
-    """What the desk has said to one life of a worker, and the worker has not heard yet."""
+    """What is between one life of a worker and the desk.
 
-    worker: str
-    words: deque[Leasing] = field(default_factory=deque)
-    listener: Event | None = None
-    asks: bool = False
-    """Whether its last `Ask` has no answer yet."""
-    is_cut_off: bool = False
-    """Whether its words are not heard at present."""
-    unheard: list[Leasing] = field(default_factory=list)
-    """What it said meanwhile."""
+    Args:
+        worker: its name.
+        coordinator: whose desk it is.
+        kernel: the clock.
+    """
+
+    def __init__(self, worker: str, coordinator: Coordinator, kernel: Kernel) -> None:
+        self.worker = worker
+        self.is_cut_off = False
+        """Whether nothing comes through at present."""
+        self._coordinator = coordinator
+        self._kernel = kernel
+        self._words: deque[Leasing] = deque()
+        """What the desk has said, and the worker has not heard yet."""
+        self._unheard: list[Leasing] = []
+        """What the worker said while nothing came through."""
+        self._listener: Event | None = None
+        self._asks = False
+        """Whether its last `Ask` has no answer yet."""
+
+    async def lease(self, log: WorkerLog) -> Leasing:
+        """What the desk has for a worker that asks, as soon as there is something."""
+        if not self._asks:
+            self._asks = True
+            self.say(Ask())
+        word = await self._hear(log)
+        self._asks = isinstance(word, Nothing)
+        return word
+
+    async def looked_up(self, cut: Cut, log: WorkerLog) -> Leasing:
+        """The worker has seen the shared state: wait for the others; or look again, on a `Cut`."""
+        self.say(Tally(cut.round, ()))
+        word = await self._hear(log)
+        while not isinstance(word, Sum | Cut):
+            word = await self._hear(log)
+        return word
+
+    def commit(self, number: int) -> bool:
+        """An update is part of the shared state; False if the lease is not this worker's."""
+        accepted = not self.is_cut_off and self._coordinator.is_held(self, number)
+        self.say(Commit(number))
+        return accepted
+
+    def forgo(self, number: int) -> None:
+        """What was made of a lease is not wanted."""
+        self.say(Forgo(number))
+
+    def saved(self) -> None:
+        """The model is stored."""
+        self.say(Saved())
+
+    def say(self, message: Leasing) -> None:
+        """Say something to the desk."""
+        if self.is_cut_off:
+            self._unheard.append(message)
+        else:
+            self._coordinator.hear(self, message)
+
+    def tell(self, message: Leasing) -> None:
+        """Say something to the worker."""
+        self._words.append(message)
+        self._wake()
+
+    def heal(self) -> None:
+        """What was said meanwhile comes through now."""
+        self.is_cut_off = False
+        unheard, self._unheard = self._unheard, []
+        for message in unheard:
+            self.say(message)
+        self._wake()
+
+    async def _hear(self, log: WorkerLog) -> Leasing:
+        if not self._words or self.is_cut_off:
+            begun, self._listener = self._kernel.now, self._kernel.env.event()
+            await happens(self._listener)
+            log.span("wait", begun)
+        return self._words.popleft()
+
+    def _wake(self) -> None:
+        if self._listener is not None and self._words and not self.is_cut_off:
+            listener, self._listener = self._listener, None
+            listener.succeed()
 
 
 class Coordinator:
@@ -87,7 +158,7 @@ class Coordinator:
         self._desk = Desk(self.leases, evaluates=job.validation is not None, lockstep=lockstep)
         self._talks: dict[str, Talk] = {}
         """By worker, the talk with its present life."""
-        self._commits = 0
+        self._accounts = 0
         self._round = 0
         """The last evaluation that was seen."""
         self._evaluated = 0
@@ -105,72 +176,18 @@ class Coordinator:
 
     def begin(self, worker: str) -> Talk:
         """A worker takes part from now on; its talk with the desk."""
-        talk = self._talks[worker] = Talk(worker)
+        talk = self._talks[worker] = Talk(worker, self, self._kernel)
         self._pass_on(self._desk.admit(worker))
         return talk
 
-    async def lease(self, talk: Talk, log: WorkerLog) -> Leasing:
-        """What the desk has for a worker that asks, as soon as there is something."""
-        if not talk.asks:
-            talk.asks = True
-            self.say(talk, Ask())
-        word = await self._hear(talk, log)
-        talk.asks = isinstance(word, Nothing)
-        return word
-
-    async def _hear(self, talk: Talk, log: WorkerLog) -> Leasing:
-        if not talk.words or talk.is_cut_off:
-            begun, talk.listener = self._kernel.now, self._kernel.env.event()
-            await happens(talk.listener)
-            log.span("wait", begun)
-        return talk.words.popleft()
-
-    async def looked_up(self, talk: Talk, cut: Cut, log: WorkerLog) -> Leasing:
-        """A worker has seen the shared state: wait for the others; or look again, on a `Cut`."""
-        self.say(talk, Tally(cut.round, ()))
-        word = await self._hear(talk, log)
-        while not isinstance(word, Sum | Cut):
-            word = await self._hear(talk, log)
-        return word
-
-    def saved(self, talk: Talk) -> None:
-        """A worker has stored the model."""
-        self.say(talk, Saved())
-
-    def forgo(self, talk: Talk, number: int) -> None:
-        """What was made of a lease is not wanted."""
-        self.say(talk, Forgo(number))
-
-    def commit(self, talk: Talk, number: int) -> bool:
-        """A worker's update is part of the shared state; False if the lease was not its own."""
-        accepted = self._is_heard(talk) and self.leases.is_held(talk.worker, number)
-        self.say(talk, Commit(number))
-        self._commits += accepted
-        if accepted and self._commits % _DRAIN_EVERY == 0:
-            self._logs.drain()
-        return accepted
-
-    def _is_heard(self, talk: Talk) -> bool:
-        return self._talks.get(talk.worker) is talk and not talk.is_cut_off
-
-    def say(self, talk: Talk, message: Leasing) -> None:
+    def hear(self, talk: Talk, message: Leasing) -> None:
         """A worker says something; a life that is over is not heard."""
-        if talk.is_cut_off:
-            talk.unheard.append(message)
-        elif self._is_heard(talk):
+        if self._talks.get(talk.worker) is talk:
             self._pass_on(self._desk.hear(talk.worker, message))
 
-    def cut_off(self, talk: Talk) -> None:
-        """From now on nothing comes through between a worker and the desk."""
-        talk.is_cut_off = True
-
-    def heal(self, talk: Talk) -> None:
-        """What a worker said meanwhile comes through now."""
-        talk.is_cut_off = False
-        unheard, talk.unheard = talk.unheard, []
-        for message in unheard:
-            self.say(talk, message)
-        self._wake(talk)
+    def is_held(self, talk: Talk, number: int) -> bool:
+        """Whether a worker holds a lease, in the life of a talk."""
+        return self._talks.get(talk.worker) is talk and self.leases.is_held(talk.worker, number)
 
     def lose(self, worker: str) -> None:
         """A worker is gone: what it held is given to others."""
@@ -195,20 +212,18 @@ class Coordinator:
         for worker, message in letters:
             talk = self._talks.get(worker)
             if talk is not None:
-                talk.words.append(message)
-                self._wake(talk)
-
-    def _wake(self, talk: Talk) -> None:
-        if talk.listener is not None and talk.words and not talk.is_cut_off:
-            listener, talk.listener = talk.listener, None
-            listener.succeed()
+                talk.tell(message)
 
     def _account(self) -> None:
         leases = self.leases
         account = (leases.committed, leases.repeated, leases.lost)
-        if account != self._accounted:
-            self._accounted = account
-            self._logs.coordinator.samples(*account)
+        if account == self._accounted:
+            return
+        self._accounted = account
+        self._logs.coordinator.samples(*account)
+        self._accounts += 1
+        if self._accounts % _DRAIN_EVERY == 0:
+            self._logs.drain()
 
     def _note_epochs(self) -> None:
         size, now = len(self._job.data), self._kernel.now

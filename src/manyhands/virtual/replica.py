@@ -20,11 +20,12 @@ if TYPE_CHECKING:
     from manyhands.endpoint import LeasedBatch, Terms
     from manyhands.parameters import Shard, Writes
     from manyhands.virtual.bench import Bench, Replication
-    from manyhands.virtual.coordinator import Coordinator, Talk
+    from manyhands.virtual.coordinator import Talk
     from manyhands.virtual.cores import Cores
     from manyhands.virtual.kernel import Kernel
     from manyhands.virtual.log import WorkerLog
     from manyhands.virtual.member import Member
+    from manyhands.wire.leasing import Leasing
 
 
 @dataclass(eq=False, slots=True)
@@ -48,14 +49,12 @@ class VirtualReplica:
         terms: of the job.
         replication: its parameters and buffers.
         bench: where gradients are computed.
-        coordinator: where samples come from.
-        talk: this life's with it.
+        talk: this life's with the coordinator, where samples come from.
         cores: its host's.
         seconds: draws the time that a batch takes.
         kernel: the clock.
         log: its trace.
         writes: where workers write shared parameters themselves: how often each has.
-        saving: seconds that it takes to store the model.
     """
 
     def __init__(
@@ -66,14 +65,12 @@ class VirtualReplica:
         terms: Terms,
         replication: Replication,
         bench: Bench,
-        coordinator: Coordinator,
         talk: Talk,
         cores: Cores,
         seconds: Callable[[], float],
         kernel: Kernel,
         log: WorkerLog,
         writes: Writes | None = None,
-        saving: float = 0.0,
     ) -> None:
         self.rank = rank
         self.servers = servers
@@ -82,20 +79,20 @@ class VirtualReplica:
         self.rests = False
         self.refresh: Callable[[], Awaitable[object]] = _nothing
         """Brings the replica to the shared state, before an evaluation."""
+        self.saving = 0.0
+        """Seconds that it takes to store the model."""
         self.replication = replication
         self._keeps = bool(replication.beside)
         self.returns = member.life > 1
         self._member = member
         self._life = member.life
         self._bench = bench
-        self._coordinator = coordinator
         self._talk = talk
         self._cores = cores
         self._seconds = seconds
         self._kernel = kernel
         self._log = log
         self._writes = writes
-        self._saving = saving
         self._read = 0
         """How often the others had written when this worker last read."""
         self._has_batch = False
@@ -112,16 +109,17 @@ class VirtualReplica:
             self._log.next_step()
             self._has_batch = False
         while True:
-            match await self._coordinator.lease(self._talk, self._log):
+            match await self._talk.lease(self._log):
                 case Granted() as granted:
                     self._has_batch = True
                     lease = Lease(**msgspec.structs.asdict(granted))
                     round_ = lease.number // self.terms.workers
                     return Leased(lease, lease.samples, lease.total, round_, lease.dealt)
                 case Cut() as cut:
-                    while isinstance(cut, Cut):
+                    again: Leasing = cut
+                    while isinstance(again, Cut):
                         await self._look_up()
-                        cut = await self._coordinator.looked_up(self._talk, cut, self._log)
+                        again = await self._talk.looked_up(again, self._log)
                 case Nothing():
                     return None
                 case Over(stores=stores):
@@ -131,11 +129,11 @@ class VirtualReplica:
 
     async def _store(self) -> None:
         """Store the model; it takes time only where a run has it so."""
-        if self._saving:
+        if self.saving:
             await self.refresh()
-            await happens(self._kernel.env.timeout(self._saving))
+            await happens(self._kernel.env.timeout(self.saving))
         self._check_alive()
-        self._coordinator.saved(self._talk)
+        self._talk.saved()
 
     async def _look_up(self) -> None:
         """Everybody evaluates: look at the shared state, as live workers do."""
@@ -254,13 +252,13 @@ class VirtualReplica:
         for batch in batches:
             if not isinstance(batch, Leased) or not self._member.is_in(self._life):
                 return
-            if self._coordinator.commit(self._talk, batch.lease.number):
+            if self._talk.commit(batch.lease.number):
                 self._log.committed(batch.samples)
 
     def forgo(self, batch: LeasedBatch) -> None:
         """What came of the batch is not wanted."""
         if isinstance(batch, Leased) and self._member.is_in(self._life):
-            self._coordinator.forgo(self._talk, batch.lease.number)
+            self._talk.forgo(batch.lease.number)
 
     def _check_alive(self) -> None:
         if not self._member.is_in(self._life):

@@ -262,15 +262,14 @@ class World:
             self._terms,
             worker.replication,
             self._bench,
-            self.coordinator,
             self.coordinator.begin(member.name),
             self._cores[member.host],
             worker.seconds,
             self._kernel,
             log,
             self._writes,
-            self._conditions.saving,
         )
+        replica.saving = self._conditions.saving
         replica.refresh = partial(self._protocol.refresh, replica, endpoint)
         work = self._protocol.worker(replica, endpoint)
         worker.works = True
