@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from safetensors import safe_open
 
+from manyhands.storing import stored_patiently
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
@@ -138,7 +140,7 @@ def write_tensors(
 def _unfinished(path: Path) -> Iterator[BinaryIO]:
     """A file beside `path` that takes its name when all of it is written."""
     unfinished = path.with_suffix(".unfinished")
-    with unfinished.open("wb") as file:
+    with stored_patiently(unfinished) as file:
         yield file
     unfinished.replace(path)
 

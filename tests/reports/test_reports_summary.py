@@ -9,7 +9,7 @@ def test_the_summary_of_a_finished_run(finished) -> None:
     expected = """\
         allreduce() on 2 workers, 1 host: finished
           trained      2,000 samples, 2 epochs, 20.0 s: 100 samples/s
-          epochs       the first 10.0 s, then 10.0 s each: 100 samples/s
+          epochs       the first 10.0 s, then 10.0 s each
           validation   accuracy 0.89 (best 0.9 at 10.0 s), loss 0.05263
           loss         0.1 in training, from 2
           time         compute 60.0 %, wait 20.0 %, communication 10.0 %, data 10.0 %,

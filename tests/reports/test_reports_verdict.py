@@ -95,19 +95,6 @@ def test_whoever_was_not_evaluated_in_time_is_not_in_that_contest() -> None:
     assert "only fast() was evaluated" in judge(field).words
 
 
-def test_the_first_epoch_is_set_apart_where_all_have_more() -> None:
-    def with_later(strategy, rate, later):
-        return [
-            run(strategy, rate * f, repeat=n, later_rate=later * f, first_epoch=2.0)
-            for n, f in enumerate(QUIET)
-        ]
-
-    runs = [*with_later("a()", 1000, 1500), *with_later("b()", 1200, 1300)]
-    assert verdict(compared(*runs)).contests["speed"].winner == "a()"
-    once = [*runs, *repeated("c()", 900)]
-    assert verdict(compared(*once)).contests["speed"].winner == "b()"
-
-
 def test_live_and_virtual_never_compete() -> None:
     comparison = compared(*repeated("a()", 1000), *repeated("a()", 9000, kind="virtual", workers=4))
     live, virtual = fields(comparison)

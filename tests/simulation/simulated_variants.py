@@ -109,7 +109,12 @@ def _hierarchical(rng: random.Random, workers: int, _: int) -> Hierarchical:
 
 def _softsync(rng: random.Random, workers: int, servers: int) -> SoftSync:
     wait_for = rng.randint(1, workers)
-    return SoftSync(wait_for=wait_for, servers=servers if wait_for in (1, workers) else 1)
+    return SoftSync(
+        wait_for=wait_for,
+        servers=servers if wait_for in (1, workers) else 1,
+        damping=rng.choice(("none", "inverse", "root")),
+        weigh_as=rng.choice(("samples", "samples", "step")),
+    )
 
 
 def _hold_back_one(case: Case) -> Case:

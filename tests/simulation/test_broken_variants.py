@@ -29,10 +29,12 @@ from manyhands.protocols import (
     StaleSynchronous,
     Step,
     StrategyProtocol,
+    asynchronous,
     easgd,
     islands,
     mixing,
     push_sum,
+    softsync,
 )
 from manyhands.protocols.rounds import Rounds
 from manyhands.protocols.synchronous import Together
@@ -175,7 +177,11 @@ def momentum_forgotten(right):
 
 
 def undamped(right):
-    return lambda self, staleness: 1.0
+    return lambda kind, staleness, usual: 1.0
+
+
+def for_its_samples(right):
+    return lambda self, state: state.weight
 
 
 def drops_are_applied(right):
@@ -283,7 +289,9 @@ MUTANTS = (
     Mutant("lease never given again", "asynchronous", Leases, "give_back", never_given_again),
     Mutant("old parameters sent", "ssp", Server, "_carry_out", old_parameters_sent),
     Mutant("momentum forgotten", "diloco", Holder, "descend", momentum_forgotten),
-    Mutant("damping forgotten", "asynchronous", Asynchronous, "_damped", undamped),
+    Mutant("damping forgotten", "asynchronous", asynchronous, "damp", undamped),
+    Mutant("damping forgotten in rounds", "softsync", softsync, "damp", undamped),
+    Mutant("a round for its part", "softsync", SoftSync, "weigh", for_its_samples),
     Mutant(
         "what was dropped is committed", "softsync_drop", SoftSync, "on_repeat", drops_are_applied
     ),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,23 +20,23 @@ from manyhands.checkpoint import MODEL
 from manyhands.failure import RunFailed, refusing
 from manyhands.live.agreement import facts_of_host, facts_of_job
 from manyhands.live.assignment import Assignment, Leasing, override
-from manyhands.live.crew import Crew, private_folder
-from manyhands.live.descriptors import check_descriptors
+from manyhands.live.crew import NURSERY, Crew, private_folder
+from manyhands.live.descriptors import check_descriptors, raise_descriptors
 from manyhands.live.devices import devices
 from manyhands.live.display import Display
 from manyhands.live.distant import Distant
 from manyhands.live.invitation import Invitation, choose_address
 from manyhands.live.lifeline import signals_raise
 from manyhands.live.nursery import Nursery, environment, nursery
-from manyhands.live.pulse import append_to
 from manyhands.live.supervise import Exit, Process, end, first_failure
+from manyhands.live.tracing import TraceFiles
 from manyhands.protocols import StrategyProtocol
 from manyhands.trace import Recorder, live_header, trace_file
 from manyhands.transport.collectives import LOOPBACK, serve_store
 from manyhands.transport.control import Line
 from manyhands.transport.memory import reserve
 from manyhands.wire import Goodbye, Status, Warn
-from manyhands.wire.joining import Arrived, Disband, Ended
+from manyhands.wire.joining import Arrived, Disband, Ended, Missed
 from manyhands.wire.leasing import Eject, Lost
 
 if TYPE_CHECKING:
@@ -79,14 +80,18 @@ def launch(request: Request) -> None:
 
 
 def _launch(request: Request, loaded: Nursery | None) -> None:
+    # One for each process that it watches. Not earlier: the nursery was started under the old limit.
+    raise_descriptors()
     (request.folder / "logs").mkdir(exist_ok=True)
     head = live_header("agent", 0, clock=time.monotonic, wall=time.time, host=request.host)
-    recorder = Recorder(head, append_to(trace_file(request.folder, head)), time.monotonic)
+    job = override(request.job, request.overrides)
+    display = Display(job.budget, job.seconds, time.monotonic)
+    files = TraceFiles(display.say)
+    sink = partial(files.append, trace_file(request.folder, head))
+    recorder = Recorder(head, sink, time.monotonic)
     for setting in request.settings:
         recorder.setting(setting.name, setting.value, setting.source)
     recorder.flush()
-    job = override(request.job, request.overrides)
-    display = Display(job.budget, job.seconds, time.monotonic)
     try:
         with private_folder() as private, signals_raise(), _inviting(request) as invitation:
             _Run(request, private, recorder, display, loaded, invitation).to_its_end()
@@ -102,6 +107,7 @@ def _launch(request: Request, loaded: Nursery | None) -> None:
         recorder.event("end", {"status": "finished", "words": ""})
     finally:
         recorder.flush()
+        files.close()
         display.end()
 
 
@@ -148,6 +154,8 @@ class _Run:
         self._returns = 0
         self._returning: set[str] = set()
         """Workers that were started again and are not here yet."""
+        self._missed: dict[str, Exit] = {}
+        """Workers that were killed, until the coordinator says whether the run had begun."""
 
     @property
     def _processes(self) -> list[Process]:
@@ -181,6 +189,7 @@ class _Run:
                     parting = Disband(failed=True, words=_first_line(error))
                     raise
                 finally:
+                    self._missed.clear()
                     end(self._workers.values(), _GRACE)
                     line.send(parting)
                     line.send(Goodbye(0, 0))
@@ -292,36 +301,64 @@ class _Run:
         strategy nobody can go on alone.
         """
         killed = exit_.code < 0 and exit_.report is None
+        if exit_.name == NURSERY and self._crew.renew_nursery(exit_):
+            self._recorder.event("restart", {"member": exit_.name, "words": str(exit_)})
+            self._display.say(f"{exit_}; another one is started")
+            return True
         if not killed or not isinstance(self._request.strategy, StrategyProtocol):
             return False
         if exit_.name in self._servers and self._restarts < _RESTARTS:
             self._restart(exit_)
             return True
-        if exit_.name in {*self._workers, *self._distant} and self._count_workers() > 1:
+        if exit_.name in {*self._workers, *self._distant}:
             self._recorder.event("lost", {"member": exit_.name, "words": str(exit_)})
-            line.send(Lost(exit_.name, str(exit_)))
+            line.send(Lost(exit_.name, str(exit_), exit_.life))
             self._distant.pop(exit_.name, None)
-            again = exit_.name in self._workers and self._bring_back(exit_)
-            more = ", and it is started again" if again else ""
-            self._display.say(f"{exit_}; the others carry on{more}")
+            if exit_.name in self._workers:
+                self._workers.pop(exit_.name).close()
+            self._missed[exit_.name] = exit_
             return True
         return False
 
-    def _bring_back(self, exit_: Exit) -> bool:
-        """Let go of a worker that was killed; start it again, if its strategy can take it back.
+    def _go_on_without(self, exit_: Exit, *, begun: bool) -> None:
+        """The coordinator knows of a lost worker: start it again, or leave it to the others.
 
-        What it had for others to ask for, or shared with them in memory, is gone with it.
+        Raises:
+            RunFailed: it can neither be started again nor be done without.
         """
-        self._workers.pop(exit_.name).close()
+        here = exit_.host == self._request.host
+        again = here and self._bring_back(exit_, begun=begun)
+        if begun and self._count_workers() > 0:
+            more = ", and it is started again" if again else ""
+            self._display.say(f"{exit_}; the others carry on{more}")
+        elif not begun and again:
+            self._display.say(f"{exit_} before all workers had joined; it is started again")
+        elif not begun and not here:
+            # Its host may join again, and its own agent starts again what was killed.
+            self._distant[exit_.name] = Distant(exit_.name, exit_.host)
+            self._display.say(f"{exit_} before all workers had joined; it is awaited")
+        else:
+            self._recorder.event("failure", {"words": str(exit_)})
+            raise RunFailed(self._crew.words(exit_))
+
+    def _bring_back(self, exit_: Exit, *, begun: bool) -> bool:
+        """Start a worker that was killed again, if the run can take it back.
+
+        Once a run has begun, what a worker had for others to ask for, or shared with them in
+        memory, is gone with it. Before that there is nothing that could be gone.
+        """
         strategy = self._request.strategy
         kept = isinstance(strategy, StrategyProtocol) and not (strategy.peers or strategy.shares)
-        if not kept or self._returns >= 2 * self._request.workers:
+        if (begun and not kept) or self._returns >= 2 * self._request.workers:
+            return False
+        if begun and self._count_workers() == 0:
             return False
         self._returns += 1
         rank = exit_.name.removeprefix("worker-")
         log = f"{exit_.name}.{self._returns}"
         self._workers[exit_.name] = self._crew.fork(exit_.name, _WORKER, rank, log)
-        self._returning.add(exit_.name)
+        if begun:
+            self._returning.add(exit_.name)
         return True
 
     def _count_workers(self) -> int:
@@ -346,6 +383,8 @@ class _Run:
                 self._distant[message.name].hear(message)
             elif isinstance(message, Eject) and message.name in self._workers:
                 self._workers[message.name].eject(message.words)
+            elif isinstance(message, Missed) and message.name in self._missed:
+                self._go_on_without(self._missed.pop(message.name), begun=message.begun)
             elif isinstance(message, Arrived):
                 self._take_back(message.host)
             elif isinstance(message, Warn):

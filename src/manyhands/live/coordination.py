@@ -10,10 +10,9 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from manyhands.live.pulse import append_to
 from manyhands.membership import Member, Membership, Sign, suspects
 from manyhands.wire import Beat, Control, Goodbye, Hello, Pong, Roll, Status, TraceChunk, Warn
-from manyhands.wire.joining import Disband
+from manyhands.wire.joining import Disband, Missed
 from manyhands.wire.leasing import Dismiss, Eject, Fence, Lost
 
 if TYPE_CHECKING:
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
 
     from manyhands.live.desk import LeaseDesk
     from manyhands.live.gate import Gate
+    from manyhands.live.tracing import TraceFiles
     from manyhands.trace import Recorder
     from manyhands.transport.control import Hub
 
@@ -31,6 +31,9 @@ STALL = 10.0
 """Seconds in which somebody waits in a collective until those who keep it waiting are named."""
 PATIENCE = 30.0
 """Seconds without one after which it is ejected, where the others can go on without it."""
+START_PATIENCE = 600.0
+"""The same for a worker that still starts: a long import may keep its heartbeats from being sent.
+Its agent watches the process, and its host's heartbeats tell whether the host is there."""
 _TELL_EVERY = 0.5
 _RESEND_EVERY = 0.25
 """Seconds between looks at all conversations: a look costs as much as there are workers, so it does
@@ -53,6 +56,8 @@ class Coordinator:
         desk: leases samples to workers that run free.
         gate: lets other hosts in.
         patience: seconds without a heartbeat after which a worker is ejected.
+        takes_back: whether a worker may join a run that is under way.
+        files: where traces are written.
     """
 
     def __init__(
@@ -66,6 +71,9 @@ class Coordinator:
         desk: LeaseDesk | None,
         gate: Gate | None = None,
         patience: float = PATIENCE,
+        *,
+        takes_back: bool = True,
+        files: TraceFiles,
     ) -> None:
         self._hub = hub
         self._desk = desk
@@ -77,7 +85,11 @@ class Coordinator:
         self._traces = folder / "trace"
         self._host = host
         self._recorder = recorder
+        self._files = files
         self._clock = clock
+        self._takes_back = takes_back
+        self._lives: dict[str, int] = {}
+        """Which incarnation of each worker was last heard of."""
         self._waiting: dict[str, Member] = {}
         self.membership = Membership()
         self._signs: dict[str, Sign] = {}
@@ -99,6 +111,7 @@ class Coordinator:
         while not self._is_over():
             self.turn(0.1)
         self._recorder.flush()
+        self._files.close()
         if self._gate is not None:
             self._gate.close()
 
@@ -127,8 +140,11 @@ class Coordinator:
                 self._store(name, message.lines)
             case Goodbye():
                 self._farewell(name, message)
-            case Lost(name=gone, words=words):
+            case Lost(name=gone, words=words, life=life):
+                # What it had sent before it was killed may still be to come.
+                self._lives[gone] = max(life + 1, self._lives.get(gone, 0))
                 self._mourn(gone, words)
+                self._hub.send("agent-0", Missed(gone, self.membership.epoch > 0))
             case _ if self._desk is not None and name.endswith(".leases"):
                 self._desk.hear(name.removesuffix(".leases"), message)
             case _:
@@ -144,6 +160,16 @@ class Coordinator:
         if hello.role == "server":
             self._servers[name] = member
             self._complete_if_all()
+            return
+        if hello.life < self._lives.get(name, 0):
+            return
+        if name in self._signs and hello.life > self._lives.get(name, 0):
+            # On another host a worker may be started again before its loss is told.
+            self._mourn(name, "its successor has reported for duty")
+        self._lives[name] = hello.life
+        if self.membership.epoch and not self._takes_back:
+            words = "the run had begun by the time it was started again"
+            self._hub.send(self._agent_of(member), Eject(name, words))
             return
         self._waiting[name] = member
         now = self._clock()
@@ -215,7 +241,7 @@ class Coordinator:
         if written > _TRACE_LIMIT:
             return
         self._written[name] = written
-        append_to(self._traces / f"{name}.jsonl")(lines)
+        self._files.append(self._traces / f"{name}.jsonl", lines)
 
     def _farewell(self, name: str, goodbye: Goodbye) -> None:
         if name == "agent-0":
@@ -240,6 +266,7 @@ class Coordinator:
     def _mourn(self, name: str, words: str) -> None:
         """A worker's process is gone: its samples are given again, its late calls refused."""
         self._signs.pop(name, None)
+        self._waiting.pop(name, None)
         self._returned.discard(name)
         self.membership = self.membership.left(name)
         self._recorder.event("lost", {"member": name, "words": words})
@@ -255,6 +282,7 @@ class Coordinator:
         if now - self._told < _TELL_EVERY:
             return
         self._told = now
+        self._files.retry()
         if self._gate is not None:
             self._gate.look_around(now)
         self._accuse(now)
@@ -283,7 +311,9 @@ class Coordinator:
             return
         for sign in self._signs.values():
             silent = now - sign.heard
-            if silent > self._patience and sign.member.name not in self._ejected:
+            starts = sign.phase == "start"
+            patience = max(self._patience, START_PATIENCE) if starts else self._patience
+            if silent > patience and sign.member.name not in self._ejected:
                 others = len(self._signs) - len(self._ejected & self._signs.keys()) - 1
                 if others < 1:
                     return

@@ -55,7 +55,6 @@ class LeaseDesk:
         self._clock = clock
         self._begun: float | None = None
         self._stopped = False
-        self._epoch_begun = 0.0
         self._epochs = 0
         self._accounted = (0, 0, 0)
         self._talks: dict[str, Conversation] = {}
@@ -75,7 +74,7 @@ class LeaseDesk:
     def open(self, workers: Iterable[str]) -> None:
         """All have joined: time runs from here."""
         self._desk.open(workers)
-        self._begun = self._epoch_begun = self._clock()
+        self._begun = self._clock()
 
     def admit(self, worker: str) -> None:
         """A worker comes back to a run that is under way."""
@@ -138,12 +137,6 @@ class LeaseDesk:
         self._accounted = account
         self._recorder.samples(*account)
         while leases.committed + leases.lost >= (self._epochs + 1) * self._numbers.samples:
-            now = self._clock()
-            detail = {
-                "number": str(self._epochs),
-                "samples": str((self._epochs + 1) * self._numbers.samples),
-                "seconds": f"{now - self._epoch_begun:.6f}",
-            }
-            self._recorder.event("epoch", detail)
+            samples = str((self._epochs + 1) * self._numbers.samples)
+            self._recorder.event("epoch", {"number": str(self._epochs), "samples": samples})
             self._epochs += 1
-            self._epoch_begun = now

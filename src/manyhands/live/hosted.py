@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, Any
 
 from manyhands.live.progress import Progress
+from manyhands.live.pulse import VitalThread
 from manyhands.live.serving import Serving
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from manyhands.trace import Recorder
 
 
-class Hosted(threading.Thread):
+class Hosted(VitalThread):
     """Answers the others with this worker's replica while the worker computes.
 
     Args:

@@ -15,7 +15,8 @@ nobody's parent, and nobody depends on its life but those still to be born.
 
 A newborn reports itself once it leads its session, has its parent, its log files and its
 environment; then it closes its end. So when the nursery is gone and nothing more can be read, every
-process that was born is known.
+process that was born is known. One that is killed before it reports itself is reported by the
+nursery, which reads a pipe that the newborn holds open until then.
 """
 
 from __future__ import annotations
@@ -52,6 +53,8 @@ SWITCH = "MANYHANDS_FORK"
 _BIRTH_WITHIN = 60.0
 """Seconds in which a newborn must report itself."""
 _MESSAGE = 1 << 17
+_REPORTED = b"."
+"""What a newborn writes to the nursery's pipe once it has reported itself."""
 _PRELOADED = (
     "manyhands.live.common",
     "manyhands.live.free",
@@ -68,6 +71,8 @@ _PRELOADED = (
 class _Order(msgspec.Struct, frozen=True):
     """A process to be born: how, and in which surroundings."""
 
+    number: int
+    """Orders are counted, so that a late word about one is not taken for the next one's answer."""
     start: Start
     folder: str
     changed: dict[str, str]
@@ -85,13 +90,18 @@ class _Ready(msgspec.Struct, frozen=True, tag="ready"):
 class _Born(msgspec.Struct, frozen=True, tag="born"):
     """A newborn says its process id."""
 
+    order: int
     pid: int
 
 
 class _Unborn(msgspec.Struct, frozen=True, tag="unborn"):
     """A process could not be born."""
 
+    order: int
     words: str
+    """Why; empty if it was forked and ended before it could report itself."""
+    pid: int = 0
+    """Its process id, if it was forked."""
 
 
 _Word = _Ready | _Born | _Unborn
@@ -106,6 +116,8 @@ def environment(cores: int, workers: int) -> dict[str, str]:
     threads = max(1, cores // max(1, workers))
     return {
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
+        # The order of a set of strings must be the same in all processes, on every host.
+        "PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "0"),
         "PYTHONUNBUFFERED": "1",
     }
 
@@ -138,6 +150,7 @@ class Nursery:
         self.unfit = ""
         """Why it must not be used, once it is ready."""
         self._is_ready = False
+        self._orders = 0
         self._born: list[_Forked] = []
 
     def suits(self, environment: Mapping[str, str]) -> bool:
@@ -153,14 +166,16 @@ class Nursery:
         return self._is_ready
 
     def fork(self, start: Start) -> Handle:
-        """A process that does what `start` says.
+        """A process that does what `start` says; it may have ended already.
 
         Raises:
             NotBorn: it could not be born, or the nursery is gone.
         """
         now = {**os.environ, **start.settings}
         then = self._environment
+        self._orders += 1
         order = _Order(
+            self._orders,
             start,
             str(Path.cwd()),
             {name: value for name, value in now.items() if then.get(name) != value},
@@ -169,13 +184,27 @@ class Nursery:
         with adopting():
             with contextlib.suppress(OSError):  # if it is gone, nothing will be heard of it
                 self._link.send(msgspec.json.encode(order))
-            if not select.select([self._link], [], [], _BIRTH_WITHIN)[0]:
+            word = self._await_birth()
+        if word is None:
+            raise NotBorn("the nursery is gone")
+        if word.pid:
+            self._born.append(_Forked(word.pid))
+        if isinstance(word, _Unborn) and word.words:
+            raise NotBorn(word.words)
+        return self._born[-1]
+
+    def _await_birth(self) -> _Born | _Unborn | None:
+        """What became of the latest order; None if the nursery is gone."""
+        deadline = time.monotonic() + _BIRTH_WITHIN
+        while True:
+            left = max(0.0, deadline - time.monotonic())
+            if not select.select([self._link], [], [], left)[0]:
                 raise NotBorn(f"the nursery gave no answer within {_BIRTH_WITHIN:.0f} s")
             word = self._hear()
-        if isinstance(word, _Born):
-            self._born.append(_Forked(word.pid))
-            return self._born[-1]
-        raise NotBorn(word.words if isinstance(word, _Unborn) else "the nursery is gone")
+            if word is None:
+                return None
+            if not isinstance(word, _Ready) and word.order == self._orders:
+                return word
 
     def poll(self) -> int | None:
         """Its exit code; None while it runs."""
@@ -187,7 +216,13 @@ class Nursery:
             self._process.wait(timeout)
 
     def close(self) -> None:
-        """End it, and whoever was born and is not known to anybody."""
+        """End it, and all that it forked."""
+        self.retire()
+        for forked in self._born:
+            forked.end()
+
+    def retire(self) -> None:
+        """End it, and what it forked that was never handed over; all others live on."""
         if self._link.fileno() < 0:
             return
         if self.poll() is None:
@@ -198,10 +233,9 @@ class Nursery:
             word = self._hear()
             if word is None:
                 break
-            if isinstance(word, _Born):
-                self._born.append(_Forked(word.pid))
-        for forked in self._born:
-            forked.end()
+            known = {forked.pid for forked in self._born}
+            if not isinstance(word, _Ready) and word.pid and word.pid not in known:
+                _Forked(word.pid).end()
         self._link.close()
         self._log.close()
 
@@ -356,30 +390,57 @@ def _threads() -> int:
 
 def _fork(link: socket.socket, agent: int, order: _Order) -> bool:
     """Give birth as ordered; whether this process is the newborn."""
+    reading, writing = os.pipe()
     try:
         child = os.fork()
     except OSError as error:
-        link.send(msgspec.json.encode(_Unborn(f"the nursery could not fork: {error}")))
+        os.close(reading)
+        os.close(writing)
+        _unborn(link, order, f"the nursery could not fork: {error}")
         return False
     if child:
+        os.close(writing)
         _, status = os.waitpid(child, 0)
-        if status:
-            link.send(msgspec.json.encode(_Unborn("the nursery could not fork twice")))
+        _answer_for(link, order, reading, failed=status != 0)
         return False
+    os.close(reading)
     leaving = os.getpid()
     try:
         newborn = os.fork()
     except OSError:
         os._exit(1)
     if newborn:
+        os.write(writing, f"{newborn} ".encode())
         os._exit(0)
     try:
         _settle(leaving, agent, order)
     except BaseException as error:
-        link.send(msgspec.json.encode(_Unborn(f"{type(error).__name__}: {error}")))
+        _unborn(link, order, f"{type(error).__name__}: {error}", os.getpid())
+        os.write(writing, _REPORTED)
         raise
-    link.send(msgspec.json.encode(_Born(os.getpid())))
+    link.send(msgspec.json.encode(_Born(order.number, os.getpid())))
+    os.write(writing, _REPORTED)
+    os.close(writing)
     return True
+
+
+def _answer_for(link: socket.socket, order: _Order, reading: int, *, failed: bool) -> None:
+    """Wait until a newborn has reported itself; report it if it ended before it could."""
+    written = b""
+    while data := os.read(reading, 64):
+        written += data
+    os.close(reading)
+    if _REPORTED in written:
+        return
+    if written:
+        _unborn(link, order, "", int(written))
+    else:
+        words = "the nursery could not fork twice" if failed else "it was lost while it was forked"
+        _unborn(link, order, words)
+
+
+def _unborn(link: socket.socket, order: _Order, words: str, pid: int = 0) -> None:
+    link.send(msgspec.json.encode(_Unborn(order.number, words, pid)))
 
 
 def _settle(leaving: int, agent: int, order: _Order) -> None:

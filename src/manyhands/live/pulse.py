@@ -6,13 +6,13 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING
 
+from manyhands.live.life import life
 from manyhands.trace import estimate_offset
 from manyhands.wire import Beat, Goodbye, Hello, Pong, Roll, TraceChunk
 from manyhands.wire.leasing import Dismiss, Fence
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from manyhands.live.progress import Progress
     from manyhands.trace import Header, Recorder
@@ -24,7 +24,26 @@ _CHUNK = 512 * 1024
 _EXCHANGES = 64
 
 
-class Pulse(threading.Thread):
+class VitalThread(threading.Thread):
+    """A thread that its process cannot do without: an exception in it ends the process."""
+
+
+def end_with_threads(failed: Callable[[BaseException], object]) -> None:
+    """Call `failed` in a vital thread that raised; other threads are left to Python.
+
+    Without that, a worker whose heartbeats or answers have ended would seem to be alive.
+    """
+    before = threading.excepthook
+
+    def hook(raised: threading.ExceptHookArgs) -> None:
+        before(raised)
+        if isinstance(raised.thread, VitalThread) and raised.exc_value is not None:
+            failed(raised.exc_value)
+
+    threading.excepthook = hook
+
+
+class Pulse(VitalThread):
     """Beats until it is stopped.
 
     Args:
@@ -115,7 +134,7 @@ class LinkPulse(Pulse):
         line = self._connect()
         header = self._header
         about = (header.role, header.rank, header.host, header.pid, header.boot)
-        line.send(Hello(*about, self._address))
+        line.send(Hello(*about, self._address, life()))
         while not self._stopping.is_set():
             self._tell(line)
             due = self._clock() + INTERVAL
@@ -174,13 +193,3 @@ def _within(lines: bytes, limit: int) -> list[bytes]:
         portions.append(lines[:cut])
         lines = lines[cut:]
     return portions
-
-
-def append_to(path: Path) -> Callable[[bytes], None]:
-    """A sink that appends to a file."""
-
-    def sink(lines: bytes) -> None:
-        with path.open("ab") as file:
-            file.write(lines)
-
-    return sink

@@ -14,6 +14,7 @@ from manyhands.endpoint import Left
 from manyhands.live.assignment import eager_limit, override
 from manyhands.live.common import Common
 from manyhands.live.journal import Journal, NoJournal
+from manyhands.live.life import life
 from manyhands.live.script import load
 from manyhands.parameters import Holder
 from manyhands.protocols import (
@@ -97,7 +98,7 @@ class Serving:
         done = self._recover()
         self._responder = Responder(
             assignment.servers[number],
-            life=time.time_ns(),
+            life=life(),
             slots=SLOTS,
             size=size,
             eager=eager_limit(assignment.workers),

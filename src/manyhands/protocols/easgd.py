@@ -145,9 +145,14 @@ class ElasticAveraging(Rounds):
         """All workers take part, and the first one has the first turn."""
         return Turns(terms, present=super().begin(terms).present)
 
-    def gather(self, state: Round, call: Call, samples: int) -> list[Action]:
+    def in_order(self, terms: Terms) -> bool:
+        """Only if they meet together: turns go by ranks anyway."""
+        del terms
+        return self.order == "parallel"
+
+    def gather(self, state: Round, call: Call, share: float) -> list[Action]:
         """Every worker's spring is as strong."""
-        del state, samples
+        del state, share
         return [Add(call, 1.0)]
 
     def conclude(self, state: Round) -> list[Action]:
@@ -168,17 +173,21 @@ class ElasticAveraging(Rounds):
                 ]
                 return next_turn(now, meeting)
             case Turn():
-                asking = {**state.asking, call.worker: call}
-                present = state.present | {call.worker}
+                asking = state.asking.put(call.worker, call)
+                present = state.present
+                if call.worker not in present:
+                    present = present | {call.worker}
                 return next_turn(replace(state, asking=asking, present=present), [])
             case _:
                 after, actions = super().on_message(state, call)
-                return next_turn(after, actions)
+                return (
+                    next_turn(after, actions) if self.order == "round_robin" else (after, actions)
+                )
 
     def on_leave(self, state: ServerState, worker: str) -> tuple[ServerState, list[Action]]:
         """Its turn is the next one's."""
         after, actions = super().on_leave(state, worker)
         assert isinstance(after, Turns)
-        asking = {name: call for name, call in after.asking.items() if name != worker}
+        asking = after.asking.without(worker)
         busy = None if after.busy == worker else after.busy
         return next_turn(replace(after, asking=asking, busy=busy), actions)

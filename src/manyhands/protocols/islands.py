@@ -61,7 +61,8 @@ def left_island(
     inner: Synchronous, outer: Meeting, state: Island, worker: str
 ) -> tuple[Island, list[Action]]:
     """What an island's server does when a worker of its own is gone."""
-    gone = (*state.gone, *(call for call in state.waiting if call.worker == worker))
+    gave = (state.waiting[worker],) if worker in state.waiting else ()
+    gone = (*state.gone, *gave)
     after, actions = inner.on_leave(state, worker)
     assert isinstance(after, Island)
     without = replace(

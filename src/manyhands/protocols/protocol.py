@@ -155,6 +155,15 @@ class StrategyProtocol(Value, ABC):
         del call
         return state, []
 
+    def early(self, state: ServerState, call: Call) -> int:
+        """How many calls are to be heard before this one: a runtime may hold it back until then.
+
+        Where all are waited for, holding back costs no round, and sums are taken in one order. Of
+        those that are held back when all have called, at least one must not be early.
+        """
+        del state, call
+        return 0
+
     def on_repeat(self, state: ServerState, call: Call) -> Answer:
         """How a server answers a call that it has answered before: with what is there now.
 

@@ -6,17 +6,15 @@ from collections.abc import Iterable
 from manyhands.reports.breakdown import breakdown
 from manyhands.reports.figures import (
     Metric,
-    accounting,
-    epochs,
     loss_curve,
     staleness,
     staleness_by_process,
     staleness_by_sender,
-    throughput,
     traffic,
     validation,
 )
 from manyhands.reports.outcome import division, ending, mishaps, parameters_digest, settings
+from manyhands.reports.speed import accounting, epochs, throughput
 from manyhands.reports.words import count, duration, plural, size, value
 from manyhands.trace import Setting, Trace, digest
 
@@ -117,14 +115,16 @@ def _trained(trace: Trace) -> str:
 
 
 def _epochs(trace: Trace) -> str:
-    speed, done = throughput(trace), epochs(trace)
-    if speed.first is None or speed.later_rate is None:
-        return ""
-    each = sum(epoch.seconds for epoch in done[1:]) / len(done[1:])
-    return (
-        f"the first {duration(speed.first.seconds)}, then {duration(each)} each: "
-        f"{count(speed.later_rate)} samples/s"
-    )
+    """How long epochs and evaluations took, which the speed above is made of."""
+    speed = throughput(trace)
+    told = []
+    if speed.first_epoch is not None and speed.later_epoch is not None:
+        told.append(
+            f"the first {duration(speed.first_epoch)}, then {duration(speed.later_epoch)} each"
+        )
+    if speed.evaluation is not None:
+        told.append(f"each evaluation {duration(speed.evaluation)}")
+    return "; ".join(told)
 
 
 def _metric(metric: Metric) -> str:

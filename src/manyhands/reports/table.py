@@ -132,7 +132,7 @@ def _table(first: str) -> Table:
 
 
 def _heading(column: Column) -> str:
-    if column.name in {"rate", "later_rate"}:
+    if column.name == "rate":
         return column.unit
     words = column.title.removesuffix(" in the end").removeprefix("Scaling ").lower()
     if column.name == "within":

@@ -49,8 +49,10 @@ if TYPE_CHECKING:
     from manyhands.transport.security import JobKey
     from manyhands.wire.said import Said
 
-HEARTBEAT = 1000
-"""Milliseconds between ZeroMQ's own heartbeats."""
+HEARTBEAT = 10_000
+"""Milliseconds between ZeroMQ's own heartbeats, on connections to other hosts. Both sides of each
+connection send them, so with many connections they are most of what an idle process does. Within a
+host there are none: the kernel tells when the other process is gone."""
 SILENCE = 60_000
 """Milliseconds without one after which a connection is given up. On a slow link a heartbeat waits
 behind all that was sent before it, so a short patience would cut off whoever is busy sending."""

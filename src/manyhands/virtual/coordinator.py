@@ -165,7 +165,6 @@ class Coordinator:
         """Samples that were committed at the last evaluation."""
         self._accounted = (0, 0, 0)
         self._epochs = 0
-        self._epoch_began = 0.0
         if job.seconds is not None:
             kernel.after(job.seconds, self.stop)
 
@@ -226,16 +225,11 @@ class Coordinator:
             self._logs.drain()
 
     def _note_epochs(self) -> None:
-        size, now = len(self._job.data), self._kernel.now
+        size = len(self._job.data)
         while self.leases.committed + self.leases.lost >= (self._epochs + 1) * size:
-            detail = {
-                "number": str(self._epochs),
-                "samples": str((self._epochs + 1) * size),
-                "seconds": f"{now - self._epoch_began:.6f}",
-            }
+            detail = {"number": str(self._epochs), "samples": str((self._epochs + 1) * size)}
             self._logs.coordinator.event("epoch", detail)
             self._epochs += 1
-            self._epoch_began = now
 
     def _judge(self) -> None:
         """Evaluate, if anything was trained since the last time; stop at the target."""

@@ -26,6 +26,8 @@ class Hello(Message, frozen=True):
     boot: str
     address: str = ""
     """Where other hosts reach the server in this process, if they do."""
+    life: int = 0
+    """Which incarnation of the process it is; a successor has a greater number."""
 
 
 class Roll(Message, frozen=True):

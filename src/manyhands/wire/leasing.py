@@ -84,6 +84,8 @@ class Lost(Message, frozen=True):
 
     name: str
     words: str
+    life: int = 0
+    """Which incarnation of it; 0 if that is not known."""
 
 
 class Eject(Message, frozen=True):
