@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 
 from manyhands.endpoint import Left
+from manyhands.fences import Fences
 from manyhands.live.assignment import eager_limit, override
 from manyhands.live.common import Common
 from manyhands.live.journal import Journal, NoJournal
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from manyhands.live.assignment import Assignment
     from manyhands.live.progress import Progress
     from manyhands.trace import Recorder
+    from manyhands.wire.leasing import Fence
 
 SLOTS = 2
 """Large updates that may be under way to a server: one is received while another is answered.
@@ -52,7 +54,7 @@ class Notices(Protocol):
     dismissed: bool
     """Whether the run is over."""
 
-    def take_fenced(self) -> list[str]:
+    def take_fenced(self) -> list[Fence]:
         """Workers that are gone since the last call."""
 
 
@@ -95,7 +97,9 @@ class Serving:
         self._journal = kind(Path(assignment.folder), f"server-{number}", size)
         self._open: dict[tuple[str, int], Incoming | None] = {}
         """Calls that are still to be answered; None until one of a predecessor's comes again."""
+        self._fences = Fences()
         done = self._recover()
+        self._fences.restore(done)
         self._responder = Responder(
             assignment.servers[number],
             life=life(),
@@ -112,10 +116,10 @@ class Serving:
         self._progress.phase = "serve"
         while not notices.dismissed:
             incoming = self._responder.receive(0.05)
-            if incoming is not None:
+            if incoming is not None and self._admits(incoming):
                 self._hear(incoming)
-            for name in notices.take_fenced():
-                self._fence(name)
+            for fence in notices.take_fenced():
+                self._fence(fence.name, fence.least)
         self._responder.close()
         self._journal.close()
         self._journal.remove()
@@ -230,10 +234,27 @@ class Serving:
             self._recorder.event("recovered", detail)
         return done
 
-    def _fence(self, name: str) -> None:
-        """A worker is gone: hear nothing of it any more, and let the protocol know."""
+    def _admits(self, incoming: Incoming) -> bool:
+        """Whether a call is to be carried out: its sender's life is not over."""
+        judged = self._fences.judge(incoming.sender)
+        if judged == "over":
+            self._responder.fence(incoming.sender, sys.maxsize)
+        elif judged == "successor":
+            self._leave(incoming.sender.partition(".")[0])
+        return judged != "over"
+
+    def _fence(self, name: str, least: int) -> None:
+        """A worker is lost: hear nothing of its lives before `least`, and let the protocol know.
+
+        The coordinator repeats what it said to a predecessor of this server.
+        """
+        if self._fences.put(name, least):
+            self._leave(name)
+
+    def _leave(self, name: str) -> None:
+        """Refuse what a worker's former lives send, and let the protocol know that it is gone."""
         for sender, _ in list(self._responder.peers()):
-            if sender.partition(".")[0] == name:
+            if sender.partition(".")[0] == name and self._fences.is_over(sender):
                 self._responder.fence(sender, sys.maxsize)
                 self._holder.forget(sender)
         after, actions = self._protocol.on_leave(self._state, name)

@@ -78,6 +78,8 @@ def _work(
     job, loop = load(assignment.origin)
     job = override(job, assignment.overrides)
     roll = pulse.roll(JOIN_TIMEOUT)
+    if roll.over:
+        return
     if assignment.leasing is not None:
         if loop is not None:
             raise ValueError(f"{assignment.strategy} has a loop of its own: leave out loop=")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from manyhands.wire.message import Message
 
 
@@ -96,9 +98,14 @@ class Eject(Message, frozen=True):
 
 
 class Fence(Message, frozen=True):
-    """To servers: nothing of this member is to be carried out any more."""
+    """To servers: a worker is lost, and nothing of its lives before `least` is to be carried out.
+
+    Fences are numbered, and each is sent until a heartbeat says that it was heard.
+    """
 
     name: str
+    least: int = sys.maxsize
+    number: int = 0
 
 
 class Dismiss(Message, frozen=True):
