@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from manyhands.checkpoint import MODEL
 from manyhands.failure import RunFailed, refusing
 from manyhands.live.agreement import facts_of_host, facts_of_job
 from manyhands.live.assignment import Assignment, Leasing, override
@@ -26,9 +27,10 @@ from manyhands.live.devices import devices
 from manyhands.live.display import Display
 from manyhands.live.distant import Distant
 from manyhands.live.echo import Echo
+from manyhands.live.footprint import available, estimate
 from manyhands.live.invitation import Invitation, choose_address
 from manyhands.live.lifeline import signals_raise
-from manyhands.live.nursery import Nursery, environment, nursery
+from manyhands.live.nursery import Nursery, can_fork, environment, nursery
 from manyhands.live.supervise import Exit, Process, end, first_failure
 from manyhands.live.tracing import TraceFiles
 from manyhands.live.trial import try_out
@@ -76,12 +78,21 @@ def launch(request: Request) -> None:
             request.strategy.check_places(hosts, devices(request.here))
             if request.job.clip is not None:
                 request.strategy.check_clip()
+    warning = _check_memory(request)
     with nursery(_environment(request)) as loaded:
         request.job.make_ready()
         job = override(request.job, request.overrides)
         try_out(job, request.workers, devices(request.here))
         with _full_disk_in_words(request.folder):
-            _launch(request, loaded)
+            _launch(request, loaded, warning)
+
+
+def _check_memory(request: Request) -> str:
+    """Refuse a run that cannot fit into this host's memory; a warning if it nearly fills it."""
+    job = override(request.job, request.overrides)
+    about = (job, request.strategy, request.workers, request.here, devices(request.here))
+    with refusing():
+        return estimate(*about, forks=can_fork()).check(*available())
 
 
 @contextlib.contextmanager
@@ -95,15 +106,16 @@ def _full_disk_in_words(folder: Path) -> Iterator[None]:
         raise RunFailed(words) from error
 
 
-def _launch(request: Request, loaded: Nursery | None) -> None:
-    # One for each process that it watches. Not earlier: the nursery was started under the old
-    # limit.
+def _launch(request: Request, loaded: Nursery | None, warning: str) -> None:
+    # One for each process that it watches. The nursery was started under the limit before.
     raise_descriptors()
     (request.folder / "logs").mkdir(exist_ok=True)
     head = live_header("agent", 0, clock=time.monotonic, wall=time.time, host=request.host)
     job = override(request.job, request.overrides)
     display = Display(job.budget, job.seconds, time.monotonic)
     files = TraceFiles(display.say)
+    if warning:
+        display.say(warning)
     sink = partial(files.append, trace_file(request.folder, head))
     recorder = Recorder(head, sink, time.monotonic)
     for setting in request.settings:
@@ -112,6 +124,7 @@ def _launch(request: Request, loaded: Nursery | None) -> None:
     try:
         with private_folder() as private, signals_raise(), _inviting(request) as invitation:
             _Run(request, private, recorder, display, loaded, invitation).to_its_end()
+            _check_stored(request.folder)
     except RunFailed as failure:
         recorder.event("end", {"status": "failed", "words": _first_line(failure)})
         raise
@@ -484,6 +497,15 @@ def crowded(workers: int, cores: int) -> str:
         f"{workers} workers share {shared}: each computes about {times:.0f} times as long as on a "
         "core of its own"
     )
+
+
+def _check_stored(folder: Path) -> None:
+    """A run is finished only with its model."""
+    if not (folder / MODEL).exists():
+        raise RunFailed(
+            f"all workers have ended and {folder / MODEL} does not exist: no worker stored it. "
+            f"Their logs: {folder / 'logs'}"
+        )
 
 
 def _first_line(error: BaseException) -> str:
