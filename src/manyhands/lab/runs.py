@@ -101,6 +101,8 @@ def command(design: Design, turn: Turn, folder: Path) -> list[str]:
     for name, value in options.items():
         if value is not None:
             words += [f"--{name}", str(value)]
+    # The last line of a run's log is shown as its progress.
+    words += ["--quiet"]
     for pace in design.paces(turn):
         words += ["--slow", str(pace)]
     return [*words, "--", *script.arguments] if script.arguments else words

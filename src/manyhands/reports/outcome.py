@@ -26,12 +26,26 @@ def ending(trace: Trace) -> Ending:
     for process in _judges(trace):
         for event in reversed(process.events):
             if event.what == "end":
-                return Ending(
+                end = Ending(
                     status=event.detail.get("status", "unfinished"),
                     words=event.detail.get("words", ""),
                 )
+                # A run that diverged has failed, even if it was told to go on.
+                diverged = _divergence(trace) if end.status in ("finished", "failed") else ""
+                return Ending(status="failed", words=f"diverged: {diverged}") if diverged else end
     status = "running" if any(map(_lives, _judges(trace))) else "unfinished"
     return Ending(status=status, words=_last_words(trace))
+
+
+def _divergence(trace: Trace) -> str:
+    """Where a loss was seen first that is not finite; on a worker that made it, if there is one."""
+    found = [
+        (event.detail.get("own") != "yes", event.at, event.detail.get("words", ""))
+        for process in trace.processes
+        for event in process.events
+        if event.what == "diverged"
+    ]
+    return min(found)[2] if found else ""
 
 
 def settings(trace: Trace) -> tuple[Setting, ...]:
