@@ -97,6 +97,15 @@ def evaluate(
     return Totals(total, job.measures, sizes)
 
 
+def no_totals(job: Job, model: nn.Module, device: torch.device) -> Totals:
+    """The statistics of no samples, for a worker that has no part in an evaluation.
+
+    How many there are only the metrics know, so they are asked about the first sample.
+    """
+    one = evaluate(job, model, device, 0, len(job.validation or ()))
+    return Totals(torch.zeros_like(one.tensor), one.metrics, one.sizes)
+
+
 def sum_totals(totals: Totals, group: Group) -> Totals:
     """The statistics of all workers together, those included that saw no outputs."""
     seen = len(totals.tensor) > 0
