@@ -55,13 +55,13 @@ def test_a_worker_whose_thread_has_failed_fails_with_its_traceback(run_script, s
 
 def test_a_worker_whose_import_holds_the_interpreter_is_named_and_awaited(start, tmp_path):
     # A function of a library that is called through PyDLL keeps the GIL, as many extensions do.
-    holds = "if worker_1: time.sleep(1.5); ctypes.PyDLL(None).sleep(7)"
+    holds = "if worker_1: time.sleep(1.5); ctypes.PyDLL(None).sleep(9)"
     text = SCRIPT.replace("BREAK", holds).replace("EPOCH", "240")
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(text), encoding="utf-8")
     started = start(
         *(sys.executable, "-m", "manyhands", "train", script, "--strategy", "asynchronous()"),
-        *("--workers", "3", "--output", "run", "--patience", "2"),
+        *("--workers", "3", "--output", "run", "--patience", "6"),
     )
     assert started.finish(90) == 0, started.text()
     assert "ejected" not in started.text()

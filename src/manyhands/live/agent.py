@@ -8,6 +8,7 @@ killed, the kernel ends its workers and the coordinator says so.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import time
 from functools import partial
@@ -24,11 +25,14 @@ from manyhands.live.descriptors import check_descriptors, raise_descriptors
 from manyhands.live.devices import devices
 from manyhands.live.display import Display
 from manyhands.live.distant import Distant
+from manyhands.live.echo import Echo
+from manyhands.live.footprint import available, estimate
 from manyhands.live.invitation import Invitation, choose_address
 from manyhands.live.lifeline import signals_raise
-from manyhands.live.nursery import Nursery, environment, nursery
+from manyhands.live.nursery import Nursery, can_fork, environment, nursery
 from manyhands.live.supervise import Exit, Process, end, first_failure
 from manyhands.live.tracing import TraceFiles
+from manyhands.live.trial import try_out
 from manyhands.protocols import StrategyProtocol
 from manyhands.trace import Recorder, live_header, trace_file
 from manyhands.transport.collectives import LOOPBACK, serve_store
@@ -73,19 +77,44 @@ def launch(request: Request) -> None:
             request.strategy.check_places(hosts, devices(request.here))
             if request.job.clip is not None:
                 request.strategy.check_clip()
+    warning = _check_memory(request)
     with nursery(_environment(request)) as loaded:
         request.job.make_ready()
-        _launch(request, loaded)
+        job = override(request.job, request.overrides)
+        try_out(job, request.workers, devices(request.here))
+        with _full_disk_in_words(request.folder):
+            _launch(request, loaded, warning)
 
 
-def _launch(request: Request, loaded: Nursery | None) -> None:
-    # One for each process that it watches. Not earlier: the nursery was started under the old limit.
+def _check_memory(request: Request) -> str:
+    """Refuse a run that cannot fit into this host's memory; a warning if it nearly fills it."""
+    job = override(request.job, request.overrides)
+    about = (job, request.strategy, request.workers, request.here, devices(request.here))
+    with refusing():
+        return estimate(*about, forks=can_fork()).check(*available())
+
+
+@contextlib.contextmanager
+def _full_disk_in_words(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        words = f"no space left on the disk of {folder}; free some, or use --output"
+        raise RunFailed(words) from error
+
+
+def _launch(request: Request, loaded: Nursery | None, warning: str) -> None:
+    # One for each process that it watches. The nursery was started under the limit before.
     raise_descriptors()
     (request.folder / "logs").mkdir(exist_ok=True)
     head = live_header("agent", 0, clock=time.monotonic, wall=time.time, host=request.host)
     job = override(request.job, request.overrides)
     display = Display(job.budget, job.seconds, time.monotonic)
     files = TraceFiles(display.say)
+    if warning:
+        display.say(warning)
     sink = partial(files.append, trace_file(request.folder, head))
     recorder = Recorder(head, sink, time.monotonic)
     for setting in request.settings:
@@ -143,6 +172,8 @@ class _Run:
         self._place = choose_address(request.listen) if invitation else (LOOPBACK, 0)
         told, env = private / "assignment.json", _environment(request)
         self._crew = Crew(request.host, told, request.folder, env, loaded)
+        logs = request.folder / "logs"
+        self._echo = Echo(logs, display.say, time.monotonic, quiet=request.quiet)
         self._coordinator: Process | None = None
         self._servers: dict[str, Process] = {}
         self._workers: dict[str, Process] = {}
@@ -177,6 +208,9 @@ class _Run:
                 f"{strategy} exchanges updates through torch.distributed, which neither "
                 "authenticates nor encrypts: trust the network between the hosts"
             )
+        crowd = crowded(self._request.here, self._request.cluster.hosts[0].cores)
+        if crowd and set(assignment.devices) == {"cpu"}:
+            self._display.say(crowd)
         try:
             with Line(assignment.coordinator, "agent-0") as line:
                 parting = Disband(failed=False, words="")
@@ -189,6 +223,7 @@ class _Run:
                 finally:
                     self._missed.clear()
                     end(self._workers.values(), _GRACE)
+                    self._echo.end(failed=parting.failed)
                     line.send(parting)
                     line.send(Goodbye(0, 0))
                     self._hear_out(line)
@@ -266,6 +301,7 @@ class _Run:
         for rank in range(self._request.here):
             name = f"worker-{rank}"
             self._workers[name] = self._crew.fork(name, _WORKER, str(rank))
+            self._echo.follow(rank, name)
 
     def _follow_closely(self, line: Line) -> None:
         self._follow(line, 0.0)
@@ -275,6 +311,7 @@ class _Run:
         """Follow the run until all workers have finished or something failed."""
         while True:
             self._follow(line, _POLL)
+            self._echo.look()
             self._look_after(line)
             workers: dict[str, Process | Distant] = {**self._workers, **self._distant}
             # Nobody waits for one that is not back yet when the others are done.
@@ -355,6 +392,7 @@ class _Run:
         rank = exit_.name.removeprefix("worker-")
         log = f"{exit_.name}.{self._returns}"
         self._workers[exit_.name] = self._crew.fork(exit_.name, _WORKER, rank, log)
+        self._echo.follow(int(rank), log)
         if begun:
             self._returning.add(exit_.name)
         return True
@@ -439,6 +477,24 @@ def _distant_workers(hosts: Hosts | None) -> dict[str, Distant]:
 
 def _environment(request: Request) -> dict[str, str]:
     return environment(request.cluster.hosts[0].cores, request.here)
+
+
+def crowded(workers: int, cores: int) -> str:
+    """In words, that there are many more workers than cores; nothing if there are not.
+
+    >>> crowded(100, 2)
+    '100 workers share 2 cores: each computes about 50 times as long as on a core of its own'
+    >>> crowded(4, 2)
+    ''
+    """
+    if workers <= 2 * cores:
+        return ""
+    shared = f"{cores} core{'s' if cores > 1 else ''}"
+    times = workers / cores
+    return (
+        f"{workers} workers share {shared}: each computes about {times:.0f} times as long as on a "
+        "core of its own"
+    )
 
 
 def _first_line(error: BaseException) -> str:

@@ -90,6 +90,8 @@ class Coordinator:
         self._takes_back = takes_back
         self._lives: dict[str, int] = {}
         """Which incarnation of each worker was last heard of."""
+        self._starting: set[str] = set()
+        """Workers that have reported for duty and not asked for samples yet."""
         self._waiting: dict[str, Member] = {}
         self.membership = Membership()
         self._signs: dict[str, Sign] = {}
@@ -146,7 +148,9 @@ class Coordinator:
                 self._mourn(gone, words)
                 self._hub.send("agent-0", Missed(gone, self.membership.epoch > 0))
             case _ if self._desk is not None and name.endswith(".leases"):
-                self._desk.hear(name.removesuffix(".leases"), message)
+                worker = name.removesuffix(".leases")
+                self._starting.discard(worker)
+                self._desk.hear(worker, message)
             case _:
                 self._recorder.event("unexpected", {"from": name, "what": type(message).__name__})
 
@@ -172,6 +176,7 @@ class Coordinator:
             self._hub.send(self._agent_of(member), Eject(name, words))
             return
         self._waiting[name] = member
+        self._starting.add(name)
         now = self._clock()
         self._signs[name] = Sign(member, now, now, 0, "start", "its start")
         if self.membership.epoch:
@@ -311,7 +316,7 @@ class Coordinator:
             return
         for sign in self._signs.values():
             silent = now - sign.heard
-            starts = sign.phase == "start"
+            starts = sign.member.name in self._starting
             patience = max(self._patience, START_PATIENCE) if starts else self._patience
             if silent > patience and sign.member.name not in self._ejected:
                 others = len(self._signs) - len(self._ejected & self._signs.keys()) - 1

@@ -22,6 +22,7 @@ from manyhands.protocols import (
     Add,
     Answer,
     Call,
+    Holding,
     ServerState,
     Shift,
     Step,
@@ -95,6 +96,8 @@ class Serving:
         self._journal = kind(Path(assignment.folder), f"server-{number}", size)
         self._open: dict[tuple[str, int], Incoming | None] = {}
         """Calls that are still to be answered; None until one of a predecessor's comes again."""
+        self._early: Holding[Incoming] = Holding(protocol)
+        """Calls that are held back until it is their turn."""
         done = self._recover()
         self._responder = Responder(
             assignment.servers[number],
@@ -111,7 +114,7 @@ class Serving:
         """Hear whoever calls until the run is over."""
         self._progress.phase = "serve"
         while not notices.dismissed:
-            incoming = self._responder.receive(0.05)
+            incoming = self._next(0.05)
             if incoming is not None:
                 self._hear(incoming)
             for name in notices.take_fenced():
@@ -119,6 +122,21 @@ class Serving:
         self._responder.close()
         self._journal.close()
         self._journal.remove()
+
+    def _next(self, timeout: float) -> Incoming | None:
+        """The next call whose turn it is.
+
+        What is held back lies with its sender, or is small; what was received into a slot is heard
+        at once, because the slot is needed.
+        """
+        held = self._early.take(self._state)
+        if held is not None:
+            return held
+        incoming = self._responder.receive(timeout)
+        if incoming is None or incoming.repeated or incoming.slot is not None:
+            return incoming
+        call = Call(incoming.sender, incoming.number, incoming.message)
+        return None if self._early.hold(self._state, call, incoming) else incoming
 
     def _hear(self, incoming: Incoming) -> None:
         """Decide about a call, write down what changes the state, and do it."""
@@ -136,7 +154,7 @@ class Serving:
         begun = time.monotonic()
         self._open[key] = incoming
         after, actions = self._protocol.on_message(self._state, call)
-        if after != self._state:
+        if after is not self._state:
             self._write_down(call, incoming.payload)
         brought = incoming.payload is not None
         self._decide(after, actions, incoming.payload)
@@ -229,9 +247,10 @@ class Serving:
         for sender, _ in list(self._responder.peers()):
             if sender.partition(".")[0] == name:
                 self._responder.fence(sender, sys.maxsize)
+                self._early.drop(sender)
                 self._holder.forget(sender)
         after, actions = self._protocol.on_leave(self._state, name)
-        if after != self._state:
+        if after is not self._state:
             self._write_down(Call(name, 0, Left()), None)
         self._decide(after, actions)
         self._journal.settle()

@@ -140,6 +140,8 @@ class VirtualReplica:
             self._log.span("compute", begun)
             loss, completed = self._bench.gradient(self.replication, batch.lease)
             self._log.loss(loss, batch.samples)
+            where = f"at sample {batch.dealt:,} on worker {self.rank}"
+            self._bench.divergence.check(self._log.recorder, loss, "training", where)
         for server in completed:
             if ready is not None:
                 ready(server)

@@ -224,10 +224,16 @@ class World:
         if self._protocol.committee:
             members = [worker.replication for worker in self._workers if worker.member.alive]
             replicas = [one.parameters[0].clone() for one in members if one is not None]
-            return evaluate(self._job, self._bench.committee(replicas))
-        values = evaluate(self._job, self.shared())
+            return self._checked(evaluate(self._job, self._bench.committee(replicas)))
+        values = self._checked(evaluate(self._job, self.shared()))
         kept = (worker.replication for worker in self._workers if worker.member.alive)
         self._bench.adopt_shared_buffers([one for one in kept if one is not None])
+        return values
+
+    def _checked(self, values: dict[str, float]) -> dict[str, float]:
+        where = f"after {self.coordinator.leases.committed:,} samples"
+        record = self._logs.coordinator
+        self._bench.divergence.check(record, values["loss"], "validation", where)
         return values
 
     def _start_server(self, server: Server) -> None:
