@@ -28,6 +28,7 @@ from manyhands.wire.leasing import (
     Granted,
     Nothing,
     Over,
+    Saved,
     Sum,
     Tally,
 )
@@ -397,6 +398,12 @@ class LiveReplica:
         """What came of the batch is not wanted."""
         if isinstance(batch, Leased):
             self._line.send(Forgo(batch.lease.number))
+
+    def saved(self) -> None:
+        """The model is stored: tell the desk, for which the others wait, until it has heard it."""
+        self._line.send(Saved())
+        while not isinstance(self._hear(), Over):
+            pass
 
     def _evaluate(self, cut: Cut) -> None:
         """Evaluate a part of the validation data on the consistent cut that all workers see."""

@@ -165,7 +165,8 @@ class Server:
             return
         last = self._heard.get(parcel.sender, 0)
         key = (parcel.sender, parcel.number)
-        call = Call(parcel.sender, parcel.number, parcel.message)
+        room = parcel.into is not None
+        call = Call(parcel.sender, parcel.number, parcel.message, room=room)
         if parcel.number <= last:
             if key in self._open:
                 self._open[key] = parcel
