@@ -282,6 +282,8 @@ class World:
         )
         replica.saving = self._conditions.saving
         replica.refresh = partial(self._protocol.refresh, replica, endpoint)
+        replica.stand_by = partial(self._protocol.stand_by, replica, endpoint)
+        replica.evaluators = self._protocol.evaluators
         work = self._protocol.worker(replica, endpoint)
         worker.works = True
         self._working += 1
