@@ -21,7 +21,9 @@ nursery, which reads a pipe that the newborn holds open until then.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import ctypes
 import gc
 import importlib
 import importlib.util
@@ -35,7 +37,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 
@@ -477,6 +479,25 @@ def _become(start: Start, before: str, folder: str) -> None:
     sys.orig_argv = [sys.executable, "-m", start.module, *start.arguments]
     sys.argv = [spec.origin, *start.arguments]
     execute(Path(spec.origin), "__main__", spec.parent or "", spec)
+    _leave()
+
+
+def _leave() -> NoReturn:
+    """End this process as Python does, but for the last step: taking its objects apart.
+
+    They lie in memory that is shared with the nursery as long as nothing is written there. To take
+    them apart writes everywhere, and would give every process of a run a copy of more than 100 MB
+    of its own in the moment in which all of them end.
+    """
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join()
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    ctypes.CDLL(None).fflush(None)  # what C libraries have printed
+    os._exit(0)
 
 
 if __name__ == "__main__":
