@@ -31,7 +31,7 @@ import psutil
 from benchmarks.figures import keep, report
 from benchmarks.scale_driver import BEATS, CHUNKS, LEASES, STOP, counts_of
 from manyhands.live.assignment import Assignment, Leasing, Origin, Overrides
-from manyhands.live.crew import Crew
+from manyhands.live.crew import Crew, private_folder
 from manyhands.live.descriptors import check_descriptors, raise_descriptors
 from manyhands.live.nursery import environment, nursery
 from manyhands.live.script import load
@@ -140,10 +140,14 @@ class _Run:
 
 @contextlib.contextmanager
 def _running(
-    folder: Path, workers: int, servers: int, drivers: int, loaded: Nursery | None
+    folder: Path,
+    private: Path,
+    workers: int,
+    servers: int,
+    drivers: int,
+    loaded: Nursery | None,
 ) -> Iterator[_Run]:
-    private = folder / "private"
-    for name in ("private", "trace", "logs"):
+    for name in ("trace", "logs"):
         (folder / name).mkdir()
     assignment = _assign(private, folder, workers, servers)
     told = private / "assignment.json"
@@ -182,8 +186,9 @@ def measure(workers: int, servers: int, seconds: float, drivers: int = 4) -> Loa
     check_descriptors(workers, servers)
     with (
         tempfile.TemporaryDirectory(prefix="mh-scale-") as folder,
+        private_folder() as private,
         nursery(environment(1, 1)) as loaded,
-        _running(Path(folder), workers, servers, drivers, loaded) as run,
+        _running(Path(folder), private, workers, servers, drivers, loaded) as run,
     ):
         run.until(_WITHIN, began=workers)
         run.until(min(_WARM, seconds))

@@ -296,20 +296,28 @@ class OuterModel(RoundModel):
 
 
 def alpha(case: Case) -> float:
-    """α = η·ρ, or 0.9 / N."""
-    rho = case.protocol.rho
+    """α = η·ρ, or 0.9 / N, unless it is given."""
+    rho, given = case.protocol.rho, case.protocol.alpha
+    if given is not None:
+        return given
     return 0.9 / case.workers if rho is None else case.rate * rho
 
 
+def beta(case: Case) -> float:
+    """β = N·α, unless it is given."""
+    given = case.protocol.beta
+    return case.workers * alpha(case) if given is None else given
+
+
 class ElasticModel(RoundModel):
-    """x̄ ← x̄ + α·Σ(x_i − x̄), all together."""
+    """x̄ ← (1 − β)·x̄ + (β/N)·Σx_i, all together; of N, those who are not there are at x̄."""
 
     def counts(self) -> bool:
         return True
 
     def conclude(self) -> None:
         pull = sum((what - self.x for _, _, what in self.given), np.zeros(1))
-        self.x = self.x + alpha(self.case) * pull
+        self.x = self.x + beta(self.case) / self.case.workers * pull
 
 
 class ElasticAloneModel(RoundModel):
@@ -317,7 +325,7 @@ class ElasticAloneModel(RoundModel):
 
     def push(self, call: Call, payload: np.ndarray, samples: int, read: int) -> list[Expected]:
         met = self.x.copy()
-        self.x = self.x + alpha(self.case) * (payload - self.x)
+        self.x = self.x + beta(self.case) / self.case.workers * (payload - self.x)
         self.version += 1
         return [Expected(call.sender, call.number, self.version, True, met)]
 

@@ -87,12 +87,13 @@ class Variant:
 
 
 def _easgd(order: str) -> Draw:
-    return lambda rng, _, servers: ElasticAveraging(
-        rho=rng.choice((None, 0.5, 2.0)),
-        order=order,
-        every=rng.choice((1, 1, 2, 3)),
-        servers=servers,
-    )
+    def draw(rng: random.Random, _: int, servers: int) -> ElasticAveraging:
+        rho = rng.choice((None, 0.5, 2.0))
+        every = rng.choice((1, 1, 2, 3))
+        given = {"alpha": rng.choice((None, 0.3)) if rho is None else None}
+        return ElasticAveraging(rho, order, every, servers, **given, beta=rng.choice((None, 0.7)))
+
+    return draw
 
 
 def _gossip(order: str) -> Draw:

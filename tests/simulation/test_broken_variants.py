@@ -28,6 +28,7 @@ from manyhands.protocols import (
     SoftSync,
     StaleSynchronous,
     Step,
+    StrategyProtocol,
     asynchronous,
     easgd,
     islands,
@@ -263,6 +264,10 @@ def stays_at_home(right):
     return carry
 
 
+def whatever_there_is_room_for(right):
+    return lambda self, state, call: right(self, state, replace(call, room=True))
+
+
 MUTANTS = (
     Mutant("bound off by one", "ssp", StaleSynchronous, "_release", bound_off_by_one),
     Mutant("applied twice", "asynchronous", Asynchronous, "on_message", applied_twice),
@@ -304,6 +309,14 @@ MUTANTS = (
     Mutant("mass without a limit", "push_sum_straggler", push_sum, "LEAST", lambda right: 0.0),
     Mutant("a step for its part", "hierarchical", islands, "_weigh", for_its_part),
     Mutant("stays at home", "hierarchical", Hierarchical, "_carry", stays_at_home),
+    Mutant(
+        "answered again without room",
+        "synchronous",
+        StrategyProtocol,
+        "on_repeat",
+        whatever_there_is_room_for,
+    ),
+    Mutant("half answered again", "push_sum", PushSum, "on_repeat", whatever_there_is_room_for),
     Mutant("the dead awaited", "gossip_lockstep", mixing, "leave", whoever_gave_is_there),
 )
 

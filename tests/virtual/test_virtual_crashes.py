@@ -268,7 +268,7 @@ def test_after_a_crash_not_even_a_finally_has_an_effect(virtually, at: float) ->
     assert done.run.seconds == plain.run.seconds
     assert "received" not in stubborn.said
     # No finally ran before the run was over.
-    end = f"at {plain.run.seconds:.2f}"
+    end = f"at {_until_the_end(plain):.2f}"
     assert all(words.endswith(end) for words in stubborn.said)
 
 

@@ -8,6 +8,7 @@ killed, the kernel ends its workers and the coordinator says so.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import time
 from functools import partial
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from manyhands.checkpoint import MODEL
 from manyhands.failure import RunFailed, refusing
 from manyhands.live.agreement import facts_of_host, facts_of_job
 from manyhands.live.assignment import Assignment, Leasing, override
@@ -24,12 +26,14 @@ from manyhands.live.descriptors import check_descriptors, raise_descriptors
 from manyhands.live.devices import devices
 from manyhands.live.display import Display
 from manyhands.live.distant import Distant
+from manyhands.live.echo import Echo
 from manyhands.live.footprint import available, estimate
 from manyhands.live.invitation import Invitation, choose_address
 from manyhands.live.lifeline import signals_raise
 from manyhands.live.nursery import Nursery, can_fork, environment, nursery
 from manyhands.live.supervise import Exit, Process, end, first_failure
 from manyhands.live.tracing import TraceFiles
+from manyhands.live.trial import try_out
 from manyhands.protocols import StrategyProtocol
 from manyhands.trace import Recorder, live_header, trace_file
 from manyhands.transport.collectives import LOOPBACK, serve_store
@@ -77,7 +81,10 @@ def launch(request: Request) -> None:
     warning = _check_memory(request)
     with nursery(_environment(request)) as loaded:
         request.job.make_ready()
-        _launch(request, loaded, warning)
+        job = override(request.job, request.overrides)
+        try_out(job, request.workers, devices(request.here))
+        with _full_disk_in_words(request.folder):
+            _launch(request, loaded, warning)
 
 
 def _check_memory(request: Request) -> str:
@@ -86,6 +93,17 @@ def _check_memory(request: Request) -> str:
     about = (job, request.strategy, request.workers, request.here, devices(request.here))
     with refusing():
         return estimate(*about, forks=can_fork()).check(*available())
+
+
+@contextlib.contextmanager
+def _full_disk_in_words(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        words = f"no space left on the disk of {folder}; free some, or use --output"
+        raise RunFailed(words) from error
 
 
 def _launch(request: Request, loaded: Nursery | None, warning: str) -> None:
@@ -106,6 +124,7 @@ def _launch(request: Request, loaded: Nursery | None, warning: str) -> None:
     try:
         with private_folder() as private, signals_raise(), _inviting(request) as invitation:
             _Run(request, private, recorder, display, loaded, invitation).to_its_end()
+            _check_stored(request.folder)
     except RunFailed as failure:
         recorder.event("end", {"status": "failed", "words": _first_line(failure)})
         raise
@@ -155,6 +174,8 @@ class _Run:
         self._place = choose_address(request.listen) if invitation else (LOOPBACK, 0)
         told, env = private / "assignment.json", _environment(request)
         self._crew = Crew(request.host, told, request.folder, env, loaded)
+        logs = request.folder / "logs"
+        self._echo = Echo(logs, display.say, time.monotonic, quiet=request.quiet)
         self._coordinator: Process | None = None
         self._servers: dict[str, Process] = {}
         self._workers: dict[str, Process] = {}
@@ -189,6 +210,9 @@ class _Run:
                 f"{strategy} exchanges updates through torch.distributed, which neither "
                 "authenticates nor encrypts: trust the network between the hosts"
             )
+        crowd = crowded(self._request.here, self._request.cluster.hosts[0].cores)
+        if crowd and set(assignment.devices) == {"cpu"}:
+            self._display.say(crowd)
         try:
             with Line(assignment.coordinator, "agent-0") as line:
                 parting = Disband(failed=False, words="")
@@ -201,6 +225,7 @@ class _Run:
                 finally:
                     self._missed.clear()
                     end(self._workers.values(), _GRACE)
+                    self._echo.end(failed=parting.failed)
                     line.send(parting)
                     line.send(Goodbye(0, 0))
                     self._hear_out(line)
@@ -278,6 +303,7 @@ class _Run:
         for rank in range(self._request.here):
             name = f"worker-{rank}"
             self._workers[name] = self._crew.fork(name, _WORKER, str(rank))
+            self._echo.follow(rank, name)
 
     def _follow_closely(self, line: Line) -> None:
         self._follow(line, 0.0)
@@ -287,6 +313,7 @@ class _Run:
         """Follow the run until all workers have finished or something failed."""
         while True:
             self._follow(line, _POLL)
+            self._echo.look()
             self._look_after(line)
             workers: dict[str, Process | Distant] = {**self._workers, **self._distant}
             # Nobody waits for one that is not back yet when the others are done.
@@ -367,6 +394,7 @@ class _Run:
         rank = exit_.name.removeprefix("worker-")
         log = f"{exit_.name}.{self._returns}"
         self._workers[exit_.name] = self._crew.fork(exit_.name, _WORKER, rank, log)
+        self._echo.follow(int(rank), log)
         if begun:
             self._returning.add(exit_.name)
         return True
@@ -451,6 +479,33 @@ def _distant_workers(hosts: Hosts | None) -> dict[str, Distant]:
 
 def _environment(request: Request) -> dict[str, str]:
     return environment(request.cluster.hosts[0].cores, request.here)
+
+
+def crowded(workers: int, cores: int) -> str:
+    """In words, that there are many more workers than cores; nothing if there are not.
+
+    >>> crowded(100, 2)
+    '100 workers share 2 cores: each computes about 50 times as long as on a core of its own'
+    >>> crowded(4, 2)
+    ''
+    """
+    if workers <= 2 * cores:
+        return ""
+    shared = f"{cores} core{'s' if cores > 1 else ''}"
+    times = workers / cores
+    return (
+        f"{workers} workers share {shared}: each computes about {times:.0f} times as long as on a "
+        "core of its own"
+    )
+
+
+def _check_stored(folder: Path) -> None:
+    """A run is finished only with its model."""
+    if not (folder / MODEL).exists():
+        raise RunFailed(
+            f"all workers have ended and {folder / MODEL} does not exist: no worker stored it. "
+            f"Their logs: {folder / 'logs'}"
+        )
 
 
 def _first_line(error: BaseException) -> str:

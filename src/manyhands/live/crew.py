@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import shutil
 import tempfile
 from pathlib import Path
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 NURSERY = "nursery"
 _POLL = 0.1
+_NO_SPACE = (f"[Errno {errno.ENOSPC}]", f"[Errno {errno.EDQUOT}]")
 _RENEWALS = 10
 """How often a nursery that was killed is replaced in one run."""
 
@@ -131,6 +133,13 @@ class Crew:
             (self._folder / "logs" / f"{NURSERY}.err").write_text(self._nursery.words())
         log = self._folder / "logs" / f"{self._logs.get(cause.name, cause.name)}.err"
         here = cause.host == self._host
+        kind, _, message = (cause.report.message if cause.report else "").partition(": ")
+        if kind == "OSError" and message.startswith(_NO_SPACE):
+            return (
+                f"{cause}: no space left on the disk of {self._folder}; free some, or use --output"
+            )
+        if kind in ("Diverged", "Poisoned"):
+            return f"diverged: {message}"
         words = f"{cause}. Its log: {log}" if here else f"{cause}. Its log is on {cause.host}"
         last = cause.report.traceback if cause.report else _tail(log) if here else ""
         return f"{words}\n\n{last.rstrip()}" if last.strip() else words

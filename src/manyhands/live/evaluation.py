@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from manyhands.data.taking import as_pair
-from manyhands.live.loading import batches, move
+from manyhands.live.loading import Loading, move
 from manyhands.parameters.computing import autocast
 from manyhands.parts import part
 from manyhands.seeding import VALIDATION
@@ -54,6 +54,8 @@ def evaluate(
     rank: int,
     workers: int,
     outputs: Callable[[Any], Any] | None = None,
+    *,
+    loading: Loading | None = None,
 ) -> Totals:
     """One worker's part of the statistics of the model on the job's validation data.
 
@@ -67,6 +69,7 @@ def evaluate(
         rank: which part of the data.
         workers: of how many.
         outputs: what to call in the model's place; it gives None where only others know them.
+        loading: loads the batches; its processes are kept from one evaluation to the next.
     """
     data = job.validation
     if data is None:
@@ -79,7 +82,8 @@ def evaluate(
     total = torch.zeros(0, dtype=torch.float64, device=device)
     sizes = (0,) * len(job.measures)
     drawn = [(VALIDATION, indices) for indices in wanted]
-    for count, batch in zip(counted, batches(job, data, drawn), strict=True):
+    loaded = (loading or Loading(job)).batches(data, drawn)
+    for count, batch in zip(counted, loaded, strict=True):
         inputs, targets = as_pair(move(batch, device))
         with autocast(job, device):
             answers = (outputs or model)(inputs)

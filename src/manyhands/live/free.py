@@ -11,11 +11,13 @@ import torch
 
 from manyhands.data.taking import as_pair
 from manyhands.endpoint import MembershipChanged, Pull, Terms
+from manyhands.live.divergence import Divergence
 from manyhands.live.evaluation import Totals, evaluate
-from manyhands.live.loading import batches, move
+from manyhands.live.leased import LeasedBatches
+from manyhands.live.loading import Loading, move
 from manyhands.live.pacer import Pacer
 from manyhands.parameters import Committee, Local, difference, lerp, trade
-from manyhands.sampling import mix, permutation
+from manyhands.sampling import mix
 from manyhands.seeding import seed_all
 from manyhands.wire.leasing import (
     Ask,
@@ -26,6 +28,7 @@ from manyhands.wire.leasing import (
     Granted,
     Nothing,
     Over,
+    Saved,
     Sum,
     Tally,
 )
@@ -190,6 +193,9 @@ class LiveReplica:
         self.stores = False
         """Whether this worker is the one that stores the model."""
         self._job = job
+        self._leased = LeasedBatches(job)
+        self._loading = Loading(job)
+        self._divergence = Divergence(job, rank, recorder, copy.model.parameters)
         self._keeps = protocol.keeps
         self._speaks_as_committee = protocol.committee
         self.hear_members: Callable[[], list[torch.Tensor]] = list
@@ -258,12 +264,26 @@ class LiveReplica:
             return Leased(lease, round_, None, None)
         begun = time.monotonic()
         self._progress.phase = "data"
-        order = permutation(len(self._job.data), self._job.seed, lease.epoch)
-        wanted = [(lease.epoch, order[lease.start : lease.stop])]
-        loaded = next(batches(self._job, self._job.data, wanted))
-        inputs, targets = as_pair(move(loaded, self._device))
+        inputs, targets = as_pair(move(self._leased.take(lease), self._device))
         self._recorder.span("data", begun, time.monotonic() - begun, self._progress.step)
         return Leased(lease, round_, inputs, targets)
+
+    def _load_ahead(self) -> None:
+        """Have the batches of leases that were granted meanwhile loaded during this one."""
+        if self._leased.ahead:
+            self._words += self._line.receive(0.0)
+            for word in self._words:
+                if isinstance(word, Granted):
+                    self._leased.ask(word)
+
+    def check_finite(self) -> None:
+        """Check the parameters that the run ends with."""
+        self._divergence.finally_()
+
+    def close(self) -> None:
+        """End the processes that load data."""
+        self._leased.close()
+        self._loading.close()
 
     async def gradient(
         self, batch: LeasedBatch, ready: Callable[[int], object] | None = None
@@ -276,6 +296,7 @@ class LiveReplica:
                 if ready is not None:
                     ready(shard)
             return
+        self._load_ahead()
         begun = time.monotonic()
         self._progress.phase = "compute"
         self._copy.received()
@@ -286,6 +307,7 @@ class LiveReplica:
         self._pacer.stretch()
         self._recorder.span("compute", begun, time.monotonic() - begun, self._progress.step)
         self._progress.losses.append((loss, batch.samples))
+        self._divergence.training(loss, batch.dealt)
 
     def apply(self, batch: LeasedBatch, counts: int | None = None) -> None:
         """Take a step of this worker's own optimizer."""
@@ -374,6 +396,12 @@ class LiveReplica:
         if isinstance(batch, Leased):
             self._line.send(Forgo(batch.lease.number))
 
+    def saved(self) -> None:
+        """The model is stored: tell the desk, for which the others wait, until it has heard it."""
+        self._line.send(Saved())
+        while not isinstance(self._hear(), Over):
+            pass
+
     def _evaluate(self, cut: Cut) -> None:
         """Evaluate a part of the validation data on the consistent cut that all workers see."""
         begun = time.monotonic()
@@ -384,7 +412,7 @@ class LiveReplica:
         model, job = self._copy.model, self._job
         if self._speaks_as_committee:
             model = Committee(self._copy, self.hear_members())
-        totals = evaluate(job, model, self._device, cut.index, cut.parts)
+        totals = evaluate(job, model, self._device, cut.index, cut.parts, loading=self._loading)
         for stretch, own in zip(self._copy.parameters, kept, strict=False):
             stretch.copy_(own)
         if kept:
@@ -403,6 +431,7 @@ class LiveReplica:
         if cut.index == 0:
             for name, value in values.items():
                 self._recorder.point(f"validation/{name}", value, samples=cut.samples)
+        self._divergence.validation(values, cut.samples)
         if job.goal and job.goal.reached(values):
             if cut.index == 0:
                 detail = {"target": str(job.goal), "samples": str(cut.samples)}
@@ -459,9 +488,11 @@ def run_free(
     replica.hear_members = hear_members
     recorder.event("training")
     drive(protocol.worker(replica, endpoint))
+    replica.close()
     recorder.event("trained")
     recorder.traffic(sent=caller.sent, received=caller.received)
     if replica.stores:
         replica.refresh()
         replica.adopt()
+        replica.check_finite()
     return replica

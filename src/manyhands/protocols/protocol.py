@@ -165,8 +165,11 @@ class StrategyProtocol(Value, ABC):
         return 0
 
     def on_repeat(self, state: ServerState, call: Call) -> Answer:
-        """How a server answers a call that it has answered before: with what is there now."""
-        return Answer(call, Parameters(state.version), parameters=not self.shares)
+        """How a server answers a call that it has answered before: with what is there now.
+
+        Parameters are sent only if the call has room for them: a runtime raises otherwise.
+        """
+        return Answer(call, Parameters(state.version), parameters=call.room and not self.shares)
 
     def on_leave(self, state: ServerState, worker: str) -> tuple[ServerState, list[Action]]:
         """What a server does when a worker is gone, and its state afterwards."""

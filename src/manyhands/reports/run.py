@@ -47,7 +47,7 @@ class Run:
 
     @property
     def status(self) -> str:
-        """finished, failed, interrupted or unfinished."""
+        """finished, failed, interrupted, running, or unfinished (ended without a word)."""
         return ending(self.trace).status
 
     @property

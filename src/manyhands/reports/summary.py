@@ -100,6 +100,8 @@ def _headline(trace: Trace) -> str:
         f"{hosts} host{plural(hosts)}"
     )
     end = ending(trace)
+    if end.status == "running":
+        return f"{what}: is still running; {end.words}"
     if end.status == "unfinished":
         return f"{what}: did not end properly; {end.words}"
     return f"{what}: {end.status}{end.words and f': {end.words}'}"
@@ -138,9 +140,14 @@ def _loss(trace: Trace) -> str:
     curve = loss_curve(trace)
     if not curve:
         return ""
+    first, last = curve[0], curve[-1]
     if len(curve) == 1:
-        return f"{value(curve[0].value)} in training"
-    return f"{value(curve[-1].value)} in training, from {value(curve[0].value)}"
+        return f"{value(last.value)} in training (mean of all {last.samples:,} samples)"
+    of_last = last.samples - curve[-2].samples
+    return (
+        f"{value(last.value)} in training (mean of the last {of_last:,} samples), from "
+        f"{value(first.value)} (the first {first.samples:,})"
+    )
 
 
 def _time(trace: Trace) -> str:

@@ -12,7 +12,18 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
 
-from manyhands.protocols import Add, Answer, Call, Descend, Move, Scale, Shift, Step, carry_out
+from manyhands.protocols import (
+    Add,
+    Answer,
+    Call,
+    Descend,
+    Holding,
+    Move,
+    Scale,
+    Shift,
+    Step,
+    carry_out,
+)
 from manyhands.virtual.endpoint import HEAD
 from manyhands.virtual.kernel import happens
 
@@ -71,6 +82,8 @@ class Server:
         self._log = log
         self._inbox: deque[Parcel] = deque()
         self._idle: Event | None = None
+        self._early: Holding[Parcel] = Holding(protocol)
+        """Calls that are held back until it is their turn."""
         self._heard: dict[str, int] = {}
         """By caller, the number of its last call that was decided about."""
         self._fenced: set[str] = set()
@@ -110,7 +123,8 @@ class Server:
 
     def crash(self) -> None:
         """Forget what was received and not decided about."""
-        lost, self._inbox = self._inbox, deque()
+        lost = [*self._early.drain(), *self._inbox]
+        self._inbox = deque()
         self._idle = None
         for parcel in lost:
             parcel.lose()
@@ -123,6 +137,7 @@ class Server:
         self._heard.clear()
         self._open.clear()
         self._inbox.clear()
+        list(self._early.drain())
         self._sending = None
 
     def fence(self, sender: str) -> None:
@@ -132,18 +147,26 @@ class Server:
         what it was told.
         """
         self._fenced.add(sender)
+        self._early.drop(sender)
         self.holder.forget(sender)
         worker = sender.partition(".")[0]
         self.state, actions = self._protocol.on_leave(self.state, worker)
         for action in actions:
             self._carry_out(action)
+        self._hear_held()
+
+    def _hear_held(self) -> None:
+        """Hear those who were held back and have their turn now."""
+        while (parcel := self._early.take(self.state)) is not None:
+            self._decide(parcel)
 
     def _decide(self, parcel: Parcel) -> None:
         if parcel.sender in self._fenced:
             return
         last = self._heard.get(parcel.sender, 0)
         key = (parcel.sender, parcel.number)
-        call = Call(parcel.sender, parcel.number, parcel.message)
+        room = parcel.into is not None
+        call = Call(parcel.sender, parcel.number, parcel.message, room=room)
         if parcel.number <= last:
             if key in self._open:
                 self._open[key] = parcel
@@ -154,12 +177,13 @@ class Server:
         elif parcel.number > last + 1:
             # The one before it was lost, and both will come again.
             parcel.lose()
-        else:
+        elif not self._early.hold(self.state, call, parcel):
             self._heard[parcel.sender] = parcel.number
             self._open[key] = parcel
             self.state, actions = self._protocol.on_message(self.state, call)
             for action in actions:
                 self._carry_out(action)
+            self._hear_held()
 
     def _carry_out(self, action: Action) -> None:
         parcel = None

@@ -60,12 +60,16 @@ class Conditions:
     """Bytes per second at which messages are copied within one host."""
     handover: float = 0.0
     """Seconds that a message within one host takes beside that, until its receiver has it."""
+    saving: float = 0.0
+    """Seconds that the worker which stores the model takes for it, at the end of the run."""
 
     def __post_init__(self) -> None:
-        if min(self.service, self.detection, self.handover) < 0 or self.copy_rate <= 0:
+        seconds = (self.service, self.detection, self.handover, self.saving)
+        if min(seconds) < 0 or self.copy_rate <= 0:
             raise ValueError(
-                f"service ({self.service}), detection ({self.detection}) and handover "
-                f"({self.handover}) must be 0 or more seconds, copy_rate ({self.copy_rate}) above 0"
+                f"service ({self.service}), detection ({self.detection}), handover "
+                f"({self.handover}) and saving ({self.saving}) must be 0 or more seconds, "
+                f"copy_rate ({self.copy_rate}) above 0"
             )
 
     def seconds(self, rank: int, rng: random.Random) -> Callable[[], float]:
@@ -224,10 +228,16 @@ class World:
         if self._protocol.committee:
             members = [worker.replication for worker in self._workers if worker.member.alive]
             replicas = [one.parameters[0].clone() for one in members if one is not None]
-            return evaluate(self._job, self._bench.committee(replicas))
-        values = evaluate(self._job, self.shared())
+            return self._checked(evaluate(self._job, self._bench.committee(replicas)))
+        values = self._checked(evaluate(self._job, self.shared()))
         kept = (worker.replication for worker in self._workers if worker.member.alive)
         self._bench.adopt_shared_buffers([one for one in kept if one is not None])
+        return values
+
+    def _checked(self, values: dict[str, float]) -> dict[str, float]:
+        where = f"after {self.coordinator.leases.committed:,} samples"
+        record = self._logs.coordinator
+        self._bench.divergence.check(record, values["loss"], "validation", where)
         return values
 
     def _start_server(self, server: Server) -> None:
@@ -258,15 +268,15 @@ class World:
             self._terms,
             worker.replication,
             self._bench,
-            self.coordinator,
+            self.coordinator.begin(member.name),
             self._cores[member.host],
             worker.seconds,
             self._kernel,
             log,
             self._writes,
         )
+        replica.saving = self._conditions.saving
         replica.refresh = partial(self._protocol.refresh, replica, endpoint)
-        self.coordinator.begin(member.name)
         work = self._protocol.worker(replica, endpoint)
         worker.works = True
         self._working += 1
