@@ -12,8 +12,9 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
 
+from manyhands.fences import Fences
 from manyhands.protocols import Add, Answer, Call, Descend, Move, Scale, Shift, Step, carry_out
-from manyhands.virtual.endpoint import HEAD
+from manyhands.virtual.endpoint import HEAD, caller
 from manyhands.virtual.kernel import happens
 
 if TYPE_CHECKING:
@@ -73,8 +74,9 @@ class Server:
         self._idle: Event | None = None
         self._heard: dict[str, int] = {}
         """By caller, the number of its last call that was decided about."""
-        self._fenced: set[str] = set()
-        """Callers that are gone."""
+        self._fences = Fences()
+        self.told = 0
+        """How many losses it was told of."""
         self._open: dict[tuple[str, int], Parcel] = {}
         """Calls that are still to be answered, by caller and number."""
         self._sending: torch.Tensor | None = None
@@ -125,22 +127,24 @@ class Server:
         self._inbox.clear()
         self._sending = None
 
-    def fence(self, sender: str) -> None:
-        """A caller is gone: hear nothing of it any more, and let the protocol know.
+    def fence(self, worker: str, least: int) -> None:
+        """A worker is lost: hear nothing of its lives before `least`, and let the protocol know."""
+        self.told += 1
+        if self._fences.put(worker, least):
+            self.holder.forget(caller(worker, least - 1))
+            self._leave(worker)
 
-        A server that is dead itself hears of it when it is back: what it has decided is one with
-        what it was told.
-        """
-        self._fenced.add(sender)
-        self.holder.forget(sender)
-        worker = sender.partition(".")[0]
+    def _leave(self, worker: str) -> None:
         self.state, actions = self._protocol.on_leave(self.state, worker)
         for action in actions:
             self._carry_out(action)
 
     def _decide(self, parcel: Parcel) -> None:
-        if parcel.sender in self._fenced:
+        judged = self._fences.judge(parcel.sender)
+        if judged == "over":
             return
+        if judged == "successor":
+            self._leave(parcel.sender.partition(".")[0])
         last = self._heard.get(parcel.sender, 0)
         key = (parcel.sender, parcel.number)
         room = parcel.into is not None
