@@ -6,10 +6,10 @@ server in NumPy (`simulated_servers`) if it has one, and what its workers do.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from simulated_case import draw
+from simulated_case import draw, trouble
 from simulated_gossip import Meetings, Mixed
 from simulated_islands import Between, Islands
 from simulated_laws import Acknowledged, Calls, Fresh, Samples, Staleness
@@ -48,6 +48,7 @@ from manyhands.protocols import (
     StaleSynchronous,
     Synchronous,
 )
+from manyhands.virtual.times import Slow
 
 if TYPE_CHECKING:
     import random
@@ -69,10 +70,16 @@ class Variant:
     protocol: Draw
     """Draws one: from a random source, for so many workers and servers."""
     laws: Sequence[Callable[[Case], Law]]
+    strain: Callable[[Case], Case] = lambda case: case
+    """What is changed in the cases that seeds stand for."""
 
     def case(self, seed: int) -> Case:
         """What a seed stands for."""
-        return draw(self.name, self.protocol, seed)
+        return trouble(self.plain(seed), seed)
+
+    def plain(self, seed: int) -> Case:
+        """The same, with crashes, pauses and cuts only."""
+        return self.strain(draw(self.name, self.protocol, seed))
 
     def run(self, seed: int) -> str:
         """Simulate a seed; a fingerprint of the run."""
@@ -84,12 +91,13 @@ class Variant:
 
 
 def _easgd(order: str) -> Draw:
-    return lambda rng, _, servers: ElasticAveraging(
-        rho=rng.choice((None, 0.5, 2.0)),
-        order=order,
-        every=rng.choice((1, 1, 2, 3)),
-        servers=servers,
-    )
+    def draw(rng: random.Random, _: int, servers: int) -> ElasticAveraging:
+        rho = rng.choice((None, 0.5, 2.0))
+        every = rng.choice((1, 1, 2, 3))
+        given = {"alpha": rng.choice((None, 0.3)) if rho is None else None}
+        return ElasticAveraging(rho, order, every, servers, **given, beta=rng.choice((None, 0.7)))
+
+    return draw
 
 
 def _gossip(order: str) -> Draw:
@@ -106,7 +114,26 @@ def _hierarchical(rng: random.Random, workers: int, _: int) -> Hierarchical:
 
 def _softsync(rng: random.Random, workers: int, servers: int) -> SoftSync:
     wait_for = rng.randint(1, workers)
-    return SoftSync(wait_for=wait_for, servers=servers if wait_for in (1, workers) else 1)
+    return SoftSync(
+        wait_for=wait_for,
+        servers=servers if wait_for in (1, workers) else 1,
+        damping=rng.choice(("none", "inverse", "root")),
+        weigh_as=rng.choice(("samples", "samples", "step")),
+    )
+
+
+def _hold_back_one(case: Case) -> Case:
+    """One worker is hundreds of times slower, and the run is long enough for that to show."""
+    rank, factor = case.seed % case.workers, (200.0, 1000.0)[case.seed % 2]
+    times = replace(case.conditions.times, slow=(Slow(rank, factor),))
+    batch = case.workers
+    job = replace(case.job, global_batch=batch, epochs=8 * batch / len(case.targets), seconds=None)
+    return replace(
+        case,
+        job=job,
+        conditions=replace(case.conditions, times=times),
+        deadline=case.deadline * factor,
+    )
 
 
 VARIANTS = (
@@ -178,6 +205,12 @@ VARIANTS = (
         "push_sum",
         lambda rng, *_: PushSum(graph=rng.choice(("ring", "exponential"))),
         (Halves,),
+    ),
+    Variant(
+        "push_sum_straggler",
+        lambda rng, *_: PushSum(graph=rng.choice(("ring", "exponential"))),
+        (Halves,),
+        _hold_back_one,
     ),
 )
 BY_NAME = {variant.name: variant for variant in VARIANTS}

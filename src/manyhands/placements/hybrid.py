@@ -43,8 +43,10 @@ class Hybrid(Placement):
     between close ones, `pipeline` between far ones, which hand on one tensor per microbatch, and
     `data` between the farthest, which talk once per step; or, with `between`, once in many steps.
 
-    Example: `hybrid(data=2, shard=2, tensor=2)`, `hybrid(data=2, tensor=2, pipeline=2)`,
-    `hybrid(data=2, shard=2, between=diloco(every=50))`
+    Others are `hybrid(data=2, tensor=2, pipeline=2)` and
+    `hybrid(data=2, shard=2, between=diloco(every=50))`.
+
+    Example: `hybrid(data=2, shard=2, tensor=2)`
 
     Paper: Narayanan et al., Efficient Large-Scale Language Model Training on GPU Clusters Using
     Megatron-LM, SC 2021.

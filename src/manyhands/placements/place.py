@@ -36,8 +36,9 @@ class Place(Placement):
     Use it when a model's branches or layers are to lie on certain devices: because they do not fit
     on one, or because two branches can be computed at once.
 
-    Example: `place(modules=["encoder on 0, 1", "merge on 2"])`, in Python also
-    `Place({"encoder": (0, 1), "merge": 2})`
+    In Python also `Place({"encoder": (0, 1), "merge": 2})`.
+
+    Example: `place(modules=["encoder on 0, 1", "merge on 2"])`
 
     Paper: Dean et al., Large Scale Distributed Deep Networks, NIPS 2012 (model parallelism).
     """

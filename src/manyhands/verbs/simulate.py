@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, fields, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from manyhands.cluster import Cluster, Link
+from manyhands.folders import check_free, claim, new_folder, stamp
 from manyhands.live import script
 from manyhands.live.assignment import Overrides, override
 from manyhands.pacing import Pace, words
@@ -21,11 +21,12 @@ from manyhands.trace import Setting
 from manyhands.units import bandwidth as read_bandwidth
 from manyhands.units import seconds as read_seconds
 from manyhands.verbs.command import current
+from manyhands.verbs.progress import shown
 from manyhands.virtual import Conditions, Faults, Places, Times, simulate_job
 from manyhands.virtual import times as read_times
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from manyhands.job import Job
 
@@ -152,20 +153,36 @@ class Plan:
     conditions: Conditions
     faults: Faults
     settings: tuple[Setting, ...]
-    folder: Path
+    output: Path | None
+    """The folder that was asked for."""
 
-    def carry_out(self) -> Run:
-        """Run it to its end."""
-        simulate_job(
-            self.job,
-            self.protocol,
-            self.places,
-            self.conditions,
-            self.folder,
-            faults=self.faults,
-            settings=self.settings,
-        )
-        return Run(self.folder)
+    def carry_out(self, tell: Callable[[str], None] | None = None) -> Run:
+        """Run it to its end; how far it is, is told or written to the error stream."""
+        folder = _take_folder(self.output, self.protocol, len(self.places.workers))
+        standing: list[Callable[[], tuple[float, int]]] = []
+
+        def words() -> str:
+            if not standing:
+                return "starting"
+            seconds, samples = standing[0]()
+            budget = self.job.budget
+            done = (
+                f" of {budget:,} samples ({100 * samples / budget:.0f} %)" if budget else " samples"
+            )
+            return f"{samples:,}{done} · {seconds:,.1f} s of virtual time"
+
+        with shown(words, tell):
+            simulate_job(
+                self.job,
+                self.protocol,
+                self.places,
+                self.conditions,
+                folder,
+                faults=self.faults,
+                settings=self.settings,
+                begun=standing.append,
+            )
+        return Run(folder)
 
 
 def plan(job: Job, asked: Asked, source: str) -> Plan:
@@ -214,8 +231,9 @@ def plan(job: Job, asked: Asked, source: str) -> Plan:
         *_place_settings(places, asked, source),
         *_versions(),
     )
-    folder = _new_folder(asked.output, protocol, workers)
-    return Plan(job, protocol, places, conditions, faults, settings, folder)
+    if asked.output is not None:
+        check_free(asked.output)
+    return Plan(job, protocol, places, conditions, faults, settings, asked.output)
 
 
 def _protocol(strategy: Strategy) -> StrategyProtocol:
@@ -283,19 +301,13 @@ def _versions() -> Iterator[Setting]:
         yield Setting(package, version(package), "default")
 
 
-def _new_folder(asked: Path | None, protocol: StrategyProtocol, workers: int) -> Path:
-    """A folder that holds no run yet; one that the user named is refused if it does."""
-    if asked is not None:
-        if (asked / "trace").exists():
-            raise ValueError(f"{asked} holds a run already; name another folder or remove it")
-        return asked
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    first = folder = Path("runs") / f"{stamp}-{protocol.name}-{workers}-virtual"
-    number = 1
-    while (folder / "trace").exists():
-        number += 1
-        folder = first.with_name(f"{first.name}-{number}")
-    return folder
+def _take_folder(asked: Path | None, protocol: StrategyProtocol, workers: int) -> Path:
+    """Create a folder that holds no run yet; one that the user named is refused if it does."""
+    if asked is None:
+        asked = new_folder(Path("runs") / f"{stamp()}-{protocol.name}-{workers}-virtual")
+    if not claim(asked):
+        check_free(asked)
+    return asked
 
 
 def replay(job: Job, asked: Asked, path: Path) -> list[str]:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import sys
-import time
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from manyhands.cluster import Cluster
-from manyhands.failure import refusing
+from manyhands.failure import Refused, refusing
+from manyhands.folders import check_free, claim, new_folder, release, stamp
 from manyhands.live import script, torchrun
 from manyhands.live.agent import launch
 from manyhands.live.assignment import Overrides, override
+from manyhands.live.devices import devices
 from manyhands.live.hosts import Hosts
 from manyhands.live.request import Request, Setting
 from manyhands.pacing import Pace, words
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from manyhands.live.trainer import Trainer
 
 _folders: set[Path] = set()
+_MANY = 1024
+"""More workers than a host has GPUs."""
 
 
 def train(
@@ -55,7 +58,8 @@ def train(
         strategy: how, as text or value: "allreduce()". Default: `single()` for one worker,
             `allreduce()` for more.
         workers: how many. Default: one per GPU; without one, one per core, at most four.
-        cluster: where; this machine by default.
+        cluster: this machine as a cluster of one host: its name, and the cores that decide how
+            many workers and threads there are by default. Several hosts are named with `hosts`.
         hosts: the hosts of the run, this one first, each with its number of workers: "a:4, b:4".
             The run begins when the others have joined, by the line that this one prints.
         listen: at which of this host's addresses the others find it; by default that of its
@@ -112,30 +116,42 @@ def train_from(
         workers = spread.workers if spread else workers
         paces = None if slow is None else tuple(map(Pace.read, slow))
         plan = _plan(job, strategy, workers, cluster, paces, output, command, spread)
+        if loop is not None and not isinstance(plan.strategy, Placement):
+            raise ValueError(
+                f"{plan.strategy} has a training loop of its own and cannot use loop=: leave it "
+                "out, or use a strategy without servers, such as allreduce()"
+            )
     if torchrun.is_torchrun():
+        # Torchrun's other processes take part in the folder that the first one takes.
+        own = Path() if torchrun.rank() else _taken_folder(plan)
         folder = torchrun.join(
-            job, plan.strategy, plan.overrides, loop, plan.folder, plan.settings, plan.slow
+            job, plan.strategy, plan.overrides, loop, own, plan.settings, plan.slow
         )
     else:
-        folder = plan.folder
-        origin = script.trace_back(job, loop, namespace)
-        launch(
-            Request(
-                job=job,
-                origin=origin,
-                overrides=plan.overrides,
-                strategy=plan.strategy,
-                workers=plan.workers,
-                cluster=plan.cluster,
-                folder=folder,
-                settings=plan.settings,
-                slow=plan.slow,
-                hosts=spread,
-                listen=command.listen or listen,
-                key=command.key_file,
-                patience=command.patience,
-            )
+        with refusing():
+            origin = script.trace_back(job, loop, namespace)
+        folder = _taken_folder(plan)
+        request = Request(
+            job=job,
+            origin=origin,
+            overrides=plan.overrides,
+            strategy=plan.strategy,
+            workers=plan.workers,
+            cluster=plan.cluster,
+            folder=folder,
+            settings=plan.settings,
+            slow=plan.slow,
+            hosts=spread,
+            listen=command.listen or listen,
+            key=command.key_file,
+            patience=command.patience,
+            quiet=command.quiet,
         )
+        try:
+            launch(request)
+        except Refused:
+            release(folder)
+            raise
     run = Run(folder, worker=torchrun.rank() if torchrun.is_torchrun() else 0)
     command.runs.append(run)
     return run
@@ -161,7 +177,8 @@ class _Plan:
     workers: int
     cluster: Cluster
     overrides: Overrides
-    folder: Path
+    output: Path | None
+    """The folder that was asked for."""
     settings: tuple[Setting, ...]
     slow: tuple[Pace, ...]
 
@@ -176,7 +193,13 @@ def _plan(
     command: Command,
     hosts: Hosts | None,
 ) -> _Plan:
-    count, counted_by = choose(command.workers, workers, cluster.default_workers())
+    if hosts is None and len(cluster.hosts) > 1:
+        raise ValueError(
+            f"train starts processes on this machine only, and the cluster has "
+            f'{len(cluster.hosts)} hosts: name them with hosts=, as in "a:4, b:4", and join from '
+            "the others"
+        )
+    count, counted_by = choose(command.workers, workers, _default_workers(cluster))
     if torchrun.is_torchrun():
         count, counted_by = torchrun.workers(), "torchrun"
     elif hosts is not None:
@@ -210,8 +233,13 @@ def _plan(
         Setting("torch", version("torch"), "default"),
         Setting("manyhands", version("manyhands"), "default"),
     )
-    folder = _new_folder(command.output or (Path(output) if output else None), chosen, count)
-    return _Plan(chosen, count, cluster, overrides, folder, settings, paces)
+    asked = command.output or (Path(output) if output else None)
+    return _Plan(chosen, count, cluster, overrides, asked, settings, paces)
+
+
+def _default_workers(cluster: Cluster) -> int:
+    """One worker per GPU; without one, one per core, at most four."""
+    return len({*devices(_MANY)} - {"cpu"}) or cluster.default_workers()
 
 
 def _place_settings(hosts: Hosts | None, cluster: Cluster, command: Command) -> Iterator[Setting]:
@@ -232,19 +260,25 @@ def _job_settings(job: Job, command: Command, overrides: Overrides) -> Iterator[
         yield Setting(name, value, "command line" if told else "script")
 
 
-def _new_folder(asked: Path | None, strategy: Strategy, workers: int) -> Path:
-    """A folder that holds no run yet.
+def _taken_folder(plan: _Plan) -> Path:
+    with refusing():
+        return _take_folder(plan.output, plan.strategy, plan.workers)
 
-    Several runs of one script with one `--output` are numbered; a folder that holds somebody's
-    earlier run is refused.
+
+def _take_folder(asked: Path | None, strategy: Strategy, workers: int) -> Path:
+    """Create a folder that holds no run yet; no other process can take the same one.
+
+    Several runs of one script with one `--output` are numbered; a folder that holds an earlier
+    run is refused.
     """
     if asked is None:
-        stamp = time.strftime("%Y%m%d-%H%M%S")
-        asked = Path("runs") / f"{stamp}-{strategy.name}-{workers}"
-    elif asked not in _folders and (asked / "trace").exists():
-        raise ValueError(f"{asked} holds a run already; name another folder or remove it")
+        folder = new_folder(Path("runs") / f"{stamp()}-{strategy.name}-{workers}")
+        claim(folder)
+        return folder
     folder, number = asked, 1
-    while folder in _folders or (folder / "trace").exists():
+    while folder in _folders or not claim(folder):
+        if asked not in _folders:
+            check_free(asked)
         number += 1
         folder = asked.with_name(f"{asked.name}-{number}")
     _folders.add(folder)

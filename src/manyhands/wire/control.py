@@ -26,16 +26,21 @@ class Hello(Message, frozen=True):
     boot: str
     address: str = ""
     """Where other hosts reach the server in this process, if they do."""
+    life: int = 0
+    """Which incarnation of the process it is; a successor has a greater number."""
 
 
 class Roll(Message, frozen=True):
-    """The coordinator's word on who takes part: an epoch and, in rank order, the workers."""
+    """The coordinator's word that all workers have joined: the epoch of these members.
+
+    It goes to every worker, so it does not list them: that would be the square of their number.
+    """
 
     epoch: int
-    workers: tuple[tuple[int, str, int], ...]
-    """(rank, host, pid) of each."""
     servers: tuple[tuple[str, str, str], ...] = ()
     """(name, host, address) of each that other hosts reach."""
+    over: bool = False
+    """Whether the run is over, so that a worker that comes back has nothing to do."""
 
 
 class Beat(Message, frozen=True):
@@ -48,6 +53,8 @@ class Beat(Message, frozen=True):
     loss: float | None
     phase: str
     line: str
+    fences: int = 0
+    """How many fences the sender has heard."""
 
 
 class Pong(Message, frozen=True):
