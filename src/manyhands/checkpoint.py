@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import math
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -82,6 +83,9 @@ class State:
                 _add(total, name, tensor)
                 if name in self.entries:
                     file.write(_bytes(tensor))
+            # A run counts as finished once its model has its name: then it must be on the disk.
+            file.flush()
+            os.fsync(file.fileno())
         return total.hexdigest()
 
     def fetch(self) -> Iterator[tuple[str, torch.Tensor]]:

@@ -12,9 +12,9 @@ import pytest
 
 from manyhands.live.assignment import Assignment, Leasing, Origin, Overrides
 from manyhands.transport.control import Line
-from manyhands.wire import Control, Hello, Roll, Status
+from manyhands.wire import Beat, Control, Goodbye, Hello, Roll, Status
 from manyhands.wire.joining import Missed
-from manyhands.wire.leasing import Ask, Eject, Granted, Lost, Word
+from manyhands.wire.leasing import Ask, Dismiss, Eject, Fence, Granted, Lost, Word
 
 Kind = TypeVar("Kind", bound=Control)
 
@@ -116,3 +116,38 @@ def test_a_successor_gets_samples_and_its_predecessor_gets_no_more(coordinate) -
         word = talks.hear("worker-0.leases", Word)
     assert isinstance(word.message, Granted)
     assert word.message.start == 0, "its predecessor's samples are given again"
+
+
+def serve(talks: Talks, life: int) -> None:
+    """A server reports for duty, and has heard of no fence."""
+    talks["server-0"].send(Hello("server", 0, "localhost", 900 + life, "boot", life=life))
+    talks["server-0"].send(Beat(0.0, 0, 0, None, "serve", "", fences=0))
+
+
+def test_a_server_that_is_started_again_hears_who_was_lost(coordinate):
+    talks = coordinate(peers=False)
+    serve(talks, 1)
+    for rank in (0, 1):
+        talks.hello(rank, 1)
+    talks.hear("worker-0", Roll)
+    talks["agent-0"].send(Lost("worker-1", "killed", 1))
+    lost = Fence("worker-1", 2, 0)
+    assert talks.hear("server-0", Fence) == lost
+    serve(talks, 2)
+    assert talks.hear("server-0", Fence) == lost
+    talks["server-0"].send(Beat(0.0, 0, 0, None, "serve", "", fences=1))
+    talks["agent-0"].send(Lost("worker-0", "killed", 1))
+    assert talks.hear("server-0", Fence) == Fence("worker-0", 2, 1), "what was heard is not said"
+
+
+def test_a_server_that_is_started_again_at_the_end_is_dismissed(coordinate):
+    talks = coordinate(peers=False)
+    serve(talks, 1)
+    for rank in (0, 1):
+        talks.hello(rank, 1)
+    talks.hear("worker-0", Roll)
+    for rank in (0, 1):
+        talks[f"worker-{rank}"].send(Goodbye(1, 1))
+    talks.hear("server-0", Dismiss)
+    serve(talks, 2)
+    talks.hear("server-0", Dismiss)

@@ -10,6 +10,7 @@ from unittest import mock
 import pytest
 from simulated_variants import BY_NAME
 
+from manyhands.fences import Fences
 from manyhands.leases import Leases
 from manyhands.parameters import Holder, Writes
 from manyhands.protocols import (
@@ -28,6 +29,7 @@ from manyhands.protocols import (
     SoftSync,
     StaleSynchronous,
     Step,
+    StrategyProtocol,
     asynchronous,
     easgd,
     islands,
@@ -74,9 +76,9 @@ def applied_twice(right):
 
 
 def fence_forgotten(right):
-    def fence(self, sender):
-        right(self, sender)
-        self._fenced.discard(sender)
+    def fence(self, worker, least):
+        right(self, worker, least)
+        self._fences = Fences()
 
     return fence
 
@@ -263,6 +265,10 @@ def stays_at_home(right):
     return carry
 
 
+def whatever_there_is_room_for(right):
+    return lambda self, state, call: right(self, state, replace(call, room=True))
+
+
 MUTANTS = (
     Mutant("bound off by one", "ssp", StaleSynchronous, "_release", bound_off_by_one),
     Mutant("applied twice", "asynchronous", Asynchronous, "on_message", applied_twice),
@@ -304,6 +310,14 @@ MUTANTS = (
     Mutant("mass without a limit", "push_sum_straggler", push_sum, "LEAST", lambda right: 0.0),
     Mutant("a step for its part", "hierarchical", islands, "_weigh", for_its_part),
     Mutant("stays at home", "hierarchical", Hierarchical, "_carry", stays_at_home),
+    Mutant(
+        "answered again without room",
+        "synchronous",
+        StrategyProtocol,
+        "on_repeat",
+        whatever_there_is_room_for,
+    ),
+    Mutant("half answered again", "push_sum", PushSum, "on_repeat", whatever_there_is_room_for),
     Mutant("the dead awaited", "gossip_lockstep", mixing, "leave", whoever_gave_is_there),
 )
 

@@ -346,14 +346,14 @@ def test_a_hundred_thousand_frames_of_garbage_disturb_nobody(ending, tmp_path):
     flood_a_caller(ending, tmp_path, 50_000)
 
 
-def test_a_reply_with_more_than_there_is_room_for_is_not_written(ending, tmp_path):
+def test_a_reply_with_more_than_there_is_room_for_is_refused_and_not_written(ending, tmp_path):
     server = adder(ending, f"ipc://{tmp_path}/s")
     one = caller(ending, f"ipc://{tmp_path}/s")
     server.payload[:] = b"\xff" * SIZE
     room = bytearray(SIZE)
     one.post("server-0", Pull(), into=memoryview(room)[: SIZE // 2])
-    with pytest.raises(TimeoutError):
-        one.receive("server-0", 1.0)
+    with pytest.raises(Refused, match=f"{SIZE} bytes where {SIZE // 2} fit"):
+        one.receive("server-0", 10.0)
     assert room[SIZE // 2 :] == bytes(SIZE - SIZE // 2)
 
 
@@ -477,6 +477,25 @@ def test_open_answer_takes_what_seal_gives():
     reply = Reply(3, 4, 5, Parameters(6))
     assert open_answer(seal(reply)) == reply
     assert sys.getsizeof(seal(reply)) < 200
+
+
+def test_a_call_without_room_says_so_and_is_answered_again_without_a_payload(ending, tmp_path):
+    server = adder(ending, f"ipc://{tmp_path}/s", done={"worker-0": 1})
+    one = caller(ending, f"ipc://{tmp_path}/s")
+    rooms = []
+    right = server.responder.reply
+
+    def reply(call, message, payload=None):
+        rooms.append(call.room)
+        right(call, message, payload if call.room else None)
+
+    server.responder.reply = reply
+    one.post("server-0", Push(0, 1), memoryview(bytes(1000)))
+    assert one.receive("server-0", 10.0) == Parameters(0)
+    assert rooms == [0]
+    one.post("server-0", Pull(), into=memoryview(bytearray(SIZE)))
+    one.receive("server-0", 10.0)
+    assert rooms == [0, SIZE]
 
 
 def test_a_connection_is_made_by_the_first_call(ending, tmp_path):

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from manyhands.checkpoint import MODEL
 from manyhands.failure import RunFailed, refusing
 from manyhands.live.agreement import facts_of_host, facts_of_job
 from manyhands.live.assignment import Assignment, Leasing, override
@@ -123,6 +124,7 @@ def _launch(request: Request, loaded: Nursery | None, warning: str) -> None:
     try:
         with private_folder() as private, signals_raise(), _inviting(request) as invitation:
             _Run(request, private, recorder, display, loaded, invitation).to_its_end()
+            _check_stored(request.folder)
     except RunFailed as failure:
         recorder.event("end", {"status": "failed", "words": _first_line(failure)})
         raise
@@ -495,6 +497,15 @@ def crowded(workers: int, cores: int) -> str:
         f"{workers} workers share {shared}: each computes about {times:.0f} times as long as on a "
         "core of its own"
     )
+
+
+def _check_stored(folder: Path) -> None:
+    """A run is finished only with its model."""
+    if not (folder / MODEL).exists():
+        raise RunFailed(
+            f"all workers have ended and {folder / MODEL} does not exist: no worker stored it. "
+            f"Their logs: {folder / 'logs'}"
+        )
 
 
 def _first_line(error: BaseException) -> str:

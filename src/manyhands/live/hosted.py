@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from manyhands.live.assignment import Assignment
     from manyhands.live.pulse import LinkPulse
     from manyhands.trace import Recorder
+    from manyhands.wire.leasing import Fence
 
 
 class Hosted(VitalThread):
@@ -50,10 +51,10 @@ class Hosted(VitalThread):
         """Answer until the worker has no more to do."""
         self._serving.until_dismissed(self)
 
-    def take_fenced(self) -> list[str]:
+    def take_fenced(self) -> list[Fence]:
         """Who is gone since the last call."""
         fenced = self._pulse.take_fenced()
-        self.gone |= {name.replace("worker", "server") for name in fenced}
+        self.gone |= {fence.name.replace("worker", "server") for fence in fenced}
         return fenced
 
     def stop(self) -> None:

@@ -112,7 +112,9 @@ class LinkPulse(Pulse):
         self._chunks = chunks
         self._exchanges: list[tuple[float, float, float]] = []
         self._roll: Roll | None = None
-        self._fenced: deque[str] = deque()
+        self._fenced: deque[Fence] = deque()
+        self._fences = 0
+        """How many were heard."""
         self.dismissed = False
         """Whether the coordinator has said that the run is over."""
         self._changed = threading.Condition()
@@ -125,14 +127,8 @@ class LinkPulse(Pulse):
             assert self._roll is not None  # noqa: S101 - said by the condition just waited for
             return self._roll
 
-    def wait_dismissed(self, timeout: float) -> None:
-        """Wait until the coordinator says that the run is over."""
-        deadline = self._clock() + timeout
-        while not self.dismissed and self._clock() < deadline:
-            self._stopping.wait(0.05)
-
-    def take_fenced(self) -> list[str]:
-        """Members, since the last call, of whom nothing is to be carried out any more."""
+    def take_fenced(self) -> list[Fence]:
+        """Workers that were lost since the last call."""
         return [self._fenced.popleft() for _ in range(len(self._fenced))]
 
     def run(self) -> None:
@@ -168,6 +164,7 @@ class LinkPulse(Pulse):
                 loss=loss,
                 phase=progress.phase,
                 line=progress.line(),
+                fences=self._fences,
             )
         )
 
@@ -177,7 +174,10 @@ class LinkPulse(Pulse):
                 self._exchanges.append((message.sent, message.there, self._clock()))
                 del self._exchanges[:-_EXCHANGES]
             elif isinstance(message, Fence):
-                self._fenced.append(message.name)
+                # They come in order; one that comes again was heard, and one too early comes again.
+                if message.number == self._fences:
+                    self._fences += 1
+                    self._fenced.append(message)
             elif isinstance(message, Dismiss):
                 self.dismissed = True
             elif isinstance(message, Roll):

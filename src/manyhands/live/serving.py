@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 
 from manyhands.endpoint import Left
+from manyhands.fences import Fences
 from manyhands.live.assignment import eager_limit, override
 from manyhands.live.common import Common
 from manyhands.live.journal import Journal, NoJournal
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from manyhands.live.assignment import Assignment
     from manyhands.live.progress import Progress
     from manyhands.trace import Recorder
+    from manyhands.wire.leasing import Fence
 
 SLOTS = 2
 """Large updates that may be under way to a server: one is received while another is answered.
@@ -53,7 +55,7 @@ class Notices(Protocol):
     dismissed: bool
     """Whether the run is over."""
 
-    def take_fenced(self) -> list[str]:
+    def take_fenced(self) -> list[Fence]:
         """Workers that are gone since the last call."""
 
 
@@ -98,7 +100,9 @@ class Serving:
         """Calls that are still to be answered; None until one of a predecessor's comes again."""
         self._early: Holding[Incoming] = Holding(protocol)
         """Calls that are held back until it is their turn."""
+        self._fences = Fences()
         done = self._recover()
+        self._fences.restore(done)
         self._responder = Responder(
             assignment.servers[number],
             life=life(),
@@ -117,8 +121,8 @@ class Serving:
             incoming = self._next(0.05)
             if incoming is not None:
                 self._hear(incoming)
-            for name in notices.take_fenced():
-                self._fence(name)
+            for fence in notices.take_fenced():
+                self._fence(fence.name, fence.least)
         self._responder.close()
         self._journal.close()
         self._journal.remove()
@@ -133,7 +137,9 @@ class Serving:
         if held is not None:
             return held
         incoming = self._responder.receive(timeout)
-        if incoming is None or incoming.repeated or incoming.slot is not None:
+        if incoming is None or not self._admits(incoming):
+            return None
+        if incoming.repeated or incoming.slot is not None:
             return incoming
         call = Call(incoming.sender, incoming.number, incoming.message)
         return None if self._early.hold(self._state, call, incoming) else incoming
@@ -141,7 +147,8 @@ class Serving:
     def _hear(self, incoming: Incoming) -> None:
         """Decide about a call, write down what changes the state, and do it."""
         key = (incoming.sender, incoming.number)
-        call = Call(incoming.sender, incoming.number, incoming.message)
+        room = incoming.room > 0
+        call = Call(incoming.sender, incoming.number, incoming.message, room=room)
         if incoming.repeated:
             if key in self._open:
                 # It was heard, perhaps by our predecessor, and its answer is still to come.
@@ -214,6 +221,11 @@ class Serving:
         if answer.parameters:
             kept = self._holder.recall(incoming.sender) if answer.recall else self._holder.bytes
             payload = kept.numpy().data
+            if len(payload) != incoming.room:
+                raise ValueError(
+                    f"{incoming.message} of {incoming.sender} has room for {incoming.room} bytes, "
+                    f"and is answered with {len(payload)}"
+                )
         self._responder.reply(incoming, answer.message, payload)
 
     def _recover(self) -> dict[str, int]:
@@ -242,12 +254,29 @@ class Serving:
             self._recorder.event("recovered", detail)
         return done
 
-    def _fence(self, name: str) -> None:
-        """A worker is gone: hear nothing of it any more, and let the protocol know."""
+    def _admits(self, incoming: Incoming) -> bool:
+        """Whether a call is to be carried out: its sender's life is not over."""
+        judged = self._fences.judge(incoming.sender)
+        if judged == "over":
+            self._responder.fence(incoming.sender, sys.maxsize)
+        elif judged == "successor":
+            self._leave(incoming.sender.partition(".")[0])
+        return judged != "over"
+
+    def _fence(self, name: str, least: int) -> None:
+        """A worker is lost: hear nothing of its lives before `least`, and let the protocol know.
+
+        The coordinator repeats what it said to a predecessor of this server.
+        """
+        if self._fences.put(name, least):
+            self._leave(name)
+
+    def _leave(self, name: str) -> None:
+        """Refuse what a worker's former lives send, and let the protocol know that it is gone."""
+        self._early.drop(name)
         for sender, _ in list(self._responder.peers()):
-            if sender.partition(".")[0] == name:
+            if sender.partition(".")[0] == name and self._fences.is_over(sender):
                 self._responder.fence(sender, sys.maxsize)
-                self._early.drop(sender)
                 self._holder.forget(sender)
         after, actions = self._protocol.on_leave(self._state, name)
         if after is not self._state:

@@ -78,6 +78,8 @@ def _work(
     job, loop = load(assignment.origin)
     job = override(job, assignment.overrides)
     roll = pulse.roll(JOIN_TIMEOUT)
+    if roll.over:
+        return
     if assignment.leasing is not None:
         if loop is not None:
             raise ValueError(f"{assignment.strategy} has a loop of its own: leave out loop=")
@@ -185,15 +187,13 @@ def _work_free(
             commons[0].writes if commons and protocol.local else None,
             pacer=Pacer(factor(assignment.slow, rank)),
         )
-    progress.phase = "finish"
-    if replica.stores:
-        path = Path(assignment.folder) / MODEL
-        recorder.event("parameters", {"sha256": save_model(copy.model, path)})
-    elif protocol.committee:
+        progress.phase = "finish"
+        if replica.stores:
+            path = Path(assignment.folder) / MODEL
+            recorder.event("parameters", {"sha256": save_model(copy.model, path)})
+            replica.saved()
+    if protocol.committee and not replica.stores:
         save_model(copy.model, Path(assignment.folder) / member_file(rank))
-    if hosted is not None and not replica.stores:
-        # The one that stores the model may still ask for this replica.
-        pulse.wait_dismissed(JOIN_TIMEOUT)
     caller.close()
     if hosted is not None:
         hosted.stop()

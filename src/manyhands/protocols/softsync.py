@@ -123,4 +123,4 @@ class SoftSync(Together, Pushing):
         """What was dropped stays dropped."""
         assert isinstance(state, Drops)
         applied = state.dropped.get(call.sender, 0) != call.number
-        return Answer(call, Parameters(state.version, applied=applied))
+        return Answer(call, Parameters(state.version, applied=applied), parameters=call.room)

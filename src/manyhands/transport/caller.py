@@ -250,7 +250,8 @@ class Caller:
         size = len(call.payload) if call.payload is not None else 0
         into = peer.segment.place(call.into) if peer.segment is not None else None
         about = (call.number, call.attempt, self.epoch, size, call.message)
-        offer = seal(Offer(*about, call.source, into))
+        room = len(call.into) if call.into is not None else 0
+        offer = seal(Offer(*about, call.source, into, room))
         # Where there is no connection nothing is sent, and it is asked again later.
         with contextlib.suppress(zmq.Again):
             small = call.source is None and size <= self._eager and not probes
@@ -310,6 +311,11 @@ class Caller:
     def _open_reply(self, name: str, peer: _Peer, reply: Reply) -> None:
         call = peer.calls.get(reply.number)
         if call is None:
+            return
+        room = len(call.into) if call.into is not None else 0
+        if reply.size > room:
+            del peer.calls[call.number]
+            peer.refusals.append(f"its answer has {reply.size} bytes where {room} fit")
             return
         call.heard = call.answered = self._clock()
         call.reply, call.received = reply, 0

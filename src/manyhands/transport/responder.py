@@ -87,6 +87,8 @@ class Incoming:
     """Where the answer belongs, in memory that is shared with the caller."""
     arrived: float = 0.0
     """When all of it was there."""
+    room: int = 0
+    """Bytes of payload that its answer may have."""
 
     @property
     def held(self) -> float:
@@ -237,6 +239,7 @@ class Responder:
             self._send(sender, Refusal(offer.number, words))
             return None
         call = Incoming(sender, offer.number, offer.attempt, offer.message, offer.size)
+        call.room = offer.room
         if offer.number <= peer.done:
             return self._hear_again(peer, call)
         current = peer.current
