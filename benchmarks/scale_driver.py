@@ -28,7 +28,7 @@ from manyhands.transport.caller import Caller
 from manyhands.transport.control import Line
 from manyhands.transport.conversation import SureLine
 from manyhands.wire import Beat, Goodbye, Hello, Roll, TraceChunk
-from manyhands.wire.leasing import Ask, Commit, Enough, Granted, Over
+from manyhands.wire.leasing import Ask, Commit, Enough, Granted, Over, Saved
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 
 LEASES, BEATS, CHUNKS, STOP = range(4)
 """What is counted of each worker; in the row of the first, whether it is enough."""
+
+_LIFE = 1
+"""None of them is ever started again."""
 
 
 def counts_of(path: Path, workers: int) -> np.memmap[Any, Any]:
@@ -87,7 +90,7 @@ class LightWorker(threading.Thread):
         rooms = [memoryview(bytearray(size)) for size in self._sizes]
         address = self._assignment.coordinator
         line = Line(address, f"{self.name}.leases", context=self._context)
-        desk = SureLine(line)
+        desk = SureLine(line, _LIFE)
         calls: list[tuple[Said, memoryview | None]] = [(Pull(), None)] * len(names)
         self._exchange(caller, names, calls, rooms)
         desk.send(Ask())
@@ -105,6 +108,10 @@ class LightWorker(threading.Thread):
             self._counts[self.rank, LEASES] += 1
             if self.rank == 0 and self._counts[0, STOP]:
                 desk.send(Enough())
+        if isinstance(lease, Over) and lease.stores:
+            # There is no model to store here, but the others wait until it is.
+            desk.send(Saved())
+            self._hear(desk)
         self.recorder.traffic(sent=caller.sent, received=caller.received)
         line.close(linger=5.0)
         caller.close()
@@ -183,7 +190,7 @@ def main(path: str, first: int, count: int, *sizes: int) -> None:
     lines = [Line(assignment.coordinator, worker.name, context=context) for worker in workers]
     for worker, line in zip(workers, lines, strict=True):
         head = worker.header
-        line.send(Hello(head.role, head.rank, head.host, head.pid, head.boot))
+        line.send(Hello(head.role, head.rank, head.host, head.pid, head.boot, life=_LIFE))
         worker.start()
     beat(workers, lines, counts)
     for line in lines:

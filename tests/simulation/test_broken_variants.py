@@ -10,6 +10,7 @@ from unittest import mock
 import pytest
 from simulated_variants import BY_NAME
 
+from manyhands.fences import Fences
 from manyhands.leases import Leases
 from manyhands.parameters import Holder, Writes
 from manyhands.protocols import (
@@ -75,9 +76,9 @@ def applied_twice(right):
 
 
 def fence_forgotten(right):
-    def fence(self, sender):
-        right(self, sender)
-        self._fenced.discard(sender)
+    def fence(self, worker, least):
+        right(self, worker, least)
+        self._fences = Fences()
 
     return fence
 

@@ -12,7 +12,7 @@ import torch
 from manyhands.data.taking import as_pair
 from manyhands.endpoint import MembershipChanged, Pull, Terms
 from manyhands.live.divergence import Divergence
-from manyhands.live.evaluation import Totals, evaluate
+from manyhands.live.evaluation import Totals, evaluate, no_totals
 from manyhands.live.leased import LeasedBatches
 from manyhands.live.loading import Loading, move
 from manyhands.live.pacer import Pacer
@@ -198,6 +198,7 @@ class LiveReplica:
         self._divergence = Divergence(job, rank, recorder, copy.model.parameters)
         self._keeps = protocol.keeps
         self._speaks_as_committee = protocol.committee
+        self._evaluators = protocol.evaluators
         self.hear_members: Callable[[], list[torch.Tensor]] = list
         """The replicas of a committee; set by whoever runs the protocol."""
         self._copy = copy
@@ -218,6 +219,8 @@ class LiveReplica:
         self._words: list[Leasing] = []
         self.refresh: Callable[[], None] = lambda: None
         """Brings the copy to the shared state; set by whoever runs the protocol."""
+        self.stand_by: Callable[[], None] = lambda: None
+        """What is done in its place before an evaluation that others make; set likewise."""
 
     def batches(self) -> AsyncIterator[Leased | None]:
         """Batches until the run ends."""
@@ -407,12 +410,17 @@ class LiveReplica:
         begun = time.monotonic()
         self._progress.phase = "evaluate"
         kept = [stretch.clone() for stretch in self._copy.parameters] if self._keeps else []
-        self.refresh()
-        self.adopt()
-        model, job = self._copy.model, self._job
-        if self._speaks_as_committee:
-            model = Committee(self._copy, self.hear_members())
-        totals = evaluate(job, model, self._device, cut.index, cut.parts, loading=self._loading)
+        model, job, parts = self._copy.model, self._job, self._evaluators(cut.parts)
+        if cut.index >= parts:
+            self.stand_by()
+            totals = no_totals(job, model, self._device, self._loading)
+        else:
+            self.refresh()
+            self.adopt()
+            if self._speaks_as_committee:
+                model = Committee(self._copy, self.hear_members())
+            about = (job, model, self._device, cut.index, parts)
+            totals = evaluate(*about, loading=self._loading, divided=cut.parts)
         for stretch, own in zip(self._copy.parameters, kept, strict=False):
             stretch.copy_(own)
         if kept:
@@ -479,12 +487,16 @@ def run_free(
     async def refresh() -> None:
         await protocol.refresh(replica, endpoint)
 
+    async def stand_by() -> None:
+        await protocol.stand_by(replica, endpoint)
+
     def hear_members() -> list[torch.Tensor]:
         heard: list[torch.Tensor] = []
         drive(_hear_members(replica, endpoint, heard))
         return heard
 
     replica.refresh = lambda: drive(refresh())
+    replica.stand_by = lambda: drive(stand_by())
     replica.hear_members = hear_members
     recorder.event("training")
     drive(protocol.worker(replica, endpoint))

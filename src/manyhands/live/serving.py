@@ -273,10 +273,10 @@ class Serving:
 
     def _leave(self, name: str) -> None:
         """Refuse what a worker's former lives send, and let the protocol know that it is gone."""
+        self._early.drop(name)
         for sender, _ in list(self._responder.peers()):
             if sender.partition(".")[0] == name and self._fences.is_over(sender):
                 self._responder.fence(sender, sys.maxsize)
-                self._early.drop(sender)
                 self._holder.forget(sender)
         after, actions = self._protocol.on_leave(self._state, name)
         if after is not self._state:

@@ -79,6 +79,10 @@ class VirtualReplica:
         self.rests = False
         self.refresh: Callable[[], Awaitable[object]] = _nothing
         """Brings the replica to the shared state, before an evaluation."""
+        self.stand_by: Callable[[], Awaitable[object]] = _nothing
+        """What is done in its place before an evaluation that others make."""
+        self.evaluators: Callable[[int], int] = int
+        """How many of so many workers evaluate."""
         self.saving = 0.0
         """Seconds that it takes to store the model."""
         self.replication = replication
@@ -118,7 +122,7 @@ class VirtualReplica:
                 case Cut() as cut:
                     again: Leasing = cut
                     while isinstance(again, Cut):
-                        await self._look_up()
+                        await self._look_up(again)
                         again = await self._talk.looked_up(again, self._log)
                 case Nothing():
                     return None
@@ -135,8 +139,12 @@ class VirtualReplica:
         self._check_alive()
         self._talk.saved()
 
-    async def _look_up(self) -> None:
-        """Everybody evaluates: look at the shared state, as live workers do."""
+    async def _look_up(self, cut: Cut) -> None:
+        """Those who evaluate look at the shared state, as live workers do."""
+        if cut.index >= self.evaluators(cut.parts):
+            await self.stand_by()
+            self._check_alive()
+            return
         mine = self.replication
         kept = [stretch.clone() for stretch in mine.parameters] if self._keeps else []
         await self.refresh()
