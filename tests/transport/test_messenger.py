@@ -256,6 +256,34 @@ def test_a_large_payload_is_not_sent_before_a_place_is_granted(ending, tmp_path)
     assert sorted(sent) == [0] * 7 + [SIZE], "one place, one payload under way"
 
 
+@pytest.mark.parametrize("size", [1000, SIZE])
+def test_another_attempt_of_a_call_that_is_still_to_be_answered_is_no_other_call(
+    ending, tmp_path, size
+):
+    responder = Responder(f"ipc://{tmp_path}/s", life=1, slots=2, size=SIZE, eager=EAGER)
+    ending.callback(responder.close)
+    one = caller(ending, f"ipc://{tmp_path}/s")
+    payload = memoryview(secrets.token_bytes(size))
+    one.post("server-0", Push(0, 1), payload)
+
+    def hear(seconds):
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            call = responder.receive(0.01)
+            if call is not None:
+                return call
+            one._sweep(1)
+        return None
+
+    call = hear(10)
+    peer = one._peers["server-0"]
+    one._renew("server-0", peer, peer.calls[1])
+    assert hear(0.5) is None
+    assert call.payload == payload
+    responder.reply(call, Parameters(7))
+    assert one.receive("server-0", 10).version == 7
+
+
 def test_what_comes_from_an_old_epoch_or_does_not_fit_is_refused(ending, tmp_path):
     address = f"ipc://{tmp_path}/s"
     server = adder(ending, address)

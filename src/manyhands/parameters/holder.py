@@ -142,6 +142,11 @@ class Holder:
         """A sender is gone, or needs no more what was kept for it."""
         self._remembered.pop(sender, None)
 
+    def forget_worker(self, worker: str) -> None:
+        """A worker is gone, in all its lives."""
+        for sender in [name for name in self._remembered if name.partition(".")[0] == worker]:
+            del self._remembered[sender]
+
     def recall(self, sender: str) -> torch.Tensor:
         """What a sender was given when it was last remembered."""
         return self._remembered[sender]
@@ -155,6 +160,11 @@ class Holder:
                 moved = stretch.view(self.bytes) - stretch.view(then)
                 gradient.addcmul_(gradient * gradient, moved, value=factor)
         return corrected
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of everything that `state` gives."""
+        return sum(tensor.nbytes for tensor in self.state()[0].values())
 
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, object]]:
         """Everything that a successor needs: tensors where they lie, and plain numbers."""

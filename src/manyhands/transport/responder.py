@@ -44,7 +44,7 @@ from manyhands.wire.message import WireError
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from manyhands.transport.security import JobKey
     from manyhands.wire.said import Said
@@ -85,6 +85,8 @@ class Incoming:
     """Where the answer belongs, in memory that is shared with the caller."""
     arrived: float = 0.0
     """When all of it was there."""
+    handed: bool = False
+    """Whether it was handed out."""
 
     @property
     def held(self) -> float:
@@ -130,6 +132,7 @@ class Responder:
         eager: payloads up to so many bytes come and go without a slot.
         key: demanded of every peer at a TCP address.
         outside: a socket that listens for other hosts.
+        supply: gives the memory of a slot, `size` bytes; by default memory of this process.
     """
 
     def __init__(
@@ -142,7 +145,9 @@ class Responder:
         eager: int,
         key: JobKey | None = None,
         outside: socket.socket | None = None,
+        supply: Callable[[], memoryview] | None = None,
     ) -> None:
+        self._supply = supply or (lambda: memoryview(bytearray(size)))
         self._doors = Doors(address, outside, key, _furnish)
         self.address = self._doors.address
         self._door = self._doors.way("")
@@ -203,7 +208,7 @@ class Responder:
             call = self._take(sender)
             self._discard()
             if call is not None:
-                call.arrived = time.monotonic()
+                call.arrived, call.handed = time.monotonic(), True
                 return call
         return None
 
@@ -239,8 +244,10 @@ class Responder:
             return self._hear_again(peer, call)
         current = peer.current
         if current is not None:
-            if (current.number, current.attempt) == (offer.number, offer.attempt):
-                received = current.received
+            again = current.number == offer.number
+            if again and (current.handed or current.attempt == offer.attempt):
+                # It was handed out and is still to be answered: another attempt is no other call.
+                current.attempt, received = offer.attempt, current.received
                 self._send(sender, Progress(offer.number, offer.attempt, received, self._life))
                 return None
             self._drop(current)
@@ -384,6 +391,12 @@ class Responder:
         self._release(call)
         self._settle()
 
+    def surrender(self, call: Incoming) -> None:
+        """The memory that a call came in belongs to its supplier again; its payload stays valid."""
+        if call.slot is not None:
+            call.slot = None
+            self._unmade += 1
+
     def _settle(self) -> None:
         """Give free slots to those who wait: first to answers, then to offers, in order."""
         for slot in [slot for slot in self._sending if all(t.done for t in slot.trackers)]:
@@ -406,7 +419,7 @@ class Responder:
         """Whether there is a free slot; one is made if none was needed before."""
         if not self._free and self._unmade:
             self._unmade -= 1
-            self._free.append(_Slot(memoryview(bytearray(self._size))))
+            self._free.append(_Slot(self._supply()))
         return bool(self._free)
 
     def _let_go(self, sender: str) -> None:
