@@ -49,7 +49,9 @@ class Membership:
         """Without them, one epoch later; unchanged if none of them was here."""
         if not set(names) & self.members.keys():
             return self
-        members = {name: member for name, member in self.members.items() if name not in names}
+        members = dict(self.members)
+        for name in names:
+            members.pop(name, None)
         return replace(self, epoch=self.epoch + 1, members=members)
 
 

@@ -21,8 +21,13 @@ if TYPE_CHECKING:
     from manyhands.protocols import Action, Call, ServerState
 
 
+LEAST = 1 / 64
+
+
 class Halves(Mass):
     """x_i ← x_i − w_i·η·∇f(x_i / w_i); then half of (x_i, w_i) is sent on, and added elsewhere.
+
+    Unless too little would be left: no mass is ever below a limit, or 1 / w_i would overflow.
 
     What is held and what is on its way are x and w in one: the mass is the last number of it.
     """
@@ -81,6 +86,8 @@ class Halves(Mass):
     ) -> None:
         match call.message:
             case Change(share=share):
+                if share * self._mass_of(server) < LEAST:
+                    share = 0.0
                 self._step(server, call, payload)
                 self.on_the_way[call.sender] = share * self.held[server]
                 self.held[server] = self.held[server] - self.on_the_way[call.sender]
@@ -90,6 +97,21 @@ class Halves(Mass):
                 self._add(server, call.sender, np.append(payload, mass))
         if not near(np.array([after.mass]), self.held[server][-1:]):
             raise BrokenLawError(f"server-{server} weighs {after.mass}: {self.held[server]}")
+
+        if after.mass < LEAST:
+            raise BrokenLawError(f"server-{server} is left with a mass of {after.mass}")
+
+    def left(
+        self,
+        server: int,
+        worker: str,
+        before: ServerState,
+        after: ServerState,
+        actions: Sequence[Action],
+    ) -> None:
+        if server in self.held:
+            self.held[server] = self.held[server] / self.held[server][-1]
+            self.count_again()
 
     def _step(self, server: int, call: Call, change: np.ndarray) -> None:
         step = self._masses[call.sender] * self.step.pop(call.sender)

@@ -6,7 +6,7 @@ server in NumPy (`simulated_servers`) if it has one, and what its workers do.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from simulated_case import draw
@@ -48,6 +48,7 @@ from manyhands.protocols import (
     StaleSynchronous,
     Synchronous,
 )
+from manyhands.virtual.times import Slow
 
 if TYPE_CHECKING:
     import random
@@ -69,10 +70,12 @@ class Variant:
     protocol: Draw
     """Draws one: from a random source, for so many workers and servers."""
     laws: Sequence[Callable[[Case], Law]]
+    strain: Callable[[Case], Case] = lambda case: case
+    """What is changed in the cases that seeds stand for."""
 
     def case(self, seed: int) -> Case:
         """What a seed stands for."""
-        return draw(self.name, self.protocol, seed)
+        return self.strain(draw(self.name, self.protocol, seed))
 
     def run(self, seed: int) -> str:
         """Simulate a seed; a fingerprint of the run."""
@@ -107,6 +110,20 @@ def _hierarchical(rng: random.Random, workers: int, _: int) -> Hierarchical:
 def _softsync(rng: random.Random, workers: int, servers: int) -> SoftSync:
     wait_for = rng.randint(1, workers)
     return SoftSync(wait_for=wait_for, servers=servers if wait_for in (1, workers) else 1)
+
+
+def _hold_back_one(case: Case) -> Case:
+    """One worker is hundreds of times slower, and the run is long enough for that to show."""
+    rank, factor = case.seed % case.workers, (200.0, 1000.0)[case.seed % 2]
+    times = replace(case.conditions.times, slow=(Slow(rank, factor),))
+    batch = case.workers
+    job = replace(case.job, global_batch=batch, epochs=8 * batch / len(case.targets), seconds=None)
+    return replace(
+        case,
+        job=job,
+        conditions=replace(case.conditions, times=times),
+        deadline=case.deadline * factor,
+    )
 
 
 VARIANTS = (
@@ -178,6 +195,12 @@ VARIANTS = (
         "push_sum",
         lambda rng, *_: PushSum(graph=rng.choice(("ring", "exponential"))),
         (Halves,),
+    ),
+    Variant(
+        "push_sum_straggler",
+        lambda rng, *_: PushSum(graph=rng.choice(("ring", "exponential"))),
+        (Halves,),
+        _hold_back_one,
     ),
 )
 BY_NAME = {variant.name: variant for variant in VARIANTS}

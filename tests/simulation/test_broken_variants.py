@@ -31,6 +31,7 @@ from manyhands.protocols import (
     easgd,
     islands,
     mixing,
+    push_sum,
 )
 from manyhands.protocols.rounds import Rounds
 from manyhands.protocols.synchronous import Together
@@ -292,6 +293,7 @@ MUTANTS = (
     Mutant("weights of those there", "gossip_lockstep", mixing, "_mix", weights_of_those_there),
     Mutant("refusals withheld", "gossip_lockstep", mixing, "_offer", takes_whatever_comes),
     Mutant("what is given is kept", "push_sum", PushSum, "on_message", keeps_what_it_gives),
+    Mutant("mass without a limit", "push_sum_straggler", push_sum, "LEAST", lambda right: 0.0),
     Mutant("a step for its part", "hierarchical", islands, "_weigh", for_its_part),
     Mutant("stays at home", "hierarchical", Hierarchical, "_carry", stays_at_home),
     Mutant("the dead awaited", "gossip_lockstep", mixing, "leave", whoever_gave_is_there),

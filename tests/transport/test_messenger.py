@@ -14,6 +14,7 @@ import pytest
 import zmq
 
 from manyhands.endpoint import Parameters, Pull, Push
+from manyhands.live.descriptors import raise_descriptors
 from manyhands.transport import caller as caller_module
 from manyhands.transport.caller import Caller, Refused
 from manyhands.transport.doors import endpoint, listen
@@ -504,3 +505,30 @@ def test_open_answer_takes_what_seal_gives():
     reply = Reply(3, 4, 5, Parameters(6))
     assert open_answer(seal(reply)) == reply
     assert sys.getsizeof(seal(reply)) < 200
+
+
+def test_a_connection_is_made_by_the_first_call(ending, tmp_path):
+    # Workers that are each other's servers know the addresses of all and call a few. ZeroMQ's
+    # limit is 1,023 sockets to a context.
+    adder(ending, f"ipc://{tmp_path}/s7")
+    addresses = {f"server-{number}": f"ipc://{tmp_path}/s{number}" for number in range(2000)}
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    one = Caller("worker-0", addresses, eager=EAGER, clock=time.monotonic)
+    ending.callback(one.close)
+    into = memoryview(bytearray(SIZE))
+    one.post("server-7", Push(1, 1), None, into)
+    assert one.receive("server-7", 10).version == 1
+    assert len(list(Path("/proc/self/fd").iterdir())) - before < 20
+    assert one.sent.keys() == {"server-7"}, "bytes are counted for those that were called"
+    one.give_up("server-8")
+    assert one.received.keys() == {"server-7"}
+
+
+def test_a_caller_may_have_more_peers_than_zeromq_allows_by_default(ending, tmp_path):
+    raise_descriptors()
+    addresses = {f"server-{number}": f"ipc://{tmp_path}/s{number}" for number in range(1100)}
+    one = Caller("worker-0", addresses, eager=EAGER, clock=time.monotonic)
+    ending.callback(one.close)
+    for name in addresses:
+        one.post(name, Push(1, 1))
+    assert len(one.sent) == 1100

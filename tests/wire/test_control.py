@@ -135,8 +135,8 @@ def test_a_frame_cut_anywhere_or_followed_by_anything_is_refused(message: Contro
 
 @pytest.mark.parametrize("length", [2**16, 2**24, 2**32 - 1])
 def test_a_promised_length_costs_no_memory_before_its_items_are_there(length: int) -> None:
-    frame = encode(Roll(1, ((0, "a", 1),)))
-    at = frame.index(b"workers") + len(b"workers")
+    frame = encode(Roll(1, (("server-0", "a", "tcp://10.0.0.1:1"),)))
+    at = frame.index(b"servers") + len(b"servers")
     tracemalloc.start()
     try:
         assert refused(frame[:at] + b"\xdd" + length.to_bytes(4, "big") + frame[at + 1 :])
@@ -164,7 +164,7 @@ def test_text_that_is_not_utf_8_is_a_wire_error() -> None:
         {"type": "Goodbye", "step": "1", "samples": 1},
         {"type": "Goodbye", "step": 1.5, "samples": 1},
         {"type": "TraceChunk", "lines": "text"},
-        {"type": "Roll", "epoch": 1, "workers": [[0, "a"]]},
+        {"type": "Roll", "epoch": 1, "servers": [["server-0", "a"]]},
         {"words": "no tag"},
     ],
     ids=str,
@@ -183,7 +183,7 @@ def test_what_is_none_of_our_messages_is_refused(content: object) -> None:
         encode(Warn("x"))[:-2] + b"\x91" * 900_000,
         encode(Roll(1, ()))[:-1] + b"\x91" * 900_000 + b"\xc0",
     ],
-    ids=["lists", "maps", "before the tag", "in place of text", "in place of workers"],
+    ids=["lists", "maps", "before the tag", "in place of text", "in place of servers"],
 )
 def test_deep_nesting_is_refused_cleanly(frame: bytes) -> None:
     with pytest.raises(WireError):

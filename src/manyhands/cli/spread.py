@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ import typer
 from manyhands.cli.leaving import leave
 from manyhands.cluster import Cluster
 from manyhands.failure import RunFailed
+from manyhands.folders import check_free, new_folder, release, stamp
 from manyhands.lab.network import Network, NotPermitted
 from manyhands.lab.spread import train_spread
 
@@ -22,15 +22,21 @@ def train(script: Path, arguments: list[str], options: Mapping[str, Any], networ
     """Have `manyhands train` run with these options in a network that is made for it."""
     chosen = dict(options)
     workers = chosen.pop("workers") or Cluster.local().default_workers()
-    output = chosen.pop("output") or Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{workers}"
+    asked = chosen.pop("output")
     if chosen.pop("hosts") is not None:
         leave("manyhands: --network makes the hosts itself: leave out --hosts")
-    if (output / "trace").exists():
-        leave(f"manyhands: {output} holds a run already; name another folder or remove it")
     words = [str(script), *_written(chosen), *(["--", *arguments] if arguments else ())]
+    output = asked
     try:
-        code = train_spread(words, Network.read(network), workers, output)
+        shape = Network.read(network)
+        if asked is None:
+            output = new_folder(Path("runs") / f"{stamp()}-{workers}")
+        else:
+            check_free(asked)
+        code = train_spread(words, shape, workers, output)
     except (ValueError, NotPermitted) as error:
+        if asked is None and output is not None:
+            release(output)
         leave(f"manyhands: {error}")
     except RunFailed as failure:
         leave(f"manyhands: {failure}", 1)

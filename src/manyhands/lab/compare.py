@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from manyhands.cluster import Cluster
+from manyhands.folders import new_folder, release, stamp
 from manyhands.lab.conduct import conduct
 from manyhands.lab.design import Budget, Conditions, Design, Script
 from manyhands.lab.display import Display
@@ -149,9 +149,13 @@ def carry_out(
     design: Design, job: Job, folder: Path | None, console: Console, launch: Launcher = start
 ) -> Compared:
     """Make the runs of a design, showing how far it is, and write its report."""
-    folder = folder or _new_folder()
-    with Display(len(design.turns), console) as display:
-        results = conduct(design, job, folder, display, launch)
+    folder = folder or new_folder(Path("comparisons") / stamp())
+    try:
+        with Display(len(design.turns), console) as display:
+            results = conduct(design, job, folder, display, launch)
+    except (TypeError, ValueError):
+        release(folder)
+        raise
     return Compared(folder, results, _draw(results, folder))
 
 
@@ -201,13 +205,3 @@ def _conditions(
         if value is not None:
             raise ValueError(f"{name} describes a virtual cluster: say virtual, too")
     return None
-
-
-def _new_folder() -> Path:
-    """A folder that is not there yet."""
-    first = folder = Path("comparisons") / time.strftime("%Y%m%d-%H%M%S")
-    number = 1
-    while folder.exists():
-        number += 1
-        folder = first.with_name(f"{first.name}-{number}")
-    return folder

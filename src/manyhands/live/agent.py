@@ -19,6 +19,7 @@ from manyhands.failure import RunFailed, refusing
 from manyhands.live.agreement import facts_of_host, facts_of_job
 from manyhands.live.assignment import Assignment, Leasing, override
 from manyhands.live.crew import Crew, private_folder
+from manyhands.live.descriptors import check_descriptors
 from manyhands.live.devices import devices
 from manyhands.live.display import Display
 from manyhands.live.distant import Distant
@@ -60,6 +61,11 @@ def launch(request: Request) -> None:
         RunFailed: a process of the run failed; the message ends with its traceback.
         KeyboardInterrupt: the user interrupted; everything is ended first.
     """
+    servers = 0
+    if isinstance(request.strategy, StrategyProtocol):
+        servers = request.strategy.count_servers(request.workers)
+    with refusing():
+        check_descriptors(request.workers, servers)
     if isinstance(request.strategy, StrategyProtocol):
         hosts = request.hosts.names if request.hosts else (request.host,)
         with refusing():
@@ -72,7 +78,6 @@ def launch(request: Request) -> None:
 
 
 def _launch(request: Request, loaded: Nursery | None) -> None:
-    (request.folder / "trace").mkdir(parents=True, exist_ok=True)
     (request.folder / "logs").mkdir(exist_ok=True)
     head = live_header("agent", 0, clock=time.monotonic, wall=time.time, host=request.host)
     recorder = Recorder(head, append_to(trace_file(request.folder, head)), time.monotonic)

@@ -32,6 +32,9 @@ STALL = 10.0
 PATIENCE = 30.0
 """Seconds without one after which it is ejected, where the others can go on without it."""
 _TELL_EVERY = 0.5
+_RESEND_EVERY = 0.25
+"""Seconds between looks at all conversations: a look costs as much as there are workers, so it does
+not come with every message. A word is said again after a second at the earliest."""
 _LAST_WORDS = 2.0
 _TRACE_LIMIT = 256 * 1024 * 1024
 _NAME = re.compile(r"^(worker|server)-\d{1,6}$")
@@ -86,17 +89,24 @@ class Coordinator:
         self._ejected: set[str] = set()
         self._returned: set[str] = set()
         self._told = 0.0
+        self._looked = 0.0
+        self._dismissing = False
+        """Whether a worker has left, and the others were told that the run is over."""
         self._agent_left: float | None = None
 
     def serve(self) -> None:
         """Listen until the agent has said goodbye and the others' last words are in."""
         while not self._is_over():
-            for name, message in self._hub.receive(0.1):
-                self._hear(name, message)
-            self._look_around()
+            self.turn(0.1)
         self._recorder.flush()
         if self._gate is not None:
             self._gate.close()
+
+    def turn(self, timeout: float) -> None:
+        """Hear what is there, or comes within `timeout` seconds, and look at the clock."""
+        for name, message in self._hub.receive(timeout):
+            self._hear(name, message)
+        self._look_around()
 
     def _is_over(self) -> bool:
         if self._agent_left is None:
@@ -153,6 +163,8 @@ class Coordinator:
         self._recorder.event("returned", {"member": str(member)})
         self._desk.admit(member.name)
         self._hub.send(member.name, self._roll())
+        if self._dismissing:
+            self._hub.send(member.name, Dismiss())
 
     def _complete_if_all(self) -> None:
         """Begin when all workers are here, and other hosts know where to find the servers."""
@@ -172,16 +184,11 @@ class Coordinator:
                 "members": ", ".join(str(member) for member in workers),
             },
         )
-        for member in workers:
-            self._hub.send(member.name, self._roll())
+        self._hub.send_all([member.name for member in workers], self._roll())
 
     def _roll(self) -> Roll:
-        members = sorted(self.membership.members.values())
-        return Roll(
-            self.membership.epoch,
-            tuple((member.rank, member.host, member.pid) for member in members),
-            tuple((name, *at) for name, at in sorted(self._addresses.items())),
-        )
+        servers = tuple((name, *at) for name, at in sorted(self._addresses.items()))
+        return Roll(self.membership.epoch, servers)
 
     def _note(self, name: str, beat: Beat) -> None:
         sign = self._signs.get(name)
@@ -224,11 +231,11 @@ class Coordinator:
             self.membership = self.membership.left(name)
             detail = {"member": str(sign.member), "epoch": str(self.membership.epoch)}
             self._recorder.event("left", detail)
-        for worker in self._signs:
-            self._hub.send(worker, Dismiss())
+        if not self._dismissing:
+            self._dismissing = True
+            self._hub.send_all(self._signs, Dismiss())
         if not self._signs:
-            for server in self._servers:
-                self._hub.send(server, Dismiss())
+            self._hub.send_all(self._servers, Dismiss())
 
     def _mourn(self, name: str, words: str) -> None:
         """A worker's process is gone: its samples are given again, its late calls refused."""
@@ -236,14 +243,14 @@ class Coordinator:
         self._returned.discard(name)
         self.membership = self.membership.left(name)
         self._recorder.event("lost", {"member": name, "words": words})
-        for other in (*self._servers, *self._signs):
-            self._hub.send(other, Fence(name))
+        self._hub.send_all((*self._servers, *self._signs), Fence(name))
         if self._desk is not None:
             self._desk.lose(name)
 
     def _look_around(self) -> None:
         now = self._clock()
-        if self._desk is not None:
+        if self._desk is not None and now - self._looked >= _RESEND_EVERY:
+            self._looked = now
             self._desk.look_at_clock()
         if now - self._told < _TELL_EVERY:
             return

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from manyhands.live.assignment import Assignment
 from manyhands.live.coordination import PATIENCE, Coordinator
+from manyhands.live.descriptors import raise_descriptors
 from manyhands.live.desk import LeaseDesk
 from manyhands.live.gate import Gate
 from manyhands.live.lifeline import die_with
@@ -39,6 +40,7 @@ def main(path: str) -> None:
     say = _agents_words(assignment.agent)
     signal.signal(signal.SIGTERM, _raise_gone)
     die_with(assignment.agent, signal.SIGTERM)
+    raise_descriptors()
     folder = Path(assignment.folder)
     clock, host = time.monotonic, assignment.host
     head = live_header("coordinator", 0, clock=clock, wall=time.time, host=host)

@@ -16,6 +16,7 @@ from manyhands.data.taking import as_pair
 from manyhands.live.loading import batches, move
 from manyhands.parameters.computing import autocast
 from manyhands.parts import part
+from manyhands.seeding import VALIDATION
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -77,7 +78,8 @@ def evaluate(
     model.eval()
     total = torch.zeros(0, dtype=torch.float64, device=device)
     sizes = (0,) * len(job.measures)
-    for count, batch in zip(counted, batches(job, data, wanted), strict=True):
+    drawn = [(VALIDATION, indices) for indices in wanted]
+    for count, batch in zip(counted, batches(job, data, drawn), strict=True):
         inputs, targets = as_pair(move(batch, device))
         with autocast(job, device):
             answers = (outputs or model)(inputs)

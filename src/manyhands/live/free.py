@@ -16,6 +16,7 @@ from manyhands.live.loading import batches, move
 from manyhands.live.pacer import Pacer
 from manyhands.parameters import Committee, Local, difference, lerp, trade
 from manyhands.sampling import mix, permutation
+from manyhands.seeding import seed_all
 from manyhands.wire.leasing import (
     Ask,
     Commit,
@@ -258,7 +259,8 @@ class LiveReplica:
         begun = time.monotonic()
         self._progress.phase = "data"
         order = permutation(len(self._job.data), self._job.seed, lease.epoch)
-        loaded = next(batches(self._job, self._job.data, [order[lease.start : lease.stop]]))
+        wanted = [(lease.epoch, order[lease.start : lease.stop])]
+        loaded = next(batches(self._job, self._job.data, wanted))
         inputs, targets = as_pair(move(loaded, self._device))
         self._recorder.span("data", begun, time.monotonic() - begun, self._progress.step)
         return Leased(lease, round_, inputs, targets)
@@ -438,7 +440,7 @@ def run_free(
     pacer: Pacer,
 ) -> LiveReplica:
     """Work under a protocol until the run is over; the replica, at the shared state."""
-    torch.manual_seed(mix(job.seed, 1, rank))
+    seed_all(mix(job.seed, 1, rank))
     seed = mix(job.seed, 2, rank)
     endpoint = LiveEndpoint(f"worker-{rank}", seed, caller, gone, recorder, progress)
     replica = LiveReplica(

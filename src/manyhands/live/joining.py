@@ -19,6 +19,7 @@ import msgspec
 
 from manyhands.cluster import Cluster
 from manyhands.failure import RunFailed
+from manyhands.folders import new_folder
 from manyhands.live.agreement import facts_of_host
 from manyhands.live.assignment import Assignment, Origin
 from manyhands.live.crew import Crew, private_folder
@@ -125,7 +126,12 @@ def _knock(application: Application, line: WatchedLine) -> Admitted:
 def _own(theirs: Assignment, application: Application, private: Path) -> Assignment:
     """The assignment with what is this host's own."""
     host = application.host
-    folder = application.folder or Path("runs") / f"{Path(theirs.folder).name}-{host}"
+    folder = application.folder
+    if folder is None:
+        try:
+            folder = new_folder(Path("runs") / f"{Path(theirs.folder).name}-{host}")
+        except ValueError as error:
+            raise RunFailed(str(error)) from error
     if any(folder.glob("model*.safetensors")):
         raise RunFailed(f"{folder} holds a run already; name another folder or remove it")
     (folder / "logs").mkdir(parents=True, exist_ok=True)

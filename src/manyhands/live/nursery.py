@@ -106,6 +106,8 @@ def environment(cores: int, workers: int) -> dict[str, str]:
     threads = max(1, cores // max(1, workers))
     return {
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
+        # The order of a set of strings must be the same in all processes, on every host.
+        "PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "0"),
         "PYTHONUNBUFFERED": "1",
     }
 

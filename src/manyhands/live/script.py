@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from manyhands.job import Job
 from manyhands.live.assignment import Origin
+from manyhands.seeding import seed_python
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -75,6 +76,9 @@ def load(origin: Origin) -> tuple[Job, Callable[..., Any] | None]:
     if origin.search:
         sys.path.insert(0, origin.search)
     _loading = True
+    # What the script draws at its top level must be the same in all processes. torch begins with
+    # one seed everywhere by itself; these two begin with another one in each process.
+    seed_python(0)
     try:
         module = execute(Path(origin.script), MODULE, origin.package)
     finally:

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 from manyhands.live.assignment import Assignment
+from manyhands.live.descriptors import raise_descriptors
 from manyhands.live.lifeline import die_with
 from manyhands.live.progress import Progress
 from manyhands.live.pulse import LinkPulse
@@ -21,6 +22,7 @@ def main(path: str, number: int) -> None:
     """Serve the assignment at `path` as server `number`, as a child of the agent."""
     assignment = Assignment.read(Path(path))
     die_with(assignment.agent, signal.SIGKILL)
+    raise_descriptors()
     clock = time.monotonic
     head = live_header("server", number, clock=clock, wall=time.time, host=assignment.host)
     chunks, progress = list[bytes](), Progress()

@@ -16,6 +16,7 @@ from manyhands.live.evaluation import evaluate, sum_totals
 from manyhands.live.loading import batches, move
 from manyhands.live.pacer import Pacer
 from manyhands.sampling import mix, shares
+from manyhands.seeding import seed_all
 from manyhands.transport.waits import Waits
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ class Trainer:
         progress.accounts = True
         self._pacer = pacer or Pacer()
         self._waits = Waits(clock, self._note_wait, self._pacer.stretch)
-        torch.manual_seed(job.seed)
+        seed_all(job.seed)
         self._strategy = strategy
         with self._exchanging(), self._naming_remedy():
             self._bound = strategy.bind(job, group, device, self._waits)
@@ -101,8 +102,9 @@ class Trainer:
             recorder.event("divided", {str(at): line for at, line in enumerate(self._bound.words)})
         self.model = self._bound.model
         self.optimizer = self._bound.optimizer
-        # What replicas draw from now on (dropout) must differ between them.
-        torch.manual_seed(mix(job.seed, 1, self._bound.replica))
+        # What replicas draw from now on (dropout) must differ between them, and be alike on all
+        # workers that hold parts of one.
+        seed_all(mix(job.seed, 1, self._bound.replica))
         self._slow_down()
         self._due: Batch | None = None
         self._stepped = -1
@@ -129,7 +131,8 @@ class Trainer:
         budget = self.job.budget or sys.maxsize
         arguments = (len(self.job.data), self.job.batch_sizes, self.job.seed)
         deal = (*arguments, self._bound.replica, self._bound.replicas, budget, self._bound.copies)
-        data = batches(self.job, self.job.data, (share.indices for share in shares(*deal)))
+        wanted = ((share.epoch, share.indices) for share in shares(*deal))
+        data = batches(self.job, self.job.data, wanted)
         dealt, epoch_begun = 0, self._clock()
         for share in shares(*deal):
             asked = self._clock()

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from manyhands.live.assignment import Assignment, eager_limit, override
+from manyhands.live.descriptors import raise_descriptors
 from manyhands.live.lifeline import die_with
 from manyhands.live.pacer import Pacer
 from manyhands.live.progress import Progress
@@ -39,6 +40,7 @@ def main(path: str, rank: int) -> None:
     """Work on the assignment at `path` as worker `rank`, as a child of the agent."""
     assignment = Assignment.read(Path(path))
     die_with(assignment.agent, signal.SIGKILL)
+    raise_descriptors()
     clock = time.monotonic
     head = live_header("worker", rank, clock=clock, wall=time.time, host=assignment.host)
     chunks, progress = list[bytes](), Progress()

@@ -11,6 +11,7 @@ from manyhands.parameters.clipping import clip_norm
 from manyhands.parameters.computing import build
 from manyhands.parameters.layout import Layout
 from manyhands.parameters.weight import weighted_step
+from manyhands.seeding import seed_all
 
 if TYPE_CHECKING:
     from torch import nn, optim
@@ -202,6 +203,6 @@ class Holder:
 
 def make(job: Job) -> tuple[nn.Module, optim.Optimizer]:
     """The job's model and optimizer, begun with its seed as everywhere."""
-    torch.manual_seed(job.seed)
+    seed_all(job.seed)
     model = build(job)
     return model, job.optimizer(model)

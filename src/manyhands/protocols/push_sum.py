@@ -15,6 +15,12 @@ if TYPE_CHECKING:
     from manyhands.endpoint import Endpoint, LeasedBatch, Replica, Terms
 
 
+LEAST = 1 / 64
+"""A worker gives nothing away that would leave it with less mass than this. At equal speeds one
+gift in a hundred is put off; without a limit, a worker whose givers are slow would halve its mass
+until 1 / w overflows."""
+
+
 @dataclass(frozen=True)
 class Massive(ServerState):
     """One worker's x, with the mass that belongs to it."""
@@ -31,7 +37,11 @@ class PushSum(StrategyProtocol):
     sent is added to its own. Nobody waits for anybody. Σx and Σw never change by that, what is on
     its way included, so every z_i tends to their quotient, the mean, although the links go one way.
     (The paper's workers wait for each other, so w_i stays near 1, and its step has no w_i. Here a
-    fast worker gives away much of its mass, and without w_i would step too far.)
+    fast worker gives away much of its mass, and without w_i would step too far. It keeps at least
+    1/64: with less than twice that it steps, but sends nothing until it has received something.)
+
+    The mass of a worker that is lost is lost with it. Each of the others then continues from its z
+    with a mass of 1, so that the masses add up to the number of workers again.
 
     Use it instead of `gossip` where links are one-way or unequal (behind a firewall, uplinks
     slower than downlinks): a worker sends m bytes per step, and receives m.
@@ -57,7 +67,7 @@ class PushSum(StrategyProtocol):
         own = replica.servers[replica.rank]
         if replica.returns:
             await self._take_after(replica, endpoint)
-        steps = 0
+        gifts = 0
         async for batch in replica.batches():
             if batch is None:
                 continue
@@ -66,9 +76,8 @@ class PushSum(StrategyProtocol):
             replica.lay_aside()
             replica.apply(batch)
             replica.compare(mass)
-            await self._give(replica, endpoint, batch, read, steps)
+            gifts += await self._give(replica, endpoint, batch, read, gifts)
             replica.commit(batch)
-            steps += 1
 
     async def _look(self, replica: Replica, endpoint: Endpoint, whose: str) -> tuple[int, float]:
         """Have z = x / w of a worker; of which version it is, and w."""
@@ -78,25 +87,27 @@ class PushSum(StrategyProtocol):
         return said.version, said.mass
 
     async def _give(
-        self, replica: Replica, endpoint: Endpoint, batch: LeasedBatch, read: int, step: int
-    ) -> None:
+        self, replica: Replica, endpoint: Endpoint, batch: LeasedBatch, read: int, number: int
+    ) -> bool:
         """Change x by the step that was taken; and have a neighbour add half of it all to its own.
 
-        If that one is gone meanwhile, what it was to have is taken back.
+        If that one is gone meanwhile, what it was to have is taken back. Returns whether there was
+        a gift: only gifts are counted, or those that are put off could skip a neighbour for ever.
         """
         own, workers = replica.servers[replica.rank], replica.terms.workers
-        to = [replica.servers[rank] for rank in ONE_WAY[self.graph](replica.rank, workers, step)]
+        to = [replica.servers[rank] for rank in ONE_WAY[self.graph](replica.rank, workers, number)]
         there = [name for name in to if endpoint.reaches(name)]
         update, half = replica.update(0), replica.parameters(0)
         endpoint.post(own, Change(read, share=0.5 if there else 0.0), payload=update, into=half)
         said = await answer(endpoint, own)
-        for name in (*there, own) if there else ():
+        for name in (*there, own) if said.mass else ():
             endpoint.post(name, Push(0, batch.samples, mass=said.mass), payload=half)
             try:
                 await answer(endpoint, name)
             except MembershipChanged:
                 continue
-            return
+            break
+        return bool(said.mass)
 
     async def _take_after(self, replica: Replica, endpoint: Endpoint) -> None:
         """One who returns begins where another one is, and not at the beginning."""
@@ -134,6 +145,8 @@ class PushSum(StrategyProtocol):
         assert isinstance(state, Massive)
         match call.message:
             case Change(version=read, share=share):
+                if share * state.mass < LEAST:
+                    share = 0.0
                 given = share * state.mass
                 now = replace(state, version=state.version + 1, mass=state.mass - given)
                 # What is left is as much as what is given, so the same bytes serve as both.
@@ -152,3 +165,14 @@ class PushSum(StrategyProtocol):
         """With what is there now."""
         assert isinstance(state, Massive)
         return Answer(call, Parameters(state.version, mass=state.mass))
+
+    def on_leave(self, state: ServerState, worker: str) -> tuple[ServerState, list[Action]]:
+        """Weigh 1 again, with the same z: some of the mass of all is lost with a worker.
+
+        What is left might otherwise be too little for anybody to give.
+        """
+        assert isinstance(state, Massive)
+        del worker
+        if state.mass == 1.0:
+            return state, []
+        return replace(state, version=state.version + 1, mass=1.0), [Scale(1 / state.mass)]

@@ -101,6 +101,10 @@ class Caller:
         clock: seconds.
         key: the job's; needed for every address but ipc.
         segment: memory that those on the same host may look into.
+        context: shared with other sockets of this process; its own by default.
+
+    A connection is made by the first call to a peer: where workers are each other's servers, each
+    calls a few of many.
     """
 
     def __init__(
@@ -112,40 +116,58 @@ class Caller:
         clock: Callable[[], float],
         key: JobKey | None = None,
         segment: Segment | None = None,
+        context: zmq.Context[zmq.Socket[bytes]] | None = None,
     ) -> None:
         for peer, address in addresses.items():
             if needs_key(address) and key is None:
                 raise ValueError(f"calling {peer} at {address} needs the job's key")
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._name = name
+        self._addresses = dict(addresses)
+        self._key = key
+        self._segment = segment
+        self._shares = context is not None
+        self._context = context or _room_for(len(addresses))
         self._eager = eager
         self._clock = clock
         self._peers: dict[str, _Peer] = {}
+        """Those that were called so far."""
+        self._by_socket: dict[zmq.Socket[bytes], str] = {}
         self._poller = zmq.Poller()
         self.epoch = 0
         """The epoch of members that calls are made in."""
-        self.sent: dict[str, int] = dict.fromkeys(addresses, 0)
-        self.received: dict[str, int] = dict.fromkeys(addresses, 0)
+        self.sent: dict[str, int] = {}
+        self.received: dict[str, int] = {}
         self.repeats = 0
         """Payloads that were sent again."""
         self.held = 0.0
         """Seconds that the other side had the call until it gave the last answer received."""
-        for peer, address in addresses.items():
-            socket = self._context.socket(zmq.DEALER)
-            if needs_key(address) and key is not None:
-                connect_securely(socket, key)
-            socket.setsockopt(zmq.IDENTITY, name.encode("ascii"))
-            socket.setsockopt(zmq.MAXMSGSIZE, CHUNK + HEAD_LIMIT)
-            socket.setsockopt(zmq.SNDHWM, 0)
-            socket.setsockopt(zmq.RCVHWM, 64)
-            socket.setsockopt(zmq.SNDBUF, BUFFER)
-            socket.setsockopt(zmq.RCVBUF, BUFFER)
-            socket.setsockopt(zmq.RECONNECT_IVL, 50)
-            socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
-            socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT)
-            socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, SILENCE)
-            socket.connect(address)
-            self._peers[peer] = _Peer(socket, None if needs_key(address) else segment)
-            self._poller.register(socket, zmq.POLLIN)
+
+    def _peer(self, name: str) -> _Peer:
+        """A peer, connected to if this is the first call to it."""
+        return self._peers.get(name) or self._connect(name)
+
+    def _connect(self, name: str) -> _Peer:
+        address = self._addresses[name]
+        socket = self._context.socket(zmq.DEALER)
+        if needs_key(address) and self._key is not None:
+            connect_securely(socket, self._key)
+        socket.setsockopt(zmq.IDENTITY, self._name.encode("ascii"))
+        socket.setsockopt(zmq.MAXMSGSIZE, CHUNK + HEAD_LIMIT)
+        socket.setsockopt(zmq.SNDHWM, 0)
+        socket.setsockopt(zmq.RCVHWM, 64)
+        socket.setsockopt(zmq.SNDBUF, BUFFER)
+        socket.setsockopt(zmq.RCVBUF, BUFFER)
+        socket.setsockopt(zmq.RECONNECT_IVL, 50)
+        socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
+        socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT)
+        socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, SILENCE)
+        socket.connect(address)
+        self._poller.register(socket, zmq.POLLIN)
+        self._by_socket[socket] = name
+        self.sent[name] = self.received[name] = 0
+        peer = _Peer(socket, None if needs_key(address) else self._segment)
+        self._peers[name] = peer
+        return peer
 
     def post(
         self,
@@ -155,7 +177,7 @@ class Caller:
         into: memoryview | None = None,
     ) -> None:
         """Call; the payload must stay as it is until the answer was received."""
-        peer = self._peers[to]
+        peer = self._peer(to)
         peer.number += 1
         call = _Outgoing(peer.number, message, payload, into, heard=self._clock())
         if peer.segment is not None:
@@ -175,7 +197,7 @@ class Caller:
             TimeoutError: it did not come in time.
             Refused: the peer will not carry out the call.
         """
-        peer = self._peers[sender]
+        peer = self._peer(sender)
         deadline = None if timeout is None else self._clock() + timeout
         while not peer.answers:
             if peer.refusals:
@@ -193,7 +215,9 @@ class Caller:
 
     def give_up(self, sender: str) -> None:
         """A peer is gone: expect no answers of it any more."""
-        peer = self._peers[sender]
+        peer = self._peers.get(sender)
+        if peer is None:
+            return
         peer.calls.clear()
         peer.answers.clear()
         peer.refusals.clear()
@@ -233,9 +257,9 @@ class Caller:
         """Take in what is there, waiting for the first of it `timeout` milliseconds at most."""
         while ready := dict(self._poller.poll(timeout)):
             timeout = 0
-            for name, peer in self._peers.items():
-                if peer.socket in ready:
-                    self._take(name, peer)
+            for socket in ready:
+                name = self._by_socket[socket]
+                self._take(name, self._peers[name])
 
     def _take(self, name: str, peer: _Peer) -> None:
         try:
@@ -347,4 +371,12 @@ class Caller:
         """Close; what was not answered is given up."""
         for peer in self._peers.values():
             peer.socket.close(linger=0)
-        self._context.term()
+        if not self._shares:
+            self._context.term()
+
+
+def _room_for(peers: int) -> zmq.Context[zmq.Socket[bytes]]:
+    """A context in which each peer may have a socket; ZeroMQ's own limit is 1,023."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    context.set(zmq.MAX_SOCKETS, max(context.get(zmq.MAX_SOCKETS), peers + 16))
+    return context

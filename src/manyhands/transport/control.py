@@ -18,6 +18,7 @@ from manyhands.wire import Control, WireError, decode, encode
 from manyhands.wire.control import LIMIT
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from types import TracebackType
 
 _QUEUE = 10_000
@@ -71,8 +72,13 @@ class Hub:
 
     def send(self, name: str, message: Control) -> None:
         """Send to a peer; silently nothing if it is not connected (its heartbeats will tell)."""
-        frames = [name.encode("ascii"), encode(message)]
-        self._doors.way(name).send_multipart(frames, zmq.NOBLOCK)
+        self.send_all((name,), message)
+
+    def send_all(self, names: Iterable[str], message: Control) -> None:
+        """Send the same to several peers; it is encoded once."""
+        frame = encode(message)
+        for name in names:
+            self._doors.way(name).send_multipart([name.encode("ascii"), frame], zmq.NOBLOCK)
 
     def take_refused(self) -> list[str]:
         """The addresses of those who came without the key since the last call."""
@@ -101,12 +107,20 @@ class Line:
         address: the coordinator's.
         name: by which it answers.
         key: the job's; needed for every address but ipc.
+        context: shared with other sockets of this process; its own by default.
     """
 
-    def __init__(self, address: str, name: str, key: JobKey | None = None) -> None:
+    def __init__(
+        self,
+        address: str,
+        name: str,
+        key: JobKey | None = None,
+        context: zmq.Context[zmq.Socket[bytes]] | None = None,
+    ) -> None:
         if needs_key(address) and key is None:
             raise ValueError(f"a line to {address} needs the job's key")
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._shares = context is not None
+        self._context: zmq.Context[zmq.Socket[bytes]] = context or zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
         _furnish(self._socket)
         if needs_key(address) and key is not None:
@@ -139,7 +153,8 @@ class Line:
     def close(self, linger: float = 0.0) -> None:
         """Close; what is still unsent gets `linger` seconds to leave."""
         self._socket.close(linger=int(linger * 1000))
-        self._context.term()
+        if not self._shares:
+            self._context.term()
 
     def __enter__(self) -> Self:
         return self

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, fields, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from manyhands.cluster import Cluster, Link
+from manyhands.folders import check_free, claim, new_folder, stamp
 from manyhands.live import script
 from manyhands.live.assignment import Overrides, override
 from manyhands.pacing import Pace, words
@@ -152,20 +152,22 @@ class Plan:
     conditions: Conditions
     faults: Faults
     settings: tuple[Setting, ...]
-    folder: Path
+    output: Path | None
+    """The folder that was asked for."""
 
     def carry_out(self) -> Run:
         """Run it to its end."""
+        folder = _take_folder(self.output, self.protocol, len(self.places.workers))
         simulate_job(
             self.job,
             self.protocol,
             self.places,
             self.conditions,
-            self.folder,
+            folder,
             faults=self.faults,
             settings=self.settings,
         )
-        return Run(self.folder)
+        return Run(folder)
 
 
 def plan(job: Job, asked: Asked, source: str) -> Plan:
@@ -214,8 +216,9 @@ def plan(job: Job, asked: Asked, source: str) -> Plan:
         *_place_settings(places, asked, source),
         *_versions(),
     )
-    folder = _new_folder(asked.output, protocol, workers)
-    return Plan(job, protocol, places, conditions, faults, settings, folder)
+    if asked.output is not None:
+        check_free(asked.output)
+    return Plan(job, protocol, places, conditions, faults, settings, asked.output)
 
 
 def _protocol(strategy: Strategy) -> StrategyProtocol:
@@ -283,19 +286,13 @@ def _versions() -> Iterator[Setting]:
         yield Setting(package, version(package), "default")
 
 
-def _new_folder(asked: Path | None, protocol: StrategyProtocol, workers: int) -> Path:
-    """A folder that holds no run yet; one that the user named is refused if it does."""
-    if asked is not None:
-        if (asked / "trace").exists():
-            raise ValueError(f"{asked} holds a run already; name another folder or remove it")
-        return asked
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    first = folder = Path("runs") / f"{stamp}-{protocol.name}-{workers}-virtual"
-    number = 1
-    while (folder / "trace").exists():
-        number += 1
-        folder = first.with_name(f"{first.name}-{number}")
-    return folder
+def _take_folder(asked: Path | None, protocol: StrategyProtocol, workers: int) -> Path:
+    """Create a folder that holds no run yet; one that the user named is refused if it does."""
+    if asked is None:
+        asked = new_folder(Path("runs") / f"{stamp()}-{protocol.name}-{workers}-virtual")
+    if not claim(asked):
+        check_free(asked)
+    return asked
 
 
 def replay(job: Job, asked: Asked, path: Path) -> list[str]:

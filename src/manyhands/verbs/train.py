@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-import time
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from manyhands.cluster import Cluster
-from manyhands.failure import refusing
+from manyhands.failure import Refused, refusing
+from manyhands.folders import check_free, claim, new_folder, release, stamp
 from manyhands.live import script, torchrun
 from manyhands.live.agent import launch
 from manyhands.live.assignment import Overrides, override
@@ -113,29 +113,34 @@ def train_from(
         paces = None if slow is None else tuple(map(Pace.read, slow))
         plan = _plan(job, strategy, workers, cluster, paces, output, command, spread)
     if torchrun.is_torchrun():
+        # Torchrun's other processes take part in the folder that the first one takes.
+        own = Path() if torchrun.rank() else _taken_folder(plan)
         folder = torchrun.join(
-            job, plan.strategy, plan.overrides, loop, plan.folder, plan.settings, plan.slow
+            job, plan.strategy, plan.overrides, loop, own, plan.settings, plan.slow
         )
     else:
-        folder = plan.folder
         origin = script.trace_back(job, loop, namespace)
-        launch(
-            Request(
-                job=job,
-                origin=origin,
-                overrides=plan.overrides,
-                strategy=plan.strategy,
-                workers=plan.workers,
-                cluster=plan.cluster,
-                folder=folder,
-                settings=plan.settings,
-                slow=plan.slow,
-                hosts=spread,
-                listen=command.listen or listen,
-                key=command.key_file,
-                patience=command.patience,
-            )
+        folder = _taken_folder(plan)
+        request = Request(
+            job=job,
+            origin=origin,
+            overrides=plan.overrides,
+            strategy=plan.strategy,
+            workers=plan.workers,
+            cluster=plan.cluster,
+            folder=folder,
+            settings=plan.settings,
+            slow=plan.slow,
+            hosts=spread,
+            listen=command.listen or listen,
+            key=command.key_file,
+            patience=command.patience,
         )
+        try:
+            launch(request)
+        except Refused:
+            release(folder)
+            raise
     run = Run(folder, worker=torchrun.rank() if torchrun.is_torchrun() else 0)
     command.runs.append(run)
     return run
@@ -161,7 +166,8 @@ class _Plan:
     workers: int
     cluster: Cluster
     overrides: Overrides
-    folder: Path
+    output: Path | None
+    """The folder that was asked for."""
     settings: tuple[Setting, ...]
     slow: tuple[Pace, ...]
 
@@ -211,8 +217,8 @@ def _plan(
         Setting("torch", version("torch"), "default"),
         Setting("manyhands", version("manyhands"), "default"),
     )
-    folder = _new_folder(command.output or (Path(output) if output else None), chosen, count)
-    return _Plan(chosen, count, cluster, overrides, folder, settings, paces)
+    asked = command.output or (Path(output) if output else None)
+    return _Plan(chosen, count, cluster, overrides, asked, settings, paces)
 
 
 def _place_settings(hosts: Hosts | None, cluster: Cluster, command: Command) -> Iterator[Setting]:
@@ -233,19 +239,25 @@ def _job_settings(job: Job, command: Command, overrides: Overrides) -> Iterator[
         yield Setting(name, value, "command line" if told else "script")
 
 
-def _new_folder(asked: Path | None, strategy: Strategy, workers: int) -> Path:
-    """A folder that holds no run yet.
+def _taken_folder(plan: _Plan) -> Path:
+    with refusing():
+        return _take_folder(plan.output, plan.strategy, plan.workers)
 
-    Several runs of one script with one `--output` are numbered; a folder that holds somebody's
-    earlier run is refused.
+
+def _take_folder(asked: Path | None, strategy: Strategy, workers: int) -> Path:
+    """Create a folder that holds no run yet; no other process can take the same one.
+
+    Several runs of one script with one `--output` are numbered; a folder that holds an earlier
+    run is refused.
     """
     if asked is None:
-        stamp = time.strftime("%Y%m%d-%H%M%S")
-        asked = Path("runs") / f"{stamp}-{strategy.name}-{workers}"
-    elif asked not in _folders and (asked / "trace").exists():
-        raise ValueError(f"{asked} holds a run already; name another folder or remove it")
+        folder = new_folder(Path("runs") / f"{stamp()}-{strategy.name}-{workers}")
+        claim(folder)
+        return folder
     folder, number = asked, 1
-    while folder in _folders or (folder / "trace").exists():
+    while folder in _folders or not claim(folder):
+        if asked not in _folders:
+            check_free(asked)
         number += 1
         folder = asked.with_name(f"{asked.name}-{number}")
     _folders.add(folder)

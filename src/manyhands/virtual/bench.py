@@ -12,6 +12,7 @@ import torch
 
 from manyhands.parameters import Committee, Copy, Local
 from manyhands.sampling import mix, permutation
+from manyhands.seeding import seed_host
 from manyhands.virtual.loading import loader
 
 if TYPE_CHECKING:
@@ -103,15 +104,15 @@ class Bench:
     def gradient(self, worker: Replication, lease: Lease) -> tuple[float, list[int]]:
         """Compute a worker's update; the loss, and the shards in the order of their completion.
 
-        What the model or the data draw depends on the seed, the worker and its count of batches
-        alone, not on who computed before.
+        What the model draws depends on the seed, the worker and its count of batches alone, and
+        what the data draws on the seed, the epoch and the sample, not on who computed before.
         """
         job = self._job
         draws = mix(job.seed, _PURPOSE, worker.rank, worker.computed)
-        torch.default_generator.manual_seed(draws)
         worker.computed += 1
         order = permutation(len(job.data), job.seed, lease.epoch)
-        inputs, targets = self._load_samples(order[lease.start : lease.stop])
+        inputs, targets = self._load_samples(lease.epoch, order[lease.start : lease.stop])
+        seed_host(draws)
         self._load(worker)
         worker.seen = []
         completed: list[int] = []

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from manyhands.parameters.computing import autocast
+from manyhands.seeding import VALIDATION
 from manyhands.virtual.loading import loader
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def evaluate(job: Job, model: nn.Module) -> dict[str, float]:
     samples, loss = 0, torch.zeros((), dtype=torch.float64)
     totals: list[torch.Tensor] = []
     for indices in torch.split(torch.arange(len(data)), job.batch_sizes.at(0)):
-        inputs, targets = load(indices)
+        inputs, targets = load(VALIDATION, indices)
         with autocast(job, torch.device("cpu")):
             outputs = model(inputs)
             loss += job.loss(outputs, targets).double().reshape(()) * len(indices)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import default_collate
 
-from manyhands.data.taking import as_pair, taker
+from manyhands.data.taking import as_pair
+from manyhands.seeding import Seeded, epoch_seed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,12 +17,18 @@ if TYPE_CHECKING:
     from manyhands.job import Job, SizedData
 
 
-def loader(job: Job, data: SizedData) -> Callable[[torch.Tensor], tuple[Any, Any]]:
-    """What gives the inputs and targets of samples, the fastest way that the data offers."""
-    take = taker(data) if job.collate is None else None
-    take = take or partial(_collate, data, job.collate or default_collate)
-    return lambda indices: as_pair(take(indices))
+def loader(job: Job, data: SizedData) -> Callable[[int, torch.Tensor], tuple[Any, Any]]:
+    """What gives the inputs and targets of an epoch's samples, the fastest way the data offers.
 
+    What the data draws is what it draws for live workers.
+    """
+    seeded, collate = Seeded(data, job.collate), job.collate or default_collate
 
-def _collate(data: SizedData, collate: Callable[[list[Any]], Any], indices: torch.Tensor) -> Any:
-    return collate([data[index] for index in indices.tolist()])
+    def load(epoch: int, indices: torch.Tensor) -> tuple[Any, Any]:
+        seed = epoch_seed(job.seed, epoch)
+        with seeded.drawing():
+            if seeded.take is not None:
+                return as_pair(seeded.batch(seed, indices))
+            return as_pair(collate(seeded.__getitems__((seed, indices.tolist()))))
+
+    return load

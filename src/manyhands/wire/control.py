@@ -29,11 +29,12 @@ class Hello(Message, frozen=True):
 
 
 class Roll(Message, frozen=True):
-    """The coordinator's word on who takes part: an epoch and, in rank order, the workers."""
+    """The coordinator's word that all workers have joined: the epoch of these members.
+
+    It goes to every worker, so it does not list them: that would be the square of their number.
+    """
 
     epoch: int
-    workers: tuple[tuple[int, str, int], ...]
-    """(rank, host, pid) of each."""
     servers: tuple[tuple[str, str, str], ...] = ()
     """(name, host, address) of each that other hosts reach."""
 
