@@ -10,8 +10,8 @@ from benchmarks.peers.work import WORKERS
 from benchmarks.server_sides import Forked, Pair, forked
 
 TURNS = {("1M", 1): 128, ("1M", 2): 128, ("10M", 1): 13, ("10M", 2): 27}
-"""Exchanges of each worker in a turn, by model and servers: as many as one journal holds, so that
-every turn has its share of snapshots."""
+"""Exchanges of each worker in a turn, by model and servers: as many as a journal holds or more, so
+that every turn has its share of snapshots."""
 
 SIDES = ("bare", "ours", "unjournaled", "sent")
 """Bare ZeroMQ; ours as it is on one host; without its journal; and with all bytes sent, as between

@@ -12,6 +12,7 @@ from manyhands.live.assignment import Assignment, Origin, Overrides, eager_limit
 from manyhands.live.progress import Progress
 from manyhands.live.serving import Serving
 from manyhands.trace import Recorder, live_header
+from manyhands.transport import caller as caller_module
 from manyhands.transport.caller import Caller
 from manyhands.transport.memory import reserve
 
@@ -79,7 +80,7 @@ class Bench:
 
     def serve(self) -> None:
         """Hear one call."""
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             incoming = self.server._responder.receive(0.05)
             if incoming is not None:
@@ -109,6 +110,11 @@ class Bench:
         self.server._responder.close()
         self.server._journal.close()
         os.close(self.held)
+
+
+@pytest.fixture(autouse=True)
+def fast_probes(monkeypatch):
+    monkeypatch.setattr(caller_module, "PROBE", 0.1)
 
 
 @pytest.fixture
@@ -156,7 +162,7 @@ def test_delay_compensation_recovers_what_pulls_have_made_it_remember(bench, dur
 def test_it_is_killed_in_the_middle_of_rounds(bench, durability, strategy, inputs):
     one = bench(strategy, durability, inputs)
     twin_parameters = []
-    for number in range(45):
+    for number in range(20):
         for rank in range(2):
             into = torch.zeros(one.size, dtype=torch.uint8)
             update = torch.full((one.size // 4,), 0.01 * (1 + number % 3 + rank))
@@ -164,7 +170,7 @@ def test_it_is_killed_in_the_middle_of_rounds(bench, durability, strategy, input
             message = Push(one.server._state.version, 2, 4 * number)
             one.workers[rank].post("server-0", message, payload, into.numpy().data)
             one.serve()
-            if number % 9 == rank:
+            if number % 4 == rank:
                 before, state = one.parameters, one.server._state
                 one.kill()
                 assert torch.equal(one.parameters, before)
@@ -179,5 +185,5 @@ def test_it_is_killed_in_the_middle_of_rounds(bench, durability, strategy, input
                     if incoming is not None:
                         one.server._hear([incoming])
         twin_parameters.append(one.parameters)
-    assert one.server._state.version >= 45
+    assert one.server._state.version >= 20
     assert not torch.equal(twin_parameters[0], twin_parameters[-1])

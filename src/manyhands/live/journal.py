@@ -33,9 +33,11 @@ if TYPE_CHECKING:
     from manyhands.live.logs import Log
     from manyhands.parameters import Holder
 
-_HEAD = struct.Struct("<QQQQIII")
-"""Generation, index, place, payload bytes, payload checksum, body bytes, checksum of all these and
-the body."""
+_SUM = struct.Struct("<I")
+"""Checksum of the head and the body, before both."""
+_HEAD = struct.Struct("<QQQQII")
+"""Generation, index, place, payload bytes, payload checksum, body bytes."""
+_FIXED = _SUM.size + _HEAD.size
 _ASIDE = 2 << 20
 """Bytes from which on an update is copied into a file by a thread of its own."""
 
@@ -148,12 +150,12 @@ class Journal:
     def _append(self, call: Call, payload: memoryview) -> None:
         """A call counts from the moment its head is written, which comes last."""
         body = _encoder.encode(_Body(call.sender, call.number, call.message))
-        if _HEAD.size + len(body) > ROOM:
+        if _FIXED + len(body) > ROOM:
             raise ValueError(f"a call of {len(body)} bytes does not fit into the journal")
         place = self._log.put(self._index, payload)
         checksum = zlib.crc32(payload) if self._durable else 0
-        facts = (self._generation, self._index, place, len(payload), checksum, len(body))
-        self._log.write_head(self._index, _HEAD.pack(*facts, _checksum(facts, body)) + body)
+        head = _HEAD.pack(self._generation, self._index, place, len(payload), checksum, len(body))
+        self._log.write_head(self._index, _SUM.pack(zlib.crc32(head + body)) + head + body)
         self._index += 1
 
     def snapshot(
@@ -180,13 +182,13 @@ class Journal:
 
     def _read(self, index: int) -> Heard | None:
         head = self._log.read_head(index)
-        if len(head) < _HEAD.size:
+        if len(head) < _FIXED:
             return None
-        *facts, checksum = _HEAD.unpack_from(head)
-        generation, number, place, size, sum_, length = facts
-        body = head[_HEAD.size : _HEAD.size + length]
-        if checksum != _checksum(tuple(facts), body):
+        (checksum,) = _SUM.unpack_from(head)
+        generation, number, place, size, sum_, length = _HEAD.unpack_from(head, _SUM.size)
+        if checksum != zlib.crc32(head[_SUM.size : _FIXED + length]):
             return None
+        body = head[_FIXED : _FIXED + length]
         if (generation, number) != (self._generation, index):
             return None
         payload = self._log.read(place, size)
@@ -253,7 +255,3 @@ class NoJournal(Journal):
 
     def remove(self) -> None:
         """Nothing is there."""
-
-
-def _checksum(facts: tuple[int, ...], body: bytes) -> int:
-    return zlib.crc32(repr(facts).encode() + body)

@@ -9,7 +9,7 @@ import torch
 from manyhands.parameters.arithmetic import add, descend, lerp, scale
 from manyhands.parameters.clipping import clip_norm
 from manyhands.parameters.computing import build
-from manyhands.parameters.layout import Layout
+from manyhands.parameters.layout import ELEMENTWISE, Layout
 from manyhands.parameters.weight import weighted_step
 from manyhands.seeding import seed_all
 
@@ -38,13 +38,17 @@ class Holder:
         """The parameters, then the buffers."""
         tensors = dict(model.named_parameters()) | dict(model.named_buffers())
         self._parameters = []
+        # Where each element is treated by itself, tensors that lie side by side are stepped as
+        # one: a model of many small tensors is then one step and not many.
+        merges = type(optimizer) in ELEMENTWISE
+        self._lines = self.shard.lines if merges else self.shard.parameters
         self._buffers = [fragment.view(self.bytes) for fragment in self.shard.buffers]
         groups: list[list[nn.Parameter]] = [[] for _ in optimizer.param_groups]
         with torch.no_grad():
             for fragment in (*self.shard.parameters, *self.shard.buffers):
                 whole = tensors[fragment.name].detach().reshape(-1)
                 fragment.view(self.bytes).view(-1).copy_(whole[fragment.start : fragment.stop])
-            for fragment in self.shard.parameters:
+            for fragment in self._lines:
                 parameter = torch.nn.Parameter(fragment.view(self.bytes))
                 self._parameters.append(parameter)
                 groups[fragment.group].append(parameter)
@@ -69,7 +73,7 @@ class Holder:
         statistics: ours move towards them by `blend`, one over the number of workers, so that
         with one worker they are its own. Learning rates are those after `dealt` samples.
         """
-        for parameter, fragment in zip(self._parameters, self.shard.parameters, strict=True):
+        for parameter, fragment in zip(self._parameters, self._lines, strict=True):
             parameter.grad = fragment.view(update)
         weighted_step(self.optimizer, weight * self._rate_after(dealt))
         for parameter in self._parameters:

@@ -49,6 +49,10 @@ if TYPE_CHECKING:
     from manyhands.transport.security import JobKey
     from manyhands.wire.said import Said
 
+# As numbers: combining ZeroMQ's flags takes as long as sending a small message.
+AT_ONCE = int(zmq.NOBLOCK)
+AND_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
+READABLE = int(zmq.POLLIN)
 HEARTBEAT = 1000
 """Milliseconds between ZeroMQ's own heartbeats."""
 SILENCE = 60_000
@@ -201,11 +205,9 @@ class Responder:
     def _read(self) -> Incoming | None:
         """What is at the door, up to the first complete call."""
         for _ in range(64):
-            try:
-                sender = self._door.recv(zmq.NOBLOCK)
-            except zmq.Again:
+            if not self._door.getsockopt(zmq.EVENTS) & READABLE:
                 return None
-            call = self._take(sender)
+            call = self._take(self._door.recv(AT_ONCE))
             self._discard()
             if call is not None:
                 call.arrived, call.handed = time.monotonic(), True
@@ -215,7 +217,8 @@ class Responder:
     def _take(self, identity: bytes) -> Incoming | None:
         """Read one message of a peer; the call that it completes, if it does."""
         try:
-            envelope = open_call(self._door.recv() if self._door.rcvmore else b"")
+            # A ROUTER puts the name before at least one frame.
+            envelope = open_call(self._door.recv(AT_ONCE))
             sender = identity.decode("ascii")
         except (WireError, UnicodeDecodeError):
             self.refused += 1
@@ -227,7 +230,7 @@ class Responder:
 
     def _discard(self) -> None:
         """Throw away what a message has beyond what we read, without keeping it."""
-        while self._door.rcvmore:
+        while self._door.getsockopt(zmq.RCVMORE):
             self._door.recv_into(bytearray())
 
     def _hear(self, sender: str, offer: Offer) -> Incoming | None:
@@ -248,7 +251,8 @@ class Responder:
             if again and (current.handed or current.attempt == offer.attempt):
                 # It was handed out and is still to be answered: another attempt is no other call.
                 current.attempt, received = offer.attempt, current.received
-                self._send(sender, Progress(offer.number, offer.attempt, received, self._life))
+                about = (offer.number, offer.attempt, received, self._life)
+                self._send(sender, Progress(*about, granted=current.slot is not None))
                 return None
             self._drop(current)
         peer.current = call
@@ -294,7 +298,7 @@ class Responder:
         """Receive a payload that came along, or find a place for one that is to come."""
         if call.size == 0:
             return call
-        if call.size <= self._eager and self._door.rcvmore:
+        if call.size <= self._eager and self._door.getsockopt(zmq.RCVMORE):
             payload = memoryview(bytearray(call.size))
             if self._door.recv_into(payload) == call.size:
                 call.payload, call.received = payload, call.size
@@ -319,7 +323,7 @@ class Responder:
             or call.slot is None
             or (call.number, call.attempt) != (chunk.number, chunk.attempt)
             or chunk.offset != call.received
-            or not self._door.rcvmore
+            or not self._door.getsockopt(zmq.RCVMORE)
         ):
             self.refused += 1
             return None
@@ -375,10 +379,12 @@ class Responder:
         door = self._doors.way(call.sender)
         for offset in range(0, size, CHUNK):
             part = slot.bytes[offset : min(offset + CHUNK, size)]
-            door.send(name, zmq.SNDMORE)
-            door.send(seal(ReplyChunk(self._replies, offset)), zmq.SNDMORE)
-            tracker = door.send(part, copy=False, track=True)
-            if tracker is not None:
+            door.send(name, AND_MORE)
+            door.send(seal(ReplyChunk(self._replies, offset)), AND_MORE)
+            # Parts leave in order: when the last one has, all have.
+            last = offset + CHUNK >= size
+            tracker = door.send(part, AT_ONCE, copy=False, track=last)
+            if tracker is not None and last:
                 slot.trackers.append(tracker)
         if credit:
             self._let_go(call.sender)
@@ -443,8 +449,11 @@ class Responder:
 
     def _send_frames(self, sender: str, frames: Sequence[bytes | memoryview]) -> None:
         # Nothing is sent to one who has left: a ROUTER drops it.
-        named = [sender.encode("ascii"), *frames]
-        self._doors.way(sender).send_multipart(named, zmq.NOBLOCK)
+        door = self._doors.way(sender)
+        door.send(sender.encode("ascii"), AND_MORE)
+        for frame in frames[:-1]:
+            door.send(frame, AND_MORE)
+        door.send(frames[-1], AT_ONCE)
 
     def peers(self) -> Iterator[tuple[str, int]]:
         """Each caller and the number of its last call that was carried out."""
