@@ -16,7 +16,7 @@ from manyhands.endpoint import Pull, Push, Rest, Turn
 if TYPE_CHECKING:
     from simulated_case import Case
 
-    from manyhands.protocols import Call
+    from manyhands.protocols import Asynchronous, Call, SoftSync
 
 
 class Expected(NamedTuple):
@@ -85,12 +85,19 @@ class Model:
         self.x = self.x - self.case.rate * weight * self._velocity
 
 
+def damped(protocol: Asynchronous | SoftSync, stale: int, usual: float) -> float:
+    """λ_n / λ: 1 up to the usual staleness, then it falls as 1/τ or as 1/√τ."""
+    if protocol.damping == "none" or stale <= max(1, usual):
+        return 1.0
+    ratio = max(1, usual) / stale
+    return ratio if protocol.damping == "inverse" else ratio**0.5
+
+
 class AsynchronousModel(Model):
     """A step per push, whenever it comes."""
 
     def push(self, call: Call, payload: np.ndarray, samples: int, read: int) -> list[Expected]:
-        stale = max(1, self.version - read)
-        damping = {"none": 1.0, "inverse": 1 / stale, "root": stale**-0.5}[self.protocol.damping]
+        damping = damped(self.protocol, self.version - read, self.case.workers - 1)
         weight = samples / self.case.job.global_batch
         self.descend(self.compensated(call.sender, payload), weight * damping)
         self.version += 1
@@ -234,8 +241,25 @@ class SynchronousModel(RoundModel):
             self.descend(mean, samples / self.case.job.global_batch)
 
 
-class SoftModel(SynchronousModel):
-    """The same, of S; what is late is perhaps not wanted."""
+class SoftModel(RoundModel):
+    """W ← W − Σ λ_n·ΔW_n over S; what is late is perhaps not wanted."""
+
+    def __init__(self, case: Case, x: np.ndarray) -> None:
+        super().__init__(case, x)
+        self._damped: list[float] = []
+
+    def conclude(self) -> None:
+        counted = [
+            (damping * samples, what)
+            for (_, samples, what), damping in zip(self.given, self._damped, strict=True)
+            if samples
+        ]
+        whole = self.case.workers / len(self.given) if self.protocol.weigh_as == "step" else 1.0
+        self._damped = []
+        if counted:
+            gradient = sum((share * what for share, what in counted), np.zeros(1))
+            shares = sum(share for share, _ in counted)
+            self.descend(gradient / shares, whole * shares / self.case.job.global_batch)
 
     @property
     def enough(self) -> float:
@@ -245,6 +269,8 @@ class SoftModel(SynchronousModel):
     def push(self, call: Call, payload: np.ndarray, samples: int, read: int) -> list[Expected]:
         if self.protocol.late == "drop" and read < self.version:
             return [self.answer(call, applied=False)]
+        usual = self.case.workers / self.protocol.wait_for - 1
+        self._damped.append(damped(self.protocol, self.version - read, usual))
         return super().push(call, payload, samples, read)
 
 
@@ -270,20 +296,28 @@ class OuterModel(RoundModel):
 
 
 def alpha(case: Case) -> float:
-    """α = η·ρ, or 0.9 / N."""
-    rho = case.protocol.rho
+    """α = η·ρ, or 0.9 / N, unless it is given."""
+    rho, given = case.protocol.rho, case.protocol.alpha
+    if given is not None:
+        return given
     return 0.9 / case.workers if rho is None else case.rate * rho
 
 
+def beta(case: Case) -> float:
+    """β = N·α, unless it is given."""
+    given = case.protocol.beta
+    return case.workers * alpha(case) if given is None else given
+
+
 class ElasticModel(RoundModel):
-    """x̄ ← x̄ + α·Σ(x_i − x̄), all together."""
+    """x̄ ← (1 − β)·x̄ + (β/N)·Σx_i, all together; of N, those who are not there are at x̄."""
 
     def counts(self) -> bool:
         return True
 
     def conclude(self) -> None:
         pull = sum((what - self.x for _, _, what in self.given), np.zeros(1))
-        self.x = self.x + alpha(self.case) * pull
+        self.x = self.x + beta(self.case) / self.case.workers * pull
 
 
 class ElasticAloneModel(RoundModel):
@@ -291,7 +325,7 @@ class ElasticAloneModel(RoundModel):
 
     def push(self, call: Call, payload: np.ndarray, samples: int, read: int) -> list[Expected]:
         met = self.x.copy()
-        self.x = self.x + alpha(self.case) * (payload - self.x)
+        self.x = self.x + beta(self.case) / self.case.workers * (payload - self.x)
         self.version += 1
         return [Expected(call.sender, call.number, self.version, True, met)]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from simulated_case import draw
+from simulated_case import draw, trouble
 from simulated_gossip import Meetings, Mixed
 from simulated_islands import Between, Islands
 from simulated_laws import Acknowledged, Calls, Fresh, Samples, Staleness
@@ -75,6 +75,10 @@ class Variant:
 
     def case(self, seed: int) -> Case:
         """What a seed stands for."""
+        return trouble(self.plain(seed), seed)
+
+    def plain(self, seed: int) -> Case:
+        """The same, with crashes, pauses and cuts only."""
         return self.strain(draw(self.name, self.protocol, seed))
 
     def run(self, seed: int) -> str:
@@ -87,12 +91,13 @@ class Variant:
 
 
 def _easgd(order: str) -> Draw:
-    return lambda rng, _, servers: ElasticAveraging(
-        rho=rng.choice((None, 0.5, 2.0)),
-        order=order,
-        every=rng.choice((1, 1, 2, 3)),
-        servers=servers,
-    )
+    def draw(rng: random.Random, _: int, servers: int) -> ElasticAveraging:
+        rho = rng.choice((None, 0.5, 2.0))
+        every = rng.choice((1, 1, 2, 3))
+        given = {"alpha": rng.choice((None, 0.3)) if rho is None else None}
+        return ElasticAveraging(rho, order, every, servers, **given, beta=rng.choice((None, 0.7)))
+
+    return draw
 
 
 def _gossip(order: str) -> Draw:
@@ -109,7 +114,12 @@ def _hierarchical(rng: random.Random, workers: int, _: int) -> Hierarchical:
 
 def _softsync(rng: random.Random, workers: int, servers: int) -> SoftSync:
     wait_for = rng.randint(1, workers)
-    return SoftSync(wait_for=wait_for, servers=servers if wait_for in (1, workers) else 1)
+    return SoftSync(
+        wait_for=wait_for,
+        servers=servers if wait_for in (1, workers) else 1,
+        damping=rng.choice(("none", "inverse", "root")),
+        weigh_as=rng.choice(("samples", "samples", "step")),
+    )
 
 
 def _hold_back_one(case: Case) -> Case:

@@ -10,6 +10,7 @@ from unittest import mock
 import pytest
 from simulated_variants import BY_NAME
 
+from manyhands.fences import Fences
 from manyhands.leases import Leases
 from manyhands.parameters import Holder, Writes
 from manyhands.protocols import (
@@ -28,10 +29,13 @@ from manyhands.protocols import (
     SoftSync,
     StaleSynchronous,
     Step,
+    StrategyProtocol,
+    asynchronous,
     easgd,
     islands,
     mixing,
     push_sum,
+    softsync,
 )
 from manyhands.protocols.rounds import Rounds
 from manyhands.protocols.synchronous import Together
@@ -72,9 +76,9 @@ def applied_twice(right):
 
 
 def fence_forgotten(right):
-    def fence(self, sender):
-        right(self, sender)
-        self._fenced.discard(sender)
+    def fence(self, worker, least):
+        right(self, worker, least)
+        self._fences = Fences()
 
     return fence
 
@@ -174,7 +178,11 @@ def momentum_forgotten(right):
 
 
 def undamped(right):
-    return lambda self, staleness: 1.0
+    return lambda kind, staleness, usual: 1.0
+
+
+def for_its_samples(right):
+    return lambda self, state: state.weight
 
 
 def drops_are_applied(right):
@@ -257,6 +265,10 @@ def stays_at_home(right):
     return carry
 
 
+def whatever_there_is_room_for(right):
+    return lambda self, state, call: right(self, state, replace(call, room=True))
+
+
 MUTANTS = (
     Mutant("bound off by one", "ssp", StaleSynchronous, "_release", bound_off_by_one),
     Mutant("applied twice", "asynchronous", Asynchronous, "on_message", applied_twice),
@@ -278,7 +290,9 @@ MUTANTS = (
     Mutant("lease never given again", "asynchronous", Leases, "give_back", never_given_again),
     Mutant("old parameters sent", "ssp", Server, "_carry_out", old_parameters_sent),
     Mutant("momentum forgotten", "diloco", Holder, "descend", momentum_forgotten),
-    Mutant("damping forgotten", "asynchronous", Asynchronous, "_damped", undamped),
+    Mutant("damping forgotten", "asynchronous", asynchronous, "damp", undamped),
+    Mutant("damping forgotten in rounds", "softsync", softsync, "damp", undamped),
+    Mutant("a round for its part", "softsync", SoftSync, "weigh", for_its_samples),
     Mutant(
         "what was dropped is committed", "softsync_drop", SoftSync, "on_repeat", drops_are_applied
     ),
@@ -296,6 +310,14 @@ MUTANTS = (
     Mutant("mass without a limit", "push_sum_straggler", push_sum, "LEAST", lambda right: 0.0),
     Mutant("a step for its part", "hierarchical", islands, "_weigh", for_its_part),
     Mutant("stays at home", "hierarchical", Hierarchical, "_carry", stays_at_home),
+    Mutant(
+        "answered again without room",
+        "synchronous",
+        StrategyProtocol,
+        "on_repeat",
+        whatever_there_is_room_for,
+    ),
+    Mutant("half answered again", "push_sum", PushSum, "on_repeat", whatever_there_is_room_for),
     Mutant("the dead awaited", "gossip_lockstep", mixing, "leave", whoever_gave_is_there),
 )
 

@@ -27,7 +27,7 @@ class Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The first entry of the module search path."""
     argv: tuple[str, ...]
     job: str
-    """The job's name at module level."""
+    """The job's name at module level, or where it is in a collection there: `jobs[0]`."""
     loop: str | None
     """The name of the user's own loop at module level."""
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from manyhands.data.taking import as_pair
-from manyhands.live.loading import batches, move
+from manyhands.live.loading import Loading, move
 from manyhands.parameters.computing import autocast
 from manyhands.parts import part
 from manyhands.seeding import VALIDATION
@@ -54,6 +54,9 @@ def evaluate(
     rank: int,
     workers: int,
     outputs: Callable[[Any], Any] | None = None,
+    *,
+    loading: Loading | None = None,
+    divided: int | None = None,
 ) -> Totals:
     """One worker's part of the statistics of the model on the job's validation data.
 
@@ -67,19 +70,22 @@ def evaluate(
         rank: which part of the data.
         workers: of how many.
         outputs: what to call in the model's place; it gives None where only others know them.
+        loading: loads the batches; its processes are kept from one evaluation to the next.
+        divided: among how many workers a batch is divided, if more than evaluate.
     """
     data = job.validation
     if data is None:
         raise ValueError("this job has no validation data to evaluate on")
     if not len(data):
         raise ValueError("the validation data is empty")
-    wanted, counted = _chunks(len(data), rank, workers, job)
+    wanted, counted = _chunks(len(data), rank, workers, job, divided or workers)
     training = model.training
     model.eval()
     total = torch.zeros(0, dtype=torch.float64, device=device)
     sizes = (0,) * len(job.measures)
     drawn = [(VALIDATION, indices) for indices in wanted]
-    for count, batch in zip(counted, batches(job, data, drawn), strict=True):
+    loaded = (loading or Loading(job)).batches(data, drawn)
+    for count, batch in zip(counted, loaded, strict=True):
         inputs, targets = as_pair(move(batch, device))
         with autocast(job, device):
             answers = (outputs or model)(inputs)
@@ -97,6 +103,17 @@ def evaluate(
     return Totals(total, job.measures, sizes)
 
 
+def no_totals(
+    job: Job, model: nn.Module, device: torch.device, loading: Loading | None = None
+) -> Totals:
+    """The statistics of no samples, for a worker that has no part in an evaluation.
+
+    How many there are only the metrics know, so they are asked about the first sample.
+    """
+    one = evaluate(job, model, device, 0, len(job.validation or ()), loading=loading)
+    return Totals(torch.zeros_like(one.tensor), one.metrics, one.sizes)
+
+
 def sum_totals(totals: Totals, group: Group) -> Totals:
     """The statistics of all workers together, those included that saw no outputs."""
     seen = len(totals.tensor) > 0
@@ -110,10 +127,10 @@ def sum_totals(totals: Totals, group: Group) -> Totals:
 
 
 def _chunks(
-    samples: int, rank: int, workers: int, job: Job
+    samples: int, rank: int, workers: int, job: Job, divided: int
 ) -> tuple[list[torch.Tensor], list[int]]:
     """The batches of one worker, and how many samples of each count: all or none."""
-    size = max(1, min(job.at_once or sys.maxsize, job.batch_sizes.at(0) // workers))
+    size = max(1, min(job.at_once or sys.maxsize, job.batch_sizes.at(0) // divided))
     mine = torch.arange(samples)[part(samples, rank, workers)]
     wanted = list(torch.split(mine, size)) if len(mine) else []
     counted = [len(indices) for indices in wanted]

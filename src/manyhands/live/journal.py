@@ -46,6 +46,7 @@ class _Body(msgspec.Struct, frozen=True, array_like=True):
     sender: str
     number: int
     message: Said
+    room: bool
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -149,7 +150,7 @@ class Journal:
 
     def _append(self, call: Call, payload: memoryview) -> None:
         """A call counts from the moment its head is written, which comes last."""
-        body = _encoder.encode(_Body(call.sender, call.number, call.message))
+        body = _encoder.encode(_Body(call.sender, call.number, call.message, call.room))
         if _FIXED + len(body) > ROOM:
             raise ValueError(f"a call of {len(body)} bytes does not fit into the journal")
         place = self._log.put(self._index, payload)
@@ -195,7 +196,7 @@ class Journal:
         if payload is None or (self._durable and zlib.crc32(payload.numpy().data) != sum_):
             return None
         said = _decoder.decode(body)
-        return Heard(Call(said.sender, said.number, said.message), payload)
+        return Heard(Call(said.sender, said.number, said.message, room=said.room), payload)
 
     def close(self) -> None:
         """Release what is open."""

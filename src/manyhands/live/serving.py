@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 
 from manyhands.endpoint import Left
+from manyhands.fences import Fences
 from manyhands.live.assignment import eager_limit, override
 from manyhands.live.common import Common
 from manyhands.live.journal import Journal, NoJournal
+from manyhands.live.life import life
 from manyhands.live.logs import IN_MEMORY, FileLog, MemoryLog
 from manyhands.live.script import load
 from manyhands.parameters import Holder
@@ -23,6 +25,7 @@ from manyhands.protocols import (
     Add,
     Answer,
     Call,
+    Holding,
     ServerState,
     Shift,
     Step,
@@ -41,6 +44,7 @@ if TYPE_CHECKING:
     from manyhands.live.assignment import Assignment
     from manyhands.live.progress import Progress
     from manyhands.trace import Recorder
+    from manyhands.wire.leasing import Fence
 
 SLOTS = 2
 """Large updates that may be under way to a server: one is received while another is answered.
@@ -53,7 +57,7 @@ class Notices(Protocol):
     dismissed: bool
     """Whether the run is over."""
 
-    def take_fenced(self) -> list[str]:
+    def take_fenced(self) -> list[Fence]:
         """Workers that are gone since the last call."""
 
 
@@ -94,10 +98,14 @@ class Serving:
         self._journal = self._open_journal(assignment, job, number, size)
         self._open: dict[tuple[str, int], Incoming | None] = {}
         """Calls that are still to be answered; None until one of a predecessor's comes again."""
+        self._early: Holding[Incoming] = Holding(protocol)
+        """Calls that are held back until it is their turn."""
+        self._fences = Fences()
         done = self._recover()
+        self._fences.restore(done)
         self._responder = Responder(
             assignment.servers[number],
-            life=time.time_ns(),
+            life=life(),
             slots=SLOTS,
             size=size,
             eager=eager_limit(assignment.workers),
@@ -131,24 +139,42 @@ class Serving:
         """Hear whoever calls until the run is over."""
         self._progress.phase = "serve"
         while not notices.dismissed:
-            incoming = self._responder.receive(0.05)
+            incoming = self._next(0.05)
             if incoming is not None:
                 self._hear(self._gather(incoming))
-            for name in notices.take_fenced():
-                self._fence(name)
+            for fence in notices.take_fenced():
+                self._fence(fence.name, fence.least)
         self._responder.close()
         self._journal.close()
         self._journal.remove()
+
+    def _next(self, timeout: float) -> Incoming | None:
+        """The next call whose turn it is.
+
+        What is held back lies with its sender, or is small; what was received into a slot is heard
+        at once, because the slot is needed.
+        """
+        held = self._early.take(self._state)
+        if held is not None:
+            return held
+        incoming = self._responder.receive(timeout)
+        if incoming is None or not self._admits(incoming):
+            return None
+        if incoming.repeated or incoming.slot is not None:
+            return incoming
+        call = Call(incoming.sender, incoming.number, incoming.message)
+        return None if self._early.hold(self._state, call, incoming) else incoming
 
     def _gather(self, first: Incoming) -> list[Incoming]:
         """The call, and those that have arrived too if they can be written down together."""
         arrived = [first]
         while len(arrived) < self._journal.batch:
-            more = self._responder.receive(0)
+            more = self._next(0)
             if more is None:
                 break
             arrived.append(more)
-        return arrived
+        # A later one may have brought the news that an earlier one's sender is gone.
+        return [incoming for incoming in arrived if not self._fences.is_over(incoming.sender)]
 
     def _hear(self, arrived: list[Incoming]) -> None:
         """Decide about calls, write down what changes the state, and do it."""
@@ -157,14 +183,15 @@ class Serving:
         state, decided = self._state, list[tuple[Incoming, ServerState, list[Action]]]()
         for incoming in arrived:
             key = (incoming.sender, incoming.number)
-            call = Call(incoming.sender, incoming.number, incoming.message)
+            room = incoming.room > 0
+            call = Call(incoming.sender, incoming.number, incoming.message, room=room)
             if incoming.repeated and key in self._open:
                 # It was heard, perhaps by our predecessor, and its answer is still to come.
                 self._open[key] = incoming
                 continue
             self._open[key] = incoming
             after, actions = self._react(state, call, repeated=incoming.repeated)
-            if after != state or _touches(actions):
+            if after is not state or _touches(actions):
                 self._write_down(call, incoming)
             state = after
             decided.append((incoming, after, actions))
@@ -242,6 +269,11 @@ class Serving:
         if answer.parameters:
             kept = self._holder.recall(incoming.sender) if answer.recall else self._holder.bytes
             payload = kept.numpy().data
+            if len(payload) != incoming.room:
+                raise ValueError(
+                    f"{incoming.message} of {incoming.sender} has room for {incoming.room} bytes, "
+                    f"and is answered with {len(payload)}"
+                )
         self._responder.reply(incoming, answer.message, payload)
 
     def _recover(self) -> dict[str, int]:
@@ -271,10 +303,28 @@ class Serving:
             self._recorder.event("recovered", detail)
         return done
 
-    def _fence(self, name: str) -> None:
-        """A worker is gone: hear nothing of it any more, and let the protocol know."""
+    def _admits(self, incoming: Incoming) -> bool:
+        """Whether a call is to be carried out: its sender's life is not over."""
+        judged = self._fences.judge(incoming.sender)
+        if judged == "over":
+            self._responder.fence(incoming.sender, sys.maxsize)
+        elif judged == "successor":
+            self._leave(incoming.sender.partition(".")[0])
+        return judged != "over"
+
+    def _fence(self, name: str, least: int) -> None:
+        """A worker is lost: hear nothing of its lives before `least`, and let the protocol know.
+
+        The coordinator repeats what it said to a predecessor of this server.
+        """
+        if self._fences.put(name, least):
+            self._leave(name)
+
+    def _leave(self, name: str) -> None:
+        """Refuse what a worker's former lives send, and let the protocol know that it is gone."""
+        self._early.drop(name)
         for sender, _ in list(self._responder.peers()):
-            if sender.partition(".")[0] == name:
+            if sender.partition(".")[0] == name and self._fences.is_over(sender):
                 self._responder.fence(sender, sys.maxsize)
         self._make_room()
         call = Call(name, 0, Left())

@@ -67,7 +67,7 @@ class Stretches(Replica):
         self._mode = _HeadsForPositions(self._handle, self._ways)
         self._active = False
         self._dim = -1
-        first = self.model.get_submodule(before) if before else _first_that_repeats(self.model)
+        first = first_divided(self.model, before)
         first.register_forward_pre_hook(self._divide)
         for unit in units(self.model):
             if isinstance(unit.forward, Forgetful):
@@ -164,6 +164,24 @@ class Stretches(Replica):
                 'before="block1"), and only scaled_dot_product_attention may look at several'
             )
         self._dim = dims[0]
+
+
+def first_divided(model: nn.Module, before: str) -> nn.Module:
+    """The module before which sequences are divided: by name, or the first that repeats.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if not before:
+        return _first_that_repeats(model)
+    known = dict(model.named_modules())
+    if before not in known:
+        children = ", ".join(name for name, _ in model.named_children())
+        raise ValueError(
+            f"{type(model).__name__} has no module {before!r} before which sequences could be "
+            f"divided; it consists of {children}"
+        )
+    return known[before]
 
 
 def _first_that_repeats(model: nn.Module) -> nn.Module:

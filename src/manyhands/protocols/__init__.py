@@ -24,6 +24,7 @@ from manyhands.protocols.ensemble import Ensemble
 from manyhands.protocols.gossip import Gossip
 from manyhands.protocols.hierarchical import Hierarchical
 from manyhands.protocols.hogwild import Hogwild
+from manyhands.protocols.holding import Holding
 from manyhands.protocols.local_sgd import LocalSgd
 from manyhands.protocols.protocol import ServerState, Site, StrategyProtocol
 from manyhands.protocols.push_sum import PushSum
@@ -67,6 +68,7 @@ __all__ = [
     "Gossip",
     "Hierarchical",
     "Hogwild",
+    "Holding",
     "LocalSgd",
     "Meeting",
     "Move",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from manyhands.endpoint import Parameters, Pull, Push, Rest
 from manyhands.protocols.actions import Action, Answer, Call, Step
+from manyhands.protocols.damping import Damping, damp
 from manyhands.protocols.pushing import Pushing
 
 if TYPE_CHECKING:
@@ -25,8 +26,8 @@ class Asynchronous(Pushing):
 
     Use it when workers are unequal or come and go: nobody waits for the slowest. It costs 2·m
     bytes per worker and update for m bytes of parameters, and staleness, which grows with the
-    workers. Damping takes smaller steps with staler updates; delay compensation corrects an
-    update for what has changed since its worker read: ΔW + c·ΔW²·(W_now − W_then).
+    workers. Damping takes smaller steps with updates that are staler than usual; delay compensation
+    corrects an update for what has changed since its worker read: ΔW + c·ΔW²·(W_now − W_then).
 
     A server applies one update at a time, whole, which is what "asynchronous with a lock" means;
     `locked` is another name for this strategy.
@@ -44,8 +45,9 @@ class Asynchronous(Pushing):
     servers: int = 1
     """How many processes hold the parameters, an equal part each. More of them share the traffic
     and the optimizer's work."""
-    damping: Literal["none", "inverse", "root"] = "none"
-    """What an update of staleness s counts for: all of it, 1/s of it, or 1/√s."""
+    damping: Damping = "none"
+    """What an update that is staler than the usual N − 1 counts for: all of it, (N − 1)/τ of it, or
+    √((N − 1)/τ)."""
     delay_compensation: float = 0.0
     """The factor c of the correction; 0 for none. It takes a copy of the parameters per worker."""
 
@@ -60,7 +62,8 @@ class Asynchronous(Pushing):
         match call.message:
             case Push(version=read, samples=samples, dealt=dealt):
                 staleness = state.version - read
-                weight = state.terms.weigh(samples, dealt) * self._damped(staleness)
+                factor = damp(self.damping, staleness, usual=state.terms.workers - 1)
+                weight = state.terms.weigh(samples, dealt) * factor
                 now = replace(state, version=state.version + 1)
                 blend = 1 / state.terms.workers
                 step = Step(
@@ -82,7 +85,3 @@ class Asynchronous(Pushing):
     def on_repeat(self, state: ServerState, call: Call) -> Answer:
         """What is there now is what the worker will compute on."""
         return replace(super().on_repeat(state, call), remember=self.delay_compensation > 0)
-
-    def _damped(self, staleness: int) -> float:
-        power = {"none": 0.0, "inverse": 1.0, "root": 0.5}[self.damping]
-        return float(max(1, staleness) ** -power)

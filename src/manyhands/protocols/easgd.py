@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 class ElasticAveraging(Rounds):
     """Let every worker train by itself, held by a spring to a centre that follows them all.
 
-    x_i ← x_i − η·∇f(x_i) − α·(x_i − x̄) and x̄ ← x̄ + α·Σ(x_i − x̄), with α = η·ρ. Workers may
-    wander and explore; the centre is the model. All of it uses the values of the same moment: in
-    parallel order everybody's at once, in asynchronous order one worker's whenever it comes, in
-    round-robin order worker t mod N's.
+    x_i ← x_i − η·∇f(x_i) − α·(x_i − x̄) and x̄ ← (1 − β)·x̄ + (β/N)·Σx_i, with α = η·ρ and β = N·α
+    unless they are given. Workers may wander and explore; the centre is the model. All of it uses
+    the values of the same moment: in parallel order everybody's at once, in asynchronous order one
+    worker's whenever it comes, in round-robin order worker t mod N's.
 
     Use it where communication is dear and workers are many; with `every` > 1 the spring pulls only
     once in so many steps. It costs 2·m bytes per worker and pull.
@@ -46,20 +46,41 @@ class ElasticAveraging(Rounds):
     """Steps of each worker between two meetings with the centre."""
     servers: int = 1
     """How many processes hold the centre, an equal part each."""
+    alpha: float | None = None
+    """α: how far a worker moves towards the centre; η·ρ by default."""
+    beta: float | None = None
+    """β: how far the centre moves towards the mean of all workers; N·α by default, so that what a
+    worker loses the centre gains."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.every < 1 or (self.rho is not None and self.rho <= 0):
             raise ValueError(f"every must be 1 or more, rho above 0: {self.every}, {self.rho}")
+        for name, value in (("alpha", self.alpha), ("beta", self.beta)):
+            if value is not None and not 0 < value <= 1:
+                raise ValueError(f"{name} must be above 0 and at most 1, not {value}")
+        if self.rho is not None and self.alpha is not None:
+            raise ValueError(
+                f"alpha is the learning rate times rho: give one of rho={self.rho} and "
+                f"alpha={self.alpha}"
+            )
 
     @property
     def lockstep(self) -> bool:
         """In every order but the asynchronous one somebody waits for somebody."""
         return self.order != "asynchronous"
 
-    def alpha(self, terms: Terms) -> float:
-        """α: how far a worker and the centre move towards each other."""
+    def worker_moves(self, terms: Terms) -> float:
+        """α: how far a worker moves towards the centre."""
+        if self.alpha is not None:
+            return self.alpha
         return 0.9 / terms.workers if self.rho is None else terms.rate * self.rho
+
+    def centre_moves(self, terms: Terms) -> float:
+        """β/N: how far the centre moves towards one worker."""
+        if self.beta is not None:
+            return self.beta / terms.workers
+        return self.worker_moves(terms)
 
     async def worker(self, replica: Replica, endpoint: Endpoint) -> None:
         """Step alone, and be pulled towards the centre in every so many steps."""
@@ -99,7 +120,7 @@ class ElasticAveraging(Rounds):
     ) -> None:
         """x_i(t+1) = x_i(t) − η·∇f(x_i(t)) − α·(x_i(t) − x̄(t)); x̄(t) is known from last time."""
         await replica.gradient(batch)
-        replica.trade(self.alpha(replica.terms))
+        replica.trade(self.worker_moves(replica.terms))
         for server, name in enumerate(replica.servers):
             beside = replica.beside(server)
             endpoint.post(name, Push(0, batch.samples), payload=beside, into=beside)
@@ -114,7 +135,7 @@ class ElasticAveraging(Rounds):
         await replica.gradient(batch)
         for name in replica.servers:
             await answer(endpoint, name)
-        replica.draw(self.alpha(replica.terms))
+        replica.draw(self.worker_moves(replica.terms))
         replica.apply(batch)
 
     async def _meet_in_turn(self, replica: Replica, endpoint: Endpoint, batch: LeasedBatch) -> None:
@@ -133,7 +154,7 @@ class ElasticAveraging(Rounds):
         self._give(replica, endpoint, 0, batch)
         await replica.gradient(batch)
         await answer(endpoint, first)
-        replica.draw(self.alpha(replica.terms))
+        replica.draw(self.worker_moves(replica.terms))
         replica.apply(batch)
 
     def _give(self, replica: Replica, endpoint: Endpoint, server: int, batch: LeasedBatch) -> None:
@@ -145,15 +166,20 @@ class ElasticAveraging(Rounds):
         """All workers take part, and the first one has the first turn."""
         return Turns(terms, present=super().begin(terms).present)
 
-    def gather(self, state: Round, call: Call, samples: int) -> list[Action]:
+    def in_order(self, terms: Terms) -> bool:
+        """Only if they meet together: turns go by ranks anyway."""
+        del terms
+        return self.order == "parallel"
+
+    def gather(self, state: Round, call: Call, share: float) -> list[Action]:
         """Every worker's spring is as strong."""
-        del state, samples
+        del state, share
         return [Add(call, 1.0)]
 
     def conclude(self, state: Round) -> list[Action]:
-        """x̄ ← x̄ + α·Σ(x_i − x̄)."""
+        """x̄ ← x̄ + (β/N)·Σ(x_i − x̄)."""
         givers = len(state.waiting) + len(state.gone)
-        return [Move(by=givers * self.alpha(state.terms), over=givers)]
+        return [Move(by=givers * self.centre_moves(state.terms), over=givers)]
 
     def on_message(self, state: ServerState, call: Call) -> tuple[ServerState, list[Action]]:
         """All together, or one at a time: then the centre is answered as the worker met it."""
@@ -164,21 +190,25 @@ class ElasticAveraging(Rounds):
                 meeting: list[Action] = [
                     Add(call, 1.0),
                     Answer(call, Parameters(now.version)),
-                    Move(by=self.alpha(state.terms), over=1.0),
+                    Move(by=self.centre_moves(state.terms), over=1.0),
                 ]
                 return next_turn(now, meeting)
             case Turn():
-                asking = {**state.asking, call.worker: call}
-                present = state.present | {call.worker}
+                asking = state.asking.put(call.worker, call)
+                present = state.present
+                if call.worker not in present:
+                    present = present | {call.worker}
                 return next_turn(replace(state, asking=asking, present=present), [])
             case _:
                 after, actions = super().on_message(state, call)
-                return next_turn(after, actions)
+                return (
+                    next_turn(after, actions) if self.order == "round_robin" else (after, actions)
+                )
 
     def on_leave(self, state: ServerState, worker: str) -> tuple[ServerState, list[Action]]:
         """Its turn is the next one's."""
         after, actions = super().on_leave(state, worker)
         assert isinstance(after, Turns)
-        asking = {name: call for name, call in after.asking.items() if name != worker}
+        asking = after.asking.without(worker)
         busy = None if after.busy == worker else after.busy
         return next_turn(replace(after, asking=asking, busy=busy), actions)

@@ -184,6 +184,14 @@ class Hierarchical(StrategyProtocol):
         assert isinstance(state, Between)
         return on_between(self.outer, state, call)
 
+    def early(self, state: ServerState, call: Call) -> int:
+        """Islands add up in the order of ranks, and so does the server between them."""
+        if isinstance(state, Island):
+            return self._inner.early(state, call)
+        assert isinstance(state, Between)
+        island = state.homes.get(call.worker, "")
+        return self.outer.early(state, replace(call, stands_for=island)) if island else 0
+
     def on_repeat(self, state: ServerState, call: Call) -> Answer:
         """With what was said before, if it was an errand that nobody is on yet."""
         if isinstance(state, Island):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from manyhands.endpoint import Parameters, Pull, Push, Rest, Terms
 from manyhands.protocols.actions import Action, Add, Answer, Call
+from manyhands.protocols.book import Book
 from manyhands.protocols.exchange import Centred
+from manyhands.protocols.order import place
 from manyhands.protocols.protocol import ServerState
 
 
@@ -17,12 +19,15 @@ class Round(ServerState):
 
     present: frozenset[str] = frozenset()
     """The workers that may be waited for: those that live and do not rest."""
-    waiting: tuple[Call, ...] = ()
-    """Those that have given something to this round, and wait for its end."""
+    waiting: Book[Call] = field(default_factory=Book)
+    """By worker, the calls of those that have given something to this round, and wait for its end.
+    All of them are present."""
     gone: tuple[Call, ...] = ()
     """Those that have given something to it and were gone before its end."""
     samples: int = 0
     """What they have given was made of so many."""
+    shares: float = 0.0
+    """What that counts for in the sum: its samples, or less where stale updates are damped."""
     weight: float = 0.0
     """What that counts for, in global batches."""
     dealt: int = 0
@@ -61,56 +66,96 @@ class Rounds(Centred):
     def conclude(self, state: Round) -> list[Action]:
         """What to do with the sum of a round that is complete."""
 
-    def gather(self, state: Round, call: Call, samples: int) -> list[Action]:
+    def lessen(self, state: Round, call: Call) -> float:
+        """What a sample of something that was given counts for: 1, or less if it is stale."""
+        del state, call
+        return 1.0
+
+    def gather(self, state: Round, call: Call, share: float) -> list[Action]:
         """What to do with something that was given: it counts in the sum by its samples."""
         del state
-        return [Add(call, samples)] if samples else []
+        return [Add(call, share)] if share else []
 
     def on_message(self, state: ServerState, call: Call) -> tuple[ServerState, list[Action]]:
         """Gather; and when that completes a round, conclude it and answer all who gave to it."""
         assert isinstance(state, Round)
         match call.message:
             case Push(samples=samples, dealt=dealt):
+                factor = self.lessen(state, call)
+                before = (state.waiting[call.worker],) if call.worker in state.waiting else ()
                 given = replace(
-                    state,
-                    present=state.present | {call.worker},
-                    waiting=(*state.waiting, call),
+                    _with(state, call.worker),
+                    waiting=state.waiting.put(call.worker, call),
+                    gone=(*state.gone, *before),
                     samples=state.samples + samples,
-                    weight=state.weight + state.terms.weigh(samples, dealt),
+                    shares=state.shares + factor * samples,
+                    weight=state.weight + factor * state.terms.weigh(samples, dealt),
                     dealt=max(state.dealt, dealt),
                 )
-                return self._close(given, self.gather(state, call, samples))
+                return self._close(given, self.gather(state, call, factor * samples))
             case Pull():
-                there = replace(state, present=state.present | {call.worker})
-                return there, [self._told(call, state.version)]
+                return _with(state, call.worker), [self._told(call, state.version)]
             case Rest():
                 done = Answer(call, Parameters(state.version), parameters=False)
-                return self._close(replace(state, present=state.present - {call.worker}), [done])
+                return self._close(_without(state, call.worker), [done])
             case _:
                 return state, []
 
     def on_leave(self, state: ServerState, worker: str) -> tuple[ServerState, list[Action]]:
         """Wait for it no longer."""
         assert isinstance(state, Round)
-        without = replace(
-            state,
-            present=state.present - {worker},
-            waiting=tuple(call for call in state.waiting if call.worker != worker),
-            gone=(*state.gone, *(call for call in state.waiting if call.worker == worker)),
-        )
-        return self._close(without, [])
+        return self._close(_without(state, worker), [])
+
+    def early(self, state: ServerState, call: Call) -> int:
+        """Where all are waited for, what they give is added up in the order of their ranks."""
+        assert isinstance(state, Round)
+        if not isinstance(call.message, Push) or not self.in_order(state.terms):
+            return 0
+        return place(state.present, call.worker) - len(state.waiting)
+
+    def in_order(self, terms: Terms) -> bool:
+        """Whether a round is over only when all have given to it who are there."""
+        del terms
+        return self.needed is None
 
     def _close(self, state: Round, actions: list[Action]) -> tuple[Round, list[Action]]:
-        calls, there = (*state.gone, *state.waiting), {call.worker for call in state.waiting}
-        enough = self.needed is not None and len(there) + len(state.gone) >= self.needed
-        if not calls or (state.present - there and not enough):
+        givers = len(state.waiting) + len(state.gone)
+        enough = self.needed is not None and givers >= self.needed
+        if not givers or (len(state.waiting) < len(state.present) and not enough):
             return state, actions
         conclusion = self.conclude(state)
         version = state.version + bool(conclusion)
-        now = replace(state, version=version, waiting=(), gone=(), samples=0, weight=0.0, dealt=0)
+        now = replace(
+            state,
+            version=version,
+            waiting=Book(),
+            gone=(),
+            samples=0,
+            shares=0.0,
+            weight=0.0,
+            dealt=0,
+        )
+        calls = (*state.gone, *state.waiting.values())
         answers = [self._told(call, now.version) for call in calls]
         return now, [*actions, *conclusion, *answers]
 
     def _told(self, call: Call, version: int) -> Answer:
         """The answer to a call: with the parameters, unless their reader shares them anyway."""
         return Answer(call, Parameters(version), parameters=not self.shares)
+
+
+def _with(state: Round, worker: str) -> Round:
+    """A worker may be waited for."""
+    if worker in state.present:
+        return state
+    return replace(state, present=state.present | {worker})
+
+
+def _without(state: Round, worker: str) -> Round:
+    """It may not. What it gave to this round counts."""
+    if worker in state.waiting:
+        gone = (*state.gone, state.waiting[worker])
+        state = replace(state, waiting=state.waiting.without(worker), gone=gone)
+    if worker not in state.present:
+        return state
+    return replace(state, present=state.present - {worker})

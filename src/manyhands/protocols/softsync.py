@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from manyhands.endpoint import Parameters, Push, Terms
 from manyhands.protocols.actions import Action, Answer, Call
+from manyhands.protocols.book import Book
+from manyhands.protocols.damping import Damping, damp
 from manyhands.protocols.pushing import Pushing
 from manyhands.protocols.rounds import Round
-from manyhands.protocols.synchronous import Together
+from manyhands.protocols.synchronous import Together, staleness_of
 
 if TYPE_CHECKING:
     from manyhands.protocols.protocol import ServerState
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 class Drops(Round):
     """What was dropped, for `late=drop`."""
 
-    dropped: dict[str, int] = field(default_factory=dict)
+    dropped: Book[int] = field(default_factory=Book)
     """By sender, the number of its last push that was."""
 
 
@@ -32,7 +34,7 @@ class SoftSync(Together, Pushing):
     backup workers, so many stragglers cost no time. A gradient that comes too late for its round
     joins the next one, or is dropped.
 
-    Example: `softsync(wait_for=3)` with four workers
+    Example: `softsync(wait_for=3)`
 
     Papers: Zhang et al., Staleness-aware Async-SGD, IJCAI 2016 (n-softsync); Chen et al.,
     Revisiting Distributed Synchronous SGD, 2016 (backup workers, `late=drop`).
@@ -48,6 +50,12 @@ class SoftSync(Together, Pushing):
     that is being gathered, or is dropped. Dropped samples are counted as lost."""
     servers: int = 1
     """How many processes hold the parameters, an equal part each."""
+    damping: Damping = "none"
+    """What an update counts for that is staler than the usual τ₀ = N/S − 1 rounds: all of it, τ₀/τ
+    of it, or √(τ₀/τ)."""
+    weigh_as: Literal["samples", "step"] = "samples"
+    """What the step of a round counts for: its samples, so that a round of S counts for S/N of a
+    step; or a whole step, whatever S is, as TensorFlow's `replicas_to_aggregate` has it."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -86,12 +94,27 @@ class SoftSync(Together, Pushing):
         """
         return self.wait_for if self.servers == 1 or self.wait_for == 1 else None
 
+    def in_order(self, terms: Terms) -> bool:
+        """Only if all are waited for."""
+        return self.wait_for >= terms.workers
+
+    def lessen(self, state: Round, call: Call) -> float:
+        """λ_n / λ: what is staler than usual counts for less."""
+        usual = state.terms.workers / self.wait_for - 1
+        return damp(self.damping, staleness_of(state, call), usual)
+
+    def weigh(self, state: Round) -> float:
+        """The samples of a round, or as if all workers had given to it."""
+        givers = len(state.waiting) + len(state.gone)
+        whole = state.terms.workers / givers if self.weigh_as == "step" else 1.0
+        return state.weight * whole
+
     def on_message(self, state: ServerState, call: Call) -> tuple[ServerState, list[Action]]:
         """As ever; but what comes late may be dropped."""
         assert isinstance(state, Drops)
         match call.message:
             case Push(version=read) if self.late == "drop" and read < state.version:
-                now = replace(state, dropped={**state.dropped, call.sender: call.number})
+                now = replace(state, dropped=state.dropped.put(call.sender, call.number))
                 return now, [Answer(call, Parameters(state.version, applied=False))]
             case _:
                 return super().on_message(state, call)
@@ -99,5 +122,5 @@ class SoftSync(Together, Pushing):
     def on_repeat(self, state: ServerState, call: Call) -> Answer:
         """What was dropped stays dropped."""
         assert isinstance(state, Drops)
-        applied = state.dropped.get(call.sender) != call.number
-        return Answer(call, Parameters(state.version, applied=applied))
+        applied = state.dropped.get(call.sender, 0) != call.number
+        return Answer(call, Parameters(state.version, applied=applied), parameters=call.room)

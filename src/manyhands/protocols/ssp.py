@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping  # noqa: TC003 - states are written down and read
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 from manyhands.endpoint import Parameters, Pull, Push, Rest, Terms
 from manyhands.protocols.actions import Action, Answer, Call, Step
+from manyhands.protocols.book import Book
+from manyhands.protocols.order import place
 from manyhands.protocols.protocol import ServerState
 from manyhands.protocols.pushing import Pushing
 
@@ -15,15 +18,25 @@ from manyhands.protocols.pushing import Pushing
 class Clocks(ServerState):
     """How far everybody is."""
 
-    clocks: dict[str, int] = field(default_factory=dict)
-    """Of the workers that may be waited for, how many updates each has pushed."""
-    waiting: tuple[Call, ...] = ()
-    """Pushes of those that are too far ahead, to be answered when the slowest has caught up."""
+    present: frozenset[str] = frozenset()
+    """The workers that may be waited for."""
+    clocks: Book[int] = field(default_factory=Book)
+    """How many updates each of them has pushed."""
+    at: Mapping[int, int] = field(default_factory=dict)
+    """By clock, how many workers are there: few clocks, however many workers."""
+    waiting: Book[Call] = field(default_factory=Book)
+    """By sender, pushes of those that are too far ahead, to be answered when the slowest has caught
+    up."""
     awaited: frozenset[str] = frozenset()
     """Workers that have not read yet. The first read is the same for all: nobody gets it, and so
     nobody can push, before all have asked for it."""
-    asking: tuple[Call, ...] = ()
+    asking: Book[Call] = field(default_factory=Book)
     """Those who have."""
+
+    @property
+    def slowest(self) -> int:
+        """The clock of the slowest who is there."""
+        return min(self.at, default=0)
 
 
 @dataclass(frozen=True, repr=False)
@@ -52,7 +65,7 @@ class StaleSynchronous(Pushing):
     support: ClassVar[Literal["beta"]] = "beta"
 
     staleness: int = 1
-    """The bound: how many clocks the fastest may be ahead of the slowest."""
+    """The bound: how many clocks a worker that computes may be ahead of the slowest."""
     servers: int = 1
     """How many processes hold the parameters, an equal part each."""
 
@@ -73,62 +86,114 @@ class StaleSynchronous(Pushing):
 
     def begin(self, terms: Terms) -> Clocks:
         """All clocks stand at zero."""
-        names = [f"worker-{rank}" for rank in range(terms.workers)]
-        return Clocks(terms, clocks=dict.fromkeys(names, 0), awaited=frozenset(names))
+        names = frozenset(f"worker-{rank}" for rank in range(terms.workers))
+        clocks, at = Book.of(sorted(names), 0), {0: len(names)}
+        return Clocks(terms, present=names, clocks=clocks, at=at, awaited=names)
 
     def on_message(self, state: ServerState, call: Call) -> tuple[ServerState, list[Action]]:
         """Step with what was pushed; answer whoever is not too far ahead."""
         assert isinstance(state, Clocks)
         match call.message:
             case Push(version=read, samples=samples, dealt=dealt):
-                clocks = _joined(state, call.worker)
-                clocks[call.worker] += 1
                 weight = state.terms.weigh(samples, dealt)
                 blend = 1 / state.terms.workers
                 step = Step(call, weight, state.version - read, blend, dealt=dealt)
-                now = replace(
-                    state,
-                    version=state.version + bool(samples),
-                    clocks=clocks,
-                    waiting=(*state.waiting, call),
-                )
-                return self._release(now, [step] if samples else [])
+                there = _advanced(_joined(state, call.worker), call.worker)
+                now = replace(there, version=state.version + bool(samples))
+                return self._release(state, now, [step] if samples else [], call)
             case Pull():
                 there = replace(
-                    state,
-                    clocks=_joined(state, call.worker),
-                    awaited=state.awaited - {call.worker},
-                    asking=(*state.asking, call),
+                    _joined(state, call.worker),
+                    awaited=state.awaited - {call.worker} if state.awaited else state.awaited,
+                    asking=state.asking.put(call.sender, call),
                 )
-                return self._release(there, [])
+                return self._release(state, there, [])
             case Rest():
                 done = Answer(call, Parameters(state.version), parameters=False)
-                return self._release(_without(state, call.worker), [done])
+                return self._release(state, _without(state, call.worker), [done])
             case _:
                 return state, []
 
     def on_leave(self, state: ServerState, worker: str) -> tuple[ServerState, list[Action]]:
         """The slowest clock is that of the slowest who is there."""
         assert isinstance(state, Clocks)
-        return self._release(_without(state, worker), [])
+        return self._release(state, _without(state, worker), [])
 
-    def _release(self, state: Clocks, actions: list[Action]) -> tuple[Clocks, list[Action]]:
-        slowest = min(state.clocks.values(), default=0)
-        limit = slowest + self.staleness
-        held = tuple(call for call in state.waiting if state.clocks.get(call.worker, 0) > limit)
-        freed = [call for call in state.waiting if call not in held]
-        asking = state.asking
-        if not state.awaited:
-            freed, asking = [*freed, *asking], ()
-        answers = [Answer(call, Parameters(state.version)) for call in freed]
-        return replace(state, waiting=held, asking=asking), [*actions, *answers]
+    def early(self, state: ServerState, call: Call) -> int:
+        """Where nobody may run ahead, all step in the order of their ranks."""
+        assert isinstance(state, Clocks)
+        if self.staleness or not isinstance(call.message, Push):
+            return 0
+        return place(state.present, call.worker) - len(state.waiting)
+
+    def _release(
+        self, before: Clocks, state: Clocks, actions: list[Action], call: Call | None = None
+    ) -> tuple[Clocks, list[Action]]:
+        """Answer those who may go on.
+
+        While the slowest is where it was, that is at most the one whose call it is.
+        """
+        limit = state.slowest + self.staleness
+        waiting, asking, freed = state.waiting, state.asking, list[Call]()
+        if state.slowest != before.slowest or len(state.present) < len(before.present):
+            freed = [one for one in waiting.values() if state.clocks.get(one.worker, 0) <= limit]
+            if len(freed) == len(waiting):
+                waiting = Book()
+            for one in freed if len(waiting) else ():
+                waiting = waiting.without(one.sender)
+        if call is not None:
+            if state.clocks[call.worker] <= limit:
+                freed.append(call)
+            else:
+                waiting = waiting.put(call.sender, call)
+        if not state.awaited and len(asking):
+            freed, asking = [*freed, *asking.values()], Book()
+        answers = [Answer(one, Parameters(state.version)) for one in freed]
+        if waiting is not state.waiting or asking is not state.asking:
+            state = replace(state, waiting=waiting, asking=asking)
+        return state, [*actions, *answers]
 
 
-def _joined(state: Clocks, worker: str) -> dict[str, int]:
+def _joined(state: Clocks, worker: str) -> Clocks:
     """The clocks with a worker's among them: one that comes or returns begins with the slowest."""
-    return {worker: min(state.clocks.values(), default=0), **state.clocks}
+    if worker in state.present:
+        return state
+    clock = state.slowest
+    return replace(
+        state,
+        present=state.present | {worker},
+        clocks=state.clocks.put(worker, clock),
+        at=_moved(state.at, None, clock),
+    )
+
+
+def _advanced(state: Clocks, worker: str) -> Clocks:
+    """One more update of a worker."""
+    clock = state.clocks[worker]
+    at = _moved(state.at, clock, clock + 1)
+    return replace(state, clocks=state.clocks.put(worker, clock + 1), at=at)
 
 
 def _without(state: Clocks, worker: str) -> Clocks:
-    clocks = {name: clock for name, clock in state.clocks.items() if name != worker}
-    return replace(state, clocks=clocks, awaited=state.awaited - {worker})
+    awaited = state.awaited - {worker}
+    if worker not in state.present:
+        return replace(state, awaited=awaited)
+    return replace(
+        state,
+        present=state.present - {worker},
+        clocks=state.clocks.without(worker),
+        at=_moved(state.at, state.clocks[worker], None),
+        awaited=awaited,
+    )
+
+
+def _moved(at: Mapping[int, int], before: int | None, after: int | None) -> dict[int, int]:
+    """How many are at each clock when one has left one, and come to another."""
+    now = dict(at)
+    if before is not None:
+        now[before] -= 1
+        if not now[before]:
+            del now[before]
+    if after is not None:
+        now[after] = now.get(after, 0) + 1
+    return now

@@ -16,10 +16,9 @@ class Together(Rounds):
 
     clips: ClassVar[Literal["servers"]] = "servers"
 
-    def gather(self, state: Round, call: Call, samples: int) -> list[Action]:
+    def gather(self, state: Round, call: Call, share: float) -> list[Action]:
         """A gradient counts by its samples."""
-        read = call.message.version if isinstance(call.message, Push) else state.version
-        return [Add(call, samples, staleness=state.version - read)] if samples else []
+        return [Add(call, share, staleness=staleness_of(state, call))] if share else []
 
     def conclude(self, state: Round) -> list[Action]:
         """One step with the mean."""
@@ -27,7 +26,17 @@ class Together(Rounds):
             return []
         givers = len(state.waiting) + len(state.gone)
         blend = min(1.0, givers / state.terms.workers)
-        return [Step(None, state.weight, blend=blend, over=state.samples, dealt=state.dealt)]
+        weight = self.weigh(state)
+        return [Step(None, weight, blend=blend, over=state.shares, dealt=state.dealt)]
+
+    def weigh(self, state: Round) -> float:
+        """What the step of a round counts for: its samples, in global batches."""
+        return state.weight
+
+
+def staleness_of(state: Round, call: Call) -> int:
+    """Versions between the read that a push was computed from and now."""
+    return state.version - call.message.version if isinstance(call.message, Push) else 0
 
 
 @dataclass(frozen=True, repr=False)

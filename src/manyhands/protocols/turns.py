@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from manyhands.endpoint import Parameters
 from manyhands.protocols.actions import Action, Answer, Call
+from manyhands.protocols.book import Book
+from manyhands.protocols.order import sorted_ranks
 from manyhands.protocols.rounds import Round
 
 if TYPE_CHECKING:
@@ -19,8 +22,8 @@ class Turns(Round):
 
     last: int = -1
     """The rank of who had the last turn."""
-    asking: dict[str, Call] = field(default_factory=dict)
-    """Who waits for a turn."""
+    asking: Book[Call | None] = field(default_factory=Book)
+    """By worker, the call that waits for a turn; None if none does."""
     busy: str | None = None
     """Who is having one."""
 
@@ -28,13 +31,14 @@ class Turns(Round):
 def next_turn(state: ServerState, actions: list[Action]) -> tuple[Turns, list[Action]]:
     """Give the turn to the next of those who are there, if it has asked for it."""
     assert isinstance(state, Turns)
-    ranks = sorted(int(name.partition("-")[2]) for name in state.present)
+    ranks = sorted_ranks(state.present)
     if state.busy is not None or not ranks:
         return state, actions
-    rank = next((rank for rank in ranks if rank > state.last), ranks[0])
+    after = bisect_right(ranks, state.last)
+    rank = ranks[after] if after < len(ranks) else ranks[0]
     name = f"worker-{rank}"
-    if name not in state.asking:
+    call = state.asking.get(name, None)
+    if call is None:
         return state, actions
-    asking = {other: call for other, call in state.asking.items() if other != name}
-    go = Answer(state.asking[name], Parameters(state.version), parameters=False)
-    return replace(state, last=rank, busy=name, asking=asking), [*actions, go]
+    go = Answer(call, Parameters(state.version), parameters=False)
+    return replace(state, last=rank, busy=name, asking=state.asking.put(name, None)), [*actions, go]

@@ -47,7 +47,10 @@ if TYPE_CHECKING:
     from manyhands.wire.said import Said
 
 PROBE = 1.0
-"""Seconds of silence after which a call is asked again."""
+"""Seconds of silence after which a call is asked about again. The next time it is twice as many, as
+long as nothing is wrong: a server with very many callers takes long, and longer if all of them ask
+every second."""
+_DOUBLINGS = 3
 _PATIENCE = 3
 """Probes without progress after which a payload is sent anew."""
 ON_ITS_WAY = 10.0
@@ -70,6 +73,8 @@ class _Outgoing:
     attempt: int = 0
     heard: float = 0.0
     """When something last came about it."""
+    asked: int = 0
+    """How often it was asked about in a row."""
     granted: bool = False
     life: int | None = None
     progress: int = -1
@@ -170,8 +175,9 @@ class Caller:
         socket.setsockopt(zmq.RCVBUF, BUFFER)
         socket.setsockopt(zmq.RECONNECT_IVL, 50)
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
-        socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT)
-        socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, SILENCE)
+        if needs_key(address):
+            socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT)
+            socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, SILENCE)
         socket.connect(address)
         self._poller.register(socket, zmq.POLLIN)
         self._by_socket[socket] = name
@@ -259,14 +265,17 @@ class Caller:
             return False
         return len(call.payload) > self._eager
 
-    def _offer(self, to: str, peer: _Peer, call: _Outgoing) -> None:
+    def _offer(self, to: str, peer: _Peer, call: _Outgoing, *, probes: bool = False) -> None:
+        """Say what is to be called; a probe brings no payload, which is granted a place if lost."""
         size = len(call.payload) if call.payload is not None else 0
         into = peer.segment.place(call.into) if peer.segment is not None else None
         about = (call.number, call.attempt, self.epoch, size, call.message)
-        offer = seal(Offer(*about, call.source, into))
+        room = len(call.into) if call.into is not None else 0
+        offer = seal(Offer(*about, call.source, into, room))
         # Where there is no connection nothing is sent, and it is asked again later.
         with contextlib.suppress(zmq.Again):
-            if call.payload is not None and call.source is None and size <= self._eager:
+            small = call.source is None and size <= self._eager and not probes
+            if call.payload is not None and small:
                 peer.socket.send(offer, AND_MORE)
                 peer.socket.send(call.payload, AT_ONCE)
                 self.sent[to] += size
@@ -324,6 +333,11 @@ class Caller:
         call = peer.calls.get(reply.number)
         if call is None:
             return
+        room = len(call.into) if call.into is not None else 0
+        if reply.size > room:
+            del peer.calls[call.number]
+            peer.refusals.append(f"its answer has {reply.size} bytes where {room} fit")
+            return
         call.heard = call.answered = self._clock()
         call.reply, call.received = reply, 0
         if reply.placed:
@@ -368,9 +382,11 @@ class Caller:
                 call.answered, call.patience = None, 2 * call.patience
                 self._renew(name, peer, call)
             return
-        if progress.granted and self._needs_grant(call):
+        if progress.granted and not call.granted:
             self._deliver(name, peer, call.number, call.attempt)
         waiting = not call.granted or progress.received == len(call.payload or b"")
+        if not waiting:
+            call.asked = 0
         restarted = call.life is not None and call.life != progress.life
         call.stalled = 0 if waiting or progress.received > call.progress else call.stalled + 1
         call.progress, call.life = progress.received, progress.life
@@ -390,9 +406,10 @@ class Caller:
         self._probed = now
         for name, peer in self._peers.items():
             for call in list(peer.calls.values()):
-                if now - call.heard >= PROBE:
+                if now - call.heard >= PROBE * 2 ** min(call.asked, _DOUBLINGS):
                     call.heard = now
-                    self._offer(name, peer, call)
+                    call.asked += 1
+                    self._offer(name, peer, call, probes=True)
 
     def close(self) -> None:
         """Close; what was not answered is given up."""

@@ -53,8 +53,10 @@ if TYPE_CHECKING:
 AT_ONCE = int(zmq.NOBLOCK)
 AND_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
 READABLE = int(zmq.POLLIN)
-HEARTBEAT = 1000
-"""Milliseconds between ZeroMQ's own heartbeats."""
+HEARTBEAT = 10_000
+"""Milliseconds between ZeroMQ's own heartbeats, on connections to other hosts. Both sides of each
+connection send them, so with many connections they are most of what an idle process does. Within a
+host there are none: the kernel tells when the other process is gone."""
 SILENCE = 60_000
 """Milliseconds without one after which a connection is given up. On a slow link a heartbeat waits
 behind all that was sent before it, so a short patience would cut off whoever is busy sending."""
@@ -91,6 +93,8 @@ class Incoming:
     """When all of it was there."""
     handed: bool = False
     """Whether it was handed out."""
+    room: int = 0
+    """Bytes of payload that its answer may have."""
 
     @property
     def held(self) -> float:
@@ -243,6 +247,7 @@ class Responder:
             self._send(sender, Refusal(offer.number, words))
             return None
         call = Incoming(sender, offer.number, offer.attempt, offer.message, offer.size)
+        call.room = offer.room
         if offer.number <= peer.done:
             return self._hear_again(peer, call)
         current = peer.current

@@ -35,6 +35,8 @@ class Command:
     listen: str | None = None
     key_file: Path | None = None
     patience: float | None = None
+    quiet: bool = False
+    """Whether what workers print is left out of the terminal."""
     network: str | None = None
     """In words, the network between the hosts, if it was made for the run."""
     runs: list[Run] = field(default_factory=list)

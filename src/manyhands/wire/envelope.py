@@ -45,6 +45,8 @@ class Offer(Envelope, frozen=True, tag=1):
     message: Said
     source: Place | None = None
     into: Place | None = None
+    room: int = 0
+    """Bytes of payload that the caller has room for in the answer."""
 
 
 class Grant(Envelope, frozen=True, tag=2):

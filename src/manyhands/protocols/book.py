@@ -1,0 +1,98 @@
+"""A mapping that is changed by making another one, in constant time.
+
+States of servers are values: a decision leaves the old state as it was. A dict that is copied for
+every change makes each decision cost as much as there are workers. Versions of a `Book` share one
+dict, which belongs to the newest of them; an older one only knows what to undo (Baker, Shallow
+binding makes functional arrays fast, 1991). It copies the dict if it is read again, which a server
+never does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+V = TypeVar("V")
+_ABSENT = object()
+
+
+@dataclass(eq=False)
+class Book(Generic[V]):
+    """What is known of each of several workers, in the order in which they were entered."""
+
+    entries: dict[str, V] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._newer: tuple[Book[V], str, object] | None = None
+        """The version that took over the dict, with what it changed and the value before."""
+
+    @classmethod
+    def of(cls, names: Iterable[str], value: V) -> Book[V]:
+        """The same for all of these."""
+        return cls(dict.fromkeys(names, value))
+
+    def put(self, name: str, value: V) -> Book[V]:
+        """This, with another value for a name."""
+        entries = self._own()
+        newer = Book(entries)
+        self._newer = (newer, name, entries.get(name, _ABSENT))
+        entries[name] = value
+        return newer
+
+    def without(self, name: str) -> Book[V]:
+        """This, without a name: a copy, because the order of the others is kept."""
+        if name not in self:
+            return self
+        return Book({other: value for other, value in self._own().items() if other != name})
+
+    def get(self, name: str, default: V) -> V:
+        """The value of a name."""
+        return self._own().get(name, default)
+
+    def values(self) -> tuple[V, ...]:
+        """All values, in order."""
+        return tuple(self._own().values())
+
+    def __getitem__(self, name: str) -> V:
+        return self._own()[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._own()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(tuple(self._own()))
+
+    def __len__(self) -> int:
+        return len(self._own())
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Book):
+            return NotImplemented
+        if self._newer is not None and self._newer[0] is other:
+            _, name, before = self._newer
+            return bool(other[name] == before)
+        if other._newer is not None and other._newer[0] is self:
+            return other == self
+        return self is other or self._own() == other._own()
+
+    __hash__ = None  # type: ignore[assignment] # what it refers to may be taken over
+
+    def _own(self) -> dict[str, V]:
+        """The dict as this version has it."""
+        if self._newer is not None:
+            changes = []
+            at: Book[V] = self
+            while at._newer is not None:
+                at, name, before = at._newer
+                changes.append((name, before))
+            entries = dict(at.entries)
+            for name, before in reversed(changes):
+                if before is _ABSENT:
+                    del entries[name]
+                else:
+                    entries[name] = before  # type: ignore[assignment] # it was a value of ours
+            self.entries, self._newer = entries, None
+        return self.entries

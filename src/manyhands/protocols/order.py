@@ -1,0 +1,35 @@
+"""The order of ranks, in which sums are taken.
+
+A sum of floating-point numbers depends on their order in its last bits. Where a server waits for
+all workers anyway, it hears them in the order of their ranks, so that the same seed gives the same
+bits whoever is the fastest.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from functools import lru_cache
+
+
+def rank_of(name: str) -> int:
+    """The number in a name.
+
+    >>> rank_of("worker-12")
+    12
+    """
+    return int(name.rpartition("-")[2])
+
+
+def place(names: frozenset[str], name: str) -> int:
+    """How many of some come before one, in the order of ranks.
+
+    >>> place(frozenset({"worker-10", "worker-9", "worker-2"}), "worker-10")
+    2
+    """
+    return bisect_left(sorted_ranks(names), rank_of(name))
+
+
+@lru_cache(maxsize=64)
+def sorted_ranks(names: frozenset[str]) -> tuple[int, ...]:
+    """The ranks of some, in order; the same set is not sorted twice."""
+    return tuple(sorted(map(rank_of, names)))
