@@ -223,6 +223,7 @@ def _plan(
         seconds=command.seconds,
         target=command.target,
         seed=command.seed,
+        durability=command.durability,
     )
     settings = (
         Setting("strategy", str(chosen), told_by),
