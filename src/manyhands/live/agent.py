@@ -36,7 +36,7 @@ from manyhands.protocols import StrategyProtocol
 from manyhands.trace import Recorder, live_header, trace_file
 from manyhands.transport.collectives import LOOPBACK, serve_store
 from manyhands.transport.control import Line
-from manyhands.transport.memory import reserve
+from manyhands.transport.memory import can_share, reserve
 from manyhands.wire import Goodbye, Status, Warn
 from manyhands.wire.joining import Arrived, Disband, Ended, Missed
 from manyhands.wire.leasing import Eject, Lost
@@ -172,7 +172,8 @@ class _Run:
         store, port = serve_store(self._place[0]) if collective else (None, 0)
         shares = isinstance(strategy, StrategyProtocol) and strategy.shares
         memory = reserve() if shares else None
-        assignment = self._assign(port, memory)
+        journals = self._reserve_journals()
+        assignment = self._assign(port, memory, journals)
         if collective and self._invitation is not None:
             self._display.say(
                 f"{strategy} exchanges updates through torch.distributed, which neither "
@@ -201,11 +202,18 @@ class _Run:
             end(self._processes, _GRACE)
             for process in self._processes:
                 process.close()
-            if memory is not None:
-                os.close(memory)
+            for descriptor in (*journals, *(() if memory is None else (memory,))):
+                os.close(descriptor)
             del store
 
-    def _assign(self, port: int, memory: int | None) -> Assignment:
+    def _reserve_journals(self) -> tuple[int, ...]:
+        """Memory for the journals of servers: it outlives them, because the agent does."""
+        strategy = self._request.strategy
+        if not isinstance(strategy, StrategyProtocol) or strategy.peers or not can_share():
+            return ()
+        return tuple(reserve() for _ in range(strategy.count_servers(self._request.workers)))
+
+    def _assign(self, port: int, memory: int | None, journals: tuple[int, ...]) -> Assignment:
         request = self._request
         strategy = request.strategy
         servers = 0
@@ -227,6 +235,7 @@ class _Run:
             agent=os.getpid(),
             devices=devices(request.here),
             memory=memory,
+            journals=journals,
             patience=request.patience,
             peers=isinstance(strategy, StrategyProtocol) and strategy.peers,
             slow=request.slow,
@@ -312,7 +321,9 @@ class _Run:
             return True
         if not killed or not isinstance(self._request.strategy, StrategyProtocol):
             return False
-        if exit_.name in self._servers and self._restarts < _RESTARTS:
+        job = override(self._request.job, self._request.overrides)
+        kept = job.durability != "none"
+        if exit_.name in self._servers and kept and self._restarts < _RESTARTS:
             self._restart(exit_)
             return True
         if exit_.name in {*self._workers, *self._distant}:

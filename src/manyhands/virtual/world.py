@@ -12,6 +12,7 @@ import torch
 from manyhands.failure import RunFailed
 from manyhands.pacing import factor
 from manyhands.parameters import Holder, Writes, lerp
+from manyhands.parameters.counted import counting_among
 from manyhands.protocols import Terms
 from manyhands.sampling import member_seed, mix
 from manyhands.virtual.bench import Bench, Replication
@@ -127,7 +128,10 @@ class World:
         self._network = Network(kernel, places.cluster, conditions.copy_rate, conditions.handover)
         self._cores = {host.name: Cores(kernel, host.cores) for host in places.cluster.hosts}
         clip = job.clip if protocol.clips == "workers" else None
-        self._bench = bench or Bench(job, protocol.shards, clip)
+        if bench is None:
+            counted = counting_among(job, str(protocol), len(places.workers))
+            bench = Bench(counted, protocol.shards, clip)
+        self._bench = bench
         self._terms = Terms(job.batch_sizes, len(places.workers), self._bench.rate)
         self._servers = {
             f"server-{number}": self._server(number, host)
