@@ -63,7 +63,7 @@ FAMILIES = [
 WRITTEN = {
     "single": ("single()", 1),
     "hybrid": ("hybrid(data=2, shard=2)", 4),
-    "place": ('place(modules=["block0 on 0", "block1 on 1"])', 2),
+    "place": ('place(modules=["block1 on 0", "block2 on 1"])', 2),
     "pipeline": ("pipeline(microbatches=2)", 2),
     "local_sgd": ("local_sgd(every=4)", 2),
     "diloco": ("diloco(every=4)", 2),
