@@ -60,8 +60,8 @@ def test_a_worker_whose_import_holds_the_interpreter_is_named_and_awaited(start,
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(text), encoding="utf-8")
     started = start(
-        *(sys.executable, "-m", "manyhands", "train", script, "--strategy", "asynchronous()"),
-        *("--workers", "3", "--output", "run", "--patience", "6"),
+        *(sys.executable, "-m", "manyhands", "train", "--strategy", "asynchronous()"),
+        *("--workers", "3", "--output", "run", "--patience", "6", script, "asynchronous()"),
     )
     assert started.finish(90) == 0, started.text()
     assert "ejected" not in started.text()

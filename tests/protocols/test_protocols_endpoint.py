@@ -237,7 +237,7 @@ def test_the_dead_send_and_receive_nothing(stage: Stage) -> None:
 
 
 def test_a_caller_that_is_fenced_is_not_heard(stage: Stage) -> None:
-    stage.server.fence("worker-0")
+    stage.server.fence("worker-0", 2)
     stage.endpoint.post("server-0", Push(0, 1), ones(), ones())
     stage.kernel.after(9, stage.kernel.finish)
     stage.kernel.run()

@@ -88,6 +88,9 @@ def test_too_few_runs_are_called_too_few() -> None:
     assert "Make more runs on 2 workers: 1 run of each cannot tell the strategies apart." in words
     assert "is fastest" not in words
     assert "Use" not in words
+    # Only one was evaluated in time, which says nothing about the other.
+    words = sentences(run("a()", 500), run("b()", 2000), budget_seconds=3.01)
+    assert words.startswith("Make more runs on 2 workers")
     loud = (1.0, 1.3, 0.8)
     words = sentences(
         *repeated("a()", 1000, loud, accuracy=0.9),

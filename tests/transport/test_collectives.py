@@ -158,3 +158,43 @@ def test_naming_the_peers_takes_as_many_bytes_as_there_are_workers(run_script, t
     few, many = naming(8), naming(24)
     print(f"bytes of each worker through the store: {few:.0f} with 8 workers, {many:.0f} with 24")
     assert many < 1.5 * 3 * few
+
+
+STRANGER = """
+    import socket, sys
+    import torch
+    import forked
+    from manyhands.transport import collectives
+
+    def work(store, rank, size):
+        made, ends = collectives.gloo_group, []
+
+        def connects_meanwhile(*about, **options):
+            # Another thread would connect in just this moment.
+            with socket.create_server(("127.0.0.1", 0)) as server:
+                ends.append(socket.create_connection(server.getsockname()))
+                ends.append(server.accept()[0])
+            return made(*about, **options)
+
+        collectives.gloo_group = connects_meanwhile
+        group = collectives.Group(store, rank, size, epoch=1, device=forked.CPU)
+        peers, count = sorted(set(group.traffic()[0])), len(group._sockets)
+        ends[0].close()
+        lost = group.lost_peers() if rank == 0 else []
+        group.sum(torch.zeros(1))
+        group.close()
+        return [peers, count, lost]
+
+    if __name__ == "__main__":
+        forked.run(work, 3)
+"""
+
+
+def test_connections_of_others_made_at_the_same_time_are_not_the_groups(run_script):
+    started = run_script(STRANGER, PYTHONPATH=PATHS)
+    assert started.finish(90) == 0, started.text()
+    for rank in range(3):
+        peers, count, lost = json.loads((started.folder / f"given-{rank}.json").read_text())
+        assert peers == [f"worker-{other}" for other in range(3) if other != rank]
+        assert count == 2
+        assert lost == []

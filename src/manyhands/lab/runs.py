@@ -150,7 +150,7 @@ class VirtualRuns:
         """Simulate it; what goes wrong in it is a result."""
         tell("on a virtual clock")
         try:
-            plan(self.job, self._asked(turn, folder), "comparison").carry_out()
+            plan(self.job, self._asked(turn, folder), "comparison").carry_out(tell)
         except Exception as error:  # noqa: BLE001 - whatever it is, the others are still compared
             return str(error).partition("\n")[0] or type(error).__name__
         return ""

@@ -40,21 +40,19 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from manyhands.live.lifeline import adopting, can_adopt, die_with
-from manyhands.live.supervise import Start
+from manyhands.live.newborn import Born, Order, Unborn, become, fork
 from manyhands.live.title import ROOM, show
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from manyhands.live.supervise import Handle
+    from manyhands.live.supervise import Handle, Start
 
 SWITCH = "MANYHANDS_FORK"
 """Set to 0, every process is started afresh."""
 _BIRTH_WITHIN = 60.0
 """Seconds in which a newborn must report itself."""
 _MESSAGE = 1 << 17
-_REPORTED = b"."
-"""What a newborn writes to the nursery's pipe once it has reported itself."""
 _PRELOADED = (
     "manyhands.live.common",
     "manyhands.live.free",
@@ -68,18 +66,6 @@ _PRELOADED = (
 """What workers and servers run."""
 
 
-class _Order(msgspec.Struct, frozen=True):
-    """A process to be born: how, and in which surroundings."""
-
-    number: int
-    """Orders are counted, so that a late word about one is not taken for the next one's answer."""
-    start: Start
-    folder: str
-    changed: dict[str, str]
-    """The environment, where it differs from the nursery's."""
-    removed: list[str]
-
-
 class _Ready(msgspec.Struct, frozen=True, tag="ready"):
     """The nursery has loaded everything."""
 
@@ -87,24 +73,7 @@ class _Ready(msgspec.Struct, frozen=True, tag="ready"):
     """Why it must not fork; empty if it may."""
 
 
-class _Born(msgspec.Struct, frozen=True, tag="born"):
-    """A newborn says its process id."""
-
-    order: int
-    pid: int
-
-
-class _Unborn(msgspec.Struct, frozen=True, tag="unborn"):
-    """A process could not be born."""
-
-    order: int
-    words: str
-    """Why; empty if it was forked and ended before it could report itself."""
-    pid: int = 0
-    """Its process id, if it was forked."""
-
-
-_Word = _Ready | _Born | _Unborn
+_Word = _Ready | Born | Unborn
 
 
 class NotBorn(RuntimeError):  # noqa: N818 - it names what happened
@@ -174,7 +143,7 @@ class Nursery:
         now = {**os.environ, **start.settings}
         then = self._environment
         self._orders += 1
-        order = _Order(
+        order = Order(
             self._orders,
             start,
             str(Path.cwd()),
@@ -189,11 +158,11 @@ class Nursery:
             raise NotBorn("the nursery is gone")
         if word.pid:
             self._born.append(_Forked(word.pid))
-        if isinstance(word, _Unborn) and word.words:
+        if isinstance(word, Unborn) and word.words:
             raise NotBorn(word.words)
         return self._born[-1]
 
-    def _await_birth(self) -> _Born | _Unborn | None:
+    def _await_birth(self) -> Born | Unborn | None:
         """What became of the latest order; None if the nursery is gone."""
         deadline = time.monotonic() + _BIRTH_WITHIN
         while True:
@@ -352,12 +321,12 @@ def main(descriptor: int, agent: int) -> None:
         unfit = _load()
         link.send(msgspec.json.encode(_Ready(unfit)))
         while data := link.recv(_MESSAGE):
-            order = msgspec.json.decode(data, type=_Order)
-            if _fork(link, agent, order):
+            order = msgspec.json.decode(data, type=Order)
+            if fork(link, agent, order):
                 break
             order = None
     if order is not None:
-        _become(order.start, folder, order.folder)
+        become(order.start, folder, order.folder)
 
 
 def _load() -> str:
@@ -386,97 +355,6 @@ def _load() -> str:
 
 def _threads() -> int:
     return len(list(Path("/proc/self/task").iterdir()))
-
-
-def _fork(link: socket.socket, agent: int, order: _Order) -> bool:
-    """Give birth as ordered; whether this process is the newborn."""
-    reading, writing = os.pipe()
-    try:
-        child = os.fork()
-    except OSError as error:
-        os.close(reading)
-        os.close(writing)
-        _unborn(link, order, f"the nursery could not fork: {error}")
-        return False
-    if child:
-        os.close(writing)
-        _, status = os.waitpid(child, 0)
-        _answer_for(link, order, reading, failed=status != 0)
-        return False
-    os.close(reading)
-    leaving = os.getpid()
-    try:
-        newborn = os.fork()
-    except OSError:
-        os._exit(1)
-    if newborn:
-        os.write(writing, f"{newborn} ".encode())
-        os._exit(0)
-    try:
-        _settle(leaving, agent, order)
-    except BaseException as error:
-        _unborn(link, order, f"{type(error).__name__}: {error}", os.getpid())
-        os.write(writing, _REPORTED)
-        raise
-    link.send(msgspec.json.encode(_Born(order.number, os.getpid())))
-    os.write(writing, _REPORTED)
-    os.close(writing)
-    return True
-
-
-def _answer_for(link: socket.socket, order: _Order, reading: int, *, failed: bool) -> None:
-    """Wait until a newborn has reported itself; report it if it ended before it could."""
-    written = b""
-    while data := os.read(reading, 64):
-        written += data
-    os.close(reading)
-    if _REPORTED in written:
-        return
-    if written:
-        _unborn(link, order, "", int(written))
-    else:
-        words = "the nursery could not fork twice" if failed else "it was lost while it was forked"
-        _unborn(link, order, words)
-
-
-def _unborn(link: socket.socket, order: _Order, words: str, pid: int = 0) -> None:
-    link.send(msgspec.json.encode(_Unborn(order.number, words, pid)))
-
-
-def _settle(leaving: int, agent: int, order: _Order) -> None:
-    """Take up the surroundings that a process started afresh would have."""
-    start = order.start
-    show([sys.executable, "-m", start.module, *start.arguments])
-    os.setsid()
-    while os.getppid() == leaving:
-        time.sleep(0.001)
-    die_with(agent, signal.SIGKILL)
-    os.chdir(order.folder)
-    for name in order.removed:
-        os.environ.pop(name, None)
-    os.environ.update(order.changed)
-    for target, path in ((1, start.out), (2, start.err)):
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
-        os.dup2(file, target)
-        os.close(file)
-
-
-def _become(start: Start, before: str, folder: str) -> None:
-    """Run the module as `python -m` does."""
-    import numpy as np  # noqa: PLC0415 - it is loaded already
-
-    from manyhands.live.script import execute  # noqa: PLC0415 - see above
-
-    # Python draws a new seed after a fork by itself; torch begins with the same in all processes.
-    np.random.seed()
-    if sys.path and sys.path[0] == before:
-        sys.path[0] = folder
-    spec = importlib.util.find_spec(start.module)
-    if spec is None or spec.origin is None:
-        raise ImportError(f"there is no module {start.module}")
-    sys.orig_argv = [sys.executable, "-m", start.module, *start.arguments]
-    sys.argv = [spec.origin, *start.arguments]
-    execute(Path(spec.origin), "__main__", spec.parent or "", spec)
 
 
 if __name__ == "__main__":

@@ -171,7 +171,7 @@ def _recommendation(field: Field, contests: Mapping[Question, Contest]) -> str:
         return f"Only {speed.best.strategy} was run {where}: there is nothing to compare it with."
     runs = min(len(standing.runs) for standing in field.finished)
     made = f"{runs} run{plural(runs)} of each"
-    if all(contest.is_open for contest in contests.values()):
+    if all(contest.is_open for contest in contests.values() if contest.differences):
         return f"Make more runs {where}: {made} cannot tell the strategies apart."
     return _chosen(field, speed, end, where, made)
 

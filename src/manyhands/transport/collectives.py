@@ -18,6 +18,7 @@ import os
 import socket
 import struct
 from datetime import timedelta
+from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -109,6 +110,23 @@ class Group:
         self._peers = ["unknown"] * len(self._sockets)
         if device.type != "cuda" and size > 1:
             self._peers = self._name_peers(meeting, listening)
+            self._let_go_of_strangers()
+
+    def _let_go_of_strangers(self) -> None:
+        """Forget connections that other threads have made while the group was.
+
+        ZeroMQ may have connected again, or a script. To shut such a connection down, or to take its
+        end for a peer's, would be wrong. Where not all peers are known, as behind a network that
+        translates addresses, an unknown connection may be one of theirs, and is kept.
+        """
+        if len({*self._peers} - {"unknown"}) < self.size - 1:
+            return
+        known = [peer != "unknown" for peer in self._peers]
+        for sock, own in zip(self._sockets, known, strict=True):
+            if not own:
+                sock.close()
+        self._sockets = list(compress(self._sockets, known))
+        self._peers = list(compress(self._peers, known))
 
     def _name_peers(self, meeting: Store, listening: Sequence[str]) -> list[str]:
         """For each socket the worker at its other end.

@@ -12,14 +12,15 @@ import torch
 from manyhands.failure import RunFailed
 from manyhands.pacing import factor
 from manyhands.parameters import Holder, Writes, lerp
+from manyhands.parameters.counted import counting_among
 from manyhands.protocols import Terms
 from manyhands.sampling import member_seed, mix
 from manyhands.virtual.bench import Bench, Replication
-from manyhands.virtual.coordinator import Coordinator
+from manyhands.virtual.coordinator import Coordinator, Talk
 from manyhands.virtual.cores import Cores
-from manyhands.virtual.endpoint import VirtualEndpoint, caller
+from manyhands.virtual.endpoint import VirtualEndpoint
 from manyhands.virtual.evaluation import evaluate
-from manyhands.virtual.faults import Crash, Cut, Fault, Pause
+from manyhands.virtual.faults import Crash, Cut, Fault, Isolate, Lose, Pause
 from manyhands.virtual.member import Member
 from manyhands.virtual.network import Network
 from manyhands.virtual.replica import VirtualReplica
@@ -40,6 +41,10 @@ if TYPE_CHECKING:
 
 _RNG, _TIMES = 2, 3
 """What `mix` tells a worker's random source for its protocol, and for its times, by."""
+
+
+_ENDED_WITHIN = 1.0
+"""Seconds until a worker that is missed and heard of again is ended: its agent's heartbeat."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +91,7 @@ class _Worker:
     seconds: Callable[[], float]
     replication: Replication | None = None
     endpoint: VirtualEndpoint | None = None
+    talk: Talk | None = None
     works: bool = False
     missed: set[int] = field(default_factory=set)
     """Lives that ended and whose samples were given back."""
@@ -122,7 +128,10 @@ class World:
         self._network = Network(kernel, places.cluster, conditions.copy_rate, conditions.handover)
         self._cores = {host.name: Cores(kernel, host.cores) for host in places.cluster.hosts}
         clip = job.clip if protocol.clips == "workers" else None
-        self._bench = bench or Bench(job, protocol.shards, clip)
+        if bench is None:
+            counted = counting_among(job, str(protocol), len(places.workers))
+            bench = Bench(counted, protocol.shards, clip)
+        self._bench = bench
         self._terms = Terms(job.batch_sizes, len(places.workers), self._bench.rate)
         self._servers = {
             f"server-{number}": self._server(number, host)
@@ -147,6 +156,8 @@ class World:
             lockstep=protocol.lockstep,
             by_rank=protocol.by_rank(len(self._workers)),
         )
+        self._losses: list[tuple[str, int]] = []
+        """Workers that were lost, each with the least of its lives that is not over."""
         self._working = 0
         self._returning = 0
 
@@ -203,7 +214,13 @@ class World:
             return self._bench.shared(held, first)
         if protocol.committee and first is not None:
             return self._bench.shared([first.parameters[0].clone()], first)
-        living = [server for server in servers if server.member.alive] or servers[:1]
+        # When the run is over, those are let go that had lived until then.
+        now = self._kernel.now
+        living = [
+            server
+            for server in servers
+            if server.member.alive or server.member.died(server.member.life) >= now
+        ] or servers[:1]
         mean = living[0].holder.bytes.clone()
         for count, server in enumerate(living[1:], start=2):
             lerp(server.holder.shard, mean, server.holder.bytes, 1 / count)
@@ -218,6 +235,11 @@ class World:
             if worker.member.alive and worker.replication is not None:
                 own = worker.replication
                 yield rank, self._bench.shared([own.parameters[0].clone()], own)
+
+    @property
+    def committed(self) -> int:
+        """Samples that are trained on so far."""
+        return self.coordinator.leases.committed
 
     @property
     def versions(self) -> tuple[int, ...]:
@@ -235,13 +257,16 @@ class World:
         return values
 
     def _checked(self, values: dict[str, float]) -> dict[str, float]:
-        where = f"after {self.coordinator.leases.committed:,} samples"
+        where = f"after {self.committed:,} samples"
         record = self._logs.coordinator
         self._bench.divergence.check(record, values["loss"], "validation", where)
         return values
 
     def _start_server(self, server: Server) -> None:
+        """Start a server; one that was dead hears now who was lost meanwhile."""
         server.member.begin()
+        for worker, least in self._losses[server.told :]:
+            server.fence(worker, least)
         self._kernel.start(server.member, server.serve(), lambda: None)
 
     def _start_worker(self, rank: int) -> None:
@@ -261,6 +286,7 @@ class World:
         worker.replication = Replication(
             self._bench, rank, local=local, beside=keeps, common=self._common
         )
+        worker.talk = self.coordinator.begin(member.name)
         replica = VirtualReplica(
             member,
             rank,
@@ -268,7 +294,7 @@ class World:
             self._terms,
             worker.replication,
             self._bench,
-            self.coordinator.begin(member.name),
+            worker.talk,
             self._cores[member.host],
             worker.seconds,
             self._kernel,
@@ -285,8 +311,8 @@ class World:
         self._kernel.start(member, work, partial(self._end_worker, worker))
 
     def _end_worker(self, worker: _Worker) -> None:
+        self._working -= worker.works
         worker.works = False
-        self._working -= 1
         self._look_for_the_end()
 
     def _look_for_the_end(self) -> None:
@@ -306,6 +332,11 @@ class World:
                 self._kernel.after(at, partial(self._crash_server, number, restart, fault))
             case Pause(at=at, seconds=seconds):
                 self._kernel.after(at, partial(self._pause, seconds, fault))
+            case Isolate(at=at):
+                self._kernel.after(at, partial(self._isolate, fault))
+            case Lose(a=one, b=other, at=at):
+                self._kernel.after(at, partial(self._network.lose_next, one, other))
+                self._kernel.after(at, partial(self._note, fault))
             case Cut(a=one, b=other, start=start, stop=stop):
                 if fault.is_between_peers:
                     self._network.cut(one, _server_of(other), start, stop)
@@ -350,18 +381,68 @@ class World:
             return
         worker.missed.add(life)
         name = worker.member.name
+        self._losses.append((name, life + 1))
         for server in self._servers.values():
-            server.fence(caller(name, life))
+            if server.member.alive:
+                server.fence(name, life + 1)
         if self._protocol.peers:
             for other in self._workers:
                 if other.endpoint is not None and not other.endpoint.is_dead:
                     other.endpoint.lose(_server_of(name))
         self.coordinator.lose(name)
 
+    def _isolate(self, fault: Isolate) -> None:
+        """Cut a worker off from all servers and from the coordinator."""
+        worker = self._workers[fault.worker]
+        member, talk = worker.member, worker.talk
+        if not member.alive or talk is None or talk.is_cut_off:
+            return
+        self._note(fault)
+        now, life = self._kernel.now, member.life
+        for server in self._servers:
+            self._network.cut(member.name, server, now, now + fault.seconds)
+        talk.is_cut_off = True
+        self._kernel.after(
+            self._conditions.detection, partial(self._miss_isolated, worker, life, fault)
+        )
+        self._kernel.after(fault.seconds, partial(self._heal, worker, life, talk, fault))
+
+    def _miss_isolated(self, worker: _Worker, life: int, fault: Isolate) -> None:
+        """A worker that is cut off is noticed, and the others go on without it."""
+        cut_off = worker.talk is not None and worker.talk.is_cut_off
+        if not (cut_off and worker.member.is_in(life)) or life in worker.missed:
+            return
+        words = f"{worker.member.name} was not heard of for {self._conditions.detection:g} s"
+        self._logs.coordinator.event("lost", {"member": worker.member.name, "words": words})
+        self._working -= worker.works
+        worker.works = False
+        self._returning += fault.restart is not None
+        self._miss(worker, life)
+        self._look_for_the_end()
+
+    def _heal(self, worker: _Worker, life: int, talk: Talk, fault: Isolate) -> None:
+        """The link of a worker that was cut off heals; if it is missed, its process is ended."""
+        talk.heal()
+        if life in worker.missed:
+            self._kernel.after(_ENDED_WITHIN, partial(self._end_isolated, worker, life, fault))
+
+    def _end_isolated(self, worker: _Worker, life: int, fault: Isolate) -> None:
+        if not worker.member.is_in(life):
+            # It has died meanwhile, and is started again or not by what killed it.
+            self._returning -= fault.restart is not None
+            self._look_for_the_end()
+            return
+        self._kill(worker.member)
+        self._logs.close(fault.worker)
+        if fault.restart is not None:
+            self._kernel.after(fault.restart, partial(self._return, fault.worker))
+        self._look_for_the_end()
+
     def _bring_back(self, rank: int) -> None:
         """A worker's own server begins anew with it."""
         own = self._servers[f"server-{rank}"]
         own.begin_anew(self._holder(rank))
+        own.told = len(self._losses)
         self._start_server(own)
         for other in self._workers:
             if other.endpoint is not None and not other.endpoint.is_dead:
