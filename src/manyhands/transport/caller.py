@@ -253,7 +253,7 @@ class Caller:
             peer = self._peers[name]
             calls = peer.calls.values()
             if len(calls) == 1:
-                while peer.socket.getsockopt(zmq.EVENTS) & READABLE and any(
+                while int(peer.socket.getsockopt(zmq.EVENTS)) & READABLE and any(
                     self._needs_grant(call) for call in calls
                 ):
                     self._take(name, peer)

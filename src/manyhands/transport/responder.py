@@ -209,7 +209,7 @@ class Responder:
     def _read(self) -> Incoming | None:
         """What is at the door, up to the first complete call."""
         for _ in range(64):
-            if not self._door.getsockopt(zmq.EVENTS) & READABLE:
+            if not int(self._door.getsockopt(zmq.EVENTS)) & READABLE:
                 return None
             call = self._take(self._door.recv(AT_ONCE))
             self._discard()
