@@ -72,7 +72,10 @@ def told(folder, name):
 def test_a_forked_process_is_as_one_started_afresh(run_script, tmp_path):
     found = {}
     for switch in ("1", "0"):
-        last = 'last = type("Last", (), {"__del__": lambda self: print("TAKEN APART")})()'
+        last = (
+            'class Last: __del__ = lambda self: print("TAKEN APART")\n'
+            '    last = None if __name__ == "__main__" else Last()'
+        )
         started = run_script(JOB.replace("EARLY", last), "an argument", MANYHANDS_FORK=switch)
         assert started.finish(120) == 0, started.text()
         agent = started.text().split("AGENT ")[1].split()

@@ -6,6 +6,7 @@ its part and one collective adds them up: the result does not depend on how many
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ import torch
 from manyhands.data.taking import as_pair
 from manyhands.live.loading import Loading, move
 from manyhands.parameters.computing import autocast
+from manyhands.parameters.counted import Counted, own_loss
 from manyhands.parts import part
 from manyhands.seeding import VALIDATION
 
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Totals:
-    """Summed statistics: samples, loss, then each metric's."""
+    """Summed statistics: targets that count, their loss, then each metric's."""
 
     tensor: torch.Tensor
     metrics: tuple[Metric, ...]
@@ -38,8 +40,8 @@ class Totals:
 
     def values(self) -> dict[str, float]:
         """What the statistics say."""
-        samples, loss, *_ = self.tensor.tolist()
-        values = {"loss": loss / samples}
+        counted, loss, *_ = self.tensor.tolist()
+        values = {"loss": loss / counted if counted else math.nan}
         parts = self.tensor[2:].cpu().split_with_sizes(list(self.sizes))
         for metric, statistics in zip(self.metrics, parts, strict=True):
             values[metric.name] = metric.value(statistics)
@@ -83,6 +85,7 @@ def evaluate(
     model.eval()
     total = torch.zeros(0, dtype=torch.float64, device=device)
     sizes = (0,) * len(job.measures)
+    measured = Counted(own_loss(job))
     drawn = [(VALIDATION, indices) for indices in wanted]
     loaded = (loading or Loading(job)).batches(data, drawn)
     for count, batch in zip(counted, loaded, strict=True):
@@ -91,10 +94,10 @@ def evaluate(
             answers = (outputs or model)(inputs)
             if answers is None:
                 continue
-            loss = job.loss(answers, targets).double().reshape(()) * count
+            loss = measured(answers, targets).double().reshape(())
         statistics = [metric.statistics(answers, targets) for metric in job.measures]
         sizes = tuple(item.numel() for item in statistics)
-        head = torch.stack([torch.tensor(float(count), device=device).double(), loss])
+        head = measured.sums(loss, count or 1)
         row = torch.cat([head, *statistics])
         if not count:
             row = torch.zeros_like(row)

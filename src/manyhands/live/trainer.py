@@ -16,6 +16,7 @@ from manyhands.live.divergence import Divergence
 from manyhands.live.evaluation import evaluate, sum_totals
 from manyhands.live.loading import Loading, move
 from manyhands.live.pacer import Pacer
+from manyhands.parameters.counted import counting
 from manyhands.sampling import mix, shares
 from manyhands.seeding import seed_all
 from manyhands.transport.waits import Waits
@@ -98,7 +99,10 @@ class Trainer:
         seed_all(job.seed)
         self._strategy = strategy
         with self._exchanging(), self._naming_remedy():
-            self._bound = strategy.bind(job, group, device, self._waits)
+            counted, loss = counting(job)
+            self._bound = strategy.bind(counted, group, device, self._waits)
+        if self._bound.replicas > 1 or self._bound.parts > 1 or job.at_once is not None:
+            loss.divided = str(strategy)
         if self._bound.words and self.rank == 0:
             recorder.event("divided", {str(at): line for at, line in enumerate(self._bound.words)})
         self.model = self._bound.model

@@ -127,6 +127,7 @@ def _work_free(
     from manyhands.live.free import run_free  # noqa: PLC0415
     from manyhands.live.hosted import Hosted  # noqa: PLC0415
     from manyhands.parameters import Copy  # noqa: PLC0415
+    from manyhands.parameters.counted import counting_among  # noqa: PLC0415
     from manyhands.protocols import StrategyProtocol  # noqa: PLC0415
     from manyhands.strategies import strategy  # noqa: PLC0415
     from manyhands.transport.caller import Caller  # noqa: PLC0415
@@ -152,7 +153,10 @@ def _work_free(
 
     shared = home if protocol.shares else None
     clip = job.clip if protocol.clips == "workers" else None
-    copy = Copy(job, protocol.shards, device, allocate, shared, beside=protocol.keeps, clip=clip)
+    counted = counting_among(job, assignment.strategy, assignment.workers)
+    copy = Copy(
+        counted, protocol.shards, device, allocate, shared, beside=protocol.keeps, clip=clip
+    )
     addresses = where_servers_are(assignment, roll)
     # A worker's successor must not be taken for itself: its calls are numbered from one again.
     caller = Caller(

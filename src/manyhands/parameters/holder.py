@@ -14,6 +14,8 @@ from manyhands.parameters.weight import weighted_step
 from manyhands.seeding import seed_all
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import nn, optim
 
     from manyhands.job import Job
@@ -106,9 +108,13 @@ class Holder:
         """Forget a sum, if there is one."""
         self._scratch = self._sums.pop(pot, self._scratch)
 
-    def move(self, by: float, over: float, pot: int = 0) -> None:
-        """Go a part of the way to a sum divided by `over`; buffers all the way."""
-        lerp(self.shard, self.bytes, self.take_sum(over, pot), by)
+    def move(self, by: float, over: float, pots: Sequence[int] = (0,)) -> None:
+        """Go a part of the way to sums, added up in order, over `over`; buffers all the way."""
+        first, *others = pots
+        for pot in others:
+            add(self.shard, self._sums[first], self._sums[pot], 1.0)
+            self.drop(pot)
+        lerp(self.shard, self.bytes, self.take_sum(over, first), by)
 
     def shift(self, change: torch.Tensor) -> None:
         """Add a change to the parameters; buffers become the change's."""

@@ -12,6 +12,7 @@ import torch
 from manyhands.failure import RunFailed
 from manyhands.pacing import factor
 from manyhands.parameters import Holder, Writes, lerp
+from manyhands.parameters.counted import counting_among
 from manyhands.protocols import Terms
 from manyhands.sampling import member_seed, mix
 from manyhands.virtual.bench import Bench, Replication
@@ -127,7 +128,10 @@ class World:
         self._network = Network(kernel, places.cluster, conditions.copy_rate, conditions.handover)
         self._cores = {host.name: Cores(kernel, host.cores) for host in places.cluster.hosts}
         clip = job.clip if protocol.clips == "workers" else None
-        self._bench = bench or Bench(job, protocol.shards, clip)
+        if bench is None:
+            counted = counting_among(job, str(protocol), len(places.workers))
+            bench = Bench(counted, protocol.shards, clip)
+        self._bench = bench
         self._terms = Terms(job.batch_sizes, len(places.workers), self._bench.rate)
         self._servers = {
             f"server-{number}": self._server(number, host)
@@ -210,7 +214,13 @@ class World:
             return self._bench.shared(held, first)
         if protocol.committee and first is not None:
             return self._bench.shared([first.parameters[0].clone()], first)
-        living = [server for server in servers if server.member.alive] or servers[:1]
+        # When the run is over, those are let go that had lived until then.
+        now = self._kernel.now
+        living = [
+            server
+            for server in servers
+            if server.member.alive or server.member.died(server.member.life) >= now
+        ] or servers[:1]
         mean = living[0].holder.bytes.clone()
         for count, server in enumerate(living[1:], start=2):
             lerp(server.holder.shard, mean, server.holder.bytes, 1 / count)
