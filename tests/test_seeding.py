@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import Dataset, Subset, TensorDataset
 
 from manyhands.job import Job
-from manyhands.live.loading import batches
+from manyhands.live.loading import Loading
 from manyhands.seeding import Seeded, epoch_seed, seed_all
 from manyhands.virtual.loading import loader
 
@@ -47,7 +47,7 @@ JOB = Job(
 
 
 def loaded(job, epoch, *some):
-    found = batches(job, job.data, [(epoch, torch.tensor(indices)) for indices in some])
+    found = Loading(job).batches(job.data, [(epoch, torch.tensor(indices)) for indices in some])
     return torch.cat([inputs for inputs, _ in found])
 
 

@@ -6,10 +6,13 @@ import contextlib
 import hashlib
 import json
 import math
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO
 
 from safetensors import safe_open
+
+from manyhands.storing import stored_patiently
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -80,6 +83,9 @@ class State:
                 _add(total, name, tensor)
                 if name in self.entries:
                     file.write(_bytes(tensor))
+            # A run counts as finished once its model has its name: then it must be on the disk.
+            file.flush()
+            os.fsync(file.fileno())
         return total.hexdigest()
 
     def fetch(self) -> Iterator[tuple[str, torch.Tensor]]:
@@ -100,6 +106,23 @@ def save_model(model: nn.Module, path: Path) -> str:
     return State.of(model).save(path)
 
 
+def check_savable(model: nn.Module) -> None:
+    """Raise ValueError if the model's state has an entry that its file cannot hold."""
+    import torch  # noqa: PLC0415 - naming a digest must not load torch
+
+    for name, value in model.state_dict().items():
+        if not isinstance(value, torch.Tensor):
+            raise ValueError(  # noqa: TRY004 - a value of the model, refused as all others
+                f"the model's state {name!r} is a {type(value).__name__}, not a tensor, and a "
+                "model file holds tensors only: let get_extra_state return a tensor, or remove it"
+            )
+        if str(value.dtype).removeprefix("torch.") not in _NAMES:
+            raise ValueError(
+                f"the model's tensor {name!r} has the type {value.dtype}, which a safetensors file "
+                "cannot hold: convert it, or register it with persistent=False"
+            )
+
+
 def _fetch(tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
     return lambda: tensor.detach().cpu().contiguous()
 
@@ -118,25 +141,39 @@ def _with_aliases(
 
 
 def write_tensors(
-    path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]
+    path: Path,
+    tensors: Mapping[str, torch.Tensor],
+    metadata: Mapping[str, str],
+    *,
+    durable: bool = False,
 ) -> None:
     """Write contiguous tensors in safetensors' format, without copying them first.
 
     The file appears under its name only when it is complete: who is killed here leaves the old one.
+    A durable one is on the disk before it replaces the old one.
     """
-    with _unfinished(path) as file:
+    with _unfinished(path, durable=durable) as file:
         file.write(_head(tensors, metadata))
         for tensor in tensors.values():
             file.write(_bytes(tensor))
 
 
 @contextlib.contextmanager
-def _unfinished(path: Path) -> Iterator[BinaryIO]:
+def _unfinished(path: Path, *, durable: bool = False) -> Iterator[BinaryIO]:
     """A file beside `path` that takes its name when all of it is written."""
     unfinished = path.with_suffix(".unfinished")
-    with unfinished.open("wb") as file:
+    with stored_patiently(unfinished) as file:
         yield file
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
     unfinished.replace(path)
+    if durable:
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
 
 def _head(entries: Mapping[str, Entry | torch.Tensor], metadata: Mapping[str, str]) -> bytes:
@@ -193,5 +230,12 @@ _NAMES = {
     "int8": "I8",
     "uint8": "U8",
     "bool": "BOOL",
+    "uint16": "U16",
+    "uint32": "U32",
+    "uint64": "U64",
+    "complex64": "C64",
+    "float8_e4m3fn": "F8_E4M3",
+    "float8_e5m2": "F8_E5M2",
+    "float8_e8m0fnu": "F8_E8M0",
 }
 """safetensors' names for torch's types."""

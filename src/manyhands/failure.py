@@ -30,3 +30,17 @@ class PeerLost(RuntimeError):  # noqa: N818 - it names what happened, as users w
 
     When a run's first failure is looked for, these are passed over.
     """
+
+
+REMEDY = (
+    "lower the learning rate, limit gradients with Job(clip=...), or train on with "
+    "Job(stop_on_nan=False)"
+)
+
+
+class Diverged(RunFailed):
+    """A loss became NaN or infinite; the message says where it was seen first."""
+
+
+class Poisoned(Diverged, PeerLost):
+    """The same, on a worker whose parameters were not finite already: another one may be first."""

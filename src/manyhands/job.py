@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast, get_args, runtime_checkable
 
 from torch import nn
 
 from manyhands.batches import BatchSizes
+from manyhands.data.taking import as_pair, fetch
 from manyhands.metrics import Metric, metric
 from manyhands.notation import Value
 
@@ -21,9 +22,12 @@ if TYPE_CHECKING:
 
     Loss = Callable[[Any, Any], torch.Tensor]
 
+Durability = Literal["none", "process", "host", "power"]
+"""What parameter servers keep of what they have acknowledged: see `Job.durability`."""
+
 SETTINGS = (
     *("epochs", "samples", "seconds", "target", "seed", "global_batch", "rate", "clip"),
-    *("at_once", "autocast", "recompute"),
+    *("at_once", "autocast", "recompute", "durability"),
 )
 """What a run notes of its job: what makes it another run, and can be said in a word."""
 _TARGET = re.compile(r"\s*([^\W\d]\w*)\s*(>=|<=)\s*([+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?)\s*")
@@ -98,9 +102,12 @@ class Job:
     """Samples `(input, target)`: any map-style dataset."""
     validation: SizedData | None = None
     """What the metrics are computed on after every epoch."""
-    metrics: Sequence[str | Metric | Callable[[Any, Any], torch.Tensor]] = ("accuracy",)
+    metrics: str | Metric | Sequence[str | Metric | Callable[[Any, Any], torch.Tensor]] | None = (
+        None
+    )
     """Names ("accuracy", "f1"), metrics, or functions of (outputs, targets) that give a value per
-    sample. The loss is always among them, as `loss`."""
+    sample; one of them, or several. The loss is always among them, as `loss`. Default: "accuracy"
+    if the targets of the validation data are integers, else the loss alone."""
     global_batch: int | Mapping[float, int]
     """Samples in one step of all workers together, whatever their number; {0: 128, 2: 512} grows
     it to 512 after 2 epochs."""
@@ -127,6 +134,9 @@ class Job:
     """Stop after so much time of training, evaluations included."""
     target: str | None = None
     """Stop when a validation metric is reached, as in "accuracy >= 0.98"."""
+    stop_on_nan: bool = True
+    """End the run as failed when a training loss, a validation loss or a final parameter is NaN or
+    infinite. With False the run goes on, and its summary still says so."""
     seed: int = 0
     """Decides the first parameters and the order of the samples."""
     prepare: Callable[[], object] | None = None
@@ -135,8 +145,13 @@ class Job:
     """Makes a batch of a list of samples, as a DataLoader's `collate_fn` does."""
     loaders: int = 0
     """Processes per worker that load data; 0 loads in the worker itself."""
+    durability: Durability = "process"
+    """What the parameter servers' acknowledged updates survive: "none" nothing, "process" the death
+    of any server or worker process, "power" a loss of power too, at the price of a disk write per
+    update."""
 
     _metrics: tuple[Metric, ...] = field(init=False, repr=False)
+    _settled: bool = field(init=False, repr=False, compare=False)
     _target: Target | None = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -144,7 +159,11 @@ class Job:
         self._check_limits()
         self._check_batch()
         self._check_rate()
-        object.__setattr__(self, "_metrics", tuple(metric(spec) for spec in self.metrics))
+        given = ("accuracy",) if self.metrics is None else self.metrics
+        if isinstance(given, str) or not isinstance(given, Iterable):
+            given = (given,)
+        object.__setattr__(self, "_metrics", tuple(metric(spec) for spec in given))
+        object.__setattr__(self, "_settled", self.metrics is not None or self.validation is None)
         target = None if self.target is None else Target.read(self.target)
         object.__setattr__(self, "_target", target)
         self._check_target()
@@ -186,6 +205,16 @@ class Job:
             raise ValueError(f"at_once must be at least 1 sample, not {self.at_once}")
         if self.autocast not in (None, "bfloat16"):
             raise ValueError(f'autocast must be "bfloat16" or None, not {self.autocast!r}')
+        if self.durability == "host":
+            raise ValueError(
+                'durability="host" needs parameter servers on a second host, and all servers of a '
+                'run are on its first: use "power", and a run folder on a disk that outlives the '
+                "host"
+            )
+        if self.durability not in get_args(Durability):
+            raise ValueError(
+                f'durability must be "none", "process" or "power", not {self.durability!r}'
+            )
         if self.clip is not None and not 0 < self.clip < math.inf:
             raise ValueError(f"clip must be a norm above 0, not {self.clip}")
 
@@ -228,8 +257,28 @@ class Job:
 
     @property
     def measures(self) -> tuple[Metric, ...]:
-        """The metrics, as objects."""
+        """The metrics, as objects; the default ones are chosen by the first validation sample.
+
+        Raises:
+            ValueError: the job's target is not among them.
+        """
+        if not self._settled:
+            if not self._has_classes():
+                object.__setattr__(self, "_metrics", ())
+            object.__setattr__(self, "_settled", True)
+            self._check_target()
         return self._metrics
+
+    def _has_classes(self) -> bool:
+        """Whether the targets of the validation data are integers, as class indices are."""
+        if self.validation is None or not len(self.validation):
+            return True
+        try:
+            _, targets = as_pair(fetch(self.validation, self.collate, [0]))
+        except TypeError:
+            return True  # what is no pair is refused where it is used, in its own words
+        kind = getattr(targets, "dtype", None)
+        return kind is not None and not (kind.is_floating_point or kind.is_complex)
 
     @property
     def goal(self) -> Target | None:

@@ -68,6 +68,8 @@ class Leases:
         self._next: Lease | None = next(self._fresh, None)
         self._own: list[deque[Lease]] = [deque() for _ in range(workers)] if by_rank else []
         """By rank, the parts that were cut and not taken."""
+        self._cut = 0
+        """How many those are."""
         self._gone: set[int] = set()
         self._returned: deque[Lease] = deque()
         self._held: dict[int, tuple[str, Lease]] = {}
@@ -94,7 +96,11 @@ class Leases:
         if lease is not None:
             self._held[lease.number] = (worker, lease)
             return lease
-        if self._held or any(self._own):
+        return self.outlook()
+
+    def outlook(self) -> Literal["wait", "evaluate", "over"]:
+        """What there is to expect for a worker that gets no lease, as `take` says it."""
+        if self._held or self._returned or self._cut:
             return "wait"
         if self._next is None or self._stopped:
             return "over"
@@ -124,9 +130,13 @@ class Leases:
                 lease = self._take_fresh()
                 if lease is not None:
                     parts.append(lease)
+                    self._cut += 1
         open_to_it = [self._own[one] for one in {rank, *self._gone} if one < len(self._own)]
         waiting = [parts for parts in open_to_it if parts]
-        return min(waiting, key=lambda parts: parts[0].number).popleft() if waiting else None
+        if not waiting:
+            return None
+        self._cut -= 1
+        return min(waiting, key=lambda parts: parts[0].number).popleft()
 
     def evaluated(self) -> None:
         """The evaluation after an epoch is done: the next one may begin."""
@@ -160,10 +170,21 @@ class Leases:
             self._returned.extend(back)
         return sum(lease.samples for lease in back)
 
+    def samples_of(self, worker: str) -> int:
+        """How many samples a worker holds."""
+        return sum(lease.samples for holder, lease in self._held.values() if holder == worker)
+
+    def is_held(self, worker: str, number: int) -> bool:
+        """Whether a worker holds a lease."""
+        return self._held.get(number, ("",))[0] == worker
+
     def stop(self) -> None:
         """Give no more samples: a limit or a target is reached. What is held is still awaited."""
+        if self._stopped:
+            return
         self._stopped = True
         self._returned.clear()
+        self._cut = 0
         for parts in self._own:
             parts.clear()
 

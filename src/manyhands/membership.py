@@ -79,12 +79,18 @@ class Suspect:
     reason: Literal["silent", "stuck"]
     seconds: float
     line: str
+    phase: str = ""
 
     def __str__(self) -> str:
         if self.reason == "silent":
+            starts = (
+                " while it starts: an import or a call into an extension may hold the GIL, or its "
+                "process is stopped"
+            )
             return (
                 f"{self.member} (pid {self.member.pid}) has not been heard of for "
-                f"{self.seconds:.0f} s; it was at {self.line}"
+                f"{self.seconds:.0f} s{starts if self.phase == 'start' else ''}; it was at "
+                f"{self.line}"
             )
         return (
             f"{self.member} (pid {self.member.pid}) keeps the others waiting for "
@@ -103,7 +109,7 @@ def suspects(
     victims. If all of them wait, it is the network, and nobody is accused here.
     """
     silent = [
-        Suspect(sign.member, "silent", now - sign.heard, sign.line)
+        Suspect(sign.member, "silent", now - sign.heard, sign.line, sign.phase)
         for sign in signs.values()
         if now - sign.heard > silence
     ]

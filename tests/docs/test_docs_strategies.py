@@ -36,12 +36,41 @@ def test_a_page_has_the_signature_for_a_title_and_its_links_lead_somewhere(page:
         assert (page.parent / link).exists(), link
 
 
+@pytest.mark.parametrize("name", SCRIPT["LOCKSTEP"])
+def test_lockstep_is_drawn_from_its_times(name: str) -> None:
+    drawn = SCRIPT["draw_lockstep"](name, SCRIPT["LOCKSTEP"][name])
+    path = DOCS / "strategies" / "pictures" / f"{name}.svg"
+    assert path.read_text("utf-8") == drawn, "draw them again: python -m docs.pictures"
+
+
+def test_every_strategy_has_a_page_that_says_where_symbols_are_explained() -> None:
+    pages = {page.stem: page for page in (DOCS / "strategies").glob("[a-z]*.md")}
+    assert sorted(pages) == sorted(CATALOG.names())
+    for page in pages.values():
+        assert "(README.md#symbols)" in page.read_text("utf-8"), page.stem
+
+
+def test_symbols_that_stand_in_headlines_are_explained() -> None:
+    readme = (DOCS / "strategies" / "README.md").read_text("utf-8")
+    rows = re.findall(r"^\| ([^|]+) \| ", readme.split("## Symbols")[1], re.MULTILINE)
+    explained = {symbol for row in rows for symbol in re.split(r"[,;] ?", row)}
+    assert {"N", "S", "m", "M", "λ_n", "L", "G", "W_then", "s", "k", "H"} <= explained
+
+
+@pytest.mark.parametrize("name", CATALOG.names())
+def test_the_example_of_a_strategy_can_be_read_and_is_the_one_of_its_docstring(name: str) -> None:
+    description = CATALOG.describe(name)
+    CATALOG.read(description.example)
+    written = re.search(r"Example: `", CATALOG[name].__doc__ or "")
+    assert not written or description.example in (CATALOG[name].__doc__ or "")
+
+
 def test_every_picture_is_shown_and_small() -> None:
     shown = {
         name
         for page in (DOCS / "strategies").glob("*.md")
         for name in re.findall(r"\(pictures/(\w+)\.svg\)", page.read_text("utf-8"))
     }
-    assert {*SCRIPT["PICTURES"], *SCRIPT["SCHEDULES"]} <= shown
+    assert {*SCRIPT["PICTURES"], *SCRIPT["SCHEDULES"], *SCRIPT["LOCKSTEP"]} <= shown
     for name in shown:
         assert (DOCS / "strategies" / "pictures" / f"{name}.svg").stat().st_size < 60_000

@@ -21,10 +21,28 @@ def test_a_text_is_split_at_commas_that_stand_in_no_bracket_and_no_quotes() -> N
 
 
 def test_entrants_are_strategies_in_their_order_whatever_they_are_given_as() -> None:
-    labels = ("allreduce()", "ssp(servers=2)", "local_sgd()")
+    labels = ("allreduce()", "ssp(servers=2)", "local_sgd(every=8)")
     read = read_entrants("allreduce, ssp(servers=2), local_sgd(every=8)")
     assert tuple(entrant.label for entrant in read) == labels
     assert read_entrants(["allreduce", strategy("ssp(servers=2)"), "local_sgd"]) == read
+
+
+def test_a_label_shows_what_was_written_though_it_is_the_default() -> None:
+    read = read_entrants("local_sgd, local_sgd(8), hierarchical(outer=diloco(every=50), islands=2)")
+    assert [entrant.label for entrant in read] == [
+        "local_sgd()",
+        "local_sgd(every=8) #2",
+        "hierarchical(outer=diloco(every=50), islands=2)",
+    ]
+
+
+def test_a_label_shows_what_differs_among_the_entrants_of_one_strategy() -> None:
+    values = [strategy("softsync(wait_for=1)"), strategy("softsync(wait_for=2)"), "local_sgd"]
+    assert [entrant.label for entrant in read_entrants(values)] == [
+        "softsync(wait_for=1)",
+        "softsync(wait_for=2)",
+        "local_sgd()",
+    ]
 
 
 def test_a_strategy_may_be_held_against_itself_and_slowed() -> None:

@@ -6,7 +6,7 @@ from manyhands.lab.scaling import markdown, remarks, scaling
 from manyhands.reports import Comparison, Machine, Measured
 
 
-def a_run(workers: int, repeat: int, rate: float, later: float | None = None, status="finished"):
+def a_run(workers: int, repeat: int, rate: float, status="finished"):
     return Measured(
         strategy="allreduce()",
         kind="live",
@@ -16,7 +16,6 @@ def a_run(workers: int, repeat: int, rate: float, later: float | None = None, st
         folder="",
         status=status,
         rate=rate,
-        later_rate=later,
     )
 
 
@@ -71,10 +70,3 @@ def test_what_failed_is_left_out_and_nothing_is_made_up() -> None:
     assert two.speedup is None, "no repeat has both"
     assert four.rate is None
     assert markdown([two, four]).splitlines()[2:] == ["| 2 | 1,900 | – | – |", "| 4 | – | – | – |"]
-
-
-def test_the_first_epoch_is_left_out_where_all_have_another() -> None:
-    warm = a_comparison(a_run(1, 0, 900, 1000.0), a_run(2, 0, 1200, 1900.0), repeats=1)
-    assert [row.rate and row.rate.value for row in scaling(warm)][:2] == [1000, 1900]
-    mixed = a_comparison(a_run(1, 0, 900, 1000.0), a_run(2, 0, 1200), repeats=1)
-    assert [row.rate and row.rate.value for row in scaling(mixed)][:2] == [900, 1200]

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -101,6 +102,15 @@ def test_exception_in_user_code_ends_the_run_with_that_traceback_last(run_script
     assert left_behind(started.folder) == []
 
 
+def test_a_worker_that_leaves_without_a_traceback_is_told_with_its_last_lines(run_script):
+    leaves = 'import os, sys; print("the last line", file=sys.stderr); os._exit(7)'
+    started = run_script(FAILING.replace('raise ValueError("boom on purpose")', leaves))
+    assert started.finish(60) != 0
+    assert "worker 2 on " in started.text()
+    assert "left with exit code 7 and no traceback" in started.text()
+    assert started.text().rstrip().endswith("the last line")
+
+
 def test_it_takes_less_than_5_seconds_from_the_exception_to_the_end(run_script):
     started = run_script(FAILING)
     error = started.folder / "run" / "logs" / "worker-2.error.json"
@@ -128,13 +138,25 @@ def test_killed_coordinator_is_named(run_script, shared_memory):
     assert left_behind(started.folder) == []
 
 
-def test_killed_nursery_is_named(run_script, shared_memory):
+def samples_told(started) -> int:
+    """Samples in the latest progress line."""
+    counts = re.findall(r"^([\d,]+) of [\d,]+ samples", started.text(), re.MULTILINE)
+    return int(counts[-1].replace(",", "")) if counts else 0
+
+
+def test_killed_nursery_is_replaced_and_the_run_goes_on(run_script, interrupt, shared_memory):
     started = training(run_script)
-    started.nursery().kill()
-    assert started.finish(10) != 0
-    wait_for(lambda: all_gone(started), 10, "everything gone")
+    first = started.nursery()
+    first.kill()
+    wait_for(lambda: "another one is started" in started.text(), 10, "words")
+    wait_for(lambda: started.nursery() not in (None, first), 10, "another nursery")
     assert "nursery on " in started.text()
     assert "was killed (SIGKILL)" in started.text()
+    before = samples_told(started)
+    wait_for(lambda: samples_told(started) > before, 30, "more samples")
+    interrupt(started)
+    assert started.finish(10) != 0
+    wait_for(lambda: all_gone(started), 10, "everything gone")
     assert left_behind(started.folder) == []
 
 
@@ -146,14 +168,10 @@ def loading(run_script):
     return started
 
 
-def test_a_nursery_killed_while_it_loads_is_named(run_script):
+def test_a_nursery_killed_while_it_loads_is_replaced(run_script):
     started = loading(run_script)
     started.nursery().kill()
-    assert started.finish(10) != 0
-    wait_for(lambda: all_gone(started), 10, "everything gone")
-    assert "nursery on " in started.text()
-    assert "was killed (SIGKILL)" in started.text()
-    assert left_behind(started.folder) == []
+    wait_for(lambda: is_training(started), 60, "training")
 
 
 def test_an_agent_killed_while_the_nursery_loads_leaves_no_process(run_script):

@@ -72,7 +72,11 @@ def told(folder, name):
 def test_a_forked_process_is_as_one_started_afresh(run_script, tmp_path):
     found = {}
     for switch in ("1", "0"):
-        started = run_script(JOB.replace("EARLY", ""), "an argument", MANYHANDS_FORK=switch)
+        last = (
+            'class Last: __del__ = lambda self: print("TAKEN APART")\n'
+            '    last = None if __name__ == "__main__" else Last()'
+        )
+        started = run_script(JOB.replace("EARLY", last), "an argument", MANYHANDS_FORK=switch)
         assert started.finish(120) == 0, started.text()
         agent = started.text().split("AGENT ")[1].split()
         assert agent[1:] == ["[]"], "no child and no zombie is left"
@@ -81,6 +85,9 @@ def test_a_forked_process_is_as_one_started_afresh(run_script, tmp_path):
             assert said.pop("parent") == int(agent[0])
             assert len(said.pop("nurseries")) == int(switch)
             found[switch, name] = said
+            log = tmp_path / "elsewhere" / "run" / "logs" / f"{name}.out"
+            # It would write to memory that is shared as long as nothing does.
+            assert ("TAKEN APART" in log.read_text(encoding="utf-8")) == (switch == "0")
         (tmp_path / "elsewhere").rename(tmp_path / f"elsewhere-{switch}")
     drawn = [number for said in found.values() for number in said.pop("random")]
     assert len(set(drawn)) == len(drawn), "everybody draws random numbers of its own"

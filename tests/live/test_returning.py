@@ -43,6 +43,10 @@ def events(run: Run, name: str) -> list[dict[str, str]]:
 def test_a_killed_worker_is_started_again_and_works_on(run_script, text):
     started = run_script(SCRIPT.replace("SAMPLES", "4800"), text)
     wait_for(lambda: " %)" in started.text(), 90, "training")
+    if text == "synchronous()":
+        # Whatever forks the workers is gone when the worker is to be started again.
+        started.nursery().kill()
+        wait_for(lambda: "another one is started" in started.text(), 20, "another nursery")
     started.worker(2).kill()
     wait_for(
         lambda: "worker 2 on " in started.text() and "is here again" in started.text(), 60, "2"

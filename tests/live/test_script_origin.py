@@ -127,12 +127,46 @@ def test_an_equal_job_is_not_the_same_job(main: ModuleType) -> None:
         trace_back(replace(main.job), None, vars(main))
 
 
-@pytest.mark.parametrize("hidden", [lambda job: [job], lambda job: {"job": job}, lambda _: None])
-def test_a_job_within_a_list_or_a_function_is_refused_with_the_way_out(
-    main: ModuleType, hidden: Any
+@pytest.mark.parametrize(
+    ("held", "path"),
+    [
+        (lambda job: [make(), job], "jobs[1]"),
+        (lambda job: (job,), "jobs[0]"),
+        (lambda job: {"small": make(), "large": job}, "jobs['large']"),
+    ],
+)
+def test_a_job_in_a_collection_is_found_there_and_not_under_the_name_of_a_loop_over_it(
+    main: ModuleType, held: Any, path: str
 ) -> None:
     job = make()
-    main.jobs = hidden(job)
+    main.jobs = held(job)
+    main.one = job
+    assert trace_back(job, None, vars(main)).job == path
+
+
+def test_a_worker_takes_a_job_from_a_collection(loads: Any) -> None:
+    text = JOB + "\n    jobs = [3, job]\n    named = {'a': job}\n"
+    for path in ("jobs[1]", "named['a']"):
+        assert isinstance(loads(text, job=path)[0], Job)
+    for path in ("jobs[0]", "jobs[2]", "named['b']", "other[0]"):
+        with pytest.raises(TypeError, match="gave no job named"):
+            loads(text, job=path)
+
+
+def test_a_job_of_an_imported_module_is_found_there(
+    main: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = ModuleType("library.jobs")
+    library.__file__, library.__package__ = "/elsewhere/library/jobs.py", "library"
+    library.job = make()
+    monkeypatch.setitem(sys.modules, "library.jobs", library)
+    origin = trace_back(library.job, None, vars(main))
+    assert (origin.script, origin.package) == ("/elsewhere/library/jobs.py", "library")
+    assert origin.job == "job"
+
+
+def test_a_job_within_a_function_is_refused_with_the_way_out(main: ModuleType) -> None:
+    job = make()
     words = r"train needs a job that stands at the top level of a script \(job = mh\.Job\("
     with pytest.raises(ValueError, match=words):
         trace_back(job, None, vars(main))

@@ -196,3 +196,33 @@ def test_a_copy_that_nobody_holds_is_gone_and_its_model_with_it(job: Job) -> Non
     del copy
     gc.collect()
     assert model() is None
+
+
+@pytest.mark.parametrize("servers", [1, 3])
+def test_parts_of_a_batch_that_use_different_parameters(job: Job, servers: int) -> None:
+    class Either(nn.Module):
+        """Which layer computes depends on the samples."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.other = nn.Linear(6, 6), nn.Linear(6, 6)
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            layer = self.one if inputs[0, 0] > 0 else self.other
+            return layer(inputs)
+
+    copy = Copy(replace(job, model=Either, at_once=1), servers, CPU)
+    inputs, targets = torch.ones(4, 6), torch.tensor([0, 1, 2, 3])
+    inputs[2:] = -1
+    for batch in (inputs, inputs.flip(0), inputs[:2].repeat(2, 1)):
+        expected = Either()
+        expected.load_state_dict(copy.model.state_dict())
+        for sample, target in zip(batch.split(1), targets.split(1), strict=True):
+            (F.cross_entropy(expected(sample), target) / 4).backward()
+        copy.gradient(batch, targets)
+        for name, parameter in expected.named_parameters():
+            found = torch.cat([piece[1] for piece in copy._gradients[name]])
+            wanted = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            assert torch.allclose(found, wanted.reshape(-1), atol=1e-7), name
+            # Nothing is left for the next batch to be added to.
+            assert dict(copy.model.named_parameters())[name].grad is None, name

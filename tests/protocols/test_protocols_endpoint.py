@@ -145,7 +145,7 @@ def test_an_answer_is_what_the_server_had_when_it_answered(tmp_path: Path) -> No
 def test_calls_to_one_server_are_heard_in_order_and_answered_in_order(stage: Stage) -> None:
     async def work(endpoint: VirtualEndpoint) -> None:
         for value in range(1, 6):
-            endpoint.post("server-0", Push(0, value), ones(value))
+            endpoint.post("server-0", Push(0, value), ones(value), ones())
         versions = [await endpoint.receive("server-0") for _ in range(5)]
         assert versions == [Parameters(version) for version in range(1, 6)]
 
@@ -156,7 +156,7 @@ def test_calls_to_one_server_are_heard_in_order_and_answered_in_order(stage: Sta
 
 def test_overlap_is_a_post_now_and_a_receive_later(stage: Stage) -> None:
     async def work(endpoint: VirtualEndpoint) -> None:
-        endpoint.post("server-0", Pull())
+        endpoint.post("server-0", Pull(), into=ones())
         await happens(stage.kernel.env.timeout(30))
         assert await endpoint.receive("server-0") == Parameters(0)
         assert endpoint.clock() == 30
@@ -166,7 +166,7 @@ def test_overlap_is_a_post_now_and_a_receive_later(stage: Stage) -> None:
 
 def test_an_answer_that_does_not_come_in_time_can_still_be_received(stage: Stage) -> None:
     async def work(endpoint: VirtualEndpoint) -> None:
-        endpoint.post("server-0", Pull())
+        endpoint.post("server-0", Pull(), into=ones())
         with pytest.raises(TimeoutError, match=r"server-0 did not answer within 0\.4 s"):
             await endpoint.receive("server-0", timeout=0.4)
         assert endpoint.clock() == pytest.approx(0.4)
@@ -217,7 +217,7 @@ def test_an_answer_that_was_lost_is_asked_for_with_a_head_only(tmp_path: Path) -
 
     async def work(endpoint: VirtualEndpoint) -> None:
         # Heard at 0.5 + 1; the answer leaves until 2.5, which meets the cut.
-        endpoint.post("server-0", Push(0, 1), ones())
+        endpoint.post("server-0", Push(0, 1), ones(), ones())
         assert await endpoint.receive("server-0") == Parameters(1)
 
     # Lost at 2, where it should have been taken in; asked again at 3; answered in 1.5.
@@ -227,7 +227,7 @@ def test_an_answer_that_was_lost_is_asked_for_with_a_head_only(tmp_path: Path) -
 
 def test_the_dead_send_and_receive_nothing(stage: Stage) -> None:
     stage.worker.end(0.0)
-    stage.endpoint.post("server-0", Push(0, 1), ones())
+    stage.endpoint.post("server-0", Push(0, 1), ones(), ones())
     with pytest.raises(Crashed):
         stage.endpoint.receive("server-0").send(None)
     assert not stage.endpoint._lines
@@ -237,8 +237,8 @@ def test_the_dead_send_and_receive_nothing(stage: Stage) -> None:
 
 
 def test_a_caller_that_is_fenced_is_not_heard(stage: Stage) -> None:
-    stage.server.fence("worker-0")
-    stage.endpoint.post("server-0", Push(0, 1), ones())
+    stage.server.fence("worker-0", 2)
+    stage.endpoint.post("server-0", Push(0, 1), ones(), ones())
     stage.kernel.after(9, stage.kernel.finish)
     stage.kernel.run()
     assert Recording.heard == []
@@ -250,12 +250,12 @@ def test_a_call_that_overtakes_a_lost_one_is_not_heard_before_it(tmp_path: Path)
     other.begin()
 
     async def work(endpoint: VirtualEndpoint) -> None:
-        endpoint.post("server-0", Push(0, 1), ones(1))
+        endpoint.post("server-0", Push(0, 1), ones(1), ones())
         await happens(stage.kernel.env.timeout(1.4))
         # The first is being served. The second waits, behind another's 300 bytes, to leave.
         args = (other, stage.server.member, 300, lambda: None, lambda: None)
         stage.network.send(*args)
-        endpoint.post("server-0", Push(0, 2), ones(2))
+        endpoint.post("server-0", Push(0, 2), ones(2), ones())
         for version in (1, 2):
             assert await endpoint.receive("server-0") == Parameters(version)
 
@@ -309,9 +309,9 @@ def test_a_call_whose_answer_is_still_to_come_is_not_answered_twice(tmp_path: Pa
     stage.server._protocol = Patient()
 
     async def work(endpoint: VirtualEndpoint) -> None:
-        endpoint.post("server-0", Push(0, 1), ones(1))
+        endpoint.post("server-0", Push(0, 1), ones(1), ones())
         await happens(stage.kernel.env.timeout(10))
-        endpoint.post("server-0", Push(0, 1), ones(2))
+        endpoint.post("server-0", Push(0, 1), ones(2), ones())
         assert await endpoint.receive("server-0") == Parameters(1)
         with pytest.raises(TimeoutError):
             await endpoint.receive("server-0", timeout=60)
@@ -320,3 +320,12 @@ def test_a_call_whose_answer_is_still_to_come_is_not_answered_twice(tmp_path: Pa
     stage.kernel.after(3, stage.start_server)
     stage.run(work)
     assert stage.server.state.version == 2
+
+
+def test_an_answer_for_which_there_is_no_room_is_an_error(stage: Stage) -> None:
+    async def work(endpoint: VirtualEndpoint) -> None:
+        endpoint.post("server-0", Push(0, 1), ones())
+        await endpoint.receive("server-0")
+
+    with pytest.raises(ValueError, match="has room for 0 bytes, and server-0 answered with 16"):
+        stage.run(work)

@@ -5,6 +5,7 @@ per process, one clock, and all steps recorded.
 """
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 
@@ -22,18 +23,13 @@ class Raw:
         found = [record for record in self.files[name] if record[0] == tag]
         return found[-1] if found else None
 
+    def spans(self, name: str) -> list[tuple[str, float, float]]:
+        """(kind, start, seconds) of a worker."""
+        return [tuple(record[1:4]) for record in self.files[name] if record[0] == "span"]
+
     def interval(self, name: str) -> tuple[float, float]:
-        """When a worker began to train and when it was through."""
-        spans = [record for record in self.files[name] if record[0] == "span"]
-        working = min(start for _, kind, start, _, _ in spans if kind != "start")
-        begin = max(
-            (
-                start + seconds
-                for _, kind, start, seconds, _ in spans
-                if kind == "start" and start <= working
-            ),
-            default=working,
-        )
+        """When a worker had its first batch and when it was through."""
+        begin = min(start for kind, start, _ in self.spans(name) if kind in ("data", "compute"))
         trained = [r[1] for r in self.files[name] if r[0] == "event" and r[2] == "trained"]
         totals = self.last(name, "totals")
         assert totals is not None
@@ -58,23 +54,27 @@ class Raw:
         return self.samples[0] / self.seconds
 
     @property
-    def later_rate(self) -> float:
-        """Without the first epoch."""
-        ended: list[tuple[int, float]] = []
-        for records in self.files.values():
-            events = [r for r in records if r[0] == "event" and r[2] == "epoch"]
-            if events:
-                ended = [
-                    (int(detail["samples"]), float(detail.get("seconds", "nan")) or at)
-                    for _, at, _, detail in events
-                ]
-                ats = [at for _, at, _, _ in events]
-                break
-        seconds = [
-            own if own == own else at - before  # noqa: PLR0124 - NaN is not itself
-            for (_, own), at, before in zip(ended, ats, [self.begin, *ats], strict=False)
+    def later_epoch(self) -> float:
+        """Seconds of an epoch after the first, without the time in which any worker evaluated."""
+        ends = next(
+            found
+            for records in self.files.values()
+            if (found := [r[1] for r in records if r[0] == "event" and r[2] == "epoch"])
+        )
+        # Time is cut where an evaluation begins or ends, and each piece is looked at.
+        evaluated = [
+            (start, start + seconds)
+            for name in self.workers
+            for kind, start, seconds in self.spans(name)
+            if kind == "evaluate"
         ]
-        return (ended[-1][0] - ended[0][0]) / sum(seconds[1:])
+        cuts = sorted({*ends, *(at for pair in evaluated for at in pair)})
+        training = 0.0
+        for a, b in pairwise(cuts):
+            within = ends[0] <= a and b <= ends[-1]
+            if within and not any(start <= a and b <= stop for start, stop in evaluated):
+                training += b - a
+        return training / (len(ends) - 1)
 
     def metric(self, name: str) -> list[tuple[float, int, float]]:
         """(seconds, samples, value) of a validation metric."""
@@ -115,7 +115,11 @@ class Raw:
             begin, end = self.interval(name)
             totals = self.last(name, "totals")
             assert totals is not None
-            seconds = totals[4]
+            seconds = dict(totals[4])
+            for kind, start, spent_then in self.spans(name):
+                # The first pull of the parameters is start-up.
+                if start < begin:
+                    seconds[kind] -= min(spent_then, begin - start)
             own = {
                 "compute": seconds.get("compute", 0.0),
                 "wait": seconds.get("wait", 0.0),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from manyhands.reports import Shares, breakdown, training_interval
+from manyhands.reports import Shares, breakdown
 from manyhands.trace import KINDS, Header, ProcessTrace, Span, Totals, Trace
 
 
@@ -137,30 +137,16 @@ def test_kinds_and_their_categories(stage) -> None:
     )
 
 
-def test_starting_something_again_later_is_within_training(stage) -> None:
+def test_the_first_pull_of_the_parameters_is_start_up(stage) -> None:
     worker = stage.process("worker", 0)
-    worker.recorder.span("start", 1.0, 1.0)
-    worker.recorder.span("start", 2.0, 1.0)
+    worker.recorder.span("start", 0.0, 1.0)
+    worker.recorder.span("receive", 1.0, 3.0, 0)
     worker.recorder.span("compute", 4.0, 1.0, 0)
-    worker.recorder.span("start", 5.0, 3.0)
-    worker.clock.now = 9.0
-    assert training_interval(stage.trace().workers[0]) == (3.0, 9.0)
-
-
-def test_without_a_start_span_training_begins_with_the_first_other(stage) -> None:
-    worker = stage.process("worker", 0)
-    worker.recorder.span("compute", 4.0, 1.0, 0)
-    worker.clock.now = 9.0
-    assert training_interval(stage.trace().workers[0]) == (4.0, 9.0)
-
-
-def test_training_ends_when_the_worker_says_so(stage) -> None:
-    worker = stage.process("worker", 0)
-    worker.recorder.span("compute", 4.0, 1.0, 0)
-    worker.clock.now = 6.0
-    worker.recorder.event("trained")
-    worker.clock.now = 9.0
-    assert training_interval(stage.trace().workers[0]) == (4.0, 6.0)
+    worker.recorder.span("receive", 5.0, 3.0, 0)
+    worker.clock.now = 8.0
+    result = breakdown(stage.trace()).overall
+    assert result.seconds == 4.0
+    assert (result.compute, result.communication) == (0.25, 0.75)
 
 
 def test_a_run_in_which_nothing_happened(stage) -> None:

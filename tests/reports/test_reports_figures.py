@@ -6,13 +6,11 @@ from hypothesis import strategies as st
 
 from manyhands.reports import (
     accounting,
-    epochs,
     figures,
     loss_curve,
     staleness,
     staleness_by_process,
     staleness_by_sender,
-    throughput,
     time_to,
     traffic,
     validation,
@@ -21,50 +19,6 @@ from manyhands.reports import (
 
 def test_examples_in_docstrings() -> None:
     assert doctest.testmod(figures).failed == 0
-
-
-def test_throughput_leaves_starting_out_and_sets_the_first_epoch_apart(finished) -> None:
-    speed = throughput(finished.trace())
-    assert (speed.samples, speed.seconds, speed.start_up) == (2000, 20.0, 2.0)
-    assert speed.rate == 100.0
-    assert speed.first is not None
-    assert (speed.first.samples, speed.first.seconds) == (1000, 10.0)
-    assert speed.later_rate == 100.0
-
-
-def test_one_epoch_is_not_set_apart(stage) -> None:
-    worker = stage.process("worker", 0)
-    worker.clock.now = 4.0
-    worker.recorder.event("epoch", {"number": "0", "samples": "100"})
-    trace = stage.trace()
-    assert throughput(trace).first is None
-    assert [epoch.rate for epoch in epochs(trace)] == [25.0]
-
-
-def test_an_epochs_own_seconds_win_and_unreadable_ones_are_left_out(stage) -> None:
-    worker = stage.process("worker", 0)
-    for at, detail in [
-        (10.0, {"number": "0", "samples": "100", "seconds": "8.0"}),
-        (20.0, {"number": "1", "samples": "200", "seconds": "?"}),
-        (30.0, {"number": "two", "samples": "300"}),
-        (40.0, {}),
-    ]:
-        worker.clock.now = at
-        worker.recorder.event("epoch", detail)
-    done = epochs(stage.trace())
-    assert [(epoch.samples, epoch.seconds) for epoch in done] == [(100, 8.0), (100, 10.0)]
-
-
-def test_epochs_are_taken_from_one_process_and_repeated_ones_count_once(stage) -> None:
-    for rank, count in ((0, 2), (0, 3), (1, 3)):
-        worker = stage.process("worker", rank)
-        for number in range(count - 2, count):
-            worker.clock.now += 10.0
-            worker.recorder.event(
-                "epoch",
-                {"number": str(number), "samples": str(100 * (number + 1)), "seconds": "10"},
-            )
-    assert [epoch.number for epoch in epochs(stage.trace())] == [0, 1, 2]
 
 
 def test_samples_are_those_accounted_for(stage) -> None:

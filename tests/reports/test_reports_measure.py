@@ -16,7 +16,7 @@ def test_a_run_is_measured_from_its_trace_alone(finished) -> None:
     assert (run.strategy, run.workers, run.seed, run.kind) == ("allreduce()", 2, 0, "live")
     assert (run.status, run.words) == ("finished", "")
     assert (run.samples, run.seconds, run.start_up, run.rate) == (2000, 20.0, 2.0, 100.0)
-    assert (run.first_epoch, run.later_rate) == (10.0, 100.0)
+    assert (run.first_epoch, run.later_epoch, run.evaluation) == (10.0, 10.0, None)
     assert run.validation["accuracy"].value == (0.9, 0.89)
     assert run.validation["accuracy"].seconds == (10.0, 20.0)
     assert run.validation["accuracy"].samples == (1000, 2000)

@@ -268,7 +268,7 @@ def agree(page: Page, runs: dict[tuple[str, int], list[Raw]], metrics: tuple[str
         alone = runs.get(("single()", 1)) or runs.get((strategy, 1))
         expected: dict[str, list[float]] = {
             "rate": [raw.rate for raw in raws],
-            "later_rate": [raw.later_rate for raw in raws],
+            "later_epoch": [raw.later_epoch for raw in raws],
             "seconds": [raw.seconds for raw in raws],
             "repeated": [raw.samples[1] for raw in raws],
             "lost": [raw.samples[2] for raw in raws],

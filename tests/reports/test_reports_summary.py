@@ -1,17 +1,22 @@
 import textwrap
+import time
+from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from manyhands.reports import ending, parameters_digest, settings, summary
+from manyhands.reports import Run, ending, parameters_digest, settings, summary
+from manyhands.trace import Recorder, live_header
 
 
 def test_the_summary_of_a_finished_run(finished) -> None:
     expected = """\
         allreduce() on 2 workers, 1 host: finished
           trained      2,000 samples, 2 epochs, 20.0 s: 100 samples/s
-          epochs       the first 10.0 s, then 10.0 s each: 100 samples/s
+          epochs       the first 10.0 s, then 10.0 s each
           validation   accuracy 0.89 (best 0.9 at 10.0 s), loss 0.05263
-          loss         0.1 in training, from 2
+          loss         0.1 in training (mean of the last 100 samples), from 2 (the first
+                       100)
           time         compute 60.0 %, wait 20.0 %, communication 10.0 %, data 10.0 %,
                        evaluation 0.0 %, other 0.0 %; 2.0 s to start not counted
           sent         40.0 MB, 20.0 kB per sample
@@ -117,9 +122,10 @@ def test_staleness_is_told_by_worker_where_it_is_known(stage) -> None:
 
 def test_a_diverged_run_says_so(stage) -> None:
     worker = stage.process("worker", 0)
-    for loss in (2.5, float("nan")):
-        worker.recorder.point("loss", loss, samples=1)
-    assert "not finite in training, from 2.5" in summary(stage.trace())
+    for step, loss in enumerate((2.5, float("nan"))):
+        worker.recorder.point("loss", loss, samples=10 * (step + 1))
+    text = " ".join(summary(stage.trace()).split())
+    assert "not finite in training (mean of the last 10 samples), from 2.5 (the first 10)" in text
 
 
 @pytest.mark.parametrize("count", [1, 40])
@@ -147,3 +153,28 @@ def test_how_a_model_was_divided_is_told_part_by_part(finished) -> None:
     assert told[0] == "  stage 0      block0, 9 % of the time"
     # In the order of their numbers, not of their names.
     assert [line.split()[1] for line in told] == [str(number) for number in range(11)]
+
+
+def test_the_loss_of_a_short_run_is_that_of_all_its_samples(stage) -> None:
+    stage.process("worker", 0).recorder.point("loss", 2.26, samples=640)
+    assert "2.26 in training (mean of all 640 samples)" in summary(stage.trace())
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are found in /proc")
+def test_a_run_whose_agent_lives_is_still_running(tmp_path) -> None:
+    path = tmp_path / "trace" / "agent.jsonl"
+    path.parent.mkdir()
+    head = live_header("agent", 0, clock=time.monotonic, wall=time.time)
+
+    def opened(header) -> Run:
+        recorder = Recorder(header, path.write_bytes, time.monotonic)
+        recorder.event("started")
+        recorder.flush()
+        return Run(tmp_path)
+
+    assert opened(head).status == "running"
+    assert "is still running" in opened(head).summary()
+    # A later process with the same number; a host that was started again; a process that is gone.
+    for other in (replace(head, clock=0.0), replace(head, boot="other"), replace(head, pid=2**22)):
+        assert opened(other).status == "unfinished"
+        assert "did not end properly" in opened(other).summary()

@@ -33,10 +33,33 @@ def test_figures_answers_and_verdict_in_80_columns() -> None:
     assert max(map(len, text.splitlines())) <= 80
     assert "live runs on 4 workers" in text
     row = next(line for line in text.splitlines() if line.startswith("allreduce()"))
-    assert row.split() == ["allreduce()", "700", "(698–703)", "0.50×", "slower", "1.40×", "35", "%"]
-    assert "0.99× no difference" in text
-    assert "-7 worse" in text
+    assert row.split() == [
+        *("allreduce()", "700", "(698–703)", "50", "%,", "slower", "1.40×", "35", "%")
+    ]
+    assert "99 %, no difference" in text
+    assert "-7 points, worse" in text
     assert "are equally fast: no difference larger than 5 %" in " ".join(text.split())
+
+
+def test_long_names_and_all_figures_are_readable_in_80_columns() -> None:
+    long = "hierarchical(outer=diloco(every=50, momentum=0.5), islands=4)"
+    text = printed(
+        compared(
+            *repeated("single()", 500, workers=1),
+            *repeated(long, 1400, workers=4, staleness=STALE),
+            *repeated("gossip(graph=random_pairs, order=asynchronous)", 700, workers=4),
+            price=2.0,
+        )
+    )
+    assert max(map(len, text.splitlines())) <= 80
+    assert "…" not in text
+    words = " ".join(text.split())
+    for heading in ("comp wait comm data eval other", "sent/sample mean staleness 99 % within"):
+        assert heading in words
+    # No figure is broken: every row of a table ends with whole cells.
+    assert re.search(r"70\.0 +10\.0 +10\.0 +5\.0 +5\.0 +0\.0", text)
+    assert re.search(r"1\.0 kB +1\.00 +2", text)
+    assert "\N{BULLET} Speed: " in text
 
 
 def test_scaling_by_the_number_of_workers() -> None:

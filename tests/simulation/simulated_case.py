@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,7 +14,7 @@ from torch.utils.data import TensorDataset
 from manyhands.cluster import Link
 from manyhands.job import Job
 from manyhands.sampling import mix, permutation
-from manyhands.virtual import Conditions, Crash, Cut, Fault, Faults, Pause, Places
+from manyhands.virtual import Conditions, Crash, Cut, Fault, Faults, Isolate, Lose, Pause, Places
 from manyhands.virtual.bench import Bench
 from manyhands.virtual.times import Constant, Exponential, LogNormal, Slow
 
@@ -258,6 +258,53 @@ def _fault(
             return Cut(f"worker-{worker}", f"server-{server}", at, round(at + seconds, 3))
 
 
+def trouble(case: Case, seed: int) -> Case:
+    """More that goes wrong, in half of all cases.
+
+    Answers and calls that are lost one by one; links that heal after the worker was given up; two
+    workers that die together; a model that takes a while to be stored, and deaths until then.
+    """
+    rng = random.Random(mix(seed, 12))  # noqa: S311 - not for secrets
+    if rng.random() < 0.5:
+        return case
+    times, protocol, workers = case.conditions.times, case.protocol, case.workers
+    tick = times.mean
+    horizon = max((_healed(fault) for fault in case.faults.faults), default=0.0) + 8 * tick
+    saving = rng.choice((0.0, tick, 5 * tick, horizon))
+    detection = case.conditions.detection
+    more: list[Fault] = []
+    for _ in range(rng.randint(1, 4)):
+        worker, at = rng.randrange(workers), round(rng.uniform(0, 1.5 * horizon), 3)
+        server = f"server-{rng.randrange(max(1, case.servers))}"
+        back = round(rng.uniform(0, horizon / 4), 3)
+        match rng.choice(("lose", "lose", "isolate", "isolate", "two", "one")):
+            case "lose" if case.servers and server != f"server-{worker}":
+                pair = (f"worker-{worker}", server)
+                more.append(Lose(*(pair if rng.random() < 0.3 else pair[::-1]), at=at))
+            case "isolate" if case.servers and not (protocol.peers or protocol.shares):
+                seconds = round(rng.choice((0.5, 1.2, 3.0)) * max(detection, tick), 3)
+                stays_away = worker > 0 and rng.random() < 0.4
+                more.append(Isolate(worker, at, seconds, None if stays_away else back))
+            case "two":
+                other = (worker + 1) % workers
+                more += [
+                    Crash(worker=worker, at=at, restart=back),
+                    Crash(
+                        worker=other, at=round(at + rng.choice((0.0, 0.01, tick)), 3), restart=back
+                    ),
+                ]
+            case _:
+                more.append(Crash(worker=worker, at=at, restart=back))
+    lasts = max(map(_healed, more), default=0.0) + (1 + len(more)) * (2 + detection + 2 * saving)
+    grown = 1 + len(more) / (2 + len(case.faults.faults))
+    return replace(
+        case,
+        conditions=replace(case.conditions, saving=saving),
+        faults=Faults((*case.faults.faults, *more)),
+        deadline=grown * case.deadline + lasts + len(case.faults.faults) * 2 * saving,
+    )
+
+
 def _kinds(protocol: StrategyProtocol, servers: int) -> tuple[str, ...]:
     """What can go wrong under a protocol."""
     if protocol.peers:
@@ -275,4 +322,8 @@ def _healed(fault: Fault) -> float:
             return at + seconds
         case Cut(stop=stop):
             return stop
+        case Lose(at=at):
+            return at
+        case Isolate(at=at, seconds=seconds, restart=restart):
+            return at + seconds + 1.0 + (restart or 0.0)
     raise TypeError(f"{fault} is no fault that is drawn here")

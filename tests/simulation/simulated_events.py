@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from manyhands.protocols import Action, Call, ServerState
     from manyhands.virtual import World
     from manyhands.virtual.bench import Replication
+    from manyhands.virtual.coordinator import Talk
 
 
 class BrokenLawError(AssertionError):
@@ -33,6 +34,14 @@ class Life:
     name: str
     rank: int
     replication: Replication
+    talk: Talk
+    """With the coordinator."""
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether what it says reaches the coordinator, and counts there."""
+        talks = self.talk._coordinator._talks
+        return not self.talk.is_cut_off and talks.get(self.name) is self.talk
 
 
 class Law:

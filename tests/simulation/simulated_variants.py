@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from simulated_case import draw
+from simulated_case import draw, trouble
 from simulated_gossip import Meetings, Mixed
 from simulated_islands import Between, Islands
 from simulated_laws import Acknowledged, Calls, Fresh, Samples, Staleness
@@ -75,6 +75,10 @@ class Variant:
 
     def case(self, seed: int) -> Case:
         """What a seed stands for."""
+        return trouble(self.plain(seed), seed)
+
+    def plain(self, seed: int) -> Case:
+        """The same, with crashes, pauses and cuts only."""
         return self.strain(draw(self.name, self.protocol, seed))
 
     def run(self, seed: int) -> str:

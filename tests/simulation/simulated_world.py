@@ -114,7 +114,9 @@ class Watch:
             start(rank)
             worker = world._workers[rank]
             name = worker.member.name
-            life = Life(caller(name, worker.member.life), name, rank, worker.replication)
+            life = Life(
+                caller(name, worker.member.life), name, rank, worker.replication, worker.talk
+            )
             self.lives[life.sender] = self.lives[name + " now"] = life
             self.by_replication[id(worker.replication)] = life
             if self._hooks["looked"]:
@@ -175,7 +177,8 @@ class Watch:
 
         def given_back(worker: str) -> int:
             samples = give_back(worker)
-            alive = workers[int(worker.partition("-")[2])].member.alive
+            one = workers[int(worker.partition("-")[2])]
+            alive = one.member.alive and not one.talk.is_cut_off
             self.tell("gave_back", worker, samples, alive=alive)
             return samples
 
@@ -195,8 +198,8 @@ class Watch:
             decide(parcel)
             self.tell("settled", number, values(server.holder.bytes))
 
-        def fenced(sender: str) -> None:
-            fence(sender)
+        def fenced(worker: str, least: int) -> None:
+            fence(worker, least)
             self.tell("settled", number, values(server.holder.bytes))
 
         def replied(parcel: Parcel, answer: Answer) -> None:
@@ -237,10 +240,10 @@ class Watch:
                 self.tell("took", life, number, message, kept, beside=beside)
             take(endpoint, parcel, message, payload, held)
 
-        async def looked_up(replica) -> None:
+        async def looked_up(replica, cut) -> None:
             life = self.by_replication[id(replica.replication)]
             self.tell("looks_up", life)
-            await look_up(replica)
+            await look_up(replica, cut)
             self.tell("looked_up", life)
 
         VirtualEndpoint.post, VirtualEndpoint.take = posted, took

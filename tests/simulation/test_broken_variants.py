@@ -10,6 +10,8 @@ from unittest import mock
 import pytest
 from simulated_variants import BY_NAME
 
+from manyhands.desk import Desk
+from manyhands.fences import Fences
 from manyhands.leases import Leases
 from manyhands.parameters import Holder, Writes
 from manyhands.protocols import (
@@ -28,6 +30,7 @@ from manyhands.protocols import (
     SoftSync,
     StaleSynchronous,
     Step,
+    StrategyProtocol,
     asynchronous,
     easgd,
     islands,
@@ -39,8 +42,10 @@ from manyhands.protocols.rounds import Rounds
 from manyhands.protocols.synchronous import Together
 from manyhands.virtual import world
 from manyhands.virtual.bench import Replication
+from manyhands.virtual.coordinator import Coordinator
 from manyhands.virtual.replica import VirtualReplica
 from manyhands.virtual.server import Server
+from manyhands.virtual.world import World
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,9 +79,9 @@ def applied_twice(right):
 
 
 def fence_forgotten(right):
-    def fence(self, sender):
-        right(self, sender)
-        self._fenced.discard(sender)
+    def fence(self, worker, least):
+        right(self, worker, least)
+        self._fences = Fences()
 
     return fence
 
@@ -263,6 +268,43 @@ def stays_at_home(right):
     return carry
 
 
+def whatever_there_is_room_for(right):
+    return lambda self, state, call: right(self, state, replace(call, room=True))
+
+
+def appointed_once(right):
+    def appoint(self):
+        if self.is_over or not getattr(self, "appointed", False):
+            right(self)
+            self.appointed = self._storing is not None
+
+    return appoint
+
+
+def forgets_who_waits(right):
+    def call_cut(self):
+        right(self)
+        self._waiting.clear()
+
+    return call_cut
+
+
+def the_lost_are_heard(right):
+    def hear(self, talk, message):
+        self._desk._hear(talk.worker, message)
+        self._pass_on(self._desk._take_letters())
+
+    return hear
+
+
+def is_told_nothing(right):
+    def start(self, server):
+        server.told = len(self._losses)
+        right(self, server)
+
+    return start
+
+
 MUTANTS = (
     Mutant("bound off by one", "ssp", StaleSynchronous, "_release", bound_off_by_one),
     Mutant("applied twice", "asynchronous", Asynchronous, "on_message", applied_twice),
@@ -304,6 +346,18 @@ MUTANTS = (
     Mutant("mass without a limit", "push_sum_straggler", push_sum, "LEAST", lambda right: 0.0),
     Mutant("a step for its part", "hierarchical", islands, "_weigh", for_its_part),
     Mutant("stays at home", "hierarchical", Hierarchical, "_carry", stays_at_home),
+    Mutant(
+        "answered again without room",
+        "synchronous",
+        StrategyProtocol,
+        "on_repeat",
+        whatever_there_is_room_for,
+    ),
+    Mutant("half answered again", "push_sum", PushSum, "on_repeat", whatever_there_is_room_for),
+    Mutant("stored by one only", "asynchronous", Desk, "_appoint", appointed_once),
+    Mutant("an evaluation forgets", "asynchronous", Desk, "_call_cut", forgets_who_waits),
+    Mutant("the lost are heard", "diloco", Coordinator, "hear", the_lost_are_heard),
+    Mutant("fences unsent", "synchronous", World, "_start_server", is_told_nothing),
     Mutant("the dead awaited", "gossip_lockstep", mixing, "leave", whoever_gave_is_there),
 )
 

@@ -75,6 +75,7 @@ def test_no_law_is_broken_under_any_of_these_seeds(variant: Variant) -> None:
     ("name", "seed"), [(name, seed) for name, seeds in FOUND.items() for seed in seeds]
 )
 def test_what_was_found_stays_mended(name: str, seed: int) -> None:
+    BY_NAME[name].watch(BY_NAME[name].plain(seed))
     simulate(BY_NAME[name], seed, twice=True)
 
 

@@ -23,7 +23,7 @@ from manyhands.trace import (
     Staleness,
     Totals,
 )
-from manyhands.trace.recorder import SENDERS, keeps
+from manyhands.trace.recorder import OTHERS, PEERS, SENDERS, keeps
 
 HEADER = Header(role="worker", rank=0, host="a", pid=1, boot="b", clock=100.0, wall=1e9)
 
@@ -338,3 +338,24 @@ def test_a_span_costs_two_microseconds_at_most() -> None:
     calls = 10_000
     best = min(timeit.repeat(lambda: rec.span("compute", 1.0, 0.1, 17), number=calls, repeat=10))
     assert best / calls <= 2e-6
+
+
+def test_bytes_are_told_apart_for_the_peers_with_most_and_their_sum_is_exact() -> None:
+    # Under collectives each of N workers has N − 1 peers, and says so every time it says its sums.
+    def totals(peers: int) -> tuple[Totals, int]:
+        rec, written, _ = recorder()
+        sent = {f"worker-{rank}": 1000 + rank for rank in range(peers)}
+        rec.traffic(sent=sent, received={name: 2 * count for name, count in sent.items()})
+        rec.flush()
+        said = last(written, Totals)
+        assert isinstance(said, Totals)
+        assert sum(said.sent.values()) == sum(sent.values())
+        assert sum(said.received.values()) == 2 * sum(sent.values())
+        return said, len(b"".join(written))
+
+    few, _ = totals(PEERS)
+    assert OTHERS not in few.sent
+    many, length = totals(1000)
+    assert len(many.sent) == len(many.received) == PEERS
+    assert many.sent["worker-999"] == 1999, "the largest are told apart"
+    assert length < 64 * PEERS

@@ -13,7 +13,9 @@ import time
 import pytest
 
 from manyhands.transport.collectives import connect_store, serve_store
-from support import wait_for
+from support import ROOT, wait_for
+
+PATHS = os.pathsep.join((str(ROOT / "src"), str(ROOT / "tests")))
 
 WORKER = """
     import json, sys, threading, time
@@ -113,3 +115,86 @@ def test_survivors_are_freed_within_2_seconds_and_step_again(run_script, start, 
     for rank, (*_, words, sent, received) in enumerate(results):
         assert "in a collective" in words
         assert set(sent) == set(received) == {f"worker-{n}" for n in range(3) if n != rank}
+
+
+NAMING = """
+    import sys
+    import torch
+    import forked
+    from manyhands.transport import collectives
+    from manyhands.transport.collectives import Group, connect_store
+
+    def work(store, rank, size):
+        before = set(collectives._open_sockets())
+        own = connect_store("127.0.0.1", store.port)
+        (client,), _ = collectives._connected(set(collectives._open_sockets()) - before)
+        spent = []
+
+        class Measured(Group):
+            def _name_peers(self, *about):
+                before = sum(collectives._tcp_info(client)[1:])
+                names = super()._name_peers(*about)
+                spent.append(sum(collectives._tcp_info(client)[1:]) - before)
+                return names
+
+        group = Measured(own, rank, size, epoch=1, device=torch.device("cpu"), timeout=60.0)
+        group.sum(torch.ones(1))
+        return spent[0], sorted(group.traffic()[0])
+
+    if __name__ == "__main__":
+        forked.run(work, int(sys.argv[1]))
+"""
+
+
+def test_naming_the_peers_takes_as_many_bytes_as_there_are_workers(run_script, tmp_path):
+    def naming(size: int) -> float:
+        started = run_script(NAMING, str(size), PYTHONPATH=PATHS)
+        assert started.finish(100) == 0, started.text()
+        given = [json.loads((tmp_path / f"given-{rank}.json").read_text()) for rank in range(size)]
+        for rank, (_, names) in enumerate(given):
+            assert names == sorted(f"worker-{n}" for n in range(size) if n != rank)
+        return sum(spent for spent, _ in given) / size
+
+    few, many = naming(8), naming(24)
+    print(f"bytes of each worker through the store: {few:.0f} with 8 workers, {many:.0f} with 24")
+    assert many < 1.5 * 3 * few
+
+
+STRANGER = """
+    import socket, sys
+    import torch
+    import forked
+    from manyhands.transport import collectives
+
+    def work(store, rank, size):
+        made, ends = collectives.gloo_group, []
+
+        def connects_meanwhile(*about, **options):
+            # Another thread would connect in just this moment.
+            with socket.create_server(("127.0.0.1", 0)) as server:
+                ends.append(socket.create_connection(server.getsockname()))
+                ends.append(server.accept()[0])
+            return made(*about, **options)
+
+        collectives.gloo_group = connects_meanwhile
+        group = collectives.Group(store, rank, size, epoch=1, device=forked.CPU)
+        peers, count = sorted(set(group.traffic()[0])), len(group._sockets)
+        ends[0].close()
+        lost = group.lost_peers() if rank == 0 else []
+        group.sum(torch.zeros(1))
+        group.close()
+        return [peers, count, lost]
+
+    if __name__ == "__main__":
+        forked.run(work, 3)
+"""
+
+
+def test_connections_of_others_made_at_the_same_time_are_not_the_groups(run_script):
+    started = run_script(STRANGER, PYTHONPATH=PATHS)
+    assert started.finish(90) == 0, started.text()
+    for rank in range(3):
+        peers, count, lost = json.loads((started.folder / f"given-{rank}.json").read_text())
+        assert peers == [f"worker-{other}" for other in range(3) if other != rank]
+        assert count == 2
+        assert lost == []

@@ -134,7 +134,7 @@ def desk(tmp_path: Path) -> Iterator[tuple[Hub, Breaking, SureLine]]:
         assert hub.outside is not None
         relay = Breaking(("127.0.0.1", int(hub.outside.rpartition(":")[2])))
         with Line(f"tcp://127.0.0.1:{relay.port}", "worker-0.leases", key) as line:
-            yield hub, relay, SureLine(line)
+            yield hub, relay, SureLine(line, 1)
         relay.close()
 
 

@@ -21,7 +21,7 @@ from manyhands.transport.doors import endpoint, listen
 from manyhands.transport.memory import Segment, can_share
 from manyhands.transport.responder import Responder
 from manyhands.transport.security import JobKey
-from manyhands.wire.envelope import Chunk, Offer, Progress, open_answer, seal
+from manyhands.wire.envelope import Chunk, Grant, Offer, Progress, open_answer, seal
 from support import wait_for
 
 SIZE = 3_000_000
@@ -257,6 +257,65 @@ def test_a_large_payload_is_not_sent_before_a_place_is_granted(ending, tmp_path)
     assert sorted(sent) == [0] * 7 + [SIZE], "one place, one payload under way"
 
 
+def test_a_grant_that_is_lost_is_made_up_for(ending, tmp_path, monkeypatch):
+    send, lost = Responder._send, []
+
+    def lose_the_first_grant(self, sender, envelope):
+        if isinstance(envelope, Grant) and not lost:
+            lost.append(envelope)
+        else:
+            send(self, sender, envelope)
+
+    monkeypatch.setattr(Responder, "_send", lose_the_first_grant)
+    server = adder(ending, f"ipc://{tmp_path}/s")
+    one = caller(ending, f"ipc://{tmp_path}/s")
+    one.post("server-0", Push(0, 1), memoryview(bytes(SIZE)), memoryview(bytearray(SIZE)))
+    assert one.receive("server-0", 30).version == 1
+    assert len(lost) == len(server.carried_out) == 1
+
+
+def test_a_call_without_a_payload_does_not_lose_the_place_that_is_kept(ending, tmp_path):
+    server = adder(ending, f"ipc://{tmp_path}/s")
+    one = caller(ending, f"ipc://{tmp_path}/s")
+    payload, into = memoryview(bytes(SIZE)), memoryview(bytearray(SIZE))
+    one.post("server-0", Push(0, 1), payload, into)
+    one.receive("server-0", 30)
+    server.payload = server.payload[:0]
+    one.post("server-0", Pull(), None, into)
+    one.receive("server-0", 30)
+    server.payload = memoryview(bytearray(SIZE))
+    one.post("server-0", Push(1, 1), payload, into)
+    assert one.receive("server-0", 30).version == 3
+
+
+@pytest.mark.parametrize("size", [1000, SIZE])
+def test_another_attempt_of_a_call_that_is_still_to_be_answered_is_no_other_call(
+    ending, tmp_path, size
+):
+    responder = Responder(f"ipc://{tmp_path}/s", life=1, slots=2, size=SIZE, eager=EAGER)
+    ending.callback(responder.close)
+    one = caller(ending, f"ipc://{tmp_path}/s")
+    payload = memoryview(secrets.token_bytes(size))
+    one.post("server-0", Push(0, 1), payload)
+
+    def hear(seconds):
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            call = responder.receive(0.01)
+            if call is not None:
+                return call
+            one._sweep(1)
+        return None
+
+    call = hear(10)
+    peer = one._peers["server-0"]
+    one._renew("server-0", peer, peer.calls[1])
+    assert hear(0.5) is None
+    assert call.payload == payload
+    responder.reply(call, Parameters(7))
+    assert one.receive("server-0", 10).version == 7
+
+
 def test_what_comes_from_an_old_epoch_or_does_not_fit_is_refused(ending, tmp_path):
     address = f"ipc://{tmp_path}/s"
     server = adder(ending, address)
@@ -346,14 +405,14 @@ def test_a_hundred_thousand_frames_of_garbage_disturb_nobody(ending, tmp_path):
     flood_a_caller(ending, tmp_path, 50_000)
 
 
-def test_a_reply_with_more_than_there_is_room_for_is_not_written(ending, tmp_path):
+def test_a_reply_with_more_than_there_is_room_for_is_refused_and_not_written(ending, tmp_path):
     server = adder(ending, f"ipc://{tmp_path}/s")
     one = caller(ending, f"ipc://{tmp_path}/s")
     server.payload[:] = b"\xff" * SIZE
     room = bytearray(SIZE)
     one.post("server-0", Pull(), into=memoryview(room)[: SIZE // 2])
-    with pytest.raises(TimeoutError):
-        one.receive("server-0", 1.0)
+    with pytest.raises(Refused, match=f"{SIZE} bytes where {SIZE // 2} fit"):
+        one.receive("server-0", 10.0)
     assert room[SIZE // 2 :] == bytes(SIZE - SIZE // 2)
 
 
@@ -479,6 +538,25 @@ def test_open_answer_takes_what_seal_gives():
     assert sys.getsizeof(seal(reply)) < 200
 
 
+def test_a_call_without_room_says_so_and_is_answered_again_without_a_payload(ending, tmp_path):
+    server = adder(ending, f"ipc://{tmp_path}/s", done={"worker-0": 1})
+    one = caller(ending, f"ipc://{tmp_path}/s")
+    rooms = []
+    right = server.responder.reply
+
+    def reply(call, message, payload=None):
+        rooms.append(call.room)
+        right(call, message, payload if call.room else None)
+
+    server.responder.reply = reply
+    one.post("server-0", Push(0, 1), memoryview(bytes(1000)))
+    assert one.receive("server-0", 10.0) == Parameters(0)
+    assert rooms == [0]
+    one.post("server-0", Pull(), into=memoryview(bytearray(SIZE)))
+    one.receive("server-0", 10.0)
+    assert rooms == [0, SIZE]
+
+
 def test_a_connection_is_made_by_the_first_call(ending, tmp_path):
     # Workers that are each other's servers know the addresses of all and call a few. ZeroMQ's
     # limit is 1,023 sockets to a context.
@@ -504,3 +582,38 @@ def test_a_caller_may_have_more_peers_than_zeromq_allows_by_default(ending, tmp_
     for name in addresses:
         one.post(name, Push(1, 1))
     assert len(one.sent) == 1100
+
+
+def test_a_call_that_waits_is_asked_about_ever_less_and_without_its_payload(ending, tmp_path):
+    # Very many callers of a busy server wait for seconds. If each sent its payload again every
+    # second, the server would have more to read the longer they wait.
+    address = f"ipc://{tmp_path}/s"
+    responder = Responder(address, life=1, slots=2, size=SIZE, eager=EAGER)
+    ending.callback(responder.close)
+    one = caller(ending, address)
+    one.post("server-0", Push(1, 1), memoryview(bytes(1000)), memoryview(bytearray(SIZE)))
+    offers = []
+    hear = responder._hear
+    responder._hear = lambda sender, offer: offers.append(offer) or hear(sender, offer)
+    deadline = time.monotonic() + 3.0
+    while time.monotonic() < deadline:
+        responder.receive(0.01)
+        with contextlib.suppress(TimeoutError):
+            one.receive("server-0", 0.01)
+    assert 3 <= len(offers) <= 8, "after 0.1, 0.3, 0.7, 1.5 and 2.3 s"
+    assert one.sent == {"server-0": 1000}
+
+
+def test_within_a_host_idle_connections_cost_nothing(ending, tmp_path):
+    # Heartbeats of ZeroMQ go both ways on every connection: 1,000 workers and 16 servers had 64,000
+    # messages a second of them.
+    server = adder(ending, f"ipc://{tmp_path}/s", outside=listen("127.0.0.1"), key=JobKey.new())
+    one = caller(ending, f"ipc://{tmp_path}/s")
+    one.post("server-0", Pull(), None, memoryview(bytearray(SIZE)))
+    one.receive("server-0", 10)
+    doors = server.responder._doors
+    inside = doors.way("worker-0")
+    assert one._peers["server-0"].socket.getsockopt(zmq.HEARTBEAT_IVL) == 0
+    beats = {door.getsockopt(zmq.HEARTBEAT_IVL) for door in doors._doors if door is not inside}
+    assert inside.getsockopt(zmq.HEARTBEAT_IVL) == 0
+    assert beats == {10_000}, "other hosts may vanish without a word"

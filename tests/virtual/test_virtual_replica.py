@@ -14,6 +14,7 @@ from manyhands.virtual.cores import Cores
 from manyhands.virtual.kernel import Kernel
 from manyhands.virtual.member import Crashed, Member
 from manyhands.virtual.replica import Leased, VirtualReplica
+from manyhands.wire.leasing import Over
 
 
 class Quiet:
@@ -22,13 +23,13 @@ class Quiet:
     def __init__(self) -> None:
         self.told: list[tuple[object, ...]] = []
 
-    def commit(self, worker: str, lease: Lease) -> bool:
-        self.told.append(("commit", worker, lease.number))
+    def commit(self, number: int) -> bool:
+        self.told.append(("commit", number))
         return True
 
-    async def lease(self, worker: str, _: object) -> str:
-        self.told.append(("lease", worker))
-        return "over"
+    async def lease(self, _: object) -> Over:
+        self.told.append(("lease",))
+        return Over(stores=False)
 
     def __getattr__(self, name: str) -> object:
         return lambda *arguments: self.told.append((name, *arguments))

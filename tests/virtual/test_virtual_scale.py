@@ -63,3 +63,30 @@ def test_a_thousand_workers_make_twenty_thousand_updates_within_two_minutes(tmp_
 def test_ten_thousand_workers(tmp_path: Path) -> None:
     run, _ = simulate(mnist(10_000, 20_000), 10_000, tmp_path / "run")
     check(run, 10_000, 20_000)
+
+
+def test_an_evaluation_of_peers_moves_as_many_replicas_as_there_are_workers(tmp_path: Path) -> None:
+    # Every worker pulled the replica of every other: the square of their number.
+    inputs, targets = torch.randn(96, 4), torch.zeros(96, dtype=torch.long)
+    data = torch.utils.data.TensorDataset(inputs, targets)
+
+    def received(workers: int, validation: torch.utils.data.TensorDataset | None) -> int:
+        job = mh.Job(
+            model=lambda: torch.nn.Linear(4, 2),
+            optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=0.1),
+            loss=F.cross_entropy,
+            data=data,
+            validation=validation,
+            metrics=(),
+            global_batch=96,
+            epochs=1,
+        )
+        folder = tmp_path / f"{workers}-{validation is not None}"
+        run = mh.simulate(job, "gossip()", workers=workers, bandwidth="1gbit", output=folder)
+        return sum(sum(each.totals.received.values()) for each in run.trace.processes)
+
+    def evaluation(workers: int) -> int:
+        return received(workers, data) - received(workers, None)
+
+    few, many = evaluation(16), evaluation(48)
+    assert 0 < many < 1.3 * 3 * few

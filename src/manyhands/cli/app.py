@@ -17,6 +17,24 @@ app = typer.Typer(
 )
 
 
+def _show_version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version  # noqa: PLC0415 - see above
+
+        typer.echo(f"manyhands {version('manyhands')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", is_eager=True, callback=_show_version, help="Show the version."),
+    ] = False,
+) -> None:
+    """Train one PyTorch model under any parallel strategy, by changing one word."""
+
+
 Seconds = Annotated[float | None, typer.Option(help="Seconds of training.")]
 Target = Annotated[
     str | None,
@@ -63,6 +81,12 @@ def train(
         str | None,
         typer.Option(help="Train this job, and leave out what stands below the main guard."),
     ] = None,
+    durability: Annotated[
+        str | None,
+        typer.Option(
+            help="What parameter servers' acknowledged updates survive: none, process or power."
+        ),
+    ] = None,
     patience: Annotated[
         float | None,
         typer.Option(
@@ -83,6 +107,9 @@ def train(
         typer.Option(help="A key that all hosts have already; by default a new one is made."),
     ] = None,
     network: Network = None,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", help="Do not show what workers print; logs have it.")
+    ] = False,
     inside: Annotated[str | None, typer.Option(hidden=True)] = None,
     parent: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
@@ -100,8 +127,10 @@ def train(
         "target": target,
         "seed": seed,
         "slow": slow,
+        "durability": durability,
         "patience": patience,
         "output": output,
+        "quiet": quiet,
     }
     if network is not None:
         from manyhands.cli.spread import train as spread  # noqa: PLC0415

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from manyhands.placements import Placement
 from manyhands.placements.rehearsal import rehearse
 from manyhands.reports.words import size
 from manyhands.strategies import strategy
+from manyhands.verbs.progress import shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,7 +45,17 @@ def forecast(script: Path, arguments: list[str], options: Mapping[str, Any]) -> 
         played = chosen.unlike(workers) if options["worker"] is None else (options["worker"],)
         if max(played) >= workers:
             leave(f"manyhands: there is no worker {max(played)} among {workers}; they begin at 0")
-        found = {rank: _told(rehearse(chosen, job, workers, rank), workers) for rank in played}
+        found: dict[int, dict[str, Any]] = {}
+
+        def words() -> str:
+            if options["json"] and not sys.stderr.isatty():
+                return ""  # both streams may go to one file
+            rank = played[min(len(found), len(played) - 1)]
+            return f"playing worker {rank} of {workers}: {len(found)} of {len(played)} are played"
+
+        with shown(words):
+            for rank in played:
+                found[rank] = _told(rehearse(chosen, job, workers, rank), workers)
     except (TypeError, ValueError) as error:
         leave(f"manyhands: {error}")
     told = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from manyhands.live.script import MODULE, execute
 from manyhands.pacing import Pace
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
     from types import ModuleType
 
@@ -24,9 +25,26 @@ def enter(script: Path, arguments: Sequence[str]) -> None:
     sys.path.insert(0, str(script.resolve().parent))
 
 
+@contextlib.contextmanager
+def explained(script: Path) -> Iterator[None]:
+    """Say what to do about a script that imports relative to its package."""
+    try:
+        yield
+    except ImportError as error:
+        if "attempted relative import" not in str(error):
+            raise
+        package = script.resolve().parent
+        leave(
+            f"manyhands: {script} imports relative to its package, which a file alone does not "
+            f"have: call mh.train in it and run python -m {package.name}.{script.stem} in "
+            f"{package.parent}, or import by full names"
+        )
+
+
 def load_job(script: Path, name: str | None = None) -> tuple[str, Job, ModuleType]:
     """Execute the script up to its main guard: its only job, or the one of this name."""
-    module = execute(script.resolve(), MODULE)
+    with explained(script):
+        module = execute(script.resolve(), MODULE)
     jobs = jobs_of(module)
     if name is not None and name in jobs:
         return name, jobs[name], module

@@ -50,5 +50,7 @@ def _written(options: Mapping[str, Any]) -> Iterator[str]:
     """Options as they are typed."""
     for name, value in options.items():
         for one in value if isinstance(value, list) else [value]:
-            if one is not None:
+            if one is True:
+                yield f"--{name}"
+            elif one is not None and one is not False:
                 yield f"--{name}={one}"

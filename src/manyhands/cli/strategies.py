@@ -7,6 +7,7 @@ import typer
 
 from manyhands.notation import Description, NotationError
 from manyhands.strategies import CATALOG
+from manyhands.strategies.catalog import hint
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,6 +30,7 @@ def strategies(
         _list(console)
         return
     try:
+        hint(name)
         description = CATALOG.describe(name)
     except NotationError as error:
         typer.echo(error.problem, err=True)

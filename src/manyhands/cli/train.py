@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from manyhands.cli.leaving import leave
-from manyhands.cli.reading import enter, jobs_of, load_job, paced
+from manyhands.cli.reading import enter, explained, jobs_of, load_job, paced
 from manyhands.failure import Refused, RunFailed
 from manyhands.live.hosts import Hosts
 from manyhands.live.invitation import check_key, choose_address
@@ -44,7 +44,8 @@ def train(
                 _, named, module = load_job(script, job)
                 train_from(vars(module), named)
             else:
-                module = execute(script.resolve(), "__main__")
+                with explained(script):
+                    module = execute(script.resolve(), "__main__")
                 if not command.runs:
                     _train_only_job(module, script)
         except Refused as refusal:
@@ -56,6 +57,9 @@ def train(
     for run in command.runs:
         if not run.was_summarised:
             typer.echo(run.summary())
+    if any(run.status == "failed" for run in command.runs):
+        # A run that diverged, and was told to go on.
+        raise typer.Exit(1)
 
 
 def _check(command: Command) -> None:

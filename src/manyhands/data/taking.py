@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from torch.utils.data import TensorDataset
+from torch.utils.data import TensorDataset, default_collate
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,6 +32,13 @@ def taker(data: object) -> Callable[[torch.Tensor], Any] | None:
 
 def _index(tensors: tuple[torch.Tensor, ...], indices: torch.Tensor) -> Any:
     return tuple(tensor[indices] for tensor in tensors)
+
+
+def fetch(data: Any, collate: Callable[[list[Any]], Any] | None, indices: list[int]) -> Any:
+    """The batch of these samples, loaded as a DataLoader does."""
+    several = getattr(data, "__getitems__", None)
+    samples = several(indices) if several else [data[index] for index in indices]
+    return (collate or default_collate)(samples)
 
 
 def as_pair(batch: Any) -> tuple[Any, Any]:

@@ -40,7 +40,11 @@ def shard(
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
     pinned = torch.cuda.is_available()
     policy = CPUOffloadPolicy(pin_memory=pinned) if offload else OffloadPolicy()
-    options: Any = {"mesh": mesh, "offload_policy": policy, "ignored_params": {*left_alone}}
+    # The engine gathers a unit's parameters as one stretch of one type; whole numbers (a counter,
+    # the state of a generator) are not trained, so every worker may have them.
+    counters = {one for one in model.parameters() if not one.is_floating_point()}
+    alone = {*left_alone} | counters
+    options: Any = {"mesh": mesh, "offload_policy": policy, "ignored_params": alone}
     for unit in units:
         back = give_back and unit is not units[-1]
         fully_shard(unit, reshard_after_forward=back, **options)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING
 
-from manyhands.notation import split
+from manyhands.notation import parse, spelled, split
 from manyhands.pacing import Pace
 from manyhands.placements import Single
 from manyhands.strategies import Strategy, strategy
@@ -23,27 +23,38 @@ class Entrant:
 
     >>> Entrant.read("ssp(staleness=4) slow all:1.2x").label
     'ssp(staleness=4) slow all:1.2x'
+    >>> Entrant.read("local_sgd(8)").label
+    'local_sgd(every=8)'
     """
 
     strategy: Strategy
     slow: tuple[Pace, ...] = ()
     number: int = 1
     """Counts those that are alike: a strategy may be held against itself."""
+    text: str = field(default="", compare=False)
+    """The strategy as it was written; empty if it was given as a value."""
+    shown: frozenset[str] = field(default=frozenset(), compare=False)
+    """Fields in which entrants of one strategy differ."""
 
     @classmethod
     def read(cls, source: str | Strategy) -> Entrant:
         """The entrant that a text describes: a strategy, and perhaps `slow` and paces."""
         match = _SLOWED.fullmatch(source.strip()) if isinstance(source, str) else None
-        if match is None:
-            return cls(strategy(source))
-        return cls(strategy(match["strategy"]), tuple(map(Pace.read, match["paces"].split())))
+        if match is not None:
+            paces = tuple(map(Pace.read, match["paces"].split()))
+            return cls(strategy(match["strategy"]), paces, text=match["strategy"])
+        return cls(strategy(source), text=source.strip() if isinstance(source, str) else "")
 
     @property
     def label(self) -> str:
-        """As tables and charts name it; different for every entrant of a comparison."""
+        """As tables and charts name it; different for every entrant of a comparison.
+
+        It shows what was written, what differs from the defaults and what differs among entrants.
+        """
+        name = spelled(self.strategy, parse(self.text) if self.text else None, self.shown)
         slowed = f" slow {' '.join(map(str, self.slow))}" if self.slow else ""
         again = f" #{self.number}" if self.number > 1 else ""
-        return f"{self.strategy}{slowed}{again}"
+        return f"{name}{slowed}{again}"
 
     def workers(self, asked: int) -> int:
         """With how many it runs where so many are asked for: `single()` with one, always."""
@@ -59,9 +70,20 @@ def read_entrants(source: str | Iterable[str | Strategy]) -> tuple[Entrant, ...]
     parts = split(source) if isinstance(source, str) else tuple(source)
     if not parts:
         raise ValueError("name the strategies to compare, as in 'allreduce, ssp(staleness=4)'")
+    entrants = [Entrant.read(part) for part in parts]
     found: list[Entrant] = []
-    for part in parts:
-        entrant = Entrant.read(part)
-        alike = sum(other.label.partition(" #")[0] == entrant.label for other in found)
-        found.append(replace(entrant, number=alike + 1))
+    for entrant in entrants:
+        what = (entrant.strategy, entrant.slow)
+        alike = sum((other.strategy, other.slow) == what for other in found)
+        shown = _differing(entrant.strategy, [other.strategy for other in entrants])
+        found.append(replace(entrant, number=alike + 1, shown=shown))
     return tuple(found)
+
+
+def _differing(own: Strategy, others: Iterable[Strategy]) -> frozenset[str]:
+    """The fields in which another strategy of the same name has another value."""
+    alike = [other for other in others if type(other) is type(own)]
+    names = (each.name for each in fields(own))
+    return frozenset(
+        name for name in names if any(getattr(other, name) != getattr(own, name) for other in alike)
+    )

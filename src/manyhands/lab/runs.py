@@ -17,7 +17,7 @@ from manyhands.protocols import StrategyProtocol
 from manyhands.verbs.simulate import Asked, plan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from manyhands.job import Job
     from manyhands.lab.design import Design
@@ -72,7 +72,7 @@ class LiveRuns:
                     tell(last_line(log))
         finally:
             end(process)
-        return _why(code, last_line(log)) if code else ""
+        return _why(code, last_words(log)) if code else ""
 
 
 def _why(code: int, last: str) -> str:
@@ -101,20 +101,37 @@ def command(design: Design, turn: Turn, folder: Path) -> list[str]:
     for name, value in options.items():
         if value is not None:
             words += [f"--{name}", str(value)]
+    # The last line of a run's log is shown as its progress.
+    words += ["--quiet"]
     for pace in design.paces(turn):
         words += ["--slow", str(pace)]
     return [*words, "--", *script.arguments] if script.arguments else words
 
 
 def last_line(log: Path) -> str:
-    """The last words in a log."""
+    """The last line in a log that says anything."""
+    return next((line.strip() for line in _from_the_end(log)), "")
+
+
+def last_words(log: Path) -> str:
+    """The line in a log with which its last message begins.
+
+    Lines of it that are indented, as those that point into a text with a caret, explain the first.
+    """
+    found = list(_from_the_end(log))
+    begins = (line for line in found if not line[0].isspace())
+    return next(begins, found[0] if found else "").strip()
+
+
+def _from_the_end(log: Path) -> Iterator[str]:
+    """The lines at the end of a log, the last one first, without those that have no word."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
             text = file.read(_TAIL).decode("utf-8", "replace")
     except OSError:
-        return ""
-    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
+        return
+    yield from (line for line in reversed(text.splitlines()) if any(map(str.isalnum, line)))
 
 
 @dataclass(frozen=True)
@@ -133,7 +150,7 @@ class VirtualRuns:
         """Simulate it; what goes wrong in it is a result."""
         tell("on a virtual clock")
         try:
-            plan(self.job, self._asked(turn, folder), "comparison").carry_out()
+            plan(self.job, self._asked(turn, folder), "comparison").carry_out(tell)
         except Exception as error:  # noqa: BLE001 - whatever it is, the others are still compared
             return str(error).partition("\n")[0] or type(error).__name__
         return ""

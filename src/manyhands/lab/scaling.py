@@ -37,11 +37,9 @@ class Row:
 def scaling(results: Comparison) -> tuple[Row, ...]:
     """A row for every number of workers, of a comparison with one strategy."""
     done = [run for run in results.runs if run.status == "finished"]
-    # The first epoch warms up; it is left out where all runs have another.
-    later = all(run.later_rate for run in done)
     rates: dict[int, dict[int, float]] = {workers: {} for workers in sorted(results.workers)}
     for run in done:
-        rates[run.workers][run.repeat] = (later and run.later_rate) or run.rate
+        rates[run.workers][run.repeat] = run.rate
     fewest = min(results.workers)
     return tuple(_row(workers, own, fewest, rates[fewest]) for workers, own in rates.items())
 

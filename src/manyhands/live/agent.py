@@ -10,31 +10,35 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from manyhands.failure import RunFailed, refusing
+from manyhands.failure import RunFailed
 from manyhands.live.agreement import facts_of_host, facts_of_job
 from manyhands.live.assignment import Assignment, Leasing, override
-from manyhands.live.crew import Crew, private_folder
-from manyhands.live.descriptors import check_descriptors
+from manyhands.live.checks import check_request, check_stored, full_disk_in_words
+from manyhands.live.crew import NURSERY, Crew, private_folder
+from manyhands.live.descriptors import raise_descriptors
 from manyhands.live.devices import devices
 from manyhands.live.display import Display
 from manyhands.live.distant import Distant
+from manyhands.live.echo import Echo
 from manyhands.live.invitation import Invitation, choose_address
 from manyhands.live.lifeline import signals_raise
 from manyhands.live.nursery import Nursery, environment, nursery
-from manyhands.live.pulse import append_to
 from manyhands.live.supervise import Exit, Process, end, first_failure
+from manyhands.live.tracing import TraceFiles
+from manyhands.live.trial import try_out
 from manyhands.protocols import StrategyProtocol
 from manyhands.trace import Recorder, live_header, trace_file
 from manyhands.transport.collectives import LOOPBACK, serve_store
 from manyhands.transport.control import Line
-from manyhands.transport.memory import reserve
+from manyhands.transport.memory import can_share, reserve
 from manyhands.wire import Goodbye, Status, Warn
-from manyhands.wire.joining import Arrived, Disband, Ended
+from manyhands.wire.joining import Arrived, Disband, Ended, Missed
 from manyhands.wire.leasing import Eject, Lost
 
 if TYPE_CHECKING:
@@ -61,34 +65,34 @@ def launch(request: Request) -> None:
         RunFailed: a process of the run failed; the message ends with its traceback.
         KeyboardInterrupt: the user interrupted; everything is ended first.
     """
-    servers = 0
-    if isinstance(request.strategy, StrategyProtocol):
-        servers = request.strategy.count_servers(request.workers)
-    with refusing():
-        check_descriptors(request.workers, servers)
-    if isinstance(request.strategy, StrategyProtocol):
-        hosts = request.hosts.names if request.hosts else (request.host,)
-        with refusing():
-            request.strategy.check_places(hosts, devices(request.here))
-            if request.job.clip is not None:
-                request.strategy.check_clip()
+    warning = check_request(request)
     with nursery(_environment(request)) as loaded:
         request.job.make_ready()
-        _launch(request, loaded)
+        job = override(request.job, request.overrides)
+        try_out(job, request.workers, devices(request.here))
+        with full_disk_in_words(request.folder):
+            _launch(request, loaded, warning)
 
 
-def _launch(request: Request, loaded: Nursery | None) -> None:
+def _launch(request: Request, loaded: Nursery | None, warning: str) -> None:
+    # One for each process that it watches. The nursery was started under the limit before.
+    raise_descriptors()
     (request.folder / "logs").mkdir(exist_ok=True)
     head = live_header("agent", 0, clock=time.monotonic, wall=time.time, host=request.host)
-    recorder = Recorder(head, append_to(trace_file(request.folder, head)), time.monotonic)
+    job = override(request.job, request.overrides)
+    display = Display(job.budget, job.seconds, time.monotonic)
+    files = TraceFiles(display.say)
+    if warning:
+        display.say(warning)
+    sink = partial(files.append, trace_file(request.folder, head))
+    recorder = Recorder(head, sink, time.monotonic)
     for setting in request.settings:
         recorder.setting(setting.name, setting.value, setting.source)
     recorder.flush()
-    job = override(request.job, request.overrides)
-    display = Display(job.budget, job.seconds, time.monotonic)
     try:
         with private_folder() as private, signals_raise(), _inviting(request) as invitation:
             _Run(request, private, recorder, display, loaded, invitation).to_its_end()
+            check_stored(request.folder)
     except RunFailed as failure:
         recorder.event("end", {"status": "failed", "words": _first_line(failure)})
         raise
@@ -100,6 +104,7 @@ def _launch(request: Request, loaded: Nursery | None) -> None:
         recorder.event("end", {"status": "finished", "words": ""})
     finally:
         recorder.flush()
+        files.close()
         display.end()
 
 
@@ -137,6 +142,8 @@ class _Run:
         self._place = choose_address(request.listen) if invitation else (LOOPBACK, 0)
         told, env = private / "assignment.json", _environment(request)
         self._crew = Crew(request.host, told, request.folder, env, loaded)
+        logs = request.folder / "logs"
+        self._echo = Echo(logs, display.say, time.monotonic, quiet=request.quiet)
         self._coordinator: Process | None = None
         self._servers: dict[str, Process] = {}
         self._workers: dict[str, Process] = {}
@@ -146,6 +153,8 @@ class _Run:
         self._returns = 0
         self._returning: set[str] = set()
         """Workers that were started again and are not here yet."""
+        self._missed: dict[str, Exit] = {}
+        """Workers that were killed, until the coordinator says whether the run had begun."""
 
     @property
     def _processes(self) -> list[Process]:
@@ -163,12 +172,16 @@ class _Run:
         store, port = serve_store(self._place[0]) if collective else (None, 0)
         shares = isinstance(strategy, StrategyProtocol) and strategy.shares
         memory = reserve() if shares else None
-        assignment = self._assign(port, memory)
+        journals = self._reserve_journals()
+        assignment = self._assign(port, memory, journals)
         if collective and self._invitation is not None:
             self._display.say(
                 f"{strategy} exchanges updates through torch.distributed, which neither "
                 "authenticates nor encrypts: trust the network between the hosts"
             )
+        crowd = crowded(self._request.here, self._request.cluster.hosts[0].cores)
+        if crowd and set(assignment.devices) == {"cpu"}:
+            self._display.say(crowd)
         try:
             with Line(assignment.coordinator, "agent-0") as line:
                 parting = Disband(failed=False, words="")
@@ -179,7 +192,9 @@ class _Run:
                     parting = Disband(failed=True, words=_first_line(error))
                     raise
                 finally:
+                    self._missed.clear()
                     end(self._workers.values(), _GRACE)
+                    self._echo.end(failed=parting.failed)
                     line.send(parting)
                     line.send(Goodbye(0, 0))
                     self._hear_out(line)
@@ -187,11 +202,18 @@ class _Run:
             end(self._processes, _GRACE)
             for process in self._processes:
                 process.close()
-            if memory is not None:
-                os.close(memory)
+            for descriptor in (*journals, *(() if memory is None else (memory,))):
+                os.close(descriptor)
             del store
 
-    def _assign(self, port: int, memory: int | None) -> Assignment:
+    def _reserve_journals(self) -> tuple[int, ...]:
+        """Memory for the journals of servers: it outlives them, because the agent does."""
+        strategy = self._request.strategy
+        if not isinstance(strategy, StrategyProtocol) or strategy.peers or not can_share():
+            return ()
+        return tuple(reserve() for _ in range(strategy.count_servers(self._request.workers)))
+
+    def _assign(self, port: int, memory: int | None, journals: tuple[int, ...]) -> Assignment:
         request = self._request
         strategy = request.strategy
         servers = 0
@@ -213,6 +235,7 @@ class _Run:
             agent=os.getpid(),
             devices=devices(request.here),
             memory=memory,
+            journals=journals,
             patience=request.patience,
             peers=isinstance(strategy, StrategyProtocol) and strategy.peers,
             slow=request.slow,
@@ -257,6 +280,7 @@ class _Run:
         for rank in range(self._request.here):
             name = f"worker-{rank}"
             self._workers[name] = self._crew.fork(name, _WORKER, str(rank))
+            self._echo.follow(rank, name)
 
     def _follow_closely(self, line: Line) -> None:
         self._follow(line, 0.0)
@@ -266,6 +290,7 @@ class _Run:
         """Follow the run until all workers have finished or something failed."""
         while True:
             self._follow(line, _POLL)
+            self._echo.look()
             self._look_after(line)
             workers: dict[str, Process | Distant] = {**self._workers, **self._distant}
             # Nobody waits for one that is not back yet when the others are done.
@@ -274,7 +299,7 @@ class _Run:
                 return
             gone = self._coordinator.poll() if self._coordinator else None
             if gone is not None:
-                raise RunFailed(f"{gone} before the workers had finished")
+                raise RunFailed(self._crew.words(gone, " before the workers had finished"))
 
     def _look_after(self, line: Line) -> None:
         """See whether a process failed, and whether the run survives it."""
@@ -290,36 +315,67 @@ class _Run:
         strategy nobody can go on alone.
         """
         killed = exit_.code < 0 and exit_.report is None
+        if exit_.name == NURSERY and self._crew.renew_nursery(exit_):
+            self._recorder.event("restart", {"member": exit_.name, "words": str(exit_)})
+            self._display.say(f"{exit_}; another one is started")
+            return True
         if not killed or not isinstance(self._request.strategy, StrategyProtocol):
             return False
-        if exit_.name in self._servers and self._restarts < _RESTARTS:
+        job = override(self._request.job, self._request.overrides)
+        kept = job.durability != "none"
+        if exit_.name in self._servers and kept and self._restarts < _RESTARTS:
             self._restart(exit_)
             return True
-        if exit_.name in {*self._workers, *self._distant} and self._count_workers() > 1:
+        if exit_.name in {*self._workers, *self._distant}:
             self._recorder.event("lost", {"member": exit_.name, "words": str(exit_)})
-            line.send(Lost(exit_.name, str(exit_)))
+            line.send(Lost(exit_.name, str(exit_), exit_.life))
             self._distant.pop(exit_.name, None)
-            again = exit_.name in self._workers and self._bring_back(exit_)
-            more = ", and it is started again" if again else ""
-            self._display.say(f"{exit_}; the others carry on{more}")
+            if exit_.name in self._workers:
+                self._workers.pop(exit_.name).close()
+            self._missed[exit_.name] = exit_
             return True
         return False
 
-    def _bring_back(self, exit_: Exit) -> bool:
-        """Let go of a worker that was killed; start it again, if its strategy can take it back.
+    def _go_on_without(self, exit_: Exit, *, begun: bool) -> None:
+        """The coordinator knows of a lost worker: start it again, or leave it to the others.
 
-        What it had for others to ask for, or shared with them in memory, is gone with it.
+        Raises:
+            RunFailed: it can neither be started again nor be done without.
         """
-        self._workers.pop(exit_.name).close()
+        here = exit_.host == self._request.host
+        again = here and self._bring_back(exit_, begun=begun)
+        if begun and self._count_workers() > 0:
+            more = ", and it is started again" if again else ""
+            self._display.say(f"{exit_}; the others carry on{more}")
+        elif not begun and again:
+            self._display.say(f"{exit_} before all workers had joined; it is started again")
+        elif not begun and not here:
+            # Its host may join again, and its own agent starts again what was killed.
+            self._distant[exit_.name] = Distant(exit_.name, exit_.host)
+            self._display.say(f"{exit_} before all workers had joined; it is awaited")
+        else:
+            self._recorder.event("failure", {"words": str(exit_)})
+            raise RunFailed(self._crew.words(exit_))
+
+    def _bring_back(self, exit_: Exit, *, begun: bool) -> bool:
+        """Start a worker that was killed again, if the run can take it back.
+
+        Once a run has begun, what a worker had for others to ask for, or shared with them in
+        memory, is gone with it. Before that there is nothing that could be gone.
+        """
         strategy = self._request.strategy
         kept = isinstance(strategy, StrategyProtocol) and not (strategy.peers or strategy.shares)
-        if not kept or self._returns >= 2 * self._request.workers:
+        if (begun and not kept) or self._returns >= 2 * self._request.workers:
+            return False
+        if begun and self._count_workers() == 0:
             return False
         self._returns += 1
         rank = exit_.name.removeprefix("worker-")
         log = f"{exit_.name}.{self._returns}"
         self._workers[exit_.name] = self._crew.fork(exit_.name, _WORKER, rank, log)
-        self._returning.add(exit_.name)
+        self._echo.follow(int(rank), log)
+        if begun:
+            self._returning.add(exit_.name)
         return True
 
     def _count_workers(self) -> int:
@@ -344,6 +400,8 @@ class _Run:
                 self._distant[message.name].hear(message)
             elif isinstance(message, Eject) and message.name in self._workers:
                 self._workers[message.name].eject(message.words)
+            elif isinstance(message, Missed) and message.name in self._missed:
+                self._go_on_without(self._missed.pop(message.name), begun=message.begun)
             elif isinstance(message, Arrived):
                 self._take_back(message.host)
             elif isinstance(message, Warn):
@@ -400,6 +458,24 @@ def _distant_workers(hosts: Hosts | None) -> dict[str, Distant]:
 
 def _environment(request: Request) -> dict[str, str]:
     return environment(request.cluster.hosts[0].cores, request.here)
+
+
+def crowded(workers: int, cores: int) -> str:
+    """In words, that there are many more workers than cores; nothing if there are not.
+
+    >>> crowded(100, 2)
+    '100 workers share 2 cores: each computes about 50 times as long as on a core of its own'
+    >>> crowded(4, 2)
+    ''
+    """
+    if workers <= 2 * cores:
+        return ""
+    shared = f"{cores} core{'s' if cores > 1 else ''}"
+    times = workers / cores
+    return (
+        f"{workers} workers share {shared}: each computes about {times:.0f} times as long as on a "
+        "core of its own"
+    )
 
 
 def _first_line(error: BaseException) -> str:

@@ -10,10 +10,9 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from manyhands.live.pulse import append_to
 from manyhands.membership import Member, Membership, Sign, suspects
 from manyhands.wire import Beat, Control, Goodbye, Hello, Pong, Roll, Status, TraceChunk, Warn
-from manyhands.wire.joining import Disband
+from manyhands.wire.joining import Disband, Missed
 from manyhands.wire.leasing import Dismiss, Eject, Fence, Lost
 
 if TYPE_CHECKING:
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
 
     from manyhands.live.desk import LeaseDesk
     from manyhands.live.gate import Gate
+    from manyhands.live.tracing import TraceFiles
     from manyhands.trace import Recorder
     from manyhands.transport.control import Hub
 
@@ -31,10 +31,17 @@ STALL = 10.0
 """Seconds in which somebody waits in a collective until those who keep it waiting are named."""
 PATIENCE = 30.0
 """Seconds without one after which it is ejected, where the others can go on without it."""
+START_PATIENCE = 600.0
+"""The same for a worker that still starts: a long import may keep its heartbeats from being sent.
+Its agent watches the process, and its host's heartbeats tell whether the host is there."""
 _TELL_EVERY = 0.5
 _RESEND_EVERY = 0.25
 """Seconds between looks at all conversations: a look costs as much as there are workers, so it does
 not come with every message. A word is said again after a second at the earliest."""
+_EJECT_EVERY = 5.0
+"""Seconds until the agent is told again to end a worker that is still there."""
+_FENCES_AT_ONCE = 256
+"""Fences that are said again in answer to one heartbeat."""
 _LAST_WORDS = 2.0
 _TRACE_LIMIT = 256 * 1024 * 1024
 _NAME = re.compile(r"^(worker|server)-\d{1,6}$")
@@ -53,6 +60,8 @@ class Coordinator:
         desk: leases samples to workers that run free.
         gate: lets other hosts in.
         patience: seconds without a heartbeat after which a worker is ejected.
+        takes_back: whether a worker may join a run that is under way.
+        files: where traces are written.
     """
 
     def __init__(
@@ -66,6 +75,9 @@ class Coordinator:
         desk: LeaseDesk | None,
         gate: Gate | None = None,
         patience: float = PATIENCE,
+        *,
+        takes_back: bool = True,
+        files: TraceFiles,
     ) -> None:
         self._hub = hub
         self._desk = desk
@@ -77,7 +89,19 @@ class Coordinator:
         self._traces = folder / "trace"
         self._host = host
         self._recorder = recorder
+        self._files = files
         self._clock = clock
+        self._takes_back = takes_back
+        self._lives: dict[str, int] = {}
+        """By worker, the least incarnation of it that is still heard."""
+        self._spoken: dict[str, int] = {}
+        """By worker, the incarnation that reported for duty last."""
+        self._starting: set[str] = set()
+        """Workers that have reported for duty and not asked for samples yet."""
+        self._fences: list[Fence] = []
+        """All that were put up, in order."""
+        self._dismissed = False
+        """Whether the last worker has left, and servers are told that the run is over."""
         self._waiting: dict[str, Member] = {}
         self.membership = Membership()
         self._signs: dict[str, Sign] = {}
@@ -86,12 +110,11 @@ class Coordinator:
         self._written: dict[str, int] = {}
         self._accused: set[str] = set()
         self._patience = patience
-        self._ejected: set[str] = set()
+        self._ejected: dict[str, float] = {}
+        """Workers whose agents were told to end them, and when that was said last."""
         self._returned: set[str] = set()
         self._told = 0.0
         self._looked = 0.0
-        self._dismissing = False
-        """Whether a worker has left, and the others were told that the run is over."""
         self._agent_left: float | None = None
 
     def serve(self) -> None:
@@ -99,6 +122,7 @@ class Coordinator:
         while not self._is_over():
             self.turn(0.1)
         self._recorder.flush()
+        self._files.close()
         if self._gate is not None:
             self._gate.close()
 
@@ -123,14 +147,20 @@ class Coordinator:
             case Beat():
                 self._hub.send(name, Pong(message.sent, self._clock()))
                 self._note(name, message)
+                self._remind(name, message)
             case TraceChunk():
                 self._store(name, message.lines)
             case Goodbye():
                 self._farewell(name, message)
-            case Lost(name=gone, words=words):
+            case Lost(name=gone, words=words, life=life):
+                # What it had sent before it was killed may still be to come.
+                self._lives[gone] = max(life + 1, self._lives.get(gone, 0))
                 self._mourn(gone, words)
+                self._hub.send("agent-0", Missed(gone, self.membership.epoch > 0))
             case _ if self._desk is not None and name.endswith(".leases"):
-                self._desk.hear(name.removesuffix(".leases"), message)
+                worker = name.removesuffix(".leases")
+                self._starting.discard(worker)
+                self._desk.hear(worker, message)
             case _:
                 self._recorder.event("unexpected", {"from": name, "what": type(message).__name__})
 
@@ -145,7 +175,18 @@ class Coordinator:
             self._servers[name] = member
             self._complete_if_all()
             return
+        if hello.life < self._lives.get(name, 0):
+            return
+        if name in self._signs and hello.life > self._lives.get(name, 0):
+            # On another host a worker may be started again before its loss is told.
+            self._mourn(name, "its successor has reported for duty")
+        self._lives[name] = self._spoken[name] = hello.life
+        if self.membership.epoch and not self._takes_back:
+            words = "the run had begun by the time it was started again"
+            self._hub.send(self._agent_of(member), Eject(name, words))
+            return
         self._waiting[name] = member
+        self._starting.add(name)
         now = self._clock()
         self._signs[name] = Sign(member, now, now, 0, "start", "its start")
         if self.membership.epoch:
@@ -157,14 +198,12 @@ class Coordinator:
         """A worker comes back to a run that is under way."""
         if self._desk is None:
             return
-        self._ejected.discard(member.name)
+        self._ejected.pop(member.name, None)
         self.membership = self.membership.joined(member)
         self._returned.add(member.name)
         self._recorder.event("returned", {"member": str(member)})
         self._desk.admit(member.name)
         self._hub.send(member.name, self._roll())
-        if self._dismissing:
-            self._hub.send(member.name, Dismiss())
 
     def _complete_if_all(self) -> None:
         """Begin when all workers are here, and other hosts know where to find the servers."""
@@ -188,7 +227,8 @@ class Coordinator:
 
     def _roll(self) -> Roll:
         servers = tuple((name, *at) for name, at in sorted(self._addresses.items()))
-        return Roll(self.membership.epoch, servers)
+        over = self._desk is not None and self._desk.is_over
+        return Roll(self.membership.epoch, servers, over)
 
     def _note(self, name: str, beat: Beat) -> None:
         sign = self._signs.get(name)
@@ -215,7 +255,7 @@ class Coordinator:
         if written > _TRACE_LIMIT:
             return
         self._written[name] = written
-        append_to(self._traces / f"{name}.jsonl")(lines)
+        self._files.append(self._traces / f"{name}.jsonl", lines)
 
     def _farewell(self, name: str, goodbye: Goodbye) -> None:
         if name == "agent-0":
@@ -231,19 +271,33 @@ class Coordinator:
             self.membership = self.membership.left(name)
             detail = {"member": str(sign.member), "epoch": str(self.membership.epoch)}
             self._recorder.event("left", detail)
-        if not self._dismissing:
-            self._dismissing = True
-            self._hub.send_all(self._signs, Dismiss())
         if not self._signs:
+            self._dismissed = True
             self._hub.send_all(self._servers, Dismiss())
+
+    def _remind(self, name: str, beat: Beat) -> None:
+        """Say again what a member has not heard, or one that was started again cannot know."""
+        if beat.fences < len(self._fences):
+            for fence in self._fences[beat.fences : beat.fences + _FENCES_AT_ONCE]:
+                self._hub.send(name, fence)
+        if self._dismissed and name in self._servers:
+            self._hub.send(name, Dismiss())
+
+    def _fence(self, name: str) -> None:
+        """Have all servers refuse what a lost worker sends. Before the run begins there is none."""
+        if self.membership.epoch:
+            least = max(self._lives.get(name, 0), self._spoken.get(name, 0) + 1)
+            self._fences.append(Fence(name, least, len(self._fences)))
+            self._hub.send_all((*self._servers, *self._signs), self._fences[-1])
 
     def _mourn(self, name: str, words: str) -> None:
         """A worker's process is gone: its samples are given again, its late calls refused."""
         self._signs.pop(name, None)
+        self._waiting.pop(name, None)
         self._returned.discard(name)
         self.membership = self.membership.left(name)
         self._recorder.event("lost", {"member": name, "words": words})
-        self._hub.send_all((*self._servers, *self._signs), Fence(name))
+        self._fence(name)
         if self._desk is not None:
             self._desk.lose(name)
 
@@ -255,6 +309,7 @@ class Coordinator:
         if now - self._told < _TELL_EVERY:
             return
         self._told = now
+        self._files.retry()
         if self._gate is not None:
             self._gate.look_around(now)
         self._accuse(now)
@@ -283,11 +338,14 @@ class Coordinator:
             return
         for sign in self._signs.values():
             silent = now - sign.heard
-            if silent > self._patience and sign.member.name not in self._ejected:
-                others = len(self._signs) - len(self._ejected & self._signs.keys()) - 1
-                if others < 1:
+            starts = sign.member.name in self._starting
+            patience = max(self._patience, START_PATIENCE) if starts else self._patience
+            told = self._ejected.get(sign.member.name)
+            if silent > patience and (told is None or now - told > _EJECT_EVERY):
+                others = len(self._signs) - len(self._ejected.keys() & self._signs.keys()) - 1
+                if told is None and others < 1:
                     return
-                self._ejected.add(sign.member.name)
+                self._ejected[sign.member.name] = now
                 words = f"ejected, because it was not heard of for {silent:.0f} s"
                 self._hub.send(self._agent_of(sign.member), Eject(sign.member.name, words))
 

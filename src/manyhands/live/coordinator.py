@@ -12,6 +12,7 @@ import shutil
 import signal
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,9 +22,11 @@ from manyhands.live.descriptors import raise_descriptors
 from manyhands.live.desk import LeaseDesk
 from manyhands.live.gate import Gate
 from manyhands.live.lifeline import die_with
-from manyhands.live.pulse import append_to
+from manyhands.live.streams import outlast_full_disk
+from manyhands.live.tracing import TraceFiles
 from manyhands.trace import Recorder, live_header, trace_file
 from manyhands.transport.control import Hub
+from manyhands.wire import Warn
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,6 +40,7 @@ class _AgentGone(Exception):  # noqa: N818 - an event, raised from a signal hand
 def main(path: str) -> None:
     """Run the coordinator of the assignment at `path`, as a child of the agent."""
     assignment = Assignment.read(Path(path))
+    outlast_full_disk()
     say = _agents_words(assignment.agent)
     signal.signal(signal.SIGTERM, _raise_gone)
     die_with(assignment.agent, signal.SIGTERM)
@@ -44,13 +48,14 @@ def main(path: str) -> None:
     folder = Path(assignment.folder)
     clock, host = time.monotonic, assignment.host
     head = live_header("coordinator", 0, clock=clock, wall=time.time, host=host)
-    recorder = Recorder(head, append_to(trace_file(folder, head)), clock)
     outside = f"tcp://{assignment.address}:{assignment.port}" if assignment.hosts else None
     with Hub(assignment.coordinator, outside, assignment.job_key()) as hub:
+        files = TraceFiles(lambda words: hub.send("agent-0", Warn(words)), clock)
+        recorder = Recorder(head, partial(files.append, trace_file(folder, head)), clock)
         desk = None
         if assignment.leasing is not None:
             desk = LeaseDesk(assignment.leasing, assignment.workers, hub, recorder, clock)
-        gate = Gate(hub, assignment, recorder, clock) if assignment.hosts else None
+        gate = Gate(hub, assignment, recorder, clock, files) if assignment.hosts else None
         coordinator = Coordinator(
             hub,
             assignment.workers,
@@ -61,6 +66,8 @@ def main(path: str) -> None:
             desk,
             gate,
             PATIENCE if assignment.patience is None else assignment.patience,
+            takes_back=not (assignment.peers or assignment.memory is not None),
+            files=files,
         )
         try:
             coordinator.serve()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import shutil
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from manyhands.failure import RunFailed
+from manyhands.live.life import LIFE, Lives
 from manyhands.live.nursery import NotBorn, Nursery
 from manyhands.live.supervise import Exit, Handle, Process, Start
 
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
 
 NURSERY = "nursery"
 _POLL = 0.1
+_NO_SPACE = (f"[Errno {errno.ENOSPC}]", f"[Errno {errno.EDQUOT}]")
+_RENEWALS = 10
+"""How often a nursery that was killed is replaced in one run."""
 
 
 class Crew:
@@ -28,6 +33,7 @@ class Crew:
         folder: the run's on this host; their logs go there.
         environment: what they have set besides the agent's own.
         loaded: forks those that need torch; None starts them afresh.
+        admission: how many agents this run has let in before.
     """
 
     def __init__(
@@ -37,12 +43,17 @@ class Crew:
         folder: Path,
         environment: Mapping[str, str],
         loaded: Nursery | None,
+        admission: int = 0,
     ) -> None:
         self._host = host
         self._assignment = assignment
         self._folder = folder
         self._environment = dict(environment)
         self._nursery = loaded
+        self._renewals = 0
+        self._lives = Lives(admission)
+        self._logs: dict[str, str] = {}
+        """The stem of the log files of each process's present incarnation."""
         self.nursery: Process | None = None
         """The nursery's own process, once it is awaited."""
 
@@ -55,7 +66,7 @@ class Crew:
         while not self._nursery.is_ready(_POLL):
             meanwhile()
             gone = self.nursery.poll()
-            if gone is not None:
+            if gone is not None and not self.renew_nursery(gone):
                 raise RunFailed(self.words(gone))
         unfit = self._nursery.unfit
         if unfit:
@@ -63,14 +74,32 @@ class Crew:
             self._nursery = self.nursery = None
         return unfit
 
+    def renew_nursery(self, gone: Exit) -> bool:
+        """Start another nursery in place of one that was killed; whether there is one now.
+
+        No process depends on the nursery but those still to be forked. While the new one loads,
+        processes are started afresh.
+        """
+        killed = gone.code < 0 and self._nursery is not None
+        if self._nursery is None or not killed or self._renewals >= _RENEWALS:
+            return False
+        self._renewals += 1
+        self._nursery.retire()
+        self._nursery = Nursery(self._environment)
+        error = self._folder / "logs" / f"{NURSERY}.error.json"
+        self.nursery = Process(NURSERY, self._nursery, error, self._host)
+        return True
+
     def fork(self, name: str, module: str, number: str, log: str = "") -> Process:
         """Start a process that needs torch."""
-        if self._nursery is None:
+        if self._nursery is None or not self._nursery.is_ready(0.0) or self._nursery.unfit:
             return self._process(name, module, _afresh, number, log=log)
         try:
             return self._process(name, module, self._nursery.fork, number, log=log)
         except NotBorn as error:
             gone = self.nursery.wait(1.0) if self.nursery else None
+            if gone is not None and self.renew_nursery(gone):
+                return self._process(name, module, _afresh, number, log=log)
             words = f"{name.replace('-', ' ')} could not be started: {gone or error}"
             raise RunFailed(words) from error
 
@@ -86,17 +115,34 @@ class Crew:
         *arguments: str,
         log: str = "",
     ) -> Process:
-        stem = self._folder.resolve() / "logs" / (log or name)
-        start = Start(module, (str(self._assignment), *arguments), str(stem), self._environment)
-        return Process(name, how(start), Path(start.error), self._host)
+        self._logs[name] = log or name
+        stem = self._folder.resolve() / "logs" / self._logs[name]
+        life = self._lives.next(name)
+        settings = {**self._environment, LIFE: str(life)}
+        start = Start(module, (str(self._assignment), *arguments), str(stem), settings)
+        return Process(name, how(start), Path(start.error), self._host, life)
 
-    def words(self, cause: Exit) -> str:
-        """A failure of one of them, in words, its traceback last."""
+    def close(self) -> None:
+        """End the nursery, and all that it forked."""
+        if self._nursery is not None:
+            self._nursery.close()
+
+    def words(self, cause: Exit, when: str = "") -> str:
+        """A failure of one of them, in words, its traceback or its last lines at the end."""
         if self._nursery is not None and cause.name == NURSERY:
-            (self._folder / "logs" / f"{NURSERY}.err").write_text(self._nursery.words())
-        log = self._folder / "logs" / f"{cause.name}.err"
+            with contextlib.suppress(OSError):
+                (self._folder / "logs" / f"{NURSERY}.err").write_text(self._nursery.words())
+        log = self._folder / "logs" / f"{self._logs.get(cause.name, cause.name)}.err"
         here = cause.host == self._host
-        words = f"{cause}. Its log: {log}" if here else f"{cause}. Its log is on {cause.host}"
+        kind, _, message = (cause.report.message if cause.report else "").partition(": ")
+        if kind == "OSError" and message.startswith(_NO_SPACE):
+            return (
+                f"{cause}: no space left on the disk of {self._folder}; free some, or use --output"
+            )
+        if kind in ("Diverged", "Poisoned"):
+            return f"diverged: {message}"
+        where = f"Its log: {log}" if here else f"Its log is on {cause.host}"
+        words = f"{cause}{when}. {where}"
         last = cause.report.traceback if cause.report else _tail(log) if here else ""
         return f"{words}\n\n{last.rstrip()}" if last.strip() else words
 

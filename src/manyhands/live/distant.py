@@ -28,7 +28,8 @@ class Distant:
         """Its agent says that it has ended; the first word on it counts."""
         if self._exit is None:
             report = _report(ended.report)
-            self._exit = Exit(self.name, self.host, ended.pid, ended.code, report, ended.words)
+            about = (self.name, self.host, ended.pid, ended.code, report, ended.words)
+            self._exit = Exit(*about, ended.life, ended.at)
 
 
 def _report(text: bytes) -> ErrorReport | None:

@@ -6,6 +6,7 @@ its part and one collective adds them up: the result does not depend on how many
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from manyhands.data.taking import as_pair
-from manyhands.live.loading import batches, move
+from manyhands.live.loading import Loading, move
 from manyhands.parameters.computing import autocast
+from manyhands.parameters.counted import Counted, own_loss
 from manyhands.parts import part
 from manyhands.seeding import VALIDATION
 
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Totals:
-    """Summed statistics: samples, loss, then each metric's."""
+    """Summed statistics: targets that count, their loss, then each metric's."""
 
     tensor: torch.Tensor
     metrics: tuple[Metric, ...]
@@ -38,8 +40,8 @@ class Totals:
 
     def values(self) -> dict[str, float]:
         """What the statistics say."""
-        samples, loss, *_ = self.tensor.tolist()
-        values = {"loss": loss / samples}
+        counted, loss, *_ = self.tensor.tolist()
+        values = {"loss": loss / counted if counted else math.nan}
         parts = self.tensor[2:].cpu().split_with_sizes(list(self.sizes))
         for metric, statistics in zip(self.metrics, parts, strict=True):
             values[metric.name] = metric.value(statistics)
@@ -54,6 +56,9 @@ def evaluate(
     rank: int,
     workers: int,
     outputs: Callable[[Any], Any] | None = None,
+    *,
+    loading: Loading | None = None,
+    divided: int | None = None,
 ) -> Totals:
     """One worker's part of the statistics of the model on the job's validation data.
 
@@ -67,34 +72,49 @@ def evaluate(
         rank: which part of the data.
         workers: of how many.
         outputs: what to call in the model's place; it gives None where only others know them.
+        loading: loads the batches; its processes are kept from one evaluation to the next.
+        divided: among how many workers a batch is divided, if more than evaluate.
     """
     data = job.validation
     if data is None:
         raise ValueError("this job has no validation data to evaluate on")
     if not len(data):
         raise ValueError("the validation data is empty")
-    wanted, counted = _chunks(len(data), rank, workers, job)
+    wanted, counted = _chunks(len(data), rank, workers, job, divided or workers)
     training = model.training
     model.eval()
     total = torch.zeros(0, dtype=torch.float64, device=device)
     sizes = (0,) * len(job.measures)
+    measured = Counted(own_loss(job))
     drawn = [(VALIDATION, indices) for indices in wanted]
-    for count, batch in zip(counted, batches(job, data, drawn), strict=True):
+    loaded = (loading or Loading(job)).batches(data, drawn)
+    for count, batch in zip(counted, loaded, strict=True):
         inputs, targets = as_pair(move(batch, device))
         with autocast(job, device):
             answers = (outputs or model)(inputs)
             if answers is None:
                 continue
-            loss = job.loss(answers, targets).double().reshape(()) * count
+            loss = measured(answers, targets).double().reshape(())
         statistics = [metric.statistics(answers, targets) for metric in job.measures]
         sizes = tuple(item.numel() for item in statistics)
-        head = torch.stack([torch.tensor(float(count), device=device).double(), loss])
+        head = measured.sums(loss, count or 1)
         row = torch.cat([head, *statistics])
         if not count:
             row = torch.zeros_like(row)
         total = total + row if len(total) else row
     model.train(training)
     return Totals(total, job.measures, sizes)
+
+
+def no_totals(
+    job: Job, model: nn.Module, device: torch.device, loading: Loading | None = None
+) -> Totals:
+    """The statistics of no samples, for a worker that has no part in an evaluation.
+
+    How many there are only the metrics know, so they are asked about the first sample.
+    """
+    one = evaluate(job, model, device, 0, len(job.validation or ()), loading=loading)
+    return Totals(torch.zeros_like(one.tensor), one.metrics, one.sizes)
 
 
 def sum_totals(totals: Totals, group: Group) -> Totals:
@@ -110,10 +130,10 @@ def sum_totals(totals: Totals, group: Group) -> Totals:
 
 
 def _chunks(
-    samples: int, rank: int, workers: int, job: Job
+    samples: int, rank: int, workers: int, job: Job, divided: int
 ) -> tuple[list[torch.Tensor], list[int]]:
     """The batches of one worker, and how many samples of each count: all or none."""
-    size = max(1, min(job.at_once or sys.maxsize, job.batch_sizes.at(0) // workers))
+    size = max(1, min(job.at_once or sys.maxsize, job.batch_sizes.at(0) // divided))
     mine = torch.arange(samples)[part(samples, rank, workers)]
     wanted = list(torch.split(mine, size)) if len(mine) else []
     counted = [len(indices) for indices in wanted]

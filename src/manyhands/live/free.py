@@ -11,11 +11,13 @@ import torch
 
 from manyhands.data.taking import as_pair
 from manyhands.endpoint import MembershipChanged, Pull, Terms
-from manyhands.live.evaluation import Totals, evaluate
-from manyhands.live.loading import batches, move
+from manyhands.live.divergence import Divergence
+from manyhands.live.evaluation import Totals, evaluate, no_totals
+from manyhands.live.leased import LeasedBatches
+from manyhands.live.loading import Loading, move
 from manyhands.live.pacer import Pacer
 from manyhands.parameters import Committee, Local, difference, lerp, trade
-from manyhands.sampling import mix, permutation
+from manyhands.sampling import mix
 from manyhands.seeding import seed_all
 from manyhands.wire.leasing import (
     Ask,
@@ -26,6 +28,7 @@ from manyhands.wire.leasing import (
     Granted,
     Nothing,
     Over,
+    Saved,
     Sum,
     Tally,
 )
@@ -190,8 +193,12 @@ class LiveReplica:
         self.stores = False
         """Whether this worker is the one that stores the model."""
         self._job = job
+        self._leased = LeasedBatches(job)
+        self._loading = Loading(job)
+        self._divergence = Divergence(job, rank, recorder, copy.model.parameters)
         self._keeps = protocol.keeps
         self._speaks_as_committee = protocol.committee
+        self._evaluators = protocol.evaluators
         self.hear_members: Callable[[], list[torch.Tensor]] = list
         """The replicas of a committee; set by whoever runs the protocol."""
         self._copy = copy
@@ -212,6 +219,8 @@ class LiveReplica:
         self._words: list[Leasing] = []
         self.refresh: Callable[[], None] = lambda: None
         """Brings the copy to the shared state; set by whoever runs the protocol."""
+        self.stand_by: Callable[[], None] = lambda: None
+        """What is done in its place before an evaluation that others make; set likewise."""
 
     def batches(self) -> AsyncIterator[Leased | None]:
         """Batches until the run ends."""
@@ -258,12 +267,26 @@ class LiveReplica:
             return Leased(lease, round_, None, None)
         begun = time.monotonic()
         self._progress.phase = "data"
-        order = permutation(len(self._job.data), self._job.seed, lease.epoch)
-        wanted = [(lease.epoch, order[lease.start : lease.stop])]
-        loaded = next(batches(self._job, self._job.data, wanted))
-        inputs, targets = as_pair(move(loaded, self._device))
+        inputs, targets = as_pair(move(self._leased.take(lease), self._device))
         self._recorder.span("data", begun, time.monotonic() - begun, self._progress.step)
         return Leased(lease, round_, inputs, targets)
+
+    def _load_ahead(self) -> None:
+        """Have the batches of leases that were granted meanwhile loaded during this one."""
+        if self._leased.ahead:
+            self._words += self._line.receive(0.0)
+            for word in self._words:
+                if isinstance(word, Granted):
+                    self._leased.ask(word)
+
+    def check_finite(self) -> None:
+        """Check the parameters that the run ends with."""
+        self._divergence.finally_()
+
+    def close(self) -> None:
+        """End the processes that load data."""
+        self._leased.close()
+        self._loading.close()
 
     async def gradient(
         self, batch: LeasedBatch, ready: Callable[[int], object] | None = None
@@ -276,6 +299,7 @@ class LiveReplica:
                 if ready is not None:
                     ready(shard)
             return
+        self._load_ahead()
         begun = time.monotonic()
         self._progress.phase = "compute"
         self._copy.received()
@@ -286,6 +310,7 @@ class LiveReplica:
         self._pacer.stretch()
         self._recorder.span("compute", begun, time.monotonic() - begun, self._progress.step)
         self._progress.losses.append((loss, batch.samples))
+        self._divergence.training(loss, batch.dealt)
 
     def apply(self, batch: LeasedBatch, counts: int | None = None) -> None:
         """Take a step of this worker's own optimizer."""
@@ -374,17 +399,28 @@ class LiveReplica:
         if isinstance(batch, Leased):
             self._line.send(Forgo(batch.lease.number))
 
+    def saved(self) -> None:
+        """The model is stored: tell the desk, for which the others wait, until it has heard it."""
+        self._line.send(Saved())
+        while not isinstance(self._hear(), Over):
+            pass
+
     def _evaluate(self, cut: Cut) -> None:
         """Evaluate a part of the validation data on the consistent cut that all workers see."""
         begun = time.monotonic()
         self._progress.phase = "evaluate"
         kept = [stretch.clone() for stretch in self._copy.parameters] if self._keeps else []
-        self.refresh()
-        self.adopt()
-        model, job = self._copy.model, self._job
-        if self._speaks_as_committee:
-            model = Committee(self._copy, self.hear_members())
-        totals = evaluate(job, model, self._device, cut.index, cut.parts)
+        model, job, parts = self._copy.model, self._job, self._evaluators(cut.parts)
+        if cut.index >= parts:
+            self.stand_by()
+            totals = no_totals(job, model, self._device, self._loading)
+        else:
+            self.refresh()
+            self.adopt()
+            if self._speaks_as_committee:
+                model = Committee(self._copy, self.hear_members())
+            about = (job, model, self._device, cut.index, parts)
+            totals = evaluate(*about, loading=self._loading, divided=cut.parts)
         for stretch, own in zip(self._copy.parameters, kept, strict=False):
             stretch.copy_(own)
         if kept:
@@ -403,6 +439,7 @@ class LiveReplica:
         if cut.index == 0:
             for name, value in values.items():
                 self._recorder.point(f"validation/{name}", value, samples=cut.samples)
+        self._divergence.validation(values, cut.samples)
         if job.goal and job.goal.reached(values):
             if cut.index == 0:
                 detail = {"target": str(job.goal), "samples": str(cut.samples)}
@@ -450,18 +487,24 @@ def run_free(
     async def refresh() -> None:
         await protocol.refresh(replica, endpoint)
 
+    async def stand_by() -> None:
+        await protocol.stand_by(replica, endpoint)
+
     def hear_members() -> list[torch.Tensor]:
         heard: list[torch.Tensor] = []
         drive(_hear_members(replica, endpoint, heard))
         return heard
 
     replica.refresh = lambda: drive(refresh())
+    replica.stand_by = lambda: drive(stand_by())
     replica.hear_members = hear_members
     recorder.event("training")
     drive(protocol.worker(replica, endpoint))
+    replica.close()
     recorder.event("trained")
     recorder.traffic(sent=caller.sent, received=caller.received)
     if replica.stores:
         replica.refresh()
         replica.adopt()
+        replica.check_finite()
     return replica

@@ -15,7 +15,6 @@ import msgspec
 
 from manyhands.live.agreement import difference
 from manyhands.live.hosts import Hosts
-from manyhands.live.pulse import append_to
 from manyhands.wire import Beat, Goodbye, Pong, TraceChunk, Warn
 from manyhands.wire.joining import (
     Admitted,
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container
 
     from manyhands.live.assignment import Assignment
+    from manyhands.live.tracing import TraceFiles
     from manyhands.trace import Recorder
     from manyhands.transport.control import Hub
     from manyhands.wire import Control, Status
@@ -55,6 +55,8 @@ class _Guest:
     """Its workers that have ended."""
     written: int = 0
     """Bytes of its agent's trace."""
+    admission: int = 0
+    """How many were let in before it, itself included."""
 
 
 class Gate:
@@ -65,10 +67,16 @@ class Gate:
         assignment: the first host's.
         recorder: the coordinator's trace.
         clock: seconds.
+        files: where traces of other hosts' agents are written.
     """
 
     def __init__(
-        self, hub: Hub, assignment: Assignment, recorder: Recorder, clock: Callable[[], float]
+        self,
+        hub: Hub,
+        assignment: Assignment,
+        recorder: Recorder,
+        clock: Callable[[], float],
+        files: TraceFiles,
     ) -> None:
         self._hub = hub
         self._hosts = Hosts(assignment.hosts)
@@ -76,6 +84,7 @@ class Gate:
         self._facts = assignment.facts
         self._folder = Path(assignment.folder)
         self._recorder = recorder
+        self._files = files
         self._clock = clock
         self.servers = len(assignment.servers)
         """How many must be reachable from other hosts before the run can begin."""
@@ -86,6 +95,7 @@ class Gate:
         self._told: set[str] = set()
         self._takes_back = assignment.leasing is not None and not assignment.peers
         self._strategy = assignment.strategy
+        self._admissions = 0
         self._begun = False
         """Whether all were here once."""
 
@@ -129,11 +139,16 @@ class Gate:
                 self._guests.pop(name)
                 self._say(f"{guest.host} cannot take part: {words}")
             case Part():
-                self._store(name, message)
+                try:
+                    self._store(name, message)
+                except OSError as error:  # its agent sends the piece again
+                    self._say(f"{message.name} of {guest.host} cannot be written: {error}")
             case TraceChunk(lines=lines):
                 guest.written += len(lines)
                 if guest.written <= _TRACE_LIMIT:
-                    append_to(self._folder / "trace" / f"agent-{guest.number}.jsonl")(lines)
+                    self._files.append(
+                        self._folder / "trace" / f"agent-{guest.number}.jsonl", lines
+                    )
             case Goodbye():
                 self._dismiss(name, guest, "its agent has left")
 
@@ -150,10 +165,12 @@ class Gate:
                 return
             number = self._hosts.names.index(knock.host)
             guest = self._guests[name] = _Guest(knock.host, number, self._clock())
+            self._admissions += 1
+            guest.admission = self._admissions
             self._recorder.event("host", {"name": knock.host, "words": "joined"})
             if self._begun:
                 self._hub.send("agent-0", Arrived(knock.host))
-        self._hub.send(name, Admitted(guest.number, self._assignment))
+        self._hub.send(name, Admitted(guest.number, self._assignment, guest.admission))
 
     def _objection(self, knock: Knock) -> str:
         """Why this host is not let in; empty if it is."""
@@ -208,7 +225,9 @@ class Gate:
         for rank in self._hosts.ranks(guest.host):
             process = f"worker-{rank}"
             if process not in guest.ended and self._over is None:
-                self._hub.send("agent-0", Ended(process, guest.host, 0, -9, words=words))
+                self._hub.send(
+                    "agent-0", Ended(process, guest.host, 0, -9, words=words, at=guest.heard)
+                )
 
     def disband(self, over: Disband) -> None:
         """The run is over: tell everybody."""

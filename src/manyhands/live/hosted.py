@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, Any
 
 from manyhands.live.progress import Progress
+from manyhands.live.pulse import VitalThread
 from manyhands.live.serving import Serving
 
 if TYPE_CHECKING:
@@ -15,9 +15,10 @@ if TYPE_CHECKING:
     from manyhands.live.assignment import Assignment
     from manyhands.live.pulse import LinkPulse
     from manyhands.trace import Recorder
+    from manyhands.wire.leasing import Fence
 
 
-class Hosted(threading.Thread):
+class Hosted(VitalThread):
     """Answers the others with this worker's replica while the worker computes.
 
     Args:
@@ -50,10 +51,10 @@ class Hosted(threading.Thread):
         """Answer until the worker has no more to do."""
         self._serving.until_dismissed(self)
 
-    def take_fenced(self) -> list[str]:
+    def take_fenced(self) -> list[Fence]:
         """Who is gone since the last call."""
         fenced = self._pulse.take_fenced()
-        self.gone |= {name.replace("worker", "server") for name in fenced}
+        self.gone |= {fence.name.replace("worker", "server") for fence in fenced}
         return fenced
 
     def stop(self) -> None:

@@ -23,6 +23,7 @@ from manyhands.folders import new_folder
 from manyhands.live.agreement import facts_of_host
 from manyhands.live.assignment import Assignment, Origin
 from manyhands.live.crew import Crew, private_folder
+from manyhands.live.descriptors import raise_descriptors
 from manyhands.live.display import Display
 from manyhands.live.hosts import Hosts
 from manyhands.live.liaison import Liaison
@@ -85,12 +86,14 @@ def join(application: Application) -> None:
             _say(f"joined {application.place} as {application.host}: workers {_span(ranks)}")
             settings = environment(Cluster.local().cores, len(ranks))
             with nursery(settings) as loaded:
+                raise_descriptors()
                 crew = Crew(
                     application.host,
                     private / "assignment.json",
                     Path(assignment.folder),
                     settings,
                     loaded,
+                    admitted.admission,
                 )
                 _Part(assignment, admitted.number, ranks, crew, line).to_its_end()
     finally:
@@ -185,6 +188,9 @@ class _Part:
         self._workers: dict[str, Process] = {}
         self._liaison = Liaison(assignment, number, line)
         self._over: Disband | None = None
+        self._begun = False
+        """Whether all workers of the run have joined."""
+        self._returns = 0
 
     def to_its_end(self) -> None:
         """Start, watch, end."""
@@ -207,6 +213,7 @@ class _Part:
             self._liaison.last_words()
             for process in processes:
                 process.close()
+            self._crew.close()
             if self._display is not None:
                 self._display.end()
         if self._over.failed:
@@ -234,14 +241,36 @@ class _Part:
         """Hear the coordinator, and tell it how this host's workers are."""
         for message in self._line.receive(_POLL):
             self._liaison.heard(message)
-            if isinstance(message, Status) and self._display is not None:
-                self._display.show(message)
+            if isinstance(message, Status):
+                self._begun = self._begun or message.started
+                if self._display is not None:
+                    self._display.show(message)
             elif isinstance(message, Eject) and message.name in self._workers:
                 self._workers[message.name].eject(message.words)
             elif isinstance(message, Disband):
                 self._over = message
         if self._over is None:
+            self._start_again()
             self._liaison.beat(self._workers.values())
+
+    def _start_again(self) -> None:
+        """Start workers again that were killed before the run began: nothing is lost with them.
+
+        Should it have begun after all, the coordinator takes them back or has them ended.
+        """
+        if self._begun or self._assignment.leasing is None:
+            return
+        for name, worker in list(self._workers.items()):
+            exit_ = worker.poll()
+            killed = exit_ is not None and exit_.code < 0 and exit_.report is None
+            if not killed or self._returns >= 2 * len(self._ranks):
+                continue
+            self._returns += 1
+            _say(f"{exit_} before all workers had joined; it is started again")
+            worker.close()
+            rank = name.removeprefix("worker-")
+            log = f"{name}.{self._returns}"
+            self._workers[name] = self._crew.fork(name, _WORKER, rank, log)
 
 
 def _span(ranks: range) -> str:

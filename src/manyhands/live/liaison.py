@@ -106,7 +106,11 @@ class Liaison:
         for worker in workers:
             exit_ = worker.poll()
             if exit_ is not None and (exit_.failed or delivered):
-                self._line.send(_ended(exit_))
+                self._line.send(_ended(exit_, self._offset()))
+
+    def _offset(self) -> float:
+        """Seconds by which the coordinator's clock is ahead of this host's."""
+        return estimate_offset(self._exchanges).seconds if self._exchanges else 0.0
 
     def last_words(self) -> None:
         """Hand in the trace and leave."""
@@ -150,9 +154,14 @@ class _Sending:
         line.send(Part(self.name, self._stored, self._size, piece))
 
 
-def _ended(exit_: Exit) -> Ended:
-    report = b"" if exit_.report is None else msgspec.json.encode(exit_.report)
-    if len(report) > _REPORT and exit_.report is not None:
-        short = exit_.report.traceback[-_REPORT // 4 :]
-        report = msgspec.json.encode(msgspec.structs.replace(exit_.report, traceback=short))
-    return Ended(exit_.name, exit_.host, exit_.pid, exit_.code, report, exit_.words)
+def _ended(exit_: Exit, offset: float) -> Ended:
+    """What the first host is told, its times on the coordinator's clock."""
+    report = b""
+    if exit_.report is not None:
+        left = msgspec.structs.replace(exit_.report, at=exit_.report.at + offset)
+        report = msgspec.json.encode(left)
+        if len(report) > _REPORT:
+            short = left.traceback[-_REPORT // 4 :]
+            report = msgspec.json.encode(msgspec.structs.replace(left, traceback=short))
+    about = (exit_.name, exit_.host, exit_.pid, exit_.code, report, exit_.words)
+    return Ended(*about, exit_.life, exit_.at + offset)

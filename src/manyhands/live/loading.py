@@ -1,71 +1,86 @@
-"""Batches from data: the fastest way that a dataset offers."""
+"""Batches from data: the fastest way that a data set offers."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import default_collate
 
+from manyhands.live.loader import Loader
 from manyhands.seeding import Seeded, epoch_seed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    import torch
+
     from manyhands.job import Job, SizedData
-    from manyhands.seeding import Draw
 
     Wanted = Iterable[tuple[int, torch.Tensor]]
 
 
-def batches(job: Job, data: SizedData, wanted: Wanted) -> Iterator[Any]:
-    """The batches with the wanted samples, in order; each is given as its epoch and indices.
+class Loading:
+    """A worker's batches, the fastest way that its data sets offer.
 
-    Data with `take(indices)` and tensors are indexed as a whole; any other dataset, and any that
-    the job collates itself, is read through a DataLoader, by `job.loaders` processes if there
-    are any. What the data draws depends on the job's seed, the epoch and the sample alone.
+    Data with `take(indices)` and tensors are indexed as a whole; any other data, and any that the
+    job collates itself, is loaded sample by sample, in `job.loaders` processes if there are any.
+    The processes of a data set are kept until `close`. What the data draws depends on the job's
+    seed, the epoch and the sample alone.
     """
-    seeded = Seeded(data, job.collate)
-    draws = ((epoch_seed(job.seed, epoch), indices) for epoch, indices in wanted)
-    if seeded.take is not None:
-        return _taken(seeded, draws)
-    loader: DataLoader[Any] = DataLoader(
-        seeded,  # type: ignore[arg-type]  # a map-style dataset need not derive from Dataset
-        batch_sampler=_Draws(draws),  # type: ignore[arg-type]  # `Seeded` takes what it gives
-        num_workers=job.loaders,
-        collate_fn=job.collate,
-        # Its own draws must not move the source that the model draws from.
-        generator=torch.Generator().manual_seed(job.seed),
-    )
-    loaded = iter(loader)
-    return loaded if job.loaders else _loaded_here(seeded, loaded)
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._idle: list[tuple[SizedData, Loader]] = []
+
+    def batches(self, data: SizedData, wanted: Wanted) -> Iterator[Any]:
+        """The batches with the wanted samples, in order; each is given as its epoch and indices.
+
+        Where there are processes that load, some batches are loaded ahead.
+        """
+        seeded = Seeded(data, self._job.collate)
+        draws = ((epoch_seed(self._job.seed, epoch), indices) for epoch, indices in wanted)
+        if seeded.take is None and self._job.loaders:
+            yield from self._ahead(data, draws)
+            return
+        for seed, indices in draws:
+            yield load_here(self._job, seeded, seed, indices)
+
+    def _ahead(self, data: SizedData, draws: Wanted) -> Iterator[Any]:
+        loader = self._loader(data)
+        try:
+            for seed, indices in draws:
+                loader.ask(seed, indices)
+                if loader.pending > 2 * self._job.loaders:
+                    yield loader.take()
+            while loader.pending:
+                yield loader.take()
+        except BaseException:
+            # Batches that are not wanted any more are still under way in it.
+            loader.close()
+            raise
+        self._idle.append((data, loader))
+
+    def _loader(self, data: SizedData) -> Loader:
+        for at, (known, loader) in enumerate(self._idle):
+            if known is data:
+                del self._idle[at]
+                return loader
+        return Loader(self._job, data)
+
+    def close(self) -> None:
+        """End the processes."""
+        for _, loader in self._idle:
+            loader.close()
+        self._idle = []
 
 
-def _taken(seeded: Seeded, draws: Iterable[tuple[int, torch.Tensor]]) -> Iterator[Any]:
-    for seed, indices in draws:
-        with seeded.drawing():
-            batch = seeded.batch(seed, indices)
-        yield batch
-
-
-def _loaded_here(seeded: Seeded, loaded: Iterator[Any]) -> Iterator[Any]:
-    while True:
-        with seeded.drawing():
-            try:
-                batch = next(loaded)
-            except StopIteration:
-                return
-        yield batch
-
-
-class _Draws:
-    """Seeds and index tensors as what a DataLoader passes on to `Seeded`."""
-
-    def __init__(self, draws: Iterable[tuple[int, torch.Tensor]]) -> None:
-        self._draws = draws
-
-    def __iter__(self) -> Iterator[Draw]:
-        return ((seed, indices.tolist()) for seed, indices in self._draws)
+def load_here(job: Job, seeded: Seeded, seed: int, indices: torch.Tensor) -> Any:
+    """A batch, loaded in this process."""
+    with seeded.drawing():
+        if seeded.take is not None:
+            return seeded.batch(seed, indices)
+        samples = seeded.__getitems__((seed, indices.tolist()))
+        return (job.collate or default_collate)(samples)
 
 
 def move(value: Any, device: torch.device) -> Any:

@@ -15,7 +15,8 @@ nobody's parent, and nobody depends on its life but those still to be born.
 
 A newborn reports itself once it leads its session, has its parent, its log files and its
 environment; then it closes its end. So when the nursery is gone and nothing more can be read, every
-process that was born is known.
+process that was born is known. One that is killed before it reports itself is reported by the
+nursery, which reads a pipe that the newborn holds open until then.
 """
 
 from __future__ import annotations
@@ -39,13 +40,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from manyhands.live.lifeline import adopting, can_adopt, die_with
-from manyhands.live.supervise import Start
+from manyhands.live.newborn import Born, Order, Unborn, become, fork
 from manyhands.live.title import ROOM, show
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from manyhands.live.supervise import Handle
+    from manyhands.live.supervise import Handle, Start
 
 SWITCH = "MANYHANDS_FORK"
 """Set to 0, every process is started afresh."""
@@ -65,16 +66,6 @@ _PRELOADED = (
 """What workers and servers run."""
 
 
-class _Order(msgspec.Struct, frozen=True):
-    """A process to be born: how, and in which surroundings."""
-
-    start: Start
-    folder: str
-    changed: dict[str, str]
-    """The environment, where it differs from the nursery's."""
-    removed: list[str]
-
-
 class _Ready(msgspec.Struct, frozen=True, tag="ready"):
     """The nursery has loaded everything."""
 
@@ -82,19 +73,7 @@ class _Ready(msgspec.Struct, frozen=True, tag="ready"):
     """Why it must not fork; empty if it may."""
 
 
-class _Born(msgspec.Struct, frozen=True, tag="born"):
-    """A newborn says its process id."""
-
-    pid: int
-
-
-class _Unborn(msgspec.Struct, frozen=True, tag="unborn"):
-    """A process could not be born."""
-
-    words: str
-
-
-_Word = _Ready | _Born | _Unborn
+_Word = _Ready | Born | Unborn
 
 
 class NotBorn(RuntimeError):  # noqa: N818 - it names what happened
@@ -140,6 +119,7 @@ class Nursery:
         self.unfit = ""
         """Why it must not be used, once it is ready."""
         self._is_ready = False
+        self._orders = 0
         self._born: list[_Forked] = []
 
     def suits(self, environment: Mapping[str, str]) -> bool:
@@ -155,14 +135,16 @@ class Nursery:
         return self._is_ready
 
     def fork(self, start: Start) -> Handle:
-        """A process that does what `start` says.
+        """A process that does what `start` says; it may have ended already.
 
         Raises:
             NotBorn: it could not be born, or the nursery is gone.
         """
         now = {**os.environ, **start.settings}
         then = self._environment
-        order = _Order(
+        self._orders += 1
+        order = Order(
+            self._orders,
             start,
             str(Path.cwd()),
             {name: value for name, value in now.items() if then.get(name) != value},
@@ -171,13 +153,27 @@ class Nursery:
         with adopting():
             with contextlib.suppress(OSError):  # if it is gone, nothing will be heard of it
                 self._link.send(msgspec.json.encode(order))
-            if not select.select([self._link], [], [], _BIRTH_WITHIN)[0]:
+            word = self._await_birth()
+        if word is None:
+            raise NotBorn("the nursery is gone")
+        if word.pid:
+            self._born.append(_Forked(word.pid))
+        if isinstance(word, Unborn) and word.words:
+            raise NotBorn(word.words)
+        return self._born[-1]
+
+    def _await_birth(self) -> Born | Unborn | None:
+        """What became of the latest order; None if the nursery is gone."""
+        deadline = time.monotonic() + _BIRTH_WITHIN
+        while True:
+            left = max(0.0, deadline - time.monotonic())
+            if not select.select([self._link], [], [], left)[0]:
                 raise NotBorn(f"the nursery gave no answer within {_BIRTH_WITHIN:.0f} s")
             word = self._hear()
-        if isinstance(word, _Born):
-            self._born.append(_Forked(word.pid))
-            return self._born[-1]
-        raise NotBorn(word.words if isinstance(word, _Unborn) else "the nursery is gone")
+            if word is None:
+                return None
+            if not isinstance(word, _Ready) and word.order == self._orders:
+                return word
 
     def poll(self) -> int | None:
         """Its exit code; None while it runs."""
@@ -189,7 +185,13 @@ class Nursery:
             self._process.wait(timeout)
 
     def close(self) -> None:
-        """End it, and whoever was born and is not known to anybody."""
+        """End it, and all that it forked."""
+        self.retire()
+        for forked in self._born:
+            forked.end()
+
+    def retire(self) -> None:
+        """End it, and what it forked that was never handed over; all others live on."""
         if self._link.fileno() < 0:
             return
         if self.poll() is None:
@@ -200,10 +202,9 @@ class Nursery:
             word = self._hear()
             if word is None:
                 break
-            if isinstance(word, _Born):
-                self._born.append(_Forked(word.pid))
-        for forked in self._born:
-            forked.end()
+            known = {forked.pid for forked in self._born}
+            if not isinstance(word, _Ready) and word.pid and word.pid not in known:
+                _Forked(word.pid).end()
         self._link.close()
         self._log.close()
 
@@ -320,12 +321,12 @@ def main(descriptor: int, agent: int) -> None:
         unfit = _load()
         link.send(msgspec.json.encode(_Ready(unfit)))
         while data := link.recv(_MESSAGE):
-            order = msgspec.json.decode(data, type=_Order)
-            if _fork(link, agent, order):
+            order = msgspec.json.decode(data, type=Order)
+            if fork(link, agent, order):
                 break
             order = None
     if order is not None:
-        _become(order.start, folder, order.folder)
+        become(order.start, folder, order.folder)
 
 
 def _load() -> str:
@@ -354,70 +355,6 @@ def _load() -> str:
 
 def _threads() -> int:
     return len(list(Path("/proc/self/task").iterdir()))
-
-
-def _fork(link: socket.socket, agent: int, order: _Order) -> bool:
-    """Give birth as ordered; whether this process is the newborn."""
-    try:
-        child = os.fork()
-    except OSError as error:
-        link.send(msgspec.json.encode(_Unborn(f"the nursery could not fork: {error}")))
-        return False
-    if child:
-        _, status = os.waitpid(child, 0)
-        if status:
-            link.send(msgspec.json.encode(_Unborn("the nursery could not fork twice")))
-        return False
-    leaving = os.getpid()
-    try:
-        newborn = os.fork()
-    except OSError:
-        os._exit(1)
-    if newborn:
-        os._exit(0)
-    try:
-        _settle(leaving, agent, order)
-    except BaseException as error:
-        link.send(msgspec.json.encode(_Unborn(f"{type(error).__name__}: {error}")))
-        raise
-    link.send(msgspec.json.encode(_Born(os.getpid())))
-    return True
-
-
-def _settle(leaving: int, agent: int, order: _Order) -> None:
-    """Take up the surroundings that a process started afresh would have."""
-    start = order.start
-    show([sys.executable, "-m", start.module, *start.arguments])
-    os.setsid()
-    while os.getppid() == leaving:
-        time.sleep(0.001)
-    die_with(agent, signal.SIGKILL)
-    os.chdir(order.folder)
-    for name in order.removed:
-        os.environ.pop(name, None)
-    os.environ.update(order.changed)
-    for target, path in ((1, start.out), (2, start.err)):
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
-        os.dup2(file, target)
-        os.close(file)
-
-
-def _become(start: Start, before: str, folder: str) -> None:
-    """Run the module as `python -m` does."""
-    import numpy as np  # noqa: PLC0415 - it is loaded already
-
-    from manyhands.live.script import execute  # noqa: PLC0415 - see above
-
-    # Python draws a new seed after a fork by itself; torch begins with the same in all processes.
-    np.random.seed()
-    if sys.path and sys.path[0] == before:
-        sys.path[0] = folder
-    spec = importlib.util.find_spec(start.module)
-    if spec is None or spec.origin is None:
-        raise ImportError(f"there is no module {start.module}")
-    sys.orig_argv = [sys.executable, "-m", start.module, *start.arguments]
-    sys.argv = [spec.origin, *start.arguments]
-    execute(Path(spec.origin), "__main__", spec.parent or "", spec)
 
 
 if __name__ == "__main__":

@@ -6,13 +6,13 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING
 
+from manyhands.live.life import life
 from manyhands.trace import estimate_offset
 from manyhands.wire import Beat, Goodbye, Hello, Pong, Roll, TraceChunk
 from manyhands.wire.leasing import Dismiss, Fence
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from manyhands.live.progress import Progress
     from manyhands.trace import Header, Recorder
@@ -24,7 +24,26 @@ _CHUNK = 512 * 1024
 _EXCHANGES = 64
 
 
-class Pulse(threading.Thread):
+class VitalThread(threading.Thread):
+    """A thread that its process cannot do without: an exception in it ends the process."""
+
+
+def end_with_threads(failed: Callable[[BaseException], object]) -> None:
+    """Call `failed` in a vital thread that raised; other threads are left to Python.
+
+    Without that, a worker whose heartbeats or answers have ended would seem to be alive.
+    """
+    before = threading.excepthook
+
+    def hook(raised: threading.ExceptHookArgs) -> None:
+        before(raised)
+        if isinstance(raised.thread, VitalThread) and raised.exc_value is not None:
+            failed(raised.exc_value)
+
+    threading.excepthook = hook
+
+
+class Pulse(VitalThread):
     """Beats until it is stopped.
 
     Args:
@@ -93,7 +112,9 @@ class LinkPulse(Pulse):
         self._chunks = chunks
         self._exchanges: list[tuple[float, float, float]] = []
         self._roll: Roll | None = None
-        self._fenced: deque[str] = deque()
+        self._fenced: deque[Fence] = deque()
+        self._fences = 0
+        """How many were heard."""
         self.dismissed = False
         """Whether the coordinator has said that the run is over."""
         self._changed = threading.Condition()
@@ -106,14 +127,8 @@ class LinkPulse(Pulse):
             assert self._roll is not None  # noqa: S101 - said by the condition just waited for
             return self._roll
 
-    def wait_dismissed(self, timeout: float) -> None:
-        """Wait until the coordinator says that the run is over."""
-        deadline = self._clock() + timeout
-        while not self.dismissed and self._clock() < deadline:
-            self._stopping.wait(0.05)
-
-    def take_fenced(self) -> list[str]:
-        """Members, since the last call, of whom nothing is to be carried out any more."""
+    def take_fenced(self) -> list[Fence]:
+        """Workers that were lost since the last call."""
         return [self._fenced.popleft() for _ in range(len(self._fenced))]
 
     def run(self) -> None:
@@ -121,7 +136,7 @@ class LinkPulse(Pulse):
         line = self._connect()
         header = self._header
         about = (header.role, header.rank, header.host, header.pid, header.boot)
-        line.send(Hello(*about, self._address))
+        line.send(Hello(*about, self._address, life()))
         while not self._stopping.is_set():
             self._tell(line)
             due = self._clock() + INTERVAL
@@ -149,6 +164,7 @@ class LinkPulse(Pulse):
                 loss=loss,
                 phase=progress.phase,
                 line=progress.line(),
+                fences=self._fences,
             )
         )
 
@@ -158,7 +174,10 @@ class LinkPulse(Pulse):
                 self._exchanges.append((message.sent, message.there, self._clock()))
                 del self._exchanges[:-_EXCHANGES]
             elif isinstance(message, Fence):
-                self._fenced.append(message.name)
+                # They come in order; one that comes again was heard, and one too early comes again.
+                if message.number == self._fences:
+                    self._fences += 1
+                    self._fenced.append(message)
             elif isinstance(message, Dismiss):
                 self.dismissed = True
             elif isinstance(message, Roll):
@@ -180,13 +199,3 @@ def _within(lines: bytes, limit: int) -> list[bytes]:
         portions.append(lines[:cut])
         lines = lines[cut:]
     return portions
-
-
-def append_to(path: Path) -> Callable[[bytes], None]:
-    """A sink that appends to a file."""
-
-    def sink(lines: bytes) -> None:
-        with path.open("ab") as file:
-            file.write(lines)
-
-    return sink

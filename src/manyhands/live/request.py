@@ -44,6 +44,8 @@ class Request:
     """Where others find this one, if its user chose."""
     patience: float | None = None
     """Seconds without a heartbeat after which a worker is ejected, if the user chose."""
+    quiet: bool = False
+    """Do not show in the terminal what workers print."""
     key: Path | None = None
     """The file of a key that all hosts have; by default a new one is made."""
 

@@ -8,7 +8,9 @@ repeat.
 
 from __future__ import annotations
 
+import ast
 import sys
+import sysconfig
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -18,30 +20,37 @@ from manyhands.live.assignment import Origin
 from manyhands.seeding import seed_python
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from importlib.machinery import ModuleSpec
 
 MODULE = "__manyhands__"
 """The name under which workers execute the script."""
 
+_INSTALLED = (
+    *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")),
+    str(Path(__file__).parent.parent),
+)
+
 _loading = False
 
 
 def trace_back(job: Job, loop: Callable[..., Any] | None, namespace: Mapping[str, Any]) -> Origin:
-    """Where `job` and `loop` stand at module level: in the caller's module, else in the script.
+    """Where `job` and `loop` stand at module level.
+
+    In the caller's module, else in the script, else in a module that was imported. A job may also
+    be an item of a list, tuple or dictionary there: `jobs[0]`.
 
     Raises:
         ValueError: the job (or the loop) is not a module-level value of a file.
     """
-    script = vars(sys.modules["__main__"])
-    for module in (namespace, script):
-        name = _name_of(job, module)
+    for module in _namespaces(namespace):
+        name = _path_of(job, module)
         if name is None:
             continue
         if not module.get("__file__"):
             raise ValueError(
-                f"the job '{name}' was made interactively; other processes need a file to take "
-                "it from, so write it into a script"
+                f"the job '{name}' was made interactively or read from standard input; other "
+                "processes need a file to take it from, so write it into a script"
             )
         loop_name = None
         if loop is not None:
@@ -65,6 +74,53 @@ def trace_back(job: Job, loop: Callable[..., Any] | None, namespace: Mapping[str
     )
 
 
+def _namespaces(caller: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Where a job may stand, the likeliest first."""
+    script = vars(sys.modules["__main__"])
+    yield caller
+    yield script
+    for module in [*sys.modules.values()]:
+        namespace = getattr(module, "__dict__", None)
+        # What a library holds for its own purposes is not where a job was written.
+        if namespace and namespace.get("__file__") and not _is_installed(namespace["__file__"]):
+            yield namespace
+
+
+def _is_installed(path: object) -> bool:
+    return not isinstance(path, str) or path.startswith(_INSTALLED)
+
+
+def _path_of(job: Job, namespace: Mapping[str, Any]) -> str | None:
+    """The first name of a job, `job`, or of the collection that holds it, `jobs[2]`.
+
+    The first one, because the variable of a loop over jobs may stand below the main guard.
+    """
+    for name, held in [*namespace.items()]:
+        if held is job:
+            return name
+        items: Iterable[tuple[object, object]] = ()
+        if isinstance(held, (list, tuple)):
+            items = enumerate(held)
+        elif isinstance(held, dict) and not name.startswith("__"):
+            items = held.items()
+        for key, value in items:
+            if value is job and isinstance(key, (int, str)):
+                return f"{name}[{key!r}]"
+    return None
+
+
+def _at(module: ModuleType, path: str) -> object:
+    """What stands at a path that `_path_of` gave; None if nothing does."""
+    name, _, key = path.partition("[")
+    held = getattr(module, name, None)
+    if not key:
+        return held
+    try:
+        return held[ast.literal_eval(key[:-1])]  # type: ignore[index]
+    except (TypeError, LookupError):
+        return None
+
+
 def _name_of(value: object, namespace: Mapping[str, Any]) -> str | None:
     return next((name for name, held in namespace.items() if held is value), None)
 
@@ -83,7 +139,7 @@ def load(origin: Origin) -> tuple[Job, Callable[..., Any] | None]:
         module = execute(Path(origin.script), MODULE, origin.package)
     finally:
         _loading = False
-    job = getattr(module, origin.job, None)
+    job = _at(module, origin.job)
     if not isinstance(job, Job):
         raise TypeError(
             f"{origin.script} gave no job named '{origin.job}' when a worker executed it; "

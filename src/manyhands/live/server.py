@@ -12,7 +12,8 @@ from manyhands.live.assignment import Assignment
 from manyhands.live.descriptors import raise_descriptors
 from manyhands.live.lifeline import die_with
 from manyhands.live.progress import Progress
-from manyhands.live.pulse import LinkPulse
+from manyhands.live.pulse import LinkPulse, end_with_threads
+from manyhands.live.streams import outlast_full_disk
 from manyhands.live.worker import fail, listen_outside
 from manyhands.trace import Recorder, live_header
 from manyhands.transport.doors import endpoint
@@ -21,6 +22,7 @@ from manyhands.transport.doors import endpoint
 def main(path: str, number: int) -> None:
     """Serve the assignment at `path` as server `number`, as a child of the agent."""
     assignment = Assignment.read(Path(path))
+    outlast_full_disk()
     die_with(assignment.agent, signal.SIGKILL)
     raise_descriptors()
     clock = time.monotonic
@@ -31,6 +33,7 @@ def main(path: str, number: int) -> None:
     address = endpoint(outside) if outside else ""
     connect = functools.partial(assignment.line, head.name)
     pulse = LinkPulse(recorder, progress, clock, head, connect, chunks, address)
+    end_with_threads(functools.partial(fail, pulse=pulse))
     pulse.start()
     try:
         # Torch is imported after the first heartbeat, so that a slow start is seen as one.

@@ -6,10 +6,13 @@ Every process leads a process group, so what it started ends with it.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
+import select
 import signal
 import socket
 import sys
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +33,7 @@ class ErrorReport(msgspec.Struct, frozen=True):
     timestamp: int
     """Whole seconds, as torch elastic reads them."""
     at: float
-    """The same moment, exactly."""
+    """The same moment on the host's monotonic clock, which all of its processes share."""
     consequence: bool
     """The process failed because another one was lost."""
     traceback: str
@@ -48,6 +51,10 @@ class Exit:
     report: ErrorReport | None
     words: str = ""
     """Why it counts as ended, if nobody saw it end."""
+    life: int = 0
+    """Which incarnation of it; 0 if that is not known."""
+    at: float = 0.0
+    """When it ended, on the monotonic clock; in the order of ends, also of those seen together."""
 
     @property
     def failed(self) -> bool:
@@ -70,9 +77,10 @@ class Exit:
 def first_failure(exits: Iterable[Exit]) -> Exit | None:
     """The failure that the others follow from.
 
-    A killed process leaves no report and its peers fail because of it, so it comes first; then
-    the earliest report that is not itself a consequence; then the earliest at all. Among equals
-    the name decides, so that the same exits give the same words in any order.
+    A killed process leaves no report and its peers fail because of it, so it comes first, and among
+    several the one that ended first; then the earliest report that is not itself a consequence;
+    then the earliest at all. Among equals the name decides, so that the same exits give the same
+    words in any order.
     """
     failed = [exit_ for exit_ in exits if exit_.failed]
     return min(failed, key=_priority, default=None)
@@ -80,7 +88,7 @@ def first_failure(exits: Iterable[Exit]) -> Exit | None:
 
 def _priority(exit_: Exit) -> tuple[int, float, str]:
     if exit_.report is None:
-        return (0, 0.0, exit_.name)
+        return (0, exit_.at, exit_.name)
     return (2 if exit_.report.consequence else 1, exit_.report.at, exit_.name)
 
 
@@ -145,9 +153,12 @@ class Process:
         handle: the process.
         error: the file of its report if it fails.
         host: the name of this host.
+        life: which incarnation of it this is.
     """
 
-    def __init__(self, name: str, handle: Handle, error: Path, host: str | None = None) -> None:
+    def __init__(
+        self, name: str, handle: Handle, error: Path, host: str | None = None, life: int = 0
+    ) -> None:
         self.name = name
         self.host = socket.gethostname() if host is None else host
         self.pid = handle.pid
@@ -155,6 +166,8 @@ class Process:
         self._error = error
         self._exit: Exit | None = None
         self._ejected = ""
+        self._life = life
+        _ends.watch(self.pid)
 
     def poll(self) -> Exit | None:
         """How it ended; None while it runs."""
@@ -162,7 +175,7 @@ class Process:
             code = self._handle.poll()
             if code is not None:
                 about = (self.name, self.host, self.pid, code, self._report(), self._ejected)
-                self._exit = Exit(*about)
+                self._exit = Exit(*about, self._life, _ends.at(self.pid))
                 self._end_descendants()
         return self._exit
 
@@ -219,11 +232,61 @@ def _wait_all(processes: Iterable[Process], seconds: float) -> None:
         process.wait(max(0.0, deadline - time.monotonic()))
 
 
+class _Ends:
+    """When processes end, in the order in which they do.
+
+    Whoever looks at many processes one after the other sees those that ended since the last look in
+    the order of looking. The kernel tells the order: descriptors of processes become readable at
+    their ends, and epoll lists what has become readable first come, first served.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        """A script may have runs in several threads."""
+        self._epoll: select.epoll | None = None
+        self._descriptors: dict[int, int] = {}
+        self._ended: dict[int, float] = {}
+        self._last = 0.0
+
+    def watch(self, pid: int) -> None:
+        """Remember when this child ends."""
+        with self._lock:
+            self._ended.pop(pid, None)
+            try:
+                descriptor = os.pidfd_open(pid)
+            except (AttributeError, OSError):  # an older kernel, or no descriptors are left
+                return
+            if self._epoll is None:
+                self._epoll = select.epoll()
+            self._epoll.register(descriptor, select.EPOLLIN)
+            self._descriptors[descriptor] = pid
+
+    def at(self, pid: int) -> float:
+        """When this child, which has ended, did so."""
+        with self._lock:
+            if self._epoll is not None:
+                for descriptor, _ in self._epoll.poll(0, max(1, len(self._descriptors))):
+                    self._epoll.unregister(descriptor)
+                    os.close(descriptor)
+                    self._ended[self._descriptors.pop(descriptor)] = self._next()
+            return self._ended.pop(pid, None) or self._next()
+
+    def _next(self) -> float:
+        self._last = max(time.monotonic(), math.nextafter(self._last, math.inf))
+        return self._last
+
+
+_ends = _Ends()
+
+
 def leave_report(error: BaseException, text: str, *, consequence: bool, at: float) -> None:
     """Write why this process fails to where its agent will look, and into its own log."""
-    sys.stderr.write(text)
-    sys.stderr.flush()
+    with contextlib.suppress(OSError):  # the disk may be full
+        sys.stderr.write(text)
+        sys.stderr.flush()
     path = os.environ.get(_ERROR_FILE)
     if path:
-        report = ErrorReport(f"{type(error).__name__}: {error}", int(at), at, consequence, text)
-        Path(path).write_bytes(msgspec.json.encode(report))
+        message = f"{type(error).__name__}: {error}"
+        report = ErrorReport(message, int(time.time()), at, consequence, text)
+        with contextlib.suppress(OSError):
+            Path(path).write_bytes(msgspec.json.encode(report))

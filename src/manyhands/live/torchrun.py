@@ -14,7 +14,8 @@ from manyhands.live.assignment import override
 from manyhands.live.devices import devices
 from manyhands.live.pacer import Pacer
 from manyhands.live.progress import Progress
-from manyhands.live.pulse import FilePulse, append_to
+from manyhands.live.pulse import FilePulse
+from manyhands.live.tracing import append_to
 from manyhands.live.worker import run_loop
 from manyhands.pacing import factor
 from manyhands.trace import Recorder, estimate_offset, live_header, trace_file

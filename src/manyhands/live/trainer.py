@@ -12,9 +12,11 @@ import torch
 from manyhands.data.taking import as_pair
 from manyhands.engine import out_of_memory
 from manyhands.failure import OutOfMemory
+from manyhands.live.divergence import Divergence
 from manyhands.live.evaluation import evaluate, sum_totals
-from manyhands.live.loading import batches, move
+from manyhands.live.loading import Loading, move
 from manyhands.live.pacer import Pacer
+from manyhands.parameters.counted import counting
 from manyhands.sampling import mix, shares
 from manyhands.seeding import seed_all
 from manyhands.transport.waits import Waits
@@ -97,7 +99,10 @@ class Trainer:
         seed_all(job.seed)
         self._strategy = strategy
         with self._exchanging(), self._naming_remedy():
-            self._bound = strategy.bind(job, group, device, self._waits)
+            counted, loss = counting(job)
+            self._bound = strategy.bind(counted, group, device, self._waits)
+        if self._bound.replicas > 1 or self._bound.parts > 1 or job.at_once is not None:
+            loss.divided = str(strategy)
         if self._bound.words and self.rank == 0:
             recorder.event("divided", {str(at): line for at, line in enumerate(self._bound.words)})
         self.model = self._bound.model
@@ -106,6 +111,8 @@ class Trainer:
         # workers that hold parts of one.
         seed_all(mix(job.seed, 1, self._bound.replica))
         self._slow_down()
+        self._loading = Loading(job)
+        self._divergence = Divergence(job, self.rank, recorder, self.model.parameters)
         self._due: Batch | None = None
         self._stepped = -1
         self._begun = clock()
@@ -132,8 +139,8 @@ class Trainer:
         arguments = (len(self.job.data), self.job.batch_sizes, self.job.seed)
         deal = (*arguments, self._bound.replica, self._bound.replicas, budget, self._bound.copies)
         wanted = ((share.epoch, share.indices) for share in shares(*deal))
-        data = batches(self.job, self.job.data, wanted)
-        dealt, epoch_begun = 0, self._clock()
+        data = self._loading.batches(self.job.data, wanted)
+        dealt = 0
         for share in shares(*deal):
             asked = self._clock()
             inputs, targets = as_pair(move(next(data), self.device))
@@ -147,8 +154,7 @@ class Trainer:
                 )
             dealt += share.total
             if share.ends_epoch:
-                self._end_epoch(share.epoch, dealt, self._clock() - epoch_begun)
-                epoch_begun = self._clock()
+                self._end_epoch(share.epoch, dealt)
             if self._is_over(share, dealt):
                 if not share.ends_epoch:
                     # The time was up in mid-epoch: what was trained is measured all the same.
@@ -172,6 +178,8 @@ class Trainer:
             loss = self._bound.gradient(batch.inputs, batch.targets, weight)
             self._waits.end()
             self._account_gradient(share, begun, loss)
+            if self._bound.speaks:
+                self._divergence.training(loss, share.dealt)
             begun = self._clock()
             if self.job.clip is not None:
                 self._bound.clip(self.job.clip)
@@ -194,7 +202,13 @@ class Trainer:
             self._progress.phase = "evaluate"
             bound = self._bound
             totals = evaluate(
-                self.job, self.model, self.device, bound.replica, bound.replicas, self._answer
+                self.job,
+                self.model,
+                self.device,
+                bound.replica,
+                bound.replicas,
+                self._answer,
+                loading=self._loading,
             )
             with self._exchanging():
                 totals = sum_totals(totals, self._group)
@@ -210,6 +224,8 @@ class Trainer:
 
     def finish(self) -> State:
         """Bring what only workers know about together: the whole model's state, to be fetched."""
+        self._loading.close()
+        self._divergence.finally_()
         self._average_buffers()
         self._record_traffic()
         return self._bound.state()
@@ -241,20 +257,21 @@ class Trainer:
         for versions in self._bound.applied():
             self._recorder.staleness(versions, f"worker-{self.rank}")
 
-    def _end_epoch(self, epoch: int, dealt: int, seconds: float) -> None:
+    def _end_epoch(self, epoch: int, dealt: int) -> None:
         # The budget may cut the last pass short, which then is no epoch.
         if self.rank == 0 and dealt % len(self.job.data) == 0:
-            detail = {"number": str(epoch), "samples": str(dealt), "seconds": f"{seconds:.6f}"}
-            self._recorder.event("epoch", detail)
+            self._recorder.event("epoch", {"number": str(epoch), "samples": str(dealt)})
         self._measure(dealt)
 
     def _measure(self, dealt: int) -> None:
         self._record_traffic()
         if self.job.validation is None:
             return
-        for name, value in self.evaluate().items():
+        values = self.evaluate()
+        for name, value in values.items():
             if self.rank == 0:
                 self._recorder.point(f"validation/{name}", value, samples=dealt)
+        self._divergence.validation(values, dealt)
 
     def _is_over(self, share: Share, dealt: int) -> bool:
         goal = self.job.goal

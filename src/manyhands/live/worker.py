@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from manyhands.live.assignment import Assignment, eager_limit, override
 from manyhands.live.descriptors import raise_descriptors
+from manyhands.live.life import life
 from manyhands.live.lifeline import die_with
 from manyhands.live.pacer import Pacer
 from manyhands.live.progress import Progress
-from manyhands.live.pulse import LinkPulse
+from manyhands.live.pulse import LinkPulse, end_with_threads
+from manyhands.live.streams import outlast_full_disk
 from manyhands.pacing import factor
 from manyhands.trace import Recorder, live_header
 from manyhands.transport.conversation import SureLine
@@ -39,6 +41,7 @@ JOIN_TIMEOUT = 600.0
 def main(path: str, rank: int) -> None:
     """Work on the assignment at `path` as worker `rank`, as a child of the agent."""
     assignment = Assignment.read(Path(path))
+    outlast_full_disk()
     die_with(assignment.agent, signal.SIGKILL)
     raise_descriptors()
     clock = time.monotonic
@@ -49,6 +52,7 @@ def main(path: str, rank: int) -> None:
     address = endpoint(outside) if outside else ""
     connect = functools.partial(assignment.line, head.name)
     pulse = LinkPulse(recorder, progress, clock, head, connect, chunks, address)
+    end_with_threads(functools.partial(fail, pulse=pulse))
     pulse.start()
     try:
         _work(assignment, rank, recorder, progress, pulse, outside)
@@ -74,6 +78,8 @@ def _work(
     job, loop = load(assignment.origin)
     job = override(job, assignment.overrides)
     roll = pulse.roll(JOIN_TIMEOUT)
+    if roll.over:
+        return
     if assignment.leasing is not None:
         if loop is not None:
             raise ValueError(f"{assignment.strategy} has a loop of its own: leave out loop=")
@@ -121,6 +127,7 @@ def _work_free(
     from manyhands.live.free import run_free  # noqa: PLC0415
     from manyhands.live.hosted import Hosted  # noqa: PLC0415
     from manyhands.parameters import Copy  # noqa: PLC0415
+    from manyhands.parameters.counted import counting_among  # noqa: PLC0415
     from manyhands.protocols import StrategyProtocol  # noqa: PLC0415
     from manyhands.strategies import strategy  # noqa: PLC0415
     from manyhands.transport.caller import Caller  # noqa: PLC0415
@@ -146,11 +153,14 @@ def _work_free(
 
     shared = home if protocol.shares else None
     clip = job.clip if protocol.clips == "workers" else None
-    copy = Copy(job, protocol.shards, device, allocate, shared, beside=protocol.keeps, clip=clip)
+    counted = counting_among(job, assignment.strategy, assignment.workers)
+    copy = Copy(
+        counted, protocol.shards, device, allocate, shared, beside=protocol.keeps, clip=clip
+    )
     addresses = where_servers_are(assignment, roll)
     # A worker's successor must not be taken for itself: its calls are numbered from one again.
     caller = Caller(
-        f"worker-{rank}.{os.getpid()}",
+        f"worker-{rank}.{life()}",
         addresses,
         eager=eager_limit(assignment.workers),
         clock=time.monotonic,
@@ -165,7 +175,7 @@ def _work_free(
         hosted.start()
     recorder.span("start", begun, time.monotonic() - begun, 0)
     with assignment.line(f"worker-{rank}.leases") as line:
-        desk = SureLine(line)
+        desk = SureLine(line, life())
         replica = run_free(
             job,
             protocol,
@@ -181,15 +191,13 @@ def _work_free(
             commons[0].writes if commons and protocol.local else None,
             pacer=Pacer(factor(assignment.slow, rank)),
         )
-    progress.phase = "finish"
-    if replica.stores:
-        path = Path(assignment.folder) / MODEL
-        recorder.event("parameters", {"sha256": save_model(copy.model, path)})
-    elif protocol.committee:
+        progress.phase = "finish"
+        if replica.stores:
+            path = Path(assignment.folder) / MODEL
+            recorder.event("parameters", {"sha256": save_model(copy.model, path)})
+            replica.saved()
+    if protocol.committee and not replica.stores:
         save_model(copy.model, Path(assignment.folder) / member_file(rank))
-    if hosted is not None and not replica.stores:
-        # The one that stores the model may still ask for this replica.
-        pulse.wait_dismissed(JOIN_TIMEOUT)
     caller.close()
     if hosted is not None:
         hosted.stop()
@@ -243,8 +251,9 @@ def run_loop(
     recorder.span("start", begun, time.monotonic() - begun, 0)
     recorder.event("training")
     (loop or train_all)(trainer)
-    state = trainer.finish()
+    # Before the state is brought together: bringing it to a file is no training.
     recorder.event("trained")
+    state = trainer.finish()
     progress.phase = "finish"
     if trainer.rank == 0:
         recorder.event("parameters", {"sha256": state.save(folder / MODEL)})
@@ -264,7 +273,7 @@ def fail(error: BaseException, pulse: LinkPulse) -> None:
     from manyhands.failure import PeerLost  # noqa: PLC0415
     from manyhands.live.supervise import leave_report  # noqa: PLC0415
 
-    at = time.time()
+    at = time.monotonic()
     text = "".join(traceback.format_exception(error))
     leave_report(error, text, consequence=isinstance(error, PeerLost), at=at)
     stopper = threading.Thread(target=pulse.stop, daemon=True)

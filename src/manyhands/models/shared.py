@@ -15,7 +15,8 @@ class SharedLSTM(nn.Module):
     """One LSTM encodes two sequences; a dense layer tells from both codes how they are related.
 
     The two encodings do not depend on each other, so they can be computed on two devices, each
-    with a copy of the LSTM, and merged on a third: `place({"encoder": [0, 1], "merge": 2})`.
+    with a copy of the LSTM, and merged on a third:
+    `place(modules=["encoder on 0, 1", "merge on 2"])`.
 
     Takes `[N, 2, length, inputs]`, gives logits `[N, outputs]`. 82,561 parameters as it comes.
 

@@ -8,6 +8,15 @@ from manyhands.notation.catalog import Catalog
 from manyhands.notation.description import Description, FieldDescription
 from manyhands.notation.error import NotationError
 from manyhands.notation.grammar import parse, split
-from manyhands.notation.value import Value
+from manyhands.notation.value import Value, spelled
 
-__all__ = ["Catalog", "Description", "FieldDescription", "NotationError", "Value", "parse", "split"]
+__all__ = [
+    "Catalog",
+    "Description",
+    "FieldDescription",
+    "NotationError",
+    "Value",
+    "parse",
+    "spelled",
+    "split",
+]

@@ -1,10 +1,11 @@
 """From a value to its text."""
 
+from collections.abc import Container
 from dataclasses import dataclass
 from typing import ClassVar
 
 from manyhands.notation.fields import alternatives, annotations, default, element, settable, words
-from manyhands.notation.grammar import is_word, quote
+from manyhands.notation.grammar import Call, Node, is_word, quote
 
 
 @dataclass(frozen=True, repr=False)
@@ -31,16 +32,36 @@ class Value:
     name: ClassVar[str]
 
     def __str__(self) -> str:
-        types = annotations(type(self))
-        arguments = (
-            f"{field.name}={written(held, types[field.name])}"
-            for field in settable(type(self))
-            if (held := getattr(self, field.name)) != default(field)
-        )
-        return f"{self.name}({', '.join(arguments)})"
+        return spelled(self)
 
     def __repr__(self) -> str:
         return str(self)
+
+
+def spelled(value: Value, node: Node | None = None, also: Container[str] = ()) -> str:
+    """The text of a value with more than what differs from the defaults.
+
+    A reader may not know the defaults: what somebody wrote is worth showing, default or not.
+
+    Args:
+        value: the value.
+        node: the tree of a text that describes it; the fields that it names are shown, too.
+        also: further fields to show.
+    """
+    fields, types = settable(type(value)), annotations(type(value))
+    given: dict[str, Node] = {}
+    if isinstance(node, Call):
+        given = {field.name: part for field, part in zip(fields, node.positional, strict=False)}
+        given |= {keyword.name: keyword.value for keyword in node.keywords}
+    arguments = []
+    for field in fields:
+        held, own = getattr(value, field.name), given.get(field.name)
+        if own is not None or field.name in also or held != default(field):
+            text = (
+                spelled(held, own) if isinstance(held, Value) else written(held, types[field.name])
+            )
+            arguments.append(f"{field.name}={text}")
+    return f"{value.name}({', '.join(arguments)})"
 
 
 def written(held: object, annotation: object) -> str:

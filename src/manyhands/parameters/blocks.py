@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from torch import nn
@@ -19,6 +20,31 @@ def units(model: nn.Module) -> list[nn.Module]:
     list is not: what repeats is a unit. A model without any is one unit itself.
     """
     return [module for _, module in named_units(model)] or [model]
+
+
+def separate_units(model: nn.Module) -> list[nn.Module]:
+    """The units that share no parameter with the rest of the model.
+
+    What is gathered and let go unit by unit must belong to one unit: a parameter that two of them
+    use (tied embeddings, a layer that two blocks share) belongs to the model as a whole, and so do
+    they. A model of which nothing is separate is one unit itself.
+    """
+    return [module for _, module in named_separate_units(model)] or [model]
+
+
+def named_separate_units(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    """The same with their names; none if the model is one unit."""
+    found = list(named_units(model))
+    inside = {id(module) for _, unit in found for module in unit.modules()}
+    rest = {
+        id(parameter)
+        for module in model.modules()
+        if id(module) not in inside
+        for parameter in module.parameters(recurse=False)
+    }
+    held = [{id(parameter) for parameter in unit.parameters()} for _, unit in found]
+    times = Counter(number for some in (rest, *held) for number in some)
+    return [one for one, mine in zip(found, held, strict=True) if all(times[n] == 1 for n in mine)]
 
 
 def named_units(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:

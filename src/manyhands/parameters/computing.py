@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from manyhands.job import Job
 
+    Agree = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+
 
 def build(job: Job) -> nn.Module:
     """The job's model; with `recompute`, its blocks forget what they computed until asked again."""
@@ -63,6 +65,7 @@ def backward(
     weight: float = 1.0,
     more_to_come: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext,
     largest: int = 0,
+    agree: Agree | None = None,
 ) -> torch.Tensor:
     """Add `weight` times the gradient of the mean loss to the parameters' own; the loss.
 
@@ -78,11 +81,13 @@ def backward(
         more_to_come: entered for all parts but the last.
         largest: where every part needs all workers: the samples of the largest of their batches,
             which decides how many parts there are. Who lacks one computes its first once more.
+        agree: is given the loss before the backward pass; what it is to be multiplied with there,
+            and the loss that is reported.
     """
     samples = len(_first(inputs))
     count = 1 if job.at_once is None else -(-max(samples, largest) // job.at_once)
     if count == 1:
-        return _backward(job, device, forward, inputs, targets, weight)
+        return _backward(job, device, forward, inputs, targets, weight, agree)
     sizes = sizes_of(samples, min(count, samples))
     total = torch.zeros((), device=device)
     parts = [*zip(divide(inputs, sizes), divide(targets, sizes), sizes, strict=True)]
@@ -90,7 +95,7 @@ def backward(
     for number, (some, wanted, size) in enumerate(parts):
         last = number == count - 1
         with contextlib.nullcontext() if last else more_to_come():
-            loss = _backward(job, device, forward, some, wanted, weight * size / samples)
+            loss = _backward(job, device, forward, some, wanted, weight * size / samples, agree)
         total = total + loss * (size / samples)
     return total
 
@@ -102,12 +107,17 @@ def _backward(
     inputs: Any,
     targets: Any,
     weight: float,
+    agree: Agree | None = None,
 ) -> torch.Tensor:
     with autocast(job, device):
         loss = job.loss(forward(inputs), targets)
     check_scalar(loss)
+    reported = loss.detach()
+    if agree is not None:
+        factor, reported = agree(reported)
+        loss = loss * factor
     (loss if weight == 1 else loss * weight).backward()  # type: ignore[no-untyped-call]
-    return loss.detach()
+    return reported
 
 
 def check_scalar(loss: object) -> None:

@@ -194,11 +194,16 @@ class Copy:
             fragment.bytes(last).copy_(_bytes(buffers[fragment.name]))
 
     def _fill_unused(self) -> None:
-        """A parameter that the loss does not depend on in this batch has the gradient zero."""
+        """A parameter that the last part does not use has the gradient of the parts before it.
+
+        If no part uses it, its gradient is zero.
+        """
         if not any(self._missing):
             return
+        named = dict(self.model.named_parameters())
         for name in self._gradients.keys() - self._arrived:
-            self._put(name, None)
+            self._put(name, named[name].grad)
+            named[name].grad = None
 
     def received(self) -> None:
         """New parameters lie in `parameters`: let the model see them, wherever it computes."""

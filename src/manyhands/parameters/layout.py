@@ -96,6 +96,18 @@ class Shard:
         return max(piece.offset + piece.nbytes for piece in (*self.parameters, *self.buffers))
 
     @cached_property
+    def lines(self) -> tuple[Fragment, ...]:
+        """The parameters as lines, those of one type and group that lie side by side in one."""
+        lines: list[Fragment] = []
+        for piece in self.parameters:
+            size, first = piece.stop - piece.start, piece
+            if lines and _follows(lines[-1], piece):
+                first = lines.pop()
+                size += first.stop
+            lines.append(Fragment("", 0, size, (size,), first.dtype, first.group, first.offset))
+        return tuple(lines)
+
+    @cached_property
     def stretches(self) -> tuple[Fragment, ...]:
         """The parameters as lines, those of one type in one: for what is done to each element.
 
@@ -107,6 +119,12 @@ class Shard:
             size = sum(piece.stop - piece.start for piece in (first, *others))
             lines.append(Fragment("", 0, size, (size,), dtype, -1, first.offset))
         return tuple(lines)
+
+
+def _follows(line: Fragment, piece: Fragment) -> bool:
+    """Whether a fragment continues a line."""
+    alike = (line.dtype, line.group) == (piece.dtype, piece.group)
+    return alike and line.offset + line.nbytes == piece.offset
 
 
 @dataclass(frozen=True)

@@ -33,8 +33,8 @@ class AllReduce(Placement):
     buckets while the backward pass still computes the earlier layers.
 
     Use it when the workers are alike and the network is fast for the model: a step is as slow
-    as its slowest worker, and each worker sends 2·m·(P − 1)/P bytes per step for m bytes of
-    gradients and P workers.
+    as its slowest worker, and each worker sends 2·m·(N − 1)/N bytes per step for m bytes of
+    gradients and N workers.
 
     Example: `allreduce(bucket_mb=10)`
 

@@ -42,6 +42,8 @@ class Bound(ABC):
     """How many parts a global batch is split into."""
     copies: int = 1
     """Among how many it is divided first: those that step apart from each other."""
+    parts: int = 1
+    """Of how many means, weighed by samples, the loss of a share is made."""
     speaks: bool = True
     """Whether this worker counts the samples and the losses of its replica: one of them does."""
     waiting: Literal["exchange", "wait"] = "exchange"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 _NUMBER = 4
-"""Bytes of a loss; a model in double precision has eight."""
+"""Bytes of a loss, or of how many targets it is taken over; eight in double precision."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -79,6 +79,7 @@ class Context(Placement):
                 f"{self} divides dim 1 of the inputs by {self.ways}, and they are of shape "
                 f"{tuple(inputs.shape)}; choose another length, or other ways"
             )
+        self._check_model(job)
         try:
             layers = look_at(job.model, inputs, {})
         except Exception:  # noqa: BLE001 - not every model can be looked at without its numbers
@@ -88,6 +89,17 @@ class Context(Placement):
                 f"{self} divides what scaled_dot_product_attention computes, and the model never "
                 "calls it; use fully_sharded() for a model without attention"
             )
+
+    def _check_model(self, job: Job) -> None:
+        """There must be a module before which sequences are divided."""
+        from manyhands.engine.deferred import on_meta  # noqa: PLC0415 - torch is lazy
+        from manyhands.placements.stretches import first_divided  # noqa: PLC0415
+
+        try:
+            model = on_meta(job.model)
+        except Exception:  # noqa: BLE001 - not every model can be made without its numbers
+            return
+        first_divided(model, self.before)
 
     def bind(self, job: Job, group: Group, device: torch.device, waits: Waits) -> Bound:
         """A replica on every worker, which sees a stretch of its samples."""
@@ -111,10 +123,10 @@ class Context(Placement):
             for size in (layer.inputs, layer.outputs)
         ]
         averaged = AllReduce(bucket_mb=self.bucket_mb).forecast(parameters, workers)
-        loss = Collective("allreduce", _NUMBER, self.ways)
+        loss = Collective("allreduce", 2 * _NUMBER, self.ways)
         return Forecast(
             start=averaged.start,
-            step=(*exchanges, *reversed(exchanges), loss, *averaged.step),
+            step=(*exchanges, loss, *reversed(exchanges), *averaged.step),
             memory=averaged.memory,
         )
 

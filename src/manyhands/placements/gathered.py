@@ -22,6 +22,7 @@ from manyhands.parameters.computing import build
 from manyhands.placements.making import make_in_parts
 from manyhands.placements.replica import Replica
 from manyhands.placements.sharded import sharded_state
+from manyhands.placements.ties import keeping_ties
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,11 +71,14 @@ class Gathered(Replica):
     def _spread(self, model: nn.Module) -> None:
         plan = self._plan(model)
         self.words = tuple(plan.words)
-        divide_layers(
+        keeping_ties(
             model,
-            self._mesh.handle["tensor"],
-            columns=[name for pair in plan.pairs for name in pair.columns],
-            rows=[pair.row for pair in plan.pairs],
+            lambda: divide_layers(
+                model,
+                self._mesh.handle["tensor"],
+                columns=[name for pair in plan.pairs for name in pair.columns],
+                rows=[pair.row for pair in plan.pairs],
+            ),
         )
         for pair in plan.pairs:
             together = _Together(self._samples, len(pair.columns))
@@ -87,8 +91,10 @@ class Gathered(Replica):
     def _wrap(
         self, model: nn.Module, wrap: Callable[[nn.Module, list[str]], nn.Module]
     ) -> nn.Module:
-        split = {name: one for name, one in model.named_parameters() if own(one) is not one}
-        self._split = list(split.values())
+        # Under all of its names: the engine knows a tied parameter by any of them.
+        named = model.named_parameters(remove_duplicate=False)
+        split = {name: one for name, one in named if own(one) is not one}
+        self._split = list(dict.fromkeys(split.values()))
         return wrap(model, list(split))
 
     def gradient(self, inputs: Any, targets: Any, weight: float) -> torch.Tensor:

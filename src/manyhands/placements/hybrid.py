@@ -43,8 +43,10 @@ class Hybrid(Placement):
     between close ones, `pipeline` between far ones, which hand on one tensor per microbatch, and
     `data` between the farthest, which talk once per step; or, with `between`, once in many steps.
 
-    Example: `hybrid(data=2, shard=2, tensor=2)`, `hybrid(data=2, tensor=2, pipeline=2)`,
-    `hybrid(data=2, shard=2, between=diloco(every=50))`
+    Others are `hybrid(data=2, tensor=2, pipeline=2)` and
+    `hybrid(data=2, shard=2, between=diloco(every=50))`.
+
+    Example: `hybrid(data=2, shard=2, tensor=2)`
 
     Paper: Narayanan et al., Efficient Large-Scale Language Model Training on GPU Clusters Using
     Megatron-LM, SC 2021.
@@ -114,6 +116,11 @@ class Hybrid(Placement):
         return plan_of(model, self.tensor, self.plan, str(self))
 
     @property
+    def _copy_or_all(self) -> int:
+        """Workers, or meshes of them, that step together."""
+        return self.data if self.between is None else self.together
+
+    @property
     def _copy(self) -> Hybrid:
         """One of those that step apart."""
         return replace(self, data=self.together, together=1, between=None)
@@ -133,7 +140,12 @@ class Hybrid(Placement):
 
     def check_job(self, job: Job, workers: int) -> None:  # noqa: ARG002 - the contract
         """Something must be there to split along `tensor`, and layers for a pipeline's stages."""
+        from manyhands.placements.shardable import check_shardable  # noqa: PLC0415 - torch is lazy
+
         check_split(job, self.find)
+        shared = self.shard if self.pipeline > 1 else self._copy_or_all * self.shard
+        if shared > 1:
+            check_shardable(self, job)
         if self.pipeline > 1:
             self.line.check_job(job, self.pipeline, self.find)
 

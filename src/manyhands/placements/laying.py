@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from manyhands.engine.sharding import shard
 from manyhands.engine.tensor_parallel import split
-from manyhands.parameters.blocks import units
+from manyhands.parameters.blocks import separate_units
 from manyhands.placements.plans import Plan, find_plan, given_plan
+from manyhands.placements.ties import check_untorn, keeping_ties, without_torn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -29,7 +30,7 @@ def lay_out(model: nn.Module, mesh: Mesh, plan: Plan) -> None:
     """
     _split(model, mesh, plan)
     if mesh.axes["data"] * mesh.axes["shard"] > 1:
-        shard(model, units(model), _sharing(mesh), give_back=True)
+        shard(model, separate_units(model), _sharing(mesh), give_back=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,13 +61,16 @@ class Division:
 
 def _split(model: nn.Module, mesh: Mesh, plan: Plan) -> None:
     if mesh.axes["tensor"] > 1:
-        split(
+        keeping_ties(
             model,
-            mesh.handle["tensor"],
-            columns=[pair.columns for pair in plan.pairs],
-            rows=[pair.row for pair in plan.pairs if pair.row],
-            tables=plan.embeddings,
-            gathered=plan.logits,
+            lambda: split(
+                model,
+                mesh.handle["tensor"],
+                columns=[pair.columns for pair in plan.pairs],
+                rows=[pair.row for pair in plan.pairs if pair.row],
+                tables=plan.embeddings,
+                gathered=plan.logits,
+            ),
         )
 
 
@@ -101,7 +105,11 @@ def plan_of(model: nn.Module, ways: int, lines: Sequence[str], strategy: str) ->
     """
     if ways == 1:
         return Plan()
-    plan = given_plan(model, lines) if lines else find_plan(model, ways)
+    if lines:
+        plan = given_plan(model, lines)
+        check_untorn(model, plan)
+    else:
+        plan = without_torn(model, find_plan(model, ways))
     if plan.pairs or lines:
         return plan
     reasons = "; ".join(f"{name}: {why}" for name, why in list(plan.whole.items())[:4])

@@ -12,7 +12,7 @@ from manyhands.engine.imagining import is_imagined, really
 from manyhands.engine.tensors import own, own_part
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
 
 def make_whole(make: Callable[[], nn.Module], device: torch.device) -> nn.Module:
@@ -47,7 +47,9 @@ def make_in_parts(
         model = make().to(device)
         spread(model)
         return model
+    again = aliases(model)
     model.to_empty(device=device)
+    tie(model, again)
     with torch.no_grad():
         for name, tensor in _named(model):
             own(tensor).copy_(values.pop(name))
@@ -119,6 +121,14 @@ def aliases(model: nn.Module) -> dict[str, str]:
             if known != name:
                 again[name] = known
     return again
+
+
+def tie(model: nn.Module, again: Mapping[str, str]) -> None:
+    """Have one tensor under several names again: `to_empty` makes one for each of them."""
+    for name, first in again.items():
+        path, _, last = name.rpartition(".")
+        other, _, own = first.rpartition(".")
+        setattr(model.get_submodule(path), last, getattr(model.get_submodule(other), own))
 
 
 def _named(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:

@@ -45,17 +45,23 @@ class Offload(Placement):
     give_back: bool = True
     """Drop a unit's parameters between its forward and its backward."""
 
+    def check_job(self, job: Job, workers: int) -> None:  # noqa: ARG002 - the contract
+        """Parameters must have rows to be divided by."""
+        from manyhands.placements.shardable import check_shardable  # noqa: PLC0415 - torch is lazy
+
+        check_shardable(self, job)
+
     def bind(self, job: Job, group: Group, device: torch.device, waits: Waits) -> Bound:
         """Shards in the host's memory, and a thread that updates them."""
         from manyhands.engine.sharding import shard  # noqa: PLC0415 - torch is lazy
-        from manyhands.parameters.blocks import units  # noqa: PLC0415
+        from manyhands.parameters.blocks import separate_units  # noqa: PLC0415
         from manyhands.placements.offloaded import Offloaded  # noqa: PLC0415
         from manyhands.transport.mesh import Mesh  # noqa: PLC0415
 
         mesh = Mesh(group, {"shard": group.size}, waits)
 
         def spread(model: nn.Module) -> None:
-            shard(model, units(model), mesh.handle, give_back=self.give_back, offload=True)
+            shard(model, separate_units(model), mesh.handle, give_back=self.give_back, offload=True)
 
         return Offloaded(job, group, device, spread)
 

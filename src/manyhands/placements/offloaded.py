@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from manyhands.engine.imagining import is_imagined
 from manyhands.engine.tensors import own
-from manyhands.parameters.blocks import units
+from manyhands.parameters.blocks import separate_units
 from manyhands.parameters.weight import weighted_step
 from manyhands.placements.bound import clip
 from manyhands.placements.plainly import step_plainly
@@ -43,7 +43,7 @@ class Offloaded(Sharded):
 
     def _in_turn(self) -> list[_Turn]:
         """The parameters in the order in which the forward needs them."""
-        inner = [_Turn(list(unit.parameters()), unit) for unit in units(self.model)]
+        inner = [_Turn(list(unit.parameters()), unit) for unit in separate_units(self.model)]
         known = {id(parameter) for turn in inner for parameter in turn.parameters}
         rest = [parameter for parameter in self.model.parameters() if id(parameter) not in known]
         turns = [*([_Turn(rest, self.model)] if rest else []), *inner]

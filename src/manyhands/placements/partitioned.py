@@ -65,7 +65,9 @@ class Partitioned(Replica):
         places: list[tuple[dict[str, nn.Parameter | None], str, nn.Parameter]] = []
         for module in self.model.modules():
             for name, whole in module._parameters.items():
-                if whole is None:
+                # What is not trained needs no optimizer; a single number has no rows, and every
+                # worker updates it for itself, with the gradient that all have.
+                if whole is None or not whole.requires_grad or not whole.numel() or not whole.dim():
                     continue
                 if id(whole) not in rows:
                     part = _rows(whole, rank, size)
@@ -104,8 +106,6 @@ class Partitioned(Replica):
 
 def _rows(tensor: torch.Tensor, rank: int, size: int) -> slice:
     """The rows of one of so many workers, all of which but the last have equally many."""
-    if not tensor.dim():
-        raise ValueError("a parameter without dims cannot be divided among workers; give it one")
     each = -(-len(tensor) // size)
     return slice(min(rank * each, len(tensor)), min((rank + 1) * each, len(tensor)))
 
@@ -139,12 +139,10 @@ class _Bucket:
 
 
 def _fill(tensors: list[nn.Parameter], limit: int) -> Iterator[list[nn.Parameter]]:
-    """The trained tensors in buckets of one type each, closed when they reach the limit."""
+    """Tensors in buckets of one type each, closed when they reach the limit."""
     filled: list[nn.Parameter] = []
     size = 0
     for tensor in tensors:
-        if not tensor.requires_grad:
-            continue
         if filled and (size >= limit or filled[0].dtype != tensor.dtype):
             yield filled
             filled, size = [], 0

@@ -60,7 +60,7 @@ class Stages(Bound):
         self._job, self._group, self._made = job, group, made
         self._others = Handover(group, waits)
         self._device = device
-        self._microbatches = microbatches
+        self._microbatches = self.parts = microbatches
         self._stages = made.stages
         self._leaving: deque[Arrival] = deque()
 

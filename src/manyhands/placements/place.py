@@ -36,8 +36,9 @@ class Place(Placement):
     Use it when a model's branches or layers are to lie on certain devices: because they do not fit
     on one, or because two branches can be computed at once.
 
-    Example: `place(modules=["encoder on 0, 1", "merge on 2"])`, in Python also
-    `Place({"encoder": (0, 1), "merge": 2})`
+    In Python also `Place({"encoder": (0, 1), "merge": 2})`.
+
+    Example: `place(modules=["encoder on 0, 1", "merge on 2"])`
 
     Paper: Dean et al., Large Scale Distributed Deep Networks, NIPS 2012 (model parallelism).
     """
@@ -87,15 +88,17 @@ class Place(Placement):
             raise ValueError(f"{self} does not fit {workers} workers: {fix}")
 
     def check_job(self, job: Job, workers: int) -> None:  # noqa: ARG002 - the contract
-        """The model must have the modules that are named."""
+        """The model must have the modules that are named, and they must be separable."""
         from manyhands.engine.deferred import on_meta  # noqa: PLC0415 - torch is lazy
         from manyhands.placements.placed import check_names  # noqa: PLC0415
+        from manyhands.placements.ties import check_owners  # noqa: PLC0415
 
         try:
             model = on_meta(job.model)
         except Exception:  # noqa: BLE001 - not every model can be made without its numbers
             return
         check_names(model, self.workers)
+        check_owners(model, self.workers)
 
     def unlike(self, workers: int) -> Sequence[int]:
         """Each has modules of its own."""

@@ -22,6 +22,7 @@ from manyhands.parameters.computing import backward, build
 from manyhands.placements.bound import Bound
 from manyhands.placements.buffers import average_buffers, untouched
 from manyhands.placements.making import aliases, make_some
+from manyhands.placements.ties import check_owners
 from manyhands.transport.mesh import Mesh
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ class Placed(Bound):
             partial(build, job), lambda name: group.rank in self._of(name), device
         )
         check_names(self.model, owners)
+        check_owners(self.model, owners)
         self.words = tuple(
             f"worker {worker}: {', '.join(name for name in owners if worker in owners[name])}"
             for worker in range(group.size)

@@ -35,5 +35,5 @@ def step_plainly(
         laid: nn.Parameter(own(laid.detach()), requires_grad=laid.requires_grad) for laid in known
     }
     for some in optimizer.param_groups:
-        some["params"] = [plain[laid] for laid in some["params"]]
+        some["params"] = [plain.get(laid, laid) for laid in some["params"]]
     return plain

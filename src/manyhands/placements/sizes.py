@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from manyhands.costs import TensorSize
-from manyhands.parameters.blocks import named_units
+from manyhands.parameters.blocks import named_separate_units
 
 if TYPE_CHECKING:
     from torch import nn
@@ -15,7 +15,7 @@ def sizes(model: nn.Module) -> list[TensorSize]:
     """Each once, with the unit that it belongs to."""
     owner = {
         f"{path}.{name}": path
-        for path, module in named_units(model)
+        for path, module in named_separate_units(model)
         for name, _ in module.named_parameters()
     }
     return [

@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 from manyhands.engine.imagining import is_imagined
 from manyhands.parameters.blocks import units
 from manyhands.parameters.computing import Forgetful, backward
+from manyhands.parameters.counted import counting
 from manyhands.placements.buffers import untouched
 from manyhands.placements.replica import Replica
 
@@ -58,6 +59,7 @@ class Stretches(Replica):
         mesh: Mesh,
         before: str,
     ) -> None:
+        job, self._loss = counting(job)
         super().__init__(job, group, device, waits, wrap)
         self.replica, self.replicas = mesh.place["data"], mesh.axes["data"]
         self.speaks = mesh.place["context"] == 0
@@ -67,7 +69,7 @@ class Stretches(Replica):
         self._mode = _HeadsForPositions(self._handle, self._ways)
         self._active = False
         self._dim = -1
-        first = self.model.get_submodule(before) if before else _first_that_repeats(self.model)
+        first = first_divided(self.model, before)
         first.register_forward_pre_hook(self._divide)
         for unit in units(self.model):
             if isinstance(unit.forward, Forgetful):
@@ -86,13 +88,23 @@ class Stretches(Replica):
                 self._part(targets),
                 weight,
                 self._more_to_come,
+                agree=self._agree,
             )
         if not self._last.settled:
             self._last.settle()
             self._check_unused()
-        mean = mean.clone()
-        self._handle.allreduce([mean]).wait()
-        return mean / self._ways
+        return mean
+
+    def _agree(self, mean: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Weigh the mean of this stretch by the targets that count in it; the mean over all.
+
+        Padding is mostly at the end of a sequence, so stretches differ in how many count.
+        """
+        own = self._loss.sums(mean.reshape(()), 1)
+        everybody = own.clone()
+        self._handle.allreduce([everybody]).wait()
+        counted, total = everybody
+        return own[0] * self._ways / counted, total / counted
 
     def _forward(self, inputs: Any) -> Any:
         with self._divided():
@@ -164,6 +176,24 @@ class Stretches(Replica):
                 'before="block1"), and only scaled_dot_product_attention may look at several'
             )
         self._dim = dims[0]
+
+
+def first_divided(model: nn.Module, before: str) -> nn.Module:
+    """The module before which sequences are divided: by name, or the first that repeats.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if not before:
+        return _first_that_repeats(model)
+    known: dict[str, nn.Module] = dict(model.named_modules())
+    if before not in known:
+        children = ", ".join(name for name, _ in model.named_children())
+        raise ValueError(
+            f"{type(model).__name__} has no module {before!r} before which sequences could be "
+            f"divided; it consists of {children}"
+        )
+    return known[before]
 
 
 def _first_that_repeats(model: nn.Module) -> nn.Module:

@@ -55,6 +55,13 @@ class Zero(Placement):
             raise ValueError(f"stage must be 1, 2 or 3, not {self.stage}")
         AllReduce(bucket_mb=self.bucket_mb)
 
+    def check_job(self, job: Job, workers: int) -> None:  # noqa: ARG002 - the contract
+        """Parameters must have rows to be divided by, from stage 2 on."""
+        from manyhands.placements.shardable import check_shardable  # noqa: PLC0415 - torch is lazy
+
+        if self.stage > 1:
+            check_shardable(self, job)
+
     def bind(self, job: Job, group: Group, device: torch.device, waits: Waits) -> Bound:
         """Stage 1 on DistributedDataParallel, the others on FSDP2."""
         if self.stage > 1:

@@ -17,6 +17,8 @@ class Call:
     message: Said
     stands_for: str = ""
     """For whom the sender speaks, if not for itself."""
+    room: bool = True
+    """Whether the sender has room for parameters in the answer."""
 
     @property
     def worker(self) -> str:

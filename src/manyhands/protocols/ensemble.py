@@ -55,6 +55,10 @@ class Ensemble(StrategyProtocol):
         endpoint.post(own, Push(0, 1), payload=replica.parameters(0), into=replica.beside(0))
         return [(await answer(endpoint, own)).version]
 
+    async def stand_by(self, replica: Replica, endpoint: Endpoint) -> None:
+        """Lay it open all the same."""
+        await self.refresh(replica, endpoint)
+
     def on_message(self, state: ServerState, call: Call) -> tuple[ServerState, list[Action]]:
         """Hold what the worker laid open."""
         match call.message:

@@ -52,11 +52,9 @@ class Holding(Generic[T]):
             return what
         return None
 
-    def drop(self, sender: str) -> None:
-        """Forget what one of a worker's lives sent."""
-        for rank, (call, _) in list(self._held.items()):
-            if call.sender == sender:
-                del self._held[rank]
+    def drop(self, worker: str) -> None:
+        """Forget what a worker sent: it is lost."""
+        self._held.pop(rank_of(worker), None)
 
     def drain(self) -> Iterator[T]:
         """All that is held, and is held no longer."""

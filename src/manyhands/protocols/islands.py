@@ -173,7 +173,9 @@ def _back(outer: Meeting, state: Island, call: Call) -> tuple[Island, list[Actio
 def again_on_island(state: Island, call: Call) -> Answer:
     """The answer to a call that was answered before, and whose answer was lost."""
     if call.worker == state.carrier and not isinstance(call.message, Change):
-        return _send(call, state)
-    if isinstance(call.message, Push) and state.alone:
-        return Answer(call, Parameters(state.version))
-    return _told(call, state)
+        said = _send(call, state)
+    elif isinstance(call.message, Push) and state.alone:
+        said = Answer(call, Parameters(state.version))
+    else:
+        said = _told(call, state)
+    return replace(said, parameters=said.parameters and call.room)

@@ -81,4 +81,4 @@ def decide(state: Mixing, call: Call) -> tuple[Mixing, list[Action]]:
 
 def again(state: Mixing, call: Call) -> Answer:
     """The answer to a replica that came before: the meeting was as it was."""
-    return Answer(call, Parameters(state.version), recall=True)
+    return Answer(call, Parameters(state.version), parameters=call.room, recall=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Final, Literal, TypeAlias
 
 from manyhands.endpoint import Parameters, Terms
 from manyhands.notation import Value
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
 Site: TypeAlias = tuple[range, range]
 """The ranks of workers, and the numbers of servers, that belong on one host."""
+
+
+EVALUATORS: Final = 8
+"""Workers that evaluate, where each of them needs the replicas of all."""
 
 
 @dataclass(frozen=True)
@@ -150,6 +154,19 @@ class StrategyProtocol(Value, ABC):
         Called by a worker for itself, and by the runtime before an evaluation.
         """
 
+    def evaluators(self, workers: int) -> int:
+        """How many of so many workers evaluate, a part of the validation data each.
+
+        Where every worker has a replica of its own, one that evaluates needs all of them. So only
+        `EVALUATORS` do, or the square of the number of workers would be sent.
+        """
+        return min(workers, EVALUATORS) if self.peers else workers
+
+    async def stand_by(self, replica: Replica, endpoint: Endpoint) -> None:
+        """What a worker does, in place of `refresh`, before an evaluation that others make."""
+        del endpoint
+        replica.rests = False
+
     def on_message(self, state: ServerState, call: Call) -> tuple[ServerState, list[Action]]:
         """What a server does about a call, and its state afterwards. Without servers: nothing."""
         del call
@@ -165,8 +182,11 @@ class StrategyProtocol(Value, ABC):
         return 0
 
     def on_repeat(self, state: ServerState, call: Call) -> Answer:
-        """How a server answers a call that it has answered before: with what is there now."""
-        return Answer(call, Parameters(state.version), parameters=not self.shares)
+        """How a server answers a call that it has answered before: with what is there now.
+
+        Parameters are sent only if the call has room for them: a runtime raises otherwise.
+        """
+        return Answer(call, Parameters(state.version), parameters=call.room and not self.shares)
 
     def on_leave(self, state: ServerState, worker: str) -> tuple[ServerState, list[Action]]:
         """What a server does when a worker is gone, and its state afterwards."""

@@ -164,7 +164,7 @@ class PushSum(StrategyProtocol):
     def on_repeat(self, state: ServerState, call: Call) -> Answer:
         """With what is there now."""
         assert isinstance(state, Massive)
-        return Answer(call, Parameters(state.version, mass=state.mass))
+        return Answer(call, Parameters(state.version, mass=state.mass), parameters=call.room)
 
     def on_leave(self, state: ServerState, worker: str) -> tuple[ServerState, list[Action]]:
         """Weigh 1 again, with the same z: some of the mass of all is lost with a worker.

@@ -34,7 +34,7 @@ class SoftSync(Together, Pushing):
     backup workers, so many stragglers cost no time. A gradient that comes too late for its round
     joins the next one, or is dropped.
 
-    Example: `softsync(wait_for=3)` with four workers
+    Example: `softsync(wait_for=3)`
 
     Papers: Zhang et al., Staleness-aware Async-SGD, IJCAI 2016 (n-softsync); Chen et al.,
     Revisiting Distributed Synchronous SGD, 2016 (backup workers, `late=drop`).
@@ -123,4 +123,4 @@ class SoftSync(Together, Pushing):
         """What was dropped stays dropped."""
         assert isinstance(state, Drops)
         applied = state.dropped.get(call.sender, 0) != call.number
-        return Answer(call, Parameters(state.version, applied=applied))
+        return Answer(call, Parameters(state.version, applied=applied), parameters=call.room)

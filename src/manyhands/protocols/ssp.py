@@ -65,7 +65,7 @@ class StaleSynchronous(Pushing):
     support: ClassVar[Literal["beta"]] = "beta"
 
     staleness: int = 1
-    """The bound: how many clocks the fastest may be ahead of the slowest."""
+    """The bound: how many clocks a worker that computes may be ahead of the slowest."""
     servers: int = 1
     """How many processes hold the parameters, an equal part each."""
 

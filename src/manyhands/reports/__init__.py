@@ -3,24 +3,18 @@
 What draws is not loaded with this: `page.write_page`, `table.table`, `tensorboard.write_scalars`.
 """
 
-from manyhands.reports.breakdown import Breakdown, Shares, breakdown, training_interval
+from manyhands.reports.breakdown import Breakdown, Shares, breakdown
 from manyhands.reports.chrome import chrome
 from manyhands.reports.figures import (
-    Accounting,
-    Epoch,
     LossPoint,
     Metric,
     Spread,
-    Throughput,
     Traffic,
-    accounting,
-    epochs,
     loss_curve,
     lower_is_better,
     staleness,
     staleness_by_process,
     staleness_by_sender,
-    throughput,
     time_to,
     traffic,
     validation,
@@ -38,6 +32,15 @@ from manyhands.reports.results import (
     write_results,
 )
 from manyhands.reports.run import Run
+from manyhands.reports.speed import (
+    Accounting,
+    Epoch,
+    Throughput,
+    accounting,
+    epochs,
+    throughput,
+    training_interval,
+)
 from manyhands.reports.summary import summary
 from manyhands.reports.timeline import timeline
 from manyhands.reports.verdict import Verdict, verdict

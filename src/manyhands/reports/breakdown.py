@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
+from manyhands.reports.speed import training_interval
 from manyhands.trace import ProcessTrace, Trace
 
 CATEGORY: Final = {
@@ -64,8 +65,8 @@ def breakdown(trace: Trace) -> Breakdown:
     waiting = _waiting_shares(trace.workers)
     lives: dict[str, list[tuple[_Seconds, float]]] = {}
     for worker in trace.workers:
-        seconds = _by_category(worker, waiting.get(worker.header.rank, 0.0))
         begin, end = training_interval(worker)
+        seconds = _by_category(worker, waiting.get(worker.header.rank, 0.0), begin)
         wall = max(end - begin, sum(seconds.values()))
         lives.setdefault(worker.name, []).append((seconds, wall))
     return Breakdown(
@@ -74,30 +75,20 @@ def breakdown(trace: Trace) -> Breakdown:
     )
 
 
-def training_interval(worker: ProcessTrace) -> tuple[float, float]:
-    """When its training began and ended, in seconds since the run's start.
+def _by_category(worker: ProcessTrace, waiting: float, begin: float) -> _Seconds:
+    """A worker's exact sums from `begin` on.
 
-    It began when the last `start` span ended that came before any other span (one that comes later
-    is a re-start of something within training); without any, when the first other span began. It
-    ended with the event `trained` or, without one, with the last sums.
+    Of its exposure to collectives, the share `waiting` was a wait. What came before `begin`, as the
+    first pull of the parameters, is start-up; the spans of that time are all recorded.
     """
-    others = [span.start for span in worker.spans if span.kind != "start"]
-    first = min(others, default=None)
-    starts = [
-        span.start + span.seconds
-        for span in worker.spans
-        if span.kind == "start" and (first is None or span.start <= first)
-    ]
-    begin = max(starts, default=worker.began if first is None else first)
-    end = max((event.at for event in worker.events if event.what == "trained"), default=None)
-    return begin, max(worker.totals.at if end is None else end, begin)
-
-
-def _by_category(worker: ProcessTrace, waiting: float) -> _Seconds:
-    """A worker's exact sums; of its exposure to collectives, the share `waiting` was a wait."""
+    earlier: _Seconds = {}
+    for span in worker.spans:
+        if span.start < begin:
+            before = min(span.seconds, begin - span.start)
+            earlier[span.kind] = earlier.get(span.kind, 0.0) + before
     seconds: _Seconds = {}
     for kind, total in worker.totals.seconds.items():
-        spent = max(total, 0.0)
+        spent = max(total - earlier.get(kind, 0.0), 0.0)
         if kind == "exchange":
             parts = {"wait": spent * waiting, "communication": spent * (1 - waiting)}
         else:

@@ -1,52 +1,20 @@
 """Figures of a run, each a pure function of its trace.
 
-`seconds` are seconds of training: they count from the moment the first worker had started up.
+`seconds` are seconds of training: they count from the first batch of any worker.
+`speed` has the figures of time.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from manyhands.reports.breakdown import training_interval
-from manyhands.trace import Event, Point, Trace
+from manyhands.reports.speed import accounting, per, training_seconds
+from manyhands.trace import Point, Trace
 
 VALIDATION: Final = "validation/"
 """What the names of validation metrics begin with."""
 
 _LOWER: Final = frozenset(("loss", "error", "perplexity", "mse", "rmse", "mae"))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Epoch:
-    """One pass over the data by all workers together."""
-
-    number: int
-    samples: int
-    seconds: float
-
-    @property
-    def rate(self) -> float:
-        """Samples per second."""
-        return _per(self.samples, self.seconds)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Throughput:
-    """How fast a run trained, start-up excluded, evaluation included."""
-
-    samples: int
-    seconds: float
-    start_up: float
-    """Seconds from the run's start until the first worker trained."""
-    first: Epoch | None
-    """The first epoch, set apart because it warms up; None unless another one followed."""
-    later_rate: float | None
-    """Samples per second in the epochs after the first."""
-
-    @property
-    def rate(self) -> float:
-        """Samples per second over the whole of training."""
-        return _per(self.samples, self.seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,15 +40,6 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Accounting:
-    """What became of the samples; None where nobody kept account of it."""
-
-    seen: int
-    repeated: int | None
-    lost: int | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LossPoint:
     """The training loss around one moment, averaged over all workers' samples."""
 
@@ -102,70 +61,6 @@ class Metric:
     """When the best value was first reached."""
 
 
-def training_seconds(trace: Trace) -> tuple[float, float]:
-    """From when to when the run trained, in seconds since its start."""
-    intervals = [training_interval(worker) for worker in trace.workers]
-    if not intervals:
-        return 0.0, 0.0
-    return min(begin for begin, _ in intervals), max(end for _, end in intervals)
-
-
-def epochs(trace: Trace) -> tuple[Epoch, ...]:
-    """The epochs that ended, in order. One done again after a restart counts as it went last."""
-    origin, _ = training_seconds(trace)
-    ended: dict[int, Event] = {}
-    for event in _of_one_process(trace, "epoch"):
-        number, samples = _int(event.detail.get("number")), _int(event.detail.get("samples"))
-        if number is not None and samples is not None:
-            ended[number] = event
-    result = []
-    before_at, before_samples = origin, 0
-    for number, event in sorted(ended.items()):
-        samples = int(event.detail["samples"])
-        seconds = _float(event.detail.get("seconds"))
-        result.append(
-            Epoch(
-                number=number,
-                samples=max(0, samples - before_samples),
-                seconds=max(0.0, event.at - before_at) if seconds is None else seconds,
-            )
-        )
-        before_at, before_samples = event.at, samples
-    return tuple(result)
-
-
-def throughput(trace: Trace) -> Throughput:
-    """How fast the run trained."""
-    begin, end = training_seconds(trace)
-    first, later = None, None
-    done = epochs(trace)
-    if len(done) > 1:
-        first = done[0]
-        later = _per(
-            sum(epoch.samples for epoch in done[1:]), sum(epoch.seconds for epoch in done[1:])
-        )
-    return Throughput(
-        samples=accounting(trace).seen,
-        seconds=end - begin,
-        start_up=begin,
-        first=first,
-        later_rate=later,
-    )
-
-
-def accounting(trace: Trace) -> Accounting:
-    """Samples seen, repeated and lost; where nobody kept account, what the workers counted."""
-    kept = [process.samples for process in trace.processes if process.samples is not None]
-    if not kept:
-        counted = sum(worker.totals.samples for worker in trace.workers)
-        return Accounting(seen=counted, repeated=None, lost=None)
-    return Accounting(
-        seen=sum(part.seen for part in kept),
-        repeated=sum(part.repeated for part in kept),
-        lost=sum(part.lost for part in kept),
-    )
-
-
 def traffic(trace: Trace) -> Traffic:
     """Bytes sent and received, by all processes together."""
     totals = [process.totals for process in trace.processes]
@@ -173,7 +68,7 @@ def traffic(trace: Trace) -> Traffic:
     return Traffic(
         sent=sent,
         received=sum(sum(each.received.values()) for each in totals),
-        sent_per_sample=_per(sent, accounting(trace).seen),
+        sent_per_sample=per(sent, accounting(trace).seen),
         measured=any(each.sent or each.received for each in totals),
     )
 
@@ -295,18 +190,6 @@ def lower_is_better(name: str) -> bool:
     return not _LOWER.isdisjoint(name.lower().replace("/", "_").replace("-", "_").split("_"))
 
 
-def _of_one_process(trace: Trace, what: str) -> list[Event]:
-    """The events of that kind, of the first process that wrote any (all of its lives)."""
-    writer = None
-    found = []
-    for process in trace.processes:
-        events = [event for event in process.events if event.what == what]
-        if events and writer in {None, process.name}:
-            writer = process.name
-            found += events
-    return found
-
-
 def _spread(histograms: Iterable[Mapping[int, int]]) -> Spread | None:
     counts = _summed(histograms)
     updates = sum(counts.values())
@@ -341,21 +224,3 @@ def _mean(points: list[Point]) -> float | None:
         total += point.value * point.weight
         weights += point.weight
     return total / weights if weights else None
-
-
-def _per(amount: float, unit: float) -> float:
-    return amount / unit if unit > 0 else 0.0
-
-
-def _int(text: str | None) -> int | None:
-    try:
-        return None if text is None else int(text)
-    except ValueError:
-        return None
-
-
-def _float(text: str | None) -> float | None:
-    try:
-        return None if text is None else float(text)
-    except ValueError:
-        return None

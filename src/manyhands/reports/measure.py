@@ -5,17 +5,15 @@ from typing import Final, Literal
 
 from manyhands.reports.breakdown import breakdown
 from manyhands.reports.figures import (
-    accounting,
     loss_curve,
     staleness,
     staleness_counts,
-    throughput,
     traffic,
-    training_seconds,
     validation_series,
 )
 from manyhands.reports.outcome import ending, settings
 from manyhands.reports.results import PARTS, Curve, Measured, Staleness
+from manyhands.reports.speed import accounting, throughput, training_seconds
 from manyhands.trace import Trace
 
 _TARGET: Final = re.compile(r"\s*(\w+)\s*(>=|<=)\s*(\S+)\s*")
@@ -68,8 +66,9 @@ def measure(
         seconds=speed.seconds,
         start_up=speed.start_up,
         rate=speed.rate,
-        first_epoch=None if speed.first is None else speed.first.seconds,
-        later_rate=speed.later_rate,
+        first_epoch=speed.first_epoch,
+        later_epoch=speed.later_epoch,
+        evaluation=speed.evaluation,
         validation=curves,
         loss=_loss(trace),
         time_to_target=reached and reached[0],

@@ -1,6 +1,8 @@
 """How a run was set, and how it ended."""
 
+import os
 from dataclasses import dataclass
+from pathlib import Path
 
 from manyhands.trace import ProcessTrace, Setting, Trace
 
@@ -10,7 +12,8 @@ class Ending:
     """How a run ended."""
 
     status: str
-    """finished, failed, interrupted; `unfinished` if nobody wrote down an end."""
+    """finished, failed, interrupted; without a word of its end `running`, if one of the processes
+    that would write it lives, else `unfinished`."""
     words: str
 
 
@@ -23,11 +26,26 @@ def ending(trace: Trace) -> Ending:
     for process in _judges(trace):
         for event in reversed(process.events):
             if event.what == "end":
-                return Ending(
+                end = Ending(
                     status=event.detail.get("status", "unfinished"),
                     words=event.detail.get("words", ""),
                 )
-    return Ending(status="unfinished", words=_last_words(trace))
+                # A run that diverged has failed, even if it was told to go on.
+                diverged = _divergence(trace) if end.status in ("finished", "failed") else ""
+                return Ending(status="failed", words=f"diverged: {diverged}") if diverged else end
+    status = "running" if any(map(_lives, _judges(trace))) else "unfinished"
+    return Ending(status=status, words=_last_words(trace))
+
+
+def _divergence(trace: Trace) -> str:
+    """Where a loss was seen first that is not finite; on a worker that made it, if there is one."""
+    found = [
+        (event.detail.get("own") != "yes", event.at, event.detail.get("words", ""))
+        for process in trace.processes
+        for event in process.events
+        if event.what == "diverged"
+    ]
+    return min(found)[2] if found else ""
 
 
 def settings(trace: Trace) -> tuple[Setting, ...]:
@@ -82,6 +100,24 @@ def _judges(trace: Trace) -> list[ProcessTrace]:
         ),
         key=lambda process: (competent.index(process.header.role), -process.life),
     )
+
+
+def _lives(process: ProcessTrace) -> bool:
+    """Whether the process that wrote a trace is still there: on this host, since the same boot.
+
+    A later process may have its number; it started after the trace was begun.
+    """
+    header = process.header
+    try:
+        if header.boot != Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip():
+            return False
+        # The name of a program, in brackets, may hold anything; the 22nd field is the start.
+        fields = Path(f"/proc/{header.pid}/stat").read_text("utf-8", "replace")
+        state, *rest = fields.rpartition(")")[2].split()
+    except OSError:
+        return False
+    started = int(rest[18]) / os.sysconf("SC_CLK_TCK")
+    return state not in "ZX" and started <= header.clock + 1.0
 
 
 def _last_words(trace: Trace) -> str:

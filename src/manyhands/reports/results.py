@@ -65,15 +65,18 @@ class Measured(_Value, frozen=True, kw_only=True):
     samples: int = 0
     """Trained on, by all workers together."""
     seconds: float = 0.0
-    """Of training: start-up excluded, evaluation included."""
+    """Of training: from the first batch of any worker to the end of the last worker's work,
+    evaluations included."""
     start_up: float = 0.0
-    """Seconds until the first worker trained."""
+    """Seconds until the first worker took its first batch."""
     rate: float = 0.0
-    """Samples per second over the whole of training."""
+    """Samples per second over the whole of training: the speed by which runs are compared."""
     first_epoch: float | None = None
-    """Seconds of the first epoch, set apart because it warms up; null unless another followed."""
-    later_rate: float | None = None
-    """Samples per second in the epochs after the first."""
+    """Seconds of the first epoch, without evaluations; null unless another followed."""
+    later_epoch: float | None = None
+    """Seconds of each later epoch on average, without evaluations."""
+    evaluation: float | None = None
+    """Seconds of each evaluation on average; null where none took any time."""
     validation: dict[str, Curve] = {}
     """By metric."""
     loss: Curve = Curve()

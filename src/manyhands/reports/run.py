@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from manyhands.reports.chrome import chrome
-from manyhands.reports.figures import accounting, throughput, validation
+from manyhands.reports.figures import validation
 from manyhands.reports.outcome import ending, parameters_digest
+from manyhands.reports.speed import accounting, throughput
 from manyhands.reports.summary import summary
 from manyhands.reports.timeline import timeline
 from manyhands.trace import Trace, read
@@ -46,7 +47,7 @@ class Run:
 
     @property
     def status(self) -> str:
-        """finished, failed, interrupted or unfinished."""
+        """finished, failed, interrupted, running, or unfinished (ended without a word)."""
         return ending(self.trace).status
 
     @property

@@ -69,10 +69,7 @@ class Field:
 
     @cached_property
     def speed(self) -> Column | None:
-        """What "fastest" is decided by: throughput, without the first epoch where it can be."""
-        later = self.column("later_rate")
-        if later and all(len(s.repeats(later)) == len(s.runs) for s in self.standings):
-            return later
+        """What "fastest" is decided by: see `manyhands.reports.speed`."""
         return self.column("rate")
 
     @cached_property

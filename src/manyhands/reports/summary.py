@@ -6,17 +6,15 @@ from collections.abc import Iterable
 from manyhands.reports.breakdown import breakdown
 from manyhands.reports.figures import (
     Metric,
-    accounting,
-    epochs,
     loss_curve,
     staleness,
     staleness_by_process,
     staleness_by_sender,
-    throughput,
     traffic,
     validation,
 )
 from manyhands.reports.outcome import division, ending, mishaps, parameters_digest, settings
+from manyhands.reports.speed import accounting, epochs, throughput
 from manyhands.reports.words import count, duration, plural, size, value
 from manyhands.trace import Setting, Trace, digest
 
@@ -102,6 +100,8 @@ def _headline(trace: Trace) -> str:
         f"{hosts} host{plural(hosts)}"
     )
     end = ending(trace)
+    if end.status == "running":
+        return f"{what}: is still running; {end.words}"
     if end.status == "unfinished":
         return f"{what}: did not end properly; {end.words}"
     return f"{what}: {end.status}{end.words and f': {end.words}'}"
@@ -117,14 +117,16 @@ def _trained(trace: Trace) -> str:
 
 
 def _epochs(trace: Trace) -> str:
-    speed, done = throughput(trace), epochs(trace)
-    if speed.first is None or speed.later_rate is None:
-        return ""
-    each = sum(epoch.seconds for epoch in done[1:]) / len(done[1:])
-    return (
-        f"the first {duration(speed.first.seconds)}, then {duration(each)} each: "
-        f"{count(speed.later_rate)} samples/s"
-    )
+    """How long epochs and evaluations took, which the speed above is made of."""
+    speed = throughput(trace)
+    told = []
+    if speed.first_epoch is not None and speed.later_epoch is not None:
+        told.append(
+            f"the first {duration(speed.first_epoch)}, then {duration(speed.later_epoch)} each"
+        )
+    if speed.evaluation is not None:
+        told.append(f"each evaluation {duration(speed.evaluation)}")
+    return "; ".join(told)
 
 
 def _metric(metric: Metric) -> str:
@@ -138,9 +140,14 @@ def _loss(trace: Trace) -> str:
     curve = loss_curve(trace)
     if not curve:
         return ""
+    first, last = curve[0], curve[-1]
     if len(curve) == 1:
-        return f"{value(curve[0].value)} in training"
-    return f"{value(curve[-1].value)} in training, from {value(curve[0].value)}"
+        return f"{value(last.value)} in training (mean of all {last.samples:,} samples)"
+    of_last = last.samples - curve[-2].samples
+    return (
+        f"{value(last.value)} in training (mean of the last {of_last:,} samples), from "
+        f"{value(first.value)} (the first {first.samples:,})"
+    )
 
 
 def _time(trace: Trace) -> str:

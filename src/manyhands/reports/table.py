@@ -26,6 +26,13 @@ _PARTS: Final = {
     "other": "other",
 }
 """Headings that leave room for the figures."""
+_REST: Final = {
+    "sent_per_sample": "sent/sample",
+    "staleness_mean": "mean staleness",
+    "staleness_p99": "99 % within",
+}
+_LONGEST: Final = 34
+"""Letters of a strategy's name in a line; a longer one goes on in the next."""
 
 
 def table(comparison: Comparison) -> RenderableType:
@@ -65,8 +72,10 @@ def _field(field: Field) -> Iterator[RenderableType]:
             and not lower_is_better(column.name)
         ]
         yield _contested(field, end, (*others, "within", "time_to_target"))
-    yield _time(field)
-    yield Padding(Text(verdict.words), (0, 0, 1, 0))
+    yield from _figures(field, "% of the time", _PARTS)
+    yield from _figures(field, "traffic and staleness", _REST)
+    yield Text(verdict.recommendation, style="bold")
+    yield Padding(Group(*(_reason(line) for line in verdict.reasons)), (0, 0, 1, 0))
 
 
 def _contested(field: Field, contest: Contest, further: tuple[str, ...]) -> RenderableType:
@@ -74,7 +83,7 @@ def _contested(field: Field, contest: Contest, further: tuple[str, ...]) -> Rend
     columns = [column for name in further if (column := field.column(name))]
     result = _table("strategy")
     result.add_column(_heading(contest.column), justify="right")
-    result.add_column("against the best")
+    result.add_column("of the best" if _is_share(contest) else "against the best", no_wrap=True)
     for column in columns:
         result.add_column(_heading(column), justify="right")
     for standing in field.standings:
@@ -87,19 +96,25 @@ def _contested(field: Field, contest: Contest, further: tuple[str, ...]) -> Rend
     return Padding(result, (0, 0, 1, 0))
 
 
-def _time(field: Field) -> RenderableType:
-    result = _table("% of the time")
-    for title in _PARTS.values():
-        result.add_column(title, justify="right")
-    further = {"sent_per_sample": "sent/sample", "staleness_mean": "stale", "staleness_p99": "99 %"}
-    further = {name: title for name, title in further.items() if field.column(name)}
-    for title in further.values():
-        result.add_column(title, justify="right")
+def _figures(field: Field, title: str, headings: dict[str, str]) -> Iterator[RenderableType]:
+    """The figures of these names that any run has, under these headings."""
+    shown = {name: heading for name, heading in headings.items() if field.column(name)}
+    if not shown:
+        return
+    result = _table(title)
+    for heading in shown.values():
+        result.add_column(heading, justify="right", no_wrap=True)
     for standing in field.standings:
-        shares = [_figure(field, standing, part) for part in _PARTS]
-        rest = [_figure(field, standing, name) for name in further]
-        result.add_row(standing.strategy, *shares, *rest)
-    return Padding(result, (0, 0, 1, 0))
+        cells = (_figure(field, standing, name) for name in shown)
+        result.add_row(standing.strategy, *cells)
+    yield Padding(result, (0, 0, 1, 0))
+
+
+def _reason(line: str) -> RenderableType:
+    """A line of the verdict, its continuation indented."""
+    result = Table.grid(padding=(0, 1, 0, 0))
+    result.add_row("\N{BULLET}", line)
+    return result
 
 
 def _scaling(alike: list[Field]) -> RenderableType:
@@ -127,12 +142,12 @@ def _scaling(alike: list[Field]) -> RenderableType:
 
 def _table(first: str) -> Table:
     result = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
-    result.add_column(first, no_wrap=True)
+    result.add_column(first, overflow="fold", max_width=_LONGEST)
     return result
 
 
 def _heading(column: Column) -> str:
-    if column.name in {"rate", "later_rate"}:
+    if column.name == "rate":
         return column.unit
     words = column.title.removesuffix(" in the end").removeprefix("Scaling ").lower()
     if column.name == "within":
@@ -159,14 +174,27 @@ def _answer(contest: Contest, standing: Standing) -> Text:
     difference = contest.differences.get(standing.strategy)
     if difference is None or difference.estimate is None:
         return Text(_ABSENT)
-    if contest.by_factor:
-        by = f"{difference.estimate:.2f}×"
-    else:
-        scale = 100 if contest.column.unit == "%" else 1
-        by = f"{scale * difference.estimate:+.2g}"
+    by = _by(contest, difference.estimate)
     if standing.strategy in contest.behind:
-        worse = "slower" if contest.question == "speed" else "worse"
-        return Text(f"{by} {worse}", style="yellow")
+        return Text(f"{by}, {_worse(contest)}", style="yellow")
     if standing.strategy in contest.even:
-        return Text(f"{by} no difference", style="cyan")
-    return Text(f"{by} too few runs", style="dim")
+        return Text(f"{by}, no difference", style="cyan")
+    return Text(f"{by}, too few runs", style="dim")
+
+
+def _worse(contest: Contest) -> str:
+    return "slower" if contest.question == "speed" else "worse"
+
+
+def _is_share(contest: Contest) -> bool:
+    return contest.by_factor and contest.column.better == "higher"
+
+
+def _by(contest: Contest, estimate: float) -> str:
+    """How one stands to the best: a share of its speed, times its loss, or so many points."""
+    if _is_share(contest):
+        return f"{100 * estimate:.0f} %"
+    if contest.by_factor:
+        return f"{estimate:.2f} times it"
+    scale, unit = (100, " points") if contest.column.unit == "%" else (1, "")
+    return f"{scale * estimate:+.2g}{unit}"

@@ -4,7 +4,8 @@ import math
 from pathlib import Path
 from typing import Final
 
-from manyhands.reports.figures import loss_curve, training_seconds, validation_series
+from manyhands.reports.figures import loss_curve, validation_series
+from manyhands.reports.speed import training_seconds
 from manyhands.trace import Trace
 
 _POINTS: Final = 1000

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Final
 from xml.sax.saxutils import escape
 
-from manyhands.reports.breakdown import CATEGORY, training_interval
+from manyhands.reports.breakdown import CATEGORY
 from manyhands.reports.outcome import settings
+from manyhands.reports.speed import started
 from manyhands.trace import ProcessTrace, Span, Trace
 
 MOST_WORKERS: Final = 16
@@ -93,8 +94,8 @@ def timeline(trace: Trace) -> str:
 
 
 def rows_of(trace: Trace) -> tuple[list[Row], list[Row]]:
-    """The rows of workers and of servers, from the moment at which training began."""
-    begin = min((training_interval(worker)[0] for worker in trace.workers), default=0.0)
+    """The rows of workers and of servers, from the moment at which a worker had started up."""
+    begin = min(map(started, trace.workers), default=0.0)
     transfers = _transfers(trace.workers)
     by_name: dict[str, dict[str, list[Stretch]]] = {"worker": {}, "server": {}}
     for process in trace.processes:

@@ -1,10 +1,11 @@
-"""The three questions of a comparison, and what its runs answer, in two sentences.
+"""A comparison's verdict: one recommendation, and then the reasons, a line each.
 
-Which strategy is fastest, which is most accurate in the end, which is most accurate within the
-budget; and what the time of those that lost went to. Nothing is said that the runs cannot tell.
+The reasons answer three questions (which strategy is fastest, which is most accurate in the end,
+which is most accurate within the budget) and say what the time of the slowest went to. Nothing is
+said that the runs cannot tell.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -81,8 +82,15 @@ class Verdict:
     kind: Kind
     workers: int
     contests: Mapping[Question, Contest]
-    words: str
-    """Two sentences: the three answers, and why."""
+    recommendation: str
+    """One sentence."""
+    reasons: tuple[str, ...]
+    """A line for every answer, and why."""
+
+    @property
+    def words(self) -> str:
+        """All of it, a line each."""
+        return "\n".join((self.recommendation, *self.reasons))
 
 
 def verdict(comparison: Comparison) -> Verdict | None:
@@ -98,7 +106,8 @@ def judge(field: Field) -> Verdict:
         kind=field.kind,
         workers=field.workers,
         contests=contests,
-        words=f"{_answers(field, contests)} {_reason(field, contests.get('speed'))}".strip(),
+        recommendation=_recommendation(field, contests),
+        reasons=tuple(filter(None, _reasons(field, contests))),
     )
 
 
@@ -149,36 +158,61 @@ def _contest(field: Field, question: Question, column: Column) -> Contest | None
     return Contest(question=question, column=column, best=best, differences=differences)
 
 
-def _answers(field: Field, contests: Mapping[Question, Contest]) -> str:
-    if "speed" not in contests:
+def _recommendation(field: Field, contests: Mapping[Question, Contest]) -> str:
+    """The fastest of the strategies that are not behind in accuracy in the end."""
+    speed, end = contests.get("speed"), contests.get("end")
+    if speed is None:
         return "No run has finished."
     virtual = "virtual " if field.kind == "virtual" else ""
-    where = f"On {field.workers} {virtual}worker{plural(field.workers)}"
+    where = f"on {field.workers} {virtual}worker{plural(field.workers)}"
     if field.comparison.network and field.kind == "live":
         where += f" ({field.comparison.network})"
-    if all(contest.is_open for contest in contests.values()):
-        return f"{where}, {_undecided(field, contests)}."
-    clauses = [f"{where}, {_fastest(field, contests['speed'])}"]
-    end, budget = contests.get("end"), contests.get("budget")
+    if not speed.differences:
+        return f"Only {speed.best.strategy} was run {where}: there is nothing to compare it with."
+    runs = min(len(standing.runs) for standing in field.finished)
+    made = f"{runs} run{plural(runs)} of each"
+    if all(contest.is_open for contest in contests.values() if contest.differences):
+        return f"Make more runs {where}: {made} cannot tell the strategies apart."
+    return _chosen(field, speed, end, where, made)
+
+
+def _chosen(field: Field, speed: Contest, end: Contest | None, where: str, made: str) -> str:
+    """Which strategy to use, and how sure that is."""
+    inaccurate, best = end.behind if end else (), speed.best.strategy
+    # Those that differ from the fastest are in order of their speed.
+    able = [name for name in (best, *speed.differences) if name not in inaccurate]
+    how = f"Use {able[0]} {where}"
+    if able[0] == ALONE:
+        how = f"Use {ALONE} and do not distribute"
+    if able[0] != best:
+        return f"{how}: it is the fastest of those with the best {field.metric}."
+    if unclear := [name for name in able if name in speed.open]:
+        return f"{how}: none was faster, but {made} cannot tell it from {listed(unclear)}."
+    if level := [name for name in able if name in speed.even]:
+        return f"{how}: none is faster, and {listed(level)} {_are(level)} as fast."
+    if inaccurate and not speed.winner:
+        return f"{how}: none is faster, and it has the best {field.metric}."
+    return f"{how}: it is the fastest."
+
+
+def _are(names: Sequence[str]) -> str:
+    return "is" if len(names) == 1 else "are"
+
+
+def _reasons(field: Field, contests: Mapping[Question, Contest]) -> Iterator[str]:
+    speed, end, budget = contests.get("speed"), contests.get("end"), contests.get("budget")
+    if speed is None:
+        return
+    yield f"Speed: {_fastest(field, speed)}."
     if end and budget and _same(end, budget):
-        clauses.append(_accurate(field, end, "in the end, and so within the budget"))
+        yield f"In the end, and so within the budget: {_accurate(field, end)}."
     else:
         if end:
-            clauses.append(_accurate(field, end, "in the end"))
+            yield f"In the end: {_accurate(field, end)}."
         if budget:
-            clauses.append(_accurate(field, budget, f"within {budget_words(field.comparison)}"))
-    return "; ".join(clauses) + "."
-
-
-def _undecided(field: Field, contests: Mapping[Question, Contest]) -> str:
-    """What was seen, where it cannot be told from chance."""
-    speed, end = contests["speed"], contests.get("end")
-    seen = f"{speed.best.strategy} had the highest throughput ({_rate(speed.best, speed.column)})"
-    if end:
-        best = _metric(end.best, end.column, field.metric or "")
-        seen += f" and {end.best.strategy} the best {field.metric} in the end ({best})"
-    runs = min(len(standing.runs) for standing in field.finished)
-    return f"there are not enough runs to tell the strategies apart ({runs} of each): {seen}"
+            yield f"Within {budget_words(field.comparison)}: {_accurate(field, budget)}."
+    yield _reason(field, speed)
+    yield _longer(field, speed)
 
 
 def _fastest(field: Field, contest: Contest) -> str:
@@ -186,7 +220,7 @@ def _fastest(field: Field, contest: Contest) -> str:
     if not contest.differences:
         return f"{name} ran alone, at {rate}"
     if contest.winner == ALONE:
-        return f"one worker alone is fastest, so do not distribute ({rate}, {_lead(contest)})"
+        return f"one worker alone is fastest ({rate}, {_lead(contest)})"
     if contest.winner:
         return f"{name} is fastest ({rate}, {_lead(contest)})"
     if contest.open:
@@ -201,23 +235,23 @@ def _fastest(field: Field, contest: Contest) -> str:
     )
 
 
-def _accurate(field: Field, contest: Contest, when: str) -> str:
+def _accurate(field: Field, contest: Contest) -> str:
     metric = field.metric or ""
     name, best = contest.best.strategy, _metric(contest.best, contest.column, metric)
     if not contest.differences and len(field.finished) > 1:
-        return f"{when}, only {name} was evaluated ({metric} {best})"
+        return f"only {name} was evaluated ({metric} {best})"
     if not contest.differences:
-        return f"{when}, its {metric} is {best}"
+        return f"{metric} {best}"
     if contest.winner:
-        return f"{when}, {name} has the best {metric} ({best}, {_lead(contest)})"
+        return f"{name} has the best {metric} ({best}, {_lead(contest)})"
     if contest.open:
         return (
-            f"{when}, {name} had the best {metric} ({best}), with not enough runs to tell it from "
+            f"{name} had the best {metric} ({best}), with not enough runs to tell it from "
             f"{_those(contest)}"
         )
     of = "the others" if not contest.behind else listed(list(contest.even))
     by = _margin(field, contest)
-    return f"{when}, {name} ({metric} {best}) and {of} have no difference larger than {by}"
+    return f"{name} ({metric} {best}) and {of} have no difference larger than {by}"
 
 
 def _those(contest: Contest) -> str:
@@ -240,13 +274,42 @@ def _lead(contest: Contest) -> str:
     return f"{-next_best.estimate:.2g} above {name}"
 
 
-def _reason(field: Field, contest: Contest | None) -> str:
-    """What the time of the slowest went to, beyond that of the fastest."""
-    if contest is None:
+def _longer(field: Field, contest: Contest) -> str:
+    """Which strategy may be ahead in a longer run, where that is not the fastest.
+
+    The first epoch happens once; later ones and their evaluations come again and again.
+    """
+    repeats = {
+        standing.strategy: {
+            run.repeat: run.later_epoch + (run.evaluation or 0.0)
+            for run in standing.runs
+            if run.later_epoch
+        }
+        for standing in field.finished
+    }
+    best = contest.best.strategy
+    if not all(repeats.values()):
         return ""
+    shares = {
+        name: found.estimate
+        for name in contest.differences
+        if (found := ratio(repeats, name, best, field.comparison.margin)).answer == "less"
+        and found.estimate
+    }
+    if not shares:
+        return ""
+    name = min(shares, key=shares.__getitem__)
+    return (
+        f"A longer run: after the first epoch {name} needs {percent(shares[name])} of the time "
+        f"that {best} needs for an epoch and its evaluation, and may overtake it."
+    )
+
+
+def _reason(field: Field, contest: Contest) -> str:
+    """What the time of the slowest went to, beyond that of the fastest."""
     best = contest.best
     spent = {standing.strategy: per_thousand(standing) for standing in field.finished}
-    # Speed is that after the first epoch: over the whole run, who is behind may have been ahead.
+    # Repeats are compared one by one and times by their medians, so the two may disagree.
     slower = [
         name
         for name in contest.behind
@@ -263,7 +326,7 @@ def _reason(field: Field, contest: Contest | None) -> str:
     is_crowded = field.kind == "live" and standing.workers > best.workers and processes > 1
     crowded = f", {processes:.3g} processes to a core" if is_crowded and part == "compute" else ""
     return (
-        f"{loser} took {times:.2f} times as long as {best.strategy}, mostly through "
+        f"Why: {loser} took {times:.2f} times as long as {best.strategy}, mostly through "
         f"{DOING[part]}: {_share(spent[loser], part)} of its time "
         f"({duration(spent[loser][part])} per 1,000 samples{crowded}), against "
         f"{_share(spent[best.strategy], part)} ({duration(spent[best.strategy][part])}) under "
@@ -281,9 +344,9 @@ def _common(spent: Mapping[str, Mapping[str, float]]) -> str:
         span = f"{span.removesuffix(' %')} to {percent(max(shares))}"
     second = max((other for other in PARTS if other != part), key=lambda other: total[other])
     most = max(each[second] / (sum(each.values()) or 1.0) for each in spent.values())
-    everybody = "It" if len(spent) == 1 else "All of them"
+    everybody = "it" if len(spent) == 1 else "all of them"
     return (
-        f"{everybody} spent {span} of the time on {DOING[part]} and at most {percent(most)} on "
+        f"Time: {everybody} spent {span} on {DOING[part]} and at most {percent(most)} on "
         f"{DOING[second]}."
     )
 

@@ -1,14 +1,18 @@
 """The catalog of strategies: every name that may stand where a strategy is asked for."""
 
+import re
 from typing import TypeAlias
 
-from manyhands.notation import Catalog
+from manyhands.notation import Catalog, NotationError
 from manyhands.placements import ALL as PLACEMENTS
 from manyhands.placements import Placement
 from manyhands.protocols import ALL as PROTOCOLS
 from manyhands.protocols import StrategyProtocol
+from manyhands.strategies.elsewhere import ELSEWHERE
 
 Strategy: TypeAlias = Placement | StrategyProtocol
+
+_FIRST_WORD = re.compile(r"\s*([A-Za-z]\w*)")
 
 CATALOG: Catalog[Strategy] = Catalog(
     kind="strategy",
@@ -16,6 +20,17 @@ CATALOG: Catalog[Strategy] = Catalog(
     # A server applies one update at a time, whole: "asynchronous with a lock" is what it is.
     aliases={"locked": "asynchronous"},
 )
+
+
+def hint(text: str) -> None:
+    """Raise NotationError if a text begins with another project's name of a strategy."""
+    found = _FIRST_WORD.match(text)
+    if found is None or found[1] in CATALOG:
+        return
+    here = ELSEWHERE.get(found[1].replace("_", "").lower().removesuffix("strategy"))
+    if here is not None:
+        problem = f"there is no strategy {found[1]!r}; its name here is {here}"
+        raise NotationError(problem, text, found.start(1))
 
 
 def strategy(source: str | Strategy) -> Strategy:
@@ -27,6 +42,8 @@ def strategy(source: str | Strategy) -> Strategy:
         NotationError: The text is not a strategy; the message says where and what to write.
         TypeError: `source` is neither a text nor a strategy of the catalog.
     """
+    if isinstance(source, str):
+        hint(source)
     return CATALOG.read(source)
 
 

@@ -192,7 +192,8 @@ def merge(files: Iterable[tuple[str, BinaryIO]], folder: Path | None = None) -> 
         )
     lives.sort(key=_order)
     reference = _reference(lives)
-    offsets = [_offset(life, reference, lives) for life in lives]
+    estimates = _estimates(lives)
+    offsets = [_offset(life, reference, estimates) for life in lives]
     start = min(
         life.earliest() + offset.seconds for life, offset in zip(lives, offsets, strict=True)
     )
@@ -270,12 +271,21 @@ def _reference(lives: list[_Life]) -> _Life:
     return lives[0]
 
 
-def _offset(life: _Life, reference: _Life, lives: list[_Life]) -> Offset:
+def _estimates(lives: list[_Life]) -> dict[str, Offset]:
+    """By boot the best estimate of its clock's offset: processes of one boot share a clock."""
+    best: dict[str, Offset] = {}
+    for life in lives:
+        known = best.get(life.header.boot)
+        offsets = life.offsets if known is None else [known, *life.offsets]
+        if offsets:
+            best[life.header.boot] = min(offsets, key=lambda o: (o.error, o.at, o.seconds))
+    return best
+
+
+def _offset(life: _Life, reference: _Life, estimates: Mapping[str, Offset]) -> Offset:
     if life.header.boot == reference.header.boot:
         return Offset(0.0, 0.0, 0.0)
-    # Whoever shares this life's boot shares its clock, so their estimates hold for it too.
-    estimates = (o for x in lives if x.header.boot == life.header.boot for o in x.offsets)
-    best = min(estimates, key=lambda o: (o.error, o.at, o.seconds), default=None)
+    best = estimates.get(life.header.boot)
     if best is not None:
         return best
     # Nobody asked. The hosts' wall clocks are usually right to a second; nothing bounds that.

@@ -16,6 +16,9 @@ keep the same steps and their spans can be held against each other. Points are t
 their number within their name, `start` and `evaluate` spans by their number within their kind
 (they fall on few steps, which the sampling would mostly miss).
 
+Bytes are told apart by peer for the `PEERS` with most of them; the rest is one sum, so that what a
+process sent in all stays exact.
+
 Staleness is told apart by sender for the first `SENDERS` of them. A sender's distribution is
 written when the sums are and it has grown by a quarter, and by `flush` in any case: as often as the
 logarithm of its updates.
@@ -23,6 +26,7 @@ logarithm of its updates.
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from heapq import nlargest
 from typing import Final
 
 import msgspec
@@ -56,6 +60,12 @@ SENDERS: Final = 64
 """Senders whose staleness is told apart; that of the others is in the sum of all."""
 _GROWTH: Final = 1.25
 
+PEERS: Final = 32
+"""Peers whose bytes are told apart in the sums of a process. Without a limit the traces of all
+processes would grow with the square of their number."""
+OTHERS: Final = "others"
+"""What stands for the peers beyond these."""
+
 # A nanosecond is what the clock resolves; further digits are the subtraction's noise.
 _DIGITS: Final = 9
 
@@ -88,6 +98,14 @@ def keeps(number: int, full: int) -> bool:
     """
     level = (number // full + 1).bit_length() - 1
     return number & ((1 << level) - 1) == 0
+
+
+def _bounded(by_peer: Mapping[str, int]) -> dict[str, int]:
+    """Bytes by peer, of the `PEERS` with most; those of the rest in one sum."""
+    if len(by_peer) <= PEERS:
+        return dict(by_peer)
+    most = dict(nlargest(PEERS - 1, by_peer.items(), key=lambda each: (each[1], each[0])))
+    return {**most, OTHERS: sum(by_peer.values()) - sum(most.values())}
 
 
 class Recorder:
@@ -273,8 +291,8 @@ class Recorder:
                 self._steps,
                 self._samples,
                 dict(self._seconds),
-                dict(self._sent),
-                dict(self._received),
+                _bounded(self._sent),
+                _bounded(self._received),
             )
         )
         return sums

@@ -86,7 +86,7 @@ class Totals(_Record, frozen=True):
     seconds: dict[str, float]
     """By kind of span. Any word is read, so that a kind added later does not cost the totals."""
     sent: dict[str, int]
-    """Bytes by peer, as in `worker-3`."""
+    """Bytes by peer, as in `worker-3`; of many peers those with most, and `others` for the rest."""
     received: dict[str, int]
 
 

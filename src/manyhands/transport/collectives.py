@@ -14,13 +14,15 @@ loopback address.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import socket
 import struct
 from datetime import timedelta
+from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import torch
 
 from manyhands.engine import PrefixStore, Store, TCPStore, gloo_group, nccl_group
 from manyhands.failure import PeerLost
@@ -28,11 +30,12 @@ from manyhands.failure import PeerLost
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    import torch
     from torch.distributed import Work
 
 LOOPBACK = "127.0.0.1"
 _ESTABLISHED = 1
+_NAME_SIZE = 64
+"""Bytes in which an address and its port fit, of IPv6 too."""
 _TCP_INFO_SIZE = 232
 _BYTES_RECEIVED_AT = 128
 _BYTES_SENT_AT = 200
@@ -102,20 +105,57 @@ class Group:
             self.handle = nccl_group(meeting, rank, size, timeout=limit, device=device)
         else:
             self.handle = gloo_group(meeting, rank, size, timeout=limit, address=address)
-        self._sockets = _connected(set(_open_sockets()) - before)
-        self._peers = self._name_peers(meeting)
+        opened = set(_open_sockets()) - before
+        self._sockets, listening = _connected(opened)
+        self._peers = ["unknown"] * len(self._sockets)
+        if device.type != "cuda" and size > 1:
+            self._peers = self._name_peers(meeting, listening)
+            self._let_go_of_strangers()
 
-    def _name_peers(self, meeting: Store) -> list[str]:
-        """For each socket the worker at its other end: a pair's addresses mirror each other."""
-        local = [_address(sock.getsockname()) for sock in self._sockets]
-        meeting.set(f"addresses/{self.rank}", json.dumps(local))
+    def _let_go_of_strangers(self) -> None:
+        """Forget connections that other threads have made while the group was.
+
+        ZeroMQ may have connected again, or a script. To shut such a connection down, or to take its
+        end for a peer's, would be wrong. Where not all peers are known, as behind a network that
+        translates addresses, an unknown connection may be one of theirs, and is kept.
+        """
+        if len({*self._peers} - {"unknown"}) < self.size - 1:
+            return
+        known = [peer != "unknown" for peer in self._peers]
+        for sock, own in zip(self._sockets, known, strict=True):
+            if not own:
+                sock.close()
+        self._sockets = list(compress(self._sockets, known))
+        self._peers = list(compress(self._peers, known))
+
+    def _name_peers(self, meeting: Store, listening: Sequence[str]) -> list[str]:
+        """For each socket the worker at its other end.
+
+        Of two workers one has connected to where the other listens, so it knows whose socket that
+        is once all have said where they listen. It tells the other one from which address it came.
+        So a worker reads as much as there are workers; reading every worker's list of connections
+        would be the square of that.
+        """
+        meeting.set(f"listens/{self.rank}", " ".join(listening) or "nowhere")
+        everywhere = meeting.multi_get([f"listens/{rank}" for rank in range(self.size)])
         owner = {
-            address: f"worker-{name}"
-            for rank, name in enumerate(self.names)
-            if rank != self.rank
-            for address in json.loads(meeting.get(f"addresses/{rank}"))
+            address: rank
+            for rank, addresses in enumerate(everywhere)
+            for address in addresses.decode("ascii").split()
         }
-        return [owner.get(_address(sock.getpeername()), "unknown") for sock in self._sockets]
+        found = [owner.get(_address(sock.getpeername())) for sock in self._sockets]
+        told = torch.zeros(self.size, _NAME_SIZE, dtype=torch.uint8)
+        for sock, rank in zip(self._sockets, found, strict=True):
+            if rank is not None:
+                name = _address(sock.getsockname()).encode("ascii").ljust(_NAME_SIZE)
+                told[rank] = torch.frombuffer(bytearray(name), dtype=torch.uint8)
+        heard = torch.zeros_like(told)
+        self.handle.alltoall_base(heard.view(-1), told.view(-1), [], []).wait()
+        came = {bytes(row).decode("ascii").strip(): rank for rank, row in enumerate(heard.numpy())}
+        for index, sock in enumerate(self._sockets):
+            if found[index] is None:
+                found[index] = came.get(_address(sock.getpeername()))
+        return ["unknown" if rank is None else f"worker-{self.names[rank]}" for rank in found]
 
     def part(self, name: str, ranks: Sequence[int]) -> Group:
         """A group of some of the workers, this one among them, with connections of its own.
@@ -233,9 +273,12 @@ def _open_sockets() -> Iterator[tuple[int, str]]:
                 yield int(entry.name), target
 
 
-def _connected(descriptors: set[tuple[int, str]]) -> list[socket.socket]:
-    """Duplicates of those that are connected over TCP; a shut-down listener aborts Gloo."""
-    sockets = []
+def _connected(descriptors: set[tuple[int, str]]) -> tuple[list[socket.socket], list[str]]:
+    """Duplicates of those that are connected over TCP, and the addresses at which others listen.
+
+    There are none of listeners: a shut-down one aborts Gloo.
+    """
+    sockets, listening = [], []
     for descriptor, _ in sorted(descriptors):
         sock = socket.socket(fileno=os.dup(descriptor))
         try:
@@ -243,15 +286,18 @@ def _connected(descriptors: set[tuple[int, str]]) -> list[socket.socket]:
             keep = sock.family in (socket.AF_INET, socket.AF_INET6)
         except OSError:
             keep = False
+            if sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                listening.append(_address(sock.getsockname()))
         if keep:
             sockets.append(sock)
         else:
             sock.close()
-    return sockets
+    return sockets, [address for address in listening if address]
 
 
-def _address(name: tuple[object, ...]) -> str:
-    return f"{name[0]}:{name[1]}"
+def _address(name: object) -> str:
+    """An address of the internet in words; none of other families, whose sockets are no peers'."""
+    return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else ""
 
 
 def _tcp_info(sock: socket.socket) -> tuple[int, int, int]:

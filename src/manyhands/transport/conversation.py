@@ -78,11 +78,16 @@ class Conversation:
 
 
 class SureLine:
-    """A worker's line to the desk where samples are leased."""
+    """A worker's line to the desk where samples are leased.
 
-    def __init__(self, line: Line) -> None:
+    Args:
+        line: to the coordinator.
+        life: which incarnation of the worker this is; a successor has a greater number.
+    """
+
+    def __init__(self, line: Line, life: int) -> None:
         self._line = line
-        self._talk = Conversation(time.time_ns(), line.send, time.monotonic)
+        self._talk = Conversation(life, line.send, time.monotonic)
 
     def send(self, message: Leasing) -> None:
         """See that it arrives."""

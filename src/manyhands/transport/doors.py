@@ -69,6 +69,8 @@ class Doors:
         # A process that was restarted comes back under its name.
         door.setsockopt(zmq.ROUTER_HANDOVER, 1)
         self._furnish(door)
+        if door in self._private:
+            door.setsockopt(zmq.HEARTBEAT_IVL, 0)
         if isinstance(place, socket.socket):
             door.setsockopt(zmq.USE_FD, place.detach())
         door.bind(address)

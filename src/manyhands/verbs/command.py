@@ -28,12 +28,15 @@ class Command:
     seconds: float | None = None
     target: str | None = None
     seed: int | None = None
+    durability: str | None = None
     slow: tuple[Pace, ...] | None = None
     output: Path | None = None
     hosts: str | None = None
     listen: str | None = None
     key_file: Path | None = None
     patience: float | None = None
+    quiet: bool = False
+    """Whether what workers print is left out of the terminal."""
     network: str | None = None
     """In words, the network between the hosts, if it was made for the run."""
     runs: list[Run] = field(default_factory=list)

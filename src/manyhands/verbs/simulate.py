@@ -21,11 +21,12 @@ from manyhands.trace import Setting
 from manyhands.units import bandwidth as read_bandwidth
 from manyhands.units import seconds as read_seconds
 from manyhands.verbs.command import current
+from manyhands.verbs.progress import shown
 from manyhands.virtual import Conditions, Faults, Places, Times, simulate_job
 from manyhands.virtual import times as read_times
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from manyhands.job import Job
 
@@ -155,18 +156,32 @@ class Plan:
     output: Path | None
     """The folder that was asked for."""
 
-    def carry_out(self) -> Run:
-        """Run it to its end."""
+    def carry_out(self, tell: Callable[[str], None] | None = None) -> Run:
+        """Run it to its end; how far it is, is told or written to the error stream."""
         folder = _take_folder(self.output, self.protocol, len(self.places.workers))
-        simulate_job(
-            self.job,
-            self.protocol,
-            self.places,
-            self.conditions,
-            folder,
-            faults=self.faults,
-            settings=self.settings,
-        )
+        standing: list[Callable[[], tuple[float, int]]] = []
+
+        def words() -> str:
+            if not standing:
+                return "starting"
+            seconds, samples = standing[0]()
+            budget = self.job.budget
+            done = (
+                f" of {budget:,} samples ({100 * samples / budget:.0f} %)" if budget else " samples"
+            )
+            return f"{samples:,}{done} · {seconds:,.1f} s of virtual time"
+
+        with shown(words, tell):
+            simulate_job(
+                self.job,
+                self.protocol,
+                self.places,
+                self.conditions,
+                folder,
+                faults=self.faults,
+                settings=self.settings,
+                begun=standing.append,
+            )
         return Run(folder)
 
 

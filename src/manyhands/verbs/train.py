@@ -14,6 +14,7 @@ from manyhands.folders import check_free, claim, new_folder, release, stamp
 from manyhands.live import script, torchrun
 from manyhands.live.agent import launch
 from manyhands.live.assignment import Overrides, override
+from manyhands.live.devices import devices
 from manyhands.live.hosts import Hosts
 from manyhands.live.request import Request, Setting
 from manyhands.pacing import Pace, words
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from manyhands.live.trainer import Trainer
 
 _folders: set[Path] = set()
+_MANY = 1024
+"""More workers than a host has GPUs."""
 
 
 def train(
@@ -55,7 +58,8 @@ def train(
         strategy: how, as text or value: "allreduce()". Default: `single()` for one worker,
             `allreduce()` for more.
         workers: how many. Default: one per GPU; without one, one per core, at most four.
-        cluster: where; this machine by default.
+        cluster: this machine as a cluster of one host: its name, and the cores that decide how
+            many workers and threads there are by default. Several hosts are named with `hosts`.
         hosts: the hosts of the run, this one first, each with its number of workers: "a:4, b:4".
             The run begins when the others have joined, by the line that this one prints.
         listen: at which of this host's addresses the others find it; by default that of its
@@ -112,6 +116,11 @@ def train_from(
         workers = spread.workers if spread else workers
         paces = None if slow is None else tuple(map(Pace.read, slow))
         plan = _plan(job, strategy, workers, cluster, paces, output, command, spread)
+        if loop is not None and not isinstance(plan.strategy, Placement):
+            raise ValueError(
+                f"{plan.strategy} has a training loop of its own and cannot use loop=: leave it "
+                "out, or use a strategy without servers, such as allreduce()"
+            )
     if torchrun.is_torchrun():
         # Torchrun's other processes take part in the folder that the first one takes.
         own = Path() if torchrun.rank() else _taken_folder(plan)
@@ -119,7 +128,8 @@ def train_from(
             job, plan.strategy, plan.overrides, loop, own, plan.settings, plan.slow
         )
     else:
-        origin = script.trace_back(job, loop, namespace)
+        with refusing():
+            origin = script.trace_back(job, loop, namespace)
         folder = _taken_folder(plan)
         request = Request(
             job=job,
@@ -135,11 +145,13 @@ def train_from(
             listen=command.listen or listen,
             key=command.key_file,
             patience=command.patience,
+            quiet=command.quiet,
         )
         try:
             launch(request)
         except Refused:
             release(folder)
+            _folders.discard(folder)
             raise
     run = Run(folder, worker=torchrun.rank() if torchrun.is_torchrun() else 0)
     command.runs.append(run)
@@ -182,7 +194,13 @@ def _plan(
     command: Command,
     hosts: Hosts | None,
 ) -> _Plan:
-    count, counted_by = choose(command.workers, workers, cluster.default_workers())
+    if hosts is None and len(cluster.hosts) > 1:
+        raise ValueError(
+            f"train starts processes on this machine only, and the cluster has "
+            f'{len(cluster.hosts)} hosts: name them with hosts=, as in "a:4, b:4", and join from '
+            "the others"
+        )
+    count, counted_by = choose(command.workers, workers, _default_workers(cluster))
     if torchrun.is_torchrun():
         count, counted_by = torchrun.workers(), "torchrun"
     elif hosts is not None:
@@ -205,6 +223,7 @@ def _plan(
         seconds=command.seconds,
         target=command.target,
         seed=command.seed,
+        durability=command.durability,
     )
     settings = (
         Setting("strategy", str(chosen), told_by),
@@ -218,6 +237,11 @@ def _plan(
     )
     asked = command.output or (Path(output) if output else None)
     return _Plan(chosen, count, cluster, overrides, asked, settings, paces)
+
+
+def _default_workers(cluster: Cluster) -> int:
+    """One worker per GPU; without one, one per core, at most four."""
+    return len({*devices(_MANY)} - {"cpu"}) or cluster.default_workers()
 
 
 def _place_settings(hosts: Hosts | None, cluster: Cluster, command: Command) -> Iterator[Setting]:

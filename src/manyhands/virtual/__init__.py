@@ -4,7 +4,7 @@ The protocol is the one that runs live and its gradients are real; time, links, 
 crashes and partitions are simulated. The same seed gives the same run, to the bit.
 """
 
-from manyhands.virtual.faults import Crash, Cut, Fault, Faults, Pause
+from manyhands.virtual.faults import Crash, Cut, Fault, Faults, Isolate, Lose, Pause
 from manyhands.virtual.places import Places
 from manyhands.virtual.run import simulate_job
 from manyhands.virtual.times import TIMES, Times, times
@@ -17,6 +17,8 @@ __all__ = [
     "Cut",
     "Fault",
     "Faults",
+    "Isolate",
+    "Lose",
     "Pause",
     "Places",
     "Times",

@@ -13,6 +13,7 @@ import torch
 from manyhands.parameters import Committee, Copy, Local
 from manyhands.sampling import mix, permutation
 from manyhands.seeding import seed_host
+from manyhands.virtual.divergence import Divergence
 from manyhands.virtual.loading import loader
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ class Bench:
 
     def __init__(self, job: Job, shards: int, clip: float | None = None) -> None:
         self._job = job
+        self.divergence = Divergence(job)
         self._load_samples = loader(job, job.data)
         self._copy = Copy(job, shards, torch.device("cpu"), clip=clip)
         self.layout = self._copy.layout

@@ -1,28 +1,121 @@
-"""The virtual coordinator: leases, epochs, evaluations and the end of a run.
+"""The virtual coordinator: the lease desk on the simulator's clock.
 
-Its time is not modelled: asking for a lease, committing one and evaluating cost no virtual time.
-(Live, the next lease is asked for while the present one is computed.) An evaluation happens when
-an epoch is done and all of it committed, so nothing is under way: a consistent cut.
+Its decisions are those of the live coordinator, `manyhands.desk`. Its time is not modelled: asking
+for a lease, committing one and evaluating cost no virtual time. (Live, the next lease is asked for
+while the present one is computed.) An evaluation happens when an epoch is done and all of it
+committed, so nothing is under way: a consistent cut.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from collections import deque
+from typing import TYPE_CHECKING
 
-from manyhands.leases import Lease, Leases
+from manyhands.desk import Desk
+from manyhands.leases import Leases
 from manyhands.virtual.kernel import happens
+from manyhands.wire.leasing import Ask, Commit, Cut, Forgo, Nothing, Saved, Sum, Tally
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from simpy import Event
 
+    from manyhands.desk import Letters
     from manyhands.job import Job
     from manyhands.virtual.kernel import Kernel
     from manyhands.virtual.log import Logs, WorkerLog
+    from manyhands.wire.leasing import Leasing
 
 _DRAIN_EVERY = 2000
-"""Commits between two writings of the traces."""
+"""Changes of the account between two writings of the traces."""
+
+
+class Talk:
+    """What is between one life of a worker and the desk.
+
+    Args:
+        worker: its name.
+        coordinator: whose desk it is.
+        kernel: the clock.
+    """
+
+    def __init__(self, worker: str, coordinator: Coordinator, kernel: Kernel) -> None:
+        self.worker = worker
+        self.is_cut_off = False
+        """Whether nothing comes through at present."""
+        self._coordinator = coordinator
+        self._kernel = kernel
+        self._words: deque[Leasing] = deque()
+        """What the desk has said, and the worker has not heard yet."""
+        self._unheard: list[Leasing] = []
+        """What the worker said while nothing came through."""
+        self._listener: Event | None = None
+        self._asks = False
+        """Whether its last `Ask` has no answer yet."""
+
+    async def lease(self, log: WorkerLog) -> Leasing:
+        """What the desk has for a worker that asks, as soon as there is something."""
+        if not self._asks:
+            self._asks = True
+            self.say(Ask())
+        word = await self._hear(log)
+        self._asks = isinstance(word, Nothing)
+        return word
+
+    async def looked_up(self, cut: Cut, log: WorkerLog) -> Leasing:
+        """The worker has seen the shared state: wait for the others; or look again, on a `Cut`."""
+        self.say(Tally(cut.round, ()))
+        word = await self._hear(log)
+        while not isinstance(word, Sum | Cut):
+            word = await self._hear(log)
+        return word
+
+    def commit(self, number: int) -> bool:
+        """An update is part of the shared state; False if the lease is not this worker's."""
+        accepted = not self.is_cut_off and self._coordinator.is_held(self, number)
+        self.say(Commit(number))
+        return accepted
+
+    def forgo(self, number: int) -> None:
+        """What was made of a lease is not wanted."""
+        self.say(Forgo(number))
+
+    def saved(self) -> None:
+        """The model is stored."""
+        self.say(Saved())
+
+    def say(self, message: Leasing) -> None:
+        """Say something to the desk."""
+        if self.is_cut_off:
+            self._unheard.append(message)
+        else:
+            self._coordinator.hear(self, message)
+
+    def tell(self, message: Leasing) -> None:
+        """Say something to the worker."""
+        self._words.append(message)
+        self._wake()
+
+    def heal(self) -> None:
+        """What was said meanwhile comes through now."""
+        self.is_cut_off = False
+        unheard, self._unheard = self._unheard, []
+        for message in unheard:
+            self.say(message)
+        self._wake()
+
+    async def _hear(self, log: WorkerLog) -> Leasing:
+        if not self._words or self.is_cut_off:
+            begun, self._listener = self._kernel.now, self._kernel.env.event()
+            await happens(self._listener)
+            log.span("wait", begun)
+        return self._words.popleft()
+
+    def _wake(self) -> None:
+        if self._listener is not None and self._words and not self.is_cut_off:
+            listener, self._listener = self._listener, None
+            listener.succeed()
 
 
 class Coordinator:
@@ -53,7 +146,6 @@ class Coordinator:
         self._kernel = kernel
         self._logs = logs
         self._evaluate = evaluate
-        self._lockstep = lockstep
         self.leases = Leases(
             len(job.data),
             job.batch_sizes,
@@ -63,134 +155,81 @@ class Coordinator:
             lockstep=lockstep,
             by_rank=by_rank,
         )
-        self._working: set[str] = set()
-        """Everybody who takes part, and lives as far as is known."""
-        self._idle: set[str] = set()
-        """Those who were told that there is nothing at present."""
-        self._looking: set[str] | None = None
-        """During an evaluation: those who have not looked up yet."""
-        self._waiting: list[Event] = []
-        self._commits = 0
+        self._desk = Desk(self.leases, evaluates=job.validation is not None, lockstep=lockstep)
+        self._talks: dict[str, Talk] = {}
+        """By worker, the talk with its present life."""
+        self._accounts = 0
+        self._round = 0
+        """The last evaluation that was seen."""
         self._evaluated = 0
         """Samples that were committed at the last evaluation."""
+        self._accounted = (0, 0, 0)
         self._epochs = 0
-        self._epoch_began = 0.0
-        self.is_over = False
-        """Whether everything is committed, or enough of it."""
         if job.seconds is not None:
             kernel.after(job.seconds, self.stop)
 
-    def begin(self, worker: str) -> None:
-        """A worker takes part from now on."""
-        self._working.add(worker)
+    @property
+    def is_over(self) -> bool:
+        """Whether everything is committed, or enough of it, and the model is stored."""
+        return self._desk.is_over
 
-    async def lease(self, worker: str, log: WorkerLog) -> Lease | Literal["cut", "nothing", "over"]:
-        """The next samples for a worker, as soon as there are any.
+    def begin(self, worker: str) -> Talk:
+        """A worker takes part from now on; its talk with the desk."""
+        talk = self._talks[worker] = Talk(worker, self, self._kernel)
+        self._pass_on(self._desk.admit(worker))
+        return talk
 
-        Or `cut`: it is to look at the shared state, because everybody evaluates it; `nothing`: it
-        is to rest, because others have what is left; `over`: the run is.
-        """
-        while True:
-            if self._looking is not None:
-                if worker in self._looking:
-                    return "cut"
-                await self._change(log)
-                continue
-            found = self.leases.take(worker)
-            if isinstance(found, Lease):
-                self._idle.discard(worker)
-                return found
-            if found == "wait":
-                if self._lockstep and worker not in self._idle:
-                    self._idle.add(worker)
-                    return "nothing"
-                await self._change(log)
-                continue
-            self._judge()
-            if found == "over":
-                self.is_over = True
-                self._wake()
-                return "over"
-            self._idle.clear()
-            self._looking = set(self._working)
-            self._wake()
+    def hear(self, talk: Talk, message: Leasing) -> None:
+        """A worker says something; a life that is over is not heard."""
+        if self._talks.get(talk.worker) is talk:
+            self._pass_on(self._desk.hear(talk.worker, message))
 
-    async def _change(self, log: WorkerLog) -> None:
-        """Wait until there is something new for those who wait."""
-        begun, change = self._kernel.now, self._kernel.env.event()
-        self._waiting.append(change)
-        await happens(change)
-        log.span("wait", begun)
-
-    def looked_up(self, worker: str) -> None:
-        """A worker has seen the shared state; when all have, the next epoch begins."""
-        if self._looking is None:
-            return
-        self._looking.discard(worker)
-        if not self._looking:
-            self._looking = None
-            self.leases.evaluated()
-            self._wake()
-
-    def forgo(self, worker: str, lease: Lease) -> None:
-        """What was made of a lease is not wanted."""
-        if self.leases.forgo(worker, lease.number):
-            self._account()
-            self._note_epochs()
-            if not self.leases.held:
-                self._wake()
-
-    def commit(self, worker: str, lease: Lease) -> bool:
-        """A worker's update is part of the shared state; False if the lease was not its own."""
-        if not self.leases.commit(worker, lease.number):
-            return False
-        self._commits += 1
-        self._account()
-        self._note_epochs()
-        if not self.leases.held:
-            self._wake()
-        if self._commits % _DRAIN_EVERY == 0:
-            self._logs.drain()
-        return True
+    def is_held(self, talk: Talk, number: int) -> bool:
+        """Whether a worker holds a lease, in the life of a talk."""
+        return self._talks.get(talk.worker) is talk and self.leases.is_held(talk.worker, number)
 
     def lose(self, worker: str) -> None:
-        """A worker is gone: its samples are given again."""
-        self._working.discard(worker)
-        self._idle.discard(worker)
-        self.looked_up(worker)
-        samples = self.leases.give_back(worker)
+        """A worker is gone: what it held is given to others."""
+        self._talks.pop(worker, None)
+        samples = self.leases.samples_of(worker)
+        letters = self._desk.lose(worker)
         detail = {"member": worker, "samples": str(samples)}
         self._logs.coordinator.event("given again", detail)
         self._account()
-        self._wake()
+        self._pass_on(letters)
 
     def stop(self) -> None:
         """Enough: give no more samples."""
-        self.leases.stop()
-        if not self.leases.held:
-            self._wake()
+        self._pass_on(self._desk.stop())
+
+    def _pass_on(self, letters: Letters) -> None:
+        self._account()
+        self._note_epochs()
+        if self._desk.round != self._round:
+            self._round = self._desk.round
+            self._judge()
+        for worker, message in letters:
+            talk = self._talks.get(worker)
+            if talk is not None:
+                talk.tell(message)
 
     def _account(self) -> None:
         leases = self.leases
-        self._logs.coordinator.samples(leases.committed, leases.repeated, leases.lost)
-
-    def _wake(self) -> None:
-        """Something changed for those who wait."""
-        waiting, self._waiting = self._waiting, []
-        for change in waiting:
-            change.succeed()
+        account = (leases.committed, leases.repeated, leases.lost)
+        if account == self._accounted:
+            return
+        self._accounted = account
+        self._logs.coordinator.samples(*account)
+        self._accounts += 1
+        if self._accounts % _DRAIN_EVERY == 0:
+            self._logs.drain()
 
     def _note_epochs(self) -> None:
-        size, now = len(self._job.data), self._kernel.now
+        size = len(self._job.data)
         while self.leases.committed + self.leases.lost >= (self._epochs + 1) * size:
-            detail = {
-                "number": str(self._epochs),
-                "samples": str((self._epochs + 1) * size),
-                "seconds": f"{now - self._epoch_began:.6f}",
-            }
+            detail = {"number": str(self._epochs), "samples": str((self._epochs + 1) * size)}
             self._logs.coordinator.event("epoch", detail)
             self._epochs += 1
-            self._epoch_began = now
 
     def _judge(self) -> None:
         """Evaluate, if anything was trained since the last time; stop at the target."""
@@ -204,4 +243,4 @@ class Coordinator:
             record.point(f"validation/{name}", value, samples=samples)
         if goal is not None and goal.reached(values):
             record.event("target", {"target": str(goal), "samples": str(samples)})
-            self.stop()
+            self.leases.stop()

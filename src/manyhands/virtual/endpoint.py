@@ -294,10 +294,21 @@ class VirtualEndpoint:
         line.calls.remove(parcel)
         if parcel in line.unsent and not (line.sending and line.unsent[0] is parcel):
             line.unsent.remove(parcel)
-        if parcel.into is not None and payload is not None:
-            parcel.into.copy_(payload)
+        if payload is not None:
+            _fill(parcel, payload)
         line.answers.append(message)
         line.held = held
         if line.listener is not None:
             listener, line.listener = line.listener, None
             listener.succeed()
+
+
+def _fill(parcel: Parcel, payload: torch.Tensor) -> None:
+    """Put an answer's payload where its call wanted it: a live caller takes no other."""
+    room = 0 if parcel.into is None else parcel.into.nbytes
+    if parcel.into is None or payload.nbytes != room:
+        raise ValueError(
+            f"{parcel.message} of {parcel.sender} has room for {room} bytes, and "
+            f"{parcel.server.name} answered with {payload.nbytes}"
+        )
+    parcel.into.copy_(payload)

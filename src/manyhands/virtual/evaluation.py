@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import torch
 
 from manyhands.parameters.computing import autocast
+from manyhands.parameters.counted import Counted, own_loss
 from manyhands.seeding import VALIDATION
 from manyhands.virtual.loading import loader
 
@@ -27,20 +29,22 @@ def evaluate(job: Job, model: nn.Module) -> dict[str, float]:
     load = loader(job, data)
     training = model.training
     model.eval()
-    samples, loss = 0, torch.zeros((), dtype=torch.float64)
+    sums = torch.zeros(2, dtype=torch.float64)
+    measured = Counted(own_loss(job))
     totals: list[torch.Tensor] = []
     for indices in torch.split(torch.arange(len(data)), job.batch_sizes.at(0)):
         inputs, targets = load(VALIDATION, indices)
         with autocast(job, torch.device("cpu")):
             outputs = model(inputs)
-            loss += job.loss(outputs, targets).double().reshape(()) * len(indices)
-        samples += len(indices)
+            loss = measured(outputs, targets).double().reshape(())
+        sums += measured.sums(loss, len(indices))
         statistics = [metric.statistics(outputs, targets) for metric in job.measures]
         if totals:
             statistics = [total + more for total, more in zip(totals, statistics, strict=True)]
         totals = statistics
     model.train(training)
-    values = {"loss": loss.item() / samples}
+    counted, total_loss = sums.tolist()
+    values = {"loss": total_loss / counted if counted else math.nan}
     for metric, total in zip(job.measures, totals, strict=True):
         values[metric.name] = metric.value(total)
     return values

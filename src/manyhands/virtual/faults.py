@@ -137,6 +137,69 @@ class Cut(Fault):
 
 
 @dataclass(frozen=True, repr=False)
+class Lose(Fault):
+    """One message is lost: the next that one process sends to the other.
+
+    Example: `lose(a="server-0", b="worker-1", at=2.0)`
+    """
+
+    name: ClassVar[str] = "lose"
+
+    a: str
+    """Who sends it, and"""
+    b: str
+    """to whom."""
+    at: float = 0.0
+    """From when on, in seconds."""
+
+    def __post_init__(self) -> None:
+        for name in (self.a, self.b):
+            if not _NAME.fullmatch(name):
+                raise ValueError(f"a process is called worker-0 or server-0, not {name!r}")
+        if self.a.partition("-")[0] == self.b.partition("-")[0]:
+            raise ValueError(f"name a worker and a server, not {self.a} and {self.b}")
+        _check_moment("at", self.at)
+
+    def members(self) -> tuple[str, ...]:
+        """Both."""
+        return (self.a, self.b)
+
+
+@dataclass(frozen=True, repr=False)
+class Isolate(Fault):
+    """A worker's host is cut off from all others, and its link heals.
+
+    If that takes longer than a loss takes to be noticed, the others go on without the worker. What
+    it has sent meanwhile comes when the link heals; a second later its process is ended.
+
+    Example: `isolate(worker=2, at=1.0, seconds=9.0, restart=1.0)`
+    """
+
+    name: ClassVar[str] = "isolate"
+
+    worker: int
+    """Which worker."""
+    at: float = 0.0
+    """When, in seconds."""
+    seconds: float = 1.0
+    """For how long."""
+    restart: float | None = None
+    """Seconds until it is started again, if it was ended; none: never."""
+
+    def __post_init__(self) -> None:
+        _check_who(self.worker, None)
+        _check_moment("at", self.at)
+        if not 0 < self.seconds < math.inf:
+            raise ValueError(f"seconds must be above 0, not {self.seconds}")
+        if self.restart is not None:
+            _check_moment("restart", self.restart)
+
+    def members(self) -> tuple[str, ...]:
+        """The one that is cut off."""
+        return (_who(self.worker, None),)
+
+
+@dataclass(frozen=True, repr=False)
 class _Schedule(Value):
     """A list of faults, as the notation needs it: with a name."""
 
@@ -146,7 +209,7 @@ class _Schedule(Value):
     """What goes wrong."""
 
 
-_KINDS: Catalog[Fault] = Catalog(kind="fault", classes=(Crash, Pause, Cut))
+_KINDS: Catalog[Fault] = Catalog(kind="fault", classes=(Crash, Pause, Cut, Lose, Isolate))
 _SCHEDULES: Catalog[_Schedule] = Catalog(
     kind="schedule of faults", classes=(_Schedule,), nested=(_KINDS,)
 )
@@ -190,6 +253,11 @@ class Faults:
         """
         sizes = {"worker": workers, "server": servers}
         for fault in self.faults:
+            if isinstance(fault, Isolate) and (peers or not servers):
+                raise ValueError(
+                    f"{fault} is for strategies with servers, from which a worker is cut off; "
+                    "use cut or crash"
+                )
             if isinstance(fault, Cut) and fault.is_between_peers and not peers:
                 raise ValueError(
                     f"{fault} befalls workers that never talk to each other under this strategy; "

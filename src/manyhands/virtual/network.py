@@ -164,11 +164,17 @@ class Network:
         self._in: dict[str, Port] = {}
         self._cuts: dict[tuple[str, str], list[tuple[float, float]]] = {}
         """When two members, in either order, are cut off from each other."""
+        self._losing: dict[tuple[str, str], int] = {}
+        """By sender and receiver, how many of the next messages are lost."""
 
     def cut(self, one: str, other: str, start: float, stop: float) -> None:
         """Let nothing through between two members from `start` to `stop`."""
         for pair in ((one, other), (other, one)):
             self._cuts.setdefault(pair, []).append((start, stop))
+
+    def lose_next(self, sender: str, receiver: str) -> None:
+        """Lose the next message from one member to another."""
+        self._losing[sender, receiver] = self._losing.get((sender, receiver), 0) + 1
 
     def reaches(self, one: Member, other: Member) -> bool:
         """Whether a message could be sent now."""
@@ -185,6 +191,10 @@ class Network:
         """Send so many bytes; then either `deliver` or `lose` is called, once."""
         if not self.reaches(sender, receiver):
             lose()
+            return
+        if self._losing.get((sender.name, receiver.name)):
+            self._losing[sender.name, receiver.name] -= 1
+            self._kernel.after(0.0, lose)
             return
         link, now = self._link(sender.host, receiver.host), self._kernel.now
         lives = (sender.life, receiver.life)

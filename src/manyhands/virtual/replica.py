@@ -5,23 +5,27 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
 import torch
 
+from manyhands.leases import Lease
 from manyhands.parameters import difference, lerp, trade
+from manyhands.virtual.kernel import happens
 from manyhands.virtual.member import Crashed
+from manyhands.wire.leasing import Cut, Granted, Nothing, Over
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from manyhands.endpoint import LeasedBatch, Terms
-    from manyhands.leases import Lease
     from manyhands.parameters import Shard, Writes
     from manyhands.virtual.bench import Bench, Replication
-    from manyhands.virtual.coordinator import Coordinator
+    from manyhands.virtual.coordinator import Talk
     from manyhands.virtual.cores import Cores
     from manyhands.virtual.kernel import Kernel
     from manyhands.virtual.log import WorkerLog
     from manyhands.virtual.member import Member
+    from manyhands.wire.leasing import Leasing
 
 
 @dataclass(eq=False, slots=True)
@@ -45,7 +49,7 @@ class VirtualReplica:
         terms: of the job.
         replication: its parameters and buffers.
         bench: where gradients are computed.
-        coordinator: where samples come from.
+        talk: this life's with the coordinator, where samples come from.
         cores: its host's.
         seconds: draws the time that a batch takes.
         kernel: the clock.
@@ -61,7 +65,7 @@ class VirtualReplica:
         terms: Terms,
         replication: Replication,
         bench: Bench,
-        coordinator: Coordinator,
+        talk: Talk,
         cores: Cores,
         seconds: Callable[[], float],
         kernel: Kernel,
@@ -75,13 +79,19 @@ class VirtualReplica:
         self.rests = False
         self.refresh: Callable[[], Awaitable[object]] = _nothing
         """Brings the replica to the shared state, before an evaluation."""
+        self.stand_by: Callable[[], Awaitable[object]] = _nothing
+        """What is done in its place before an evaluation that others make."""
+        self.evaluators: Callable[[int], int] = int
+        """How many of so many workers evaluate."""
+        self.saving = 0.0
+        """Seconds that it takes to store the model."""
         self.replication = replication
         self._keeps = bool(replication.beside)
         self.returns = member.life > 1
         self._member = member
         self._life = member.life
         self._bench = bench
-        self._coordinator = coordinator
+        self._talk = talk
         self._cores = cores
         self._seconds = seconds
         self._kernel = kernel
@@ -103,27 +113,44 @@ class VirtualReplica:
             self._log.next_step()
             self._has_batch = False
         while True:
-            found = await self._coordinator.lease(self._member.name, self._log)
-            if found == "cut":
-                await self._look_up()
-            elif found == "nothing":
-                return None
-            elif found == "over":
-                raise StopAsyncIteration
-            else:
-                self._has_batch = True
-                round_ = found.number // self.terms.workers
-                return Leased(found, found.samples, found.total, round_, found.dealt)
+            match await self._talk.lease(self._log):
+                case Granted() as granted:
+                    self._has_batch = True
+                    lease = Lease(**msgspec.structs.asdict(granted))
+                    round_ = lease.number // self.terms.workers
+                    return Leased(lease, lease.samples, lease.total, round_, lease.dealt)
+                case Cut() as cut:
+                    again: Leasing = cut
+                    while isinstance(again, Cut):
+                        await self._look_up(again)
+                        again = await self._talk.looked_up(again, self._log)
+                case Nothing():
+                    return None
+                case Over(stores=stores):
+                    if stores:
+                        await self._store()
+                    raise StopAsyncIteration
 
-    async def _look_up(self) -> None:
-        """Everybody evaluates: look at the shared state, as live workers do."""
+    async def _store(self) -> None:
+        """Store the model; it takes time only where a run has it so."""
+        if self.saving:
+            await self.refresh()
+            await happens(self._kernel.env.timeout(self.saving))
+        self._check_alive()
+        self._talk.saved()
+
+    async def _look_up(self, cut: Cut) -> None:
+        """Those who evaluate look at the shared state, as live workers do."""
+        if cut.index >= self.evaluators(cut.parts):
+            await self.stand_by()
+            self._check_alive()
+            return
         mine = self.replication
         kept = [stretch.clone() for stretch in mine.parameters] if self._keeps else []
         await self.refresh()
         self._check_alive()
         for stretch, own in zip(mine.parameters, kept, strict=False):
             stretch.copy_(own)
-        self._coordinator.looked_up(self._member.name)
 
     async def gradient(
         self, batch: LeasedBatch, ready: Callable[[int], object] | None = None
@@ -140,6 +167,8 @@ class VirtualReplica:
             self._log.span("compute", begun)
             loss, completed = self._bench.gradient(self.replication, batch.lease)
             self._log.loss(loss, batch.samples)
+            where = f"at sample {batch.dealt:,} on worker {self.rank}"
+            self._bench.divergence.check(self._log.recorder, loss, "training", where)
         for server in completed:
             if ready is not None:
                 ready(server)
@@ -233,13 +262,13 @@ class VirtualReplica:
         for batch in batches:
             if not isinstance(batch, Leased) or not self._member.is_in(self._life):
                 return
-            if self._coordinator.commit(self._member.name, batch.lease):
+            if self._talk.commit(batch.lease.number):
                 self._log.committed(batch.samples)
 
     def forgo(self, batch: LeasedBatch) -> None:
         """What came of the batch is not wanted."""
         if isinstance(batch, Leased) and self._member.is_in(self._life):
-            self._coordinator.forgo(self._member.name, batch.lease)
+            self._talk.forgo(batch.lease.number)
 
     def _check_alive(self) -> None:
         if not self._member.is_in(self._life):

@@ -15,7 +15,7 @@ from manyhands.virtual.log import Logs
 from manyhands.virtual.world import World
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from manyhands.job import Job
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from manyhands.trace import Setting
     from manyhands.virtual.places import Places
     from manyhands.virtual.world import Conditions
+
+    Standing = Callable[[], tuple[float, int]]
+    """Virtual seconds, and samples that are trained on."""
 
 
 def simulate_job(
@@ -34,6 +37,7 @@ def simulate_job(
     *,
     faults: Faults | None = None,
     settings: Sequence[Setting] = (),
+    begun: Callable[[Standing], object] = lambda _: None,
 ) -> World:
     """Run a job under a protocol on virtual hosts, and leave its trace and model in a folder.
 
@@ -48,6 +52,7 @@ def simulate_job(
         folder: for this run.
         faults: what goes wrong.
         settings: what to write down about how the run was set.
+        begun: is given, when the run begins, what tells how far it is.
 
     Returns:
         The world as it was left.
@@ -71,6 +76,7 @@ def simulate_job(
             for fault in faults.faults:
                 world.expect(fault)
             world.begin()
+            begun(lambda: (kernel.now, world.committed))
             kernel.run()
             sha256 = save_model(world.shared(), folder / MODEL)
             logs.coordinator.event("parameters", {"sha256": sha256})

@@ -12,6 +12,7 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
 
+from manyhands.fences import Fences
 from manyhands.protocols import (
     Add,
     Answer,
@@ -24,7 +25,7 @@ from manyhands.protocols import (
     Step,
     carry_out,
 )
-from manyhands.virtual.endpoint import HEAD
+from manyhands.virtual.endpoint import HEAD, caller
 from manyhands.virtual.kernel import happens
 
 if TYPE_CHECKING:
@@ -86,8 +87,9 @@ class Server:
         """Calls that are held back until it is their turn."""
         self._heard: dict[str, int] = {}
         """By caller, the number of its last call that was decided about."""
-        self._fenced: set[str] = set()
-        """Callers that are gone."""
+        self._fences = Fences()
+        self.told = 0
+        """How many losses it was told of."""
         self._open: dict[tuple[str, int], Parcel] = {}
         """Calls that are still to be answered, by caller and number."""
         self._sending: torch.Tensor | None = None
@@ -119,7 +121,7 @@ class Server:
                 begun = await self._cores.compute(self.member, self._service)
                 self._log.span("compute", begun, self.state.version)
             self._inbox.popleft()
-            self._decide(parcel)
+            self._hear(parcel)
 
     def crash(self) -> None:
         """Forget what was received and not decided about."""
@@ -140,19 +142,23 @@ class Server:
         list(self._early.drain())
         self._sending = None
 
-    def fence(self, sender: str) -> None:
-        """A caller is gone: hear nothing of it any more, and let the protocol know.
+    def fence(self, worker: str, least: int) -> None:
+        """A worker is lost: hear nothing of its lives before `least`, and let the protocol know."""
+        self.told += 1
+        if self._fences.put(worker, least):
+            self.holder.forget(caller(worker, least - 1))
+            self._leave(worker)
+            self._hear_held()
 
-        A server that is dead itself hears of it when it is back: what it has decided is one with
-        what it was told.
-        """
-        self._fenced.add(sender)
-        self._early.drop(sender)
-        self.holder.forget(sender)
-        worker = sender.partition(".")[0]
+    def _leave(self, worker: str) -> None:
+        self._early.drop(worker)
         self.state, actions = self._protocol.on_leave(self.state, worker)
         for action in actions:
             self._carry_out(action)
+
+    def _hear(self, parcel: Parcel) -> None:
+        """Decide about a call, and about those that were held back until then."""
+        self._decide(parcel)
         self._hear_held()
 
     def _hear_held(self) -> None:
@@ -161,11 +167,15 @@ class Server:
             self._decide(parcel)
 
     def _decide(self, parcel: Parcel) -> None:
-        if parcel.sender in self._fenced:
+        judged = self._fences.judge(parcel.sender)
+        if judged == "over":
             return
+        if judged == "successor":
+            self._leave(parcel.sender.partition(".")[0])
         last = self._heard.get(parcel.sender, 0)
         key = (parcel.sender, parcel.number)
-        call = Call(parcel.sender, parcel.number, parcel.message)
+        room = parcel.into is not None
+        call = Call(parcel.sender, parcel.number, parcel.message, room=room)
         if parcel.number <= last:
             if key in self._open:
                 self._open[key] = parcel
@@ -182,7 +192,6 @@ class Server:
             self.state, actions = self._protocol.on_message(self.state, call)
             for action in actions:
                 self._carry_out(action)
-            self._hear_held()
 
     def _carry_out(self, action: Action) -> None:
         parcel = None

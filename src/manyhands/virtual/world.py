@@ -12,14 +12,15 @@ import torch
 from manyhands.failure import RunFailed
 from manyhands.pacing import factor
 from manyhands.parameters import Holder, Writes, lerp
+from manyhands.parameters.counted import counting_among
 from manyhands.protocols import Terms
 from manyhands.sampling import member_seed, mix
 from manyhands.virtual.bench import Bench, Replication
-from manyhands.virtual.coordinator import Coordinator
+from manyhands.virtual.coordinator import Coordinator, Talk
 from manyhands.virtual.cores import Cores
-from manyhands.virtual.endpoint import VirtualEndpoint, caller
+from manyhands.virtual.endpoint import VirtualEndpoint
 from manyhands.virtual.evaluation import evaluate
-from manyhands.virtual.faults import Crash, Cut, Fault, Pause
+from manyhands.virtual.faults import Crash, Cut, Fault, Isolate, Lose, Pause
 from manyhands.virtual.member import Member
 from manyhands.virtual.network import Network
 from manyhands.virtual.replica import VirtualReplica
@@ -42,6 +43,10 @@ _RNG, _TIMES = 2, 3
 """What `mix` tells a worker's random source for its protocol, and for its times, by."""
 
 
+_ENDED_WITHIN = 1.0
+"""Seconds until a worker that is missed and heard of again is ended: its agent's heartbeat."""
+
+
 @dataclass(frozen=True)
 class Conditions:
     """What a virtual run is subject to, beside its faults."""
@@ -60,12 +65,16 @@ class Conditions:
     """Bytes per second at which messages are copied within one host."""
     handover: float = 0.0
     """Seconds that a message within one host takes beside that, until its receiver has it."""
+    saving: float = 0.0
+    """Seconds that the worker which stores the model takes for it, at the end of the run."""
 
     def __post_init__(self) -> None:
-        if min(self.service, self.detection, self.handover) < 0 or self.copy_rate <= 0:
+        seconds = (self.service, self.detection, self.handover, self.saving)
+        if min(seconds) < 0 or self.copy_rate <= 0:
             raise ValueError(
-                f"service ({self.service}), detection ({self.detection}) and handover "
-                f"({self.handover}) must be 0 or more seconds, copy_rate ({self.copy_rate}) above 0"
+                f"service ({self.service}), detection ({self.detection}), handover "
+                f"({self.handover}) and saving ({self.saving}) must be 0 or more seconds, "
+                f"copy_rate ({self.copy_rate}) above 0"
             )
 
     def seconds(self, rank: int, rng: random.Random) -> Callable[[], float]:
@@ -82,6 +91,7 @@ class _Worker:
     seconds: Callable[[], float]
     replication: Replication | None = None
     endpoint: VirtualEndpoint | None = None
+    talk: Talk | None = None
     works: bool = False
     missed: set[int] = field(default_factory=set)
     """Lives that ended and whose samples were given back."""
@@ -118,7 +128,10 @@ class World:
         self._network = Network(kernel, places.cluster, conditions.copy_rate, conditions.handover)
         self._cores = {host.name: Cores(kernel, host.cores) for host in places.cluster.hosts}
         clip = job.clip if protocol.clips == "workers" else None
-        self._bench = bench or Bench(job, protocol.shards, clip)
+        if bench is None:
+            counted = counting_among(job, str(protocol), len(places.workers))
+            bench = Bench(counted, protocol.shards, clip)
+        self._bench = bench
         self._terms = Terms(job.batch_sizes, len(places.workers), self._bench.rate)
         self._servers = {
             f"server-{number}": self._server(number, host)
@@ -143,6 +156,8 @@ class World:
             lockstep=protocol.lockstep,
             by_rank=protocol.by_rank(len(self._workers)),
         )
+        self._losses: list[tuple[str, int]] = []
+        """Workers that were lost, each with the least of its lives that is not over."""
         self._working = 0
         self._returning = 0
 
@@ -222,6 +237,11 @@ class World:
                 yield rank, self._bench.shared([own.parameters[0].clone()], own)
 
     @property
+    def committed(self) -> int:
+        """Samples that are trained on so far."""
+        return self.coordinator.leases.committed
+
+    @property
     def versions(self) -> tuple[int, ...]:
         """How many updates each server has applied."""
         return tuple(server.state.version for server in self._servers.values())
@@ -230,14 +250,23 @@ class World:
         if self._protocol.committee:
             members = [worker.replication for worker in self._workers if worker.member.alive]
             replicas = [one.parameters[0].clone() for one in members if one is not None]
-            return evaluate(self._job, self._bench.committee(replicas))
-        values = evaluate(self._job, self.shared())
+            return self._checked(evaluate(self._job, self._bench.committee(replicas)))
+        values = self._checked(evaluate(self._job, self.shared()))
         kept = (worker.replication for worker in self._workers if worker.member.alive)
         self._bench.adopt_shared_buffers([one for one in kept if one is not None])
         return values
 
+    def _checked(self, values: dict[str, float]) -> dict[str, float]:
+        where = f"after {self.committed:,} samples"
+        record = self._logs.coordinator
+        self._bench.divergence.check(record, values["loss"], "validation", where)
+        return values
+
     def _start_server(self, server: Server) -> None:
+        """Start a server; one that was dead hears now who was lost meanwhile."""
         server.member.begin()
+        for worker, least in self._losses[server.told :]:
+            server.fence(worker, least)
         self._kernel.start(server.member, server.serve(), lambda: None)
 
     def _start_worker(self, rank: int) -> None:
@@ -257,6 +286,7 @@ class World:
         worker.replication = Replication(
             self._bench, rank, local=local, beside=keeps, common=self._common
         )
+        worker.talk = self.coordinator.begin(member.name)
         replica = VirtualReplica(
             member,
             rank,
@@ -264,23 +294,25 @@ class World:
             self._terms,
             worker.replication,
             self._bench,
-            self.coordinator,
+            worker.talk,
             self._cores[member.host],
             worker.seconds,
             self._kernel,
             log,
             self._writes,
         )
+        replica.saving = self._conditions.saving
         replica.refresh = partial(self._protocol.refresh, replica, endpoint)
-        self.coordinator.begin(member.name)
+        replica.stand_by = partial(self._protocol.stand_by, replica, endpoint)
+        replica.evaluators = self._protocol.evaluators
         work = self._protocol.worker(replica, endpoint)
         worker.works = True
         self._working += 1
         self._kernel.start(member, work, partial(self._end_worker, worker))
 
     def _end_worker(self, worker: _Worker) -> None:
+        self._working -= worker.works
         worker.works = False
-        self._working -= 1
         self._look_for_the_end()
 
     def _look_for_the_end(self) -> None:
@@ -300,6 +332,11 @@ class World:
                 self._kernel.after(at, partial(self._crash_server, number, restart, fault))
             case Pause(at=at, seconds=seconds):
                 self._kernel.after(at, partial(self._pause, seconds, fault))
+            case Isolate(at=at):
+                self._kernel.after(at, partial(self._isolate, fault))
+            case Lose(a=one, b=other, at=at):
+                self._kernel.after(at, partial(self._network.lose_next, one, other))
+                self._kernel.after(at, partial(self._note, fault))
             case Cut(a=one, b=other, start=start, stop=stop):
                 if fault.is_between_peers:
                     self._network.cut(one, _server_of(other), start, stop)
@@ -344,18 +381,68 @@ class World:
             return
         worker.missed.add(life)
         name = worker.member.name
+        self._losses.append((name, life + 1))
         for server in self._servers.values():
-            server.fence(caller(name, life))
+            if server.member.alive:
+                server.fence(name, life + 1)
         if self._protocol.peers:
             for other in self._workers:
                 if other.endpoint is not None and not other.endpoint.is_dead:
                     other.endpoint.lose(_server_of(name))
         self.coordinator.lose(name)
 
+    def _isolate(self, fault: Isolate) -> None:
+        """Cut a worker off from all servers and from the coordinator."""
+        worker = self._workers[fault.worker]
+        member, talk = worker.member, worker.talk
+        if not member.alive or talk is None or talk.is_cut_off:
+            return
+        self._note(fault)
+        now, life = self._kernel.now, member.life
+        for server in self._servers:
+            self._network.cut(member.name, server, now, now + fault.seconds)
+        talk.is_cut_off = True
+        self._kernel.after(
+            self._conditions.detection, partial(self._miss_isolated, worker, life, fault)
+        )
+        self._kernel.after(fault.seconds, partial(self._heal, worker, life, talk, fault))
+
+    def _miss_isolated(self, worker: _Worker, life: int, fault: Isolate) -> None:
+        """A worker that is cut off is noticed, and the others go on without it."""
+        cut_off = worker.talk is not None and worker.talk.is_cut_off
+        if not (cut_off and worker.member.is_in(life)) or life in worker.missed:
+            return
+        words = f"{worker.member.name} was not heard of for {self._conditions.detection:g} s"
+        self._logs.coordinator.event("lost", {"member": worker.member.name, "words": words})
+        self._working -= worker.works
+        worker.works = False
+        self._returning += fault.restart is not None
+        self._miss(worker, life)
+        self._look_for_the_end()
+
+    def _heal(self, worker: _Worker, life: int, talk: Talk, fault: Isolate) -> None:
+        """The link of a worker that was cut off heals; if it is missed, its process is ended."""
+        talk.heal()
+        if life in worker.missed:
+            self._kernel.after(_ENDED_WITHIN, partial(self._end_isolated, worker, life, fault))
+
+    def _end_isolated(self, worker: _Worker, life: int, fault: Isolate) -> None:
+        if not worker.member.is_in(life):
+            # It has died meanwhile, and is started again or not by what killed it.
+            self._returning -= fault.restart is not None
+            self._look_for_the_end()
+            return
+        self._kill(worker.member)
+        self._logs.close(fault.worker)
+        if fault.restart is not None:
+            self._kernel.after(fault.restart, partial(self._return, fault.worker))
+        self._look_for_the_end()
+
     def _bring_back(self, rank: int) -> None:
         """A worker's own server begins anew with it."""
         own = self._servers[f"server-{rank}"]
         own.begin_anew(self._holder(rank))
+        own.told = len(self._losses)
         self._start_server(own)
         for other in self._workers:
             if other.endpoint is not None and not other.endpoint.is_dead:

@@ -26,6 +26,8 @@ class Hello(Message, frozen=True):
     boot: str
     address: str = ""
     """Where other hosts reach the server in this process, if they do."""
+    life: int = 0
+    """Which incarnation of the process it is; a successor has a greater number."""
 
 
 class Roll(Message, frozen=True):
@@ -37,6 +39,8 @@ class Roll(Message, frozen=True):
     epoch: int
     servers: tuple[tuple[str, str, str], ...] = ()
     """(name, host, address) of each that other hosts reach."""
+    over: bool = False
+    """Whether the run is over, so that a worker that comes back has nothing to do."""
 
 
 class Beat(Message, frozen=True):
@@ -49,6 +53,8 @@ class Beat(Message, frozen=True):
     loss: float | None
     phase: str
     line: str
+    fences: int = 0
+    """How many fences the sender has heard."""
 
 
 class Pong(Message, frozen=True):

@@ -19,6 +19,8 @@ class Admitted(Message, frozen=True):
     number: int
     """Which of the hosts it is."""
     assignment: bytes
+    admission: int = 0
+    """How many agents this run has let in before."""
 
 
 class Rejected(Message, frozen=True):
@@ -45,12 +47,24 @@ class Ended(Message, frozen=True):
     """What it left behind if it failed, as JSON."""
     words: str = ""
     """Why it counts as ended, if nobody saw it end."""
+    life: int = 0
+    """Which incarnation of it; 0 if that is not known."""
+    at: float = 0.0
+    """When it ended, on the coordinator's clock."""
 
 
 class Arrived(Message, frozen=True):
     """For the first host's agent: a host has come back to a run that is under way."""
 
     host: str
+
+
+class Missed(Message, frozen=True):
+    """For the first host's agent: the coordinator knows that a worker is lost."""
+
+    name: str
+    begun: bool
+    """Whether all workers had joined by then. If not, the run waits for its successor."""
 
 
 class Part(Message, frozen=True):
@@ -77,4 +91,6 @@ class Disband(Message, frozen=True):
     words: str
 
 
-Joining = Knock | Admitted | Rejected | Withdraw | Ended | Arrived | Part | Stored | Disband
+Joining = (
+    Knock | Admitted | Rejected | Withdraw | Ended | Arrived | Missed | Part | Stored | Disband
+)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from manyhands.wire.message import Message
 
 
@@ -67,9 +69,16 @@ class Enough(Message, frozen=True):
 
 
 class Over(Message, frozen=True):
-    """All samples are committed, or no more are wanted. The first to hear it stores the model."""
+    """All samples are committed, or no more are wanted.
+
+    One worker stores the model; the others hear it when that is done.
+    """
 
     stores: bool
+
+
+class Saved(Message, frozen=True):
+    """The file of the model is complete."""
 
 
 class Lost(Message, frozen=True):
@@ -77,6 +86,8 @@ class Lost(Message, frozen=True):
 
     name: str
     words: str
+    life: int = 0
+    """Which incarnation of it; 0 if that is not known."""
 
 
 class Eject(Message, frozen=True):
@@ -87,9 +98,14 @@ class Eject(Message, frozen=True):
 
 
 class Fence(Message, frozen=True):
-    """To servers: nothing of this member is to be carried out any more."""
+    """To servers: a worker is lost, and nothing of its lives before `least` is to be carried out.
+
+    Fences are numbered, and each is sent until a heartbeat says that it was heard.
+    """
 
     name: str
+    least: int = sys.maxsize
+    number: int = 0
 
 
 class Dismiss(Message, frozen=True):
@@ -107,6 +123,7 @@ Leasing = (
     | Sum
     | Enough
     | Over
+    | Saved
     | Lost
     | Eject
     | Fence

@@ -142,7 +142,8 @@ def _verdict(part: _Part, look: Mapping[str, Look], *, is_told: bool) -> Markup:
     return element(
         "section",
         element("p", _badge(part.kind), *about, class_="about"),
-        element("p", _emphasised(verdict.words, look), class_="words"),
+        element("p", _emphasised(verdict.recommendation, look), class_="words"),
+        _reasons(verdict, look),
         element(
             "div",
             *(_answer(contest, look) for contest in verdict.contests.values()),
@@ -150,6 +151,11 @@ def _verdict(part: _Part, look: Mapping[str, Look], *, is_told: bool) -> Markup:
         ),
         class_=f"verdict {part.kind}",
     )
+
+
+def _reasons(verdict: Verdict, look: Mapping[str, Look]) -> Markup:
+    lines = (element("li", _emphasised(line, look)) for line in verdict.reasons)
+    return element("ul", *lines, class_="reasons")
 
 
 def _emphasised(words: str, strategies: Iterable[str]) -> Markup:
@@ -193,7 +199,8 @@ def _section(part: _Part, look: Mapping[str, Look], drawn: list[Chart]) -> Marku
         element(
             "details",
             element("summary", f"On {each.workers} worker{plural(each.workers)}"),
-            element("p", _emphasised(verdict.words, look)),
+            element("p", _emphasised(verdict.recommendation, look)),
+            _reasons(verdict, look),
             sheet(each, verdict, look),
         )
         for each, verdict in zip(part.fields[1:], part.verdicts[1:], strict=True)

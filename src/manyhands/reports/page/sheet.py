@@ -135,13 +135,19 @@ def _chip(words: str, tone: str) -> Markup:
 
 
 def _interval(contest: Contest, difference: Difference) -> str:
+    is_share = contest.by_factor and contest.column.better == "higher"
+
     def show(value: float) -> str:
+        if is_share:
+            return f"{100 * value:.0f} %"
         if contest.by_factor:
             return f"{value:.2f}"
         scale = 100 if contest.column.unit == "%" else 1
         return f"{scale * value:+.2g}".replace("-", "−")
 
-    unit = "×" if contest.by_factor else " points" if contest.column.unit == "%" else ""
+    unit = " of the best" if is_share else " times the best" if contest.by_factor else ""
+    if contest.column.unit == "%" and not contest.by_factor:
+        unit = " points"
     if difference.estimate is None:
         return ""
     if difference.low is None or difference.high is None:

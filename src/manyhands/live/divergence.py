@@ -1,0 +1,112 @@
+"""Detection of NaN and infinity: in training losses, validation losses and the final parameters.
+
+A loss that is not a finite number means that training has diverged. The worker that sees one first
+checks its parameters: if they are still finite, its own batch produced the value; if not, the value
+came with the parameters, from another worker or from an earlier step. The first kind is the cause
+of the second, and is what the run's failure names.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+
+from manyhands.failure import REMEDY, Diverged, Poisoned
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from manyhands.job import Job
+    from manyhands.trace import Recorder
+
+
+class Divergence:
+    """What one worker knows about it.
+
+    Args:
+        job: `stop_on_nan` decides whether the run ends.
+        rank: the worker's.
+        recorder: the worker's trace; the first value that is not finite is noted there.
+        parameters: gives the worker's parameters.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        rank: int,
+        recorder: Recorder,
+        parameters: Callable[[], Iterable[torch.Tensor]],
+    ) -> None:
+        self._stops = job.stop_on_nan
+        self._rank = rank
+        self._recorder = recorder
+        self._parameters = parameters
+        self._late: tuple[torch.Tensor, int] | None = None
+        self._found = False
+
+    def training(self, loss: torch.Tensor, sample: int) -> None:
+        """Check the loss of a batch that begins at this sample of the run, before the step.
+
+        The loss of an accelerator is checked one batch later, so that the worker does not wait
+        for it.
+        """
+        if self._found:
+            return
+        checked: tuple[torch.Tensor, int] | None = (loss, sample)
+        if loss.device.type != "cpu":
+            checked, self._late = self._late, (loss, sample)
+        if checked is None:
+            return
+        value = float(checked[0])
+        if math.isfinite(value):
+            return
+        what = f"the training loss became {name(value)} at sample {checked[1]:,} on worker"
+        if self._is_finite():
+            self._report(f"{what} {self._rank}", own=True)
+        else:
+            before = "whose parameters were not finite before that step"
+            self._report(f"{what} {self._rank}, {before}", own=False)
+
+    def validation(self, values: Mapping[str, float], sample: int) -> None:
+        """Check the loss of an evaluation after so many samples."""
+        value = values.get("loss", 0.0)
+        if not self._found and not math.isfinite(value):
+            words = f"the validation loss became {name(value)} after {sample:,} samples"
+            self._report(words, own=True)
+
+    def finally_(self) -> None:
+        """Check the parameters that the run ends with."""
+        if not self._found and not self._is_finite():
+            words = f"the final parameters of worker {self._rank} contain NaN or infinity"
+            self._report(words, own=False)
+
+    @torch.no_grad()
+    def _is_finite(self) -> bool:
+        for parameter in self._parameters():
+            local = getattr(parameter, "to_local", None)
+            here = parameter.detach() if local is None else local()
+            if not _all_finite(here):
+                return False
+        return True
+
+    def _report(self, words: str, *, own: bool) -> None:
+        self._found = True
+        self._recorder.event("diverged", {"words": words, "own": "yes" if own else "no"})
+        if self._stops:
+            raise (Diverged if own else Poisoned)(f"{words}; {REMEDY}")
+
+
+def _all_finite(tensor: torch.Tensor) -> bool:
+    """Whether there is no NaN and no infinity in it; what is not on this worker has none."""
+    if tensor.device.type == "meta" or not (tensor.is_floating_point() or tensor.is_complex()):
+        return True
+    # torch compares no types of eight bits.
+    wide = tensor.float() if tensor.element_size() == 1 else tensor
+    return bool(torch.isfinite(wide).all())
+
+
+def name(value: float) -> str:
+    """A value that is not finite, in words."""
+    return "NaN" if math.isnan(value) else "infinite"

@@ -1,0 +1,124 @@
+"""Writing trace files: a disk that is full must not end the training.
+
+What cannot be written is kept in memory, up to a limit, and tried again. What is beyond the limit
+is left out and counted: sums in a trace are of the whole run so far, so a gap costs spans and
+points, and the totals are right again with the next sums.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections import deque
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+KEPT = 64 * 1024 * 1024
+"""Bytes that wait for space, of all files together."""
+_EVERY = 0.5
+
+
+class TraceFiles:
+    """Appends lines to files, now or later.
+
+    Args:
+        say: is told in words when writing fails, and when it works again.
+        clock: seconds.
+        kept: bytes that may wait for space.
+    """
+
+    def __init__(
+        self,
+        say: Callable[[str], object],
+        clock: Callable[[], float] = time.monotonic,
+        kept: int = KEPT,
+    ) -> None:
+        self._say = say
+        self._clock = clock
+        self._room = kept
+        self._waiting: dict[Path, deque[bytes]] = {}
+        self._left_out: dict[str, int] = {}
+        self._since: float | None = None
+        """When writing first failed; None while all is well."""
+        self._tried = 0.0
+        self._words = ""
+
+    def append(self, path: Path, lines: bytes) -> None:
+        """Append whole lines to a file."""
+        self.retry()
+        if self._since is None and self._write(path, lines):
+            return
+        if len(lines) > self._room:
+            self._left_out[path.name] = self._left_out.get(path.name, 0) + len(lines)
+            return
+        self._room -= len(lines)
+        self._waiting.setdefault(path, deque()).append(lines)
+
+    def retry(self, *, now: bool = False) -> None:
+        """Write what waits, if there is space again; not more often than twice a second."""
+        due = self._clock() - self._tried >= _EVERY
+        if self._since is None or not (due or now):
+            return
+        for path, waiting in list(self._waiting.items()):
+            while waiting:
+                if not self._write(path, waiting[0]):
+                    return
+                self._room += len(waiting.popleft())
+            del self._waiting[path]
+        seconds, self._since = self._clock() - self._since, None
+        self._say(f"trace: written again after {seconds:.0f} s; {self._missing()}")
+        self._left_out.clear()
+
+    def close(self) -> None:
+        """Try a last time; say what is missing."""
+        self.retry(now=True)
+        if self._since is not None:
+            for path, waiting in self._waiting.items():
+                left = self._left_out.get(path.name, 0)
+                self._left_out[path.name] = left + sum(len(lines) for lines in waiting)
+            self._say(f"trace: {self._missing()}: {self._words}")
+
+    def _missing(self) -> str:
+        if not self._left_out:
+            return "nothing is missing"
+        total = sum(self._left_out.values())
+        return f"{total:,} bytes of {len(self._left_out)} files are missing"
+
+    def _write(self, path: Path, lines: bytes) -> bool:
+        """Whether all of the lines are in the file; if not, none of them is."""
+        self._tried = self._clock()
+        try:
+            file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            try:
+                before, done = os.fstat(file).st_size, 0
+                try:
+                    while done < len(lines):
+                        done += os.write(file, lines[done:])
+                except OSError:
+                    os.ftruncate(file, before)
+                    raise
+            finally:
+                os.close(file)
+        except OSError as error:
+            if self._since is None:
+                self._since, self._words = self._clock(), error.strerror or str(error)
+                self._say(
+                    f"trace: {path.name} cannot be written: {self._words}. Training goes on; the "
+                    "trace is kept in memory until there is space"
+                )
+            return False
+        return True
+
+
+def append_to(path: Path) -> Callable[[bytes], None]:
+    """A sink that appends to a file, and speaks to standard error."""
+    files = TraceFiles(lambda words: print(words, file=sys.stderr))
+
+    def sink(lines: bytes) -> None:
+        files.append(path, lines)
+
+    return sink

@@ -1,0 +1,86 @@
+"""A line on how far something is that happens in this process and takes longer than two seconds."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+PATIENCE = 2.0
+"""Seconds until something is shown."""
+_TERMINAL_EVERY = 0.5
+_PLAIN_EVERY = 10.0
+
+
+@contextlib.contextmanager
+def shown(
+    words: Callable[[], str],
+    tell: Callable[[str], None] | None = None,
+    stream: TextIO | None = None,
+) -> Iterator[None]:
+    """Show `words()` now and then while the block runs: what it does may itself never pause.
+
+    Args:
+        words: how far it is, in a line; called by another thread. Nothing is shown of an empty one.
+        tell: takes the line, where another display shows it.
+        stream: where else the line is written: rewritten in place on a terminal, and elsewhere
+            a line every ten seconds.
+    """
+    out = stream or sys.stderr
+    line = _Line(words, tell, out, rewrites=tell is None and out.isatty())
+    line.start()
+    try:
+        yield
+    finally:
+        line.stop()
+
+
+class _Line(threading.Thread):
+    def __init__(
+        self,
+        words: Callable[[], str],
+        tell: Callable[[str], None] | None,
+        stream: TextIO,
+        *,
+        rewrites: bool,
+    ) -> None:
+        super().__init__(name="manyhands-progress", daemon=True)
+        self._words = words
+        self._tell = tell
+        self._stream = stream
+        self._rewrites = rewrites
+        self._begun = time.monotonic()
+        self._ended = threading.Event()
+        self._width = 0
+
+    def run(self) -> None:
+        often = self._rewrites or self._tell is not None
+        pause = PATIENCE
+        while not self._ended.wait(pause):
+            pause = _TERMINAL_EVERY if often else _PLAIN_EVERY
+            words = self._words()
+            if words:
+                self._write(f"{words} · {time.monotonic() - self._begun:.0f} s so far")
+
+    def _write(self, text: str) -> None:
+        if self._tell is not None:
+            self._tell(text)
+        elif self._rewrites:
+            self._stream.write("\r" + text.ljust(self._width))
+            self._width = len(text)
+        else:
+            self._stream.write(text + "\n")
+        self._stream.flush()
+
+    def stop(self) -> None:
+        """Show nothing more, and leave the line."""
+        self._ended.set()
+        self.join()
+        if self._width:
+            self._stream.write("\r" + " " * self._width + "\r")
+            self._stream.flush()
