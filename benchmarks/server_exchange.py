@@ -10,8 +10,8 @@ from benchmarks.peers.work import WORKERS
 from benchmarks.server_sides import Forked, Pair, forked
 
 TURNS = {("1M", 1): 128, ("1M", 2): 128, ("10M", 1): 13, ("10M", 2): 27}
-"""Exchanges of each worker in a turn, by model and servers: as many as one journal holds, so that
-every turn has its share of snapshots."""
+"""Exchanges of each worker in a turn, by model and servers: as many as a journal holds or more, so
+that every turn has its share of snapshots."""
 
 SIDES = ("bare", "ours", "unjournaled", "sent")
 """Bare ZeroMQ; ours as it is on one host; without its journal; and with all bytes sent, as between
@@ -56,16 +56,16 @@ def _sides(folder: Path, servers: int) -> tuple[list[Pair], list[Forked]]:
         home.mkdir()
         pair = Pair(name, home)
         pairs.append(pair)
-        assignment = server_ours.assign(home, servers)
+        durability = "none" if name == "unjournaled" else "process"
+        assignment = server_ours.assign(home, servers, durability)
         counts = counts or server_ours.elements(assignment)
         addresses = assignment.servers
-        serve = server_ours.serve_without_journal if name == "unjournaled" else server_ours.serve
         for number in range(servers):
             if name == "bare":
                 given = (driver, addresses[number], counts[number])
                 processes.append(Forked(target=server_bare.serve, args=given))
             else:
-                processes.append(Forked(target=serve, args=(assignment, number)))
+                processes.append(Forked(target=server_ours.serve, args=(assignment, number)))
         for rank, path in enumerate(pair.paths):
             if name == "bare":
                 given = (driver, path, addresses, counts)

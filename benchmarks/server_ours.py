@@ -12,26 +12,24 @@ from benchmarks.turnstile import Turnstile
 from manyhands.endpoint import Push
 from manyhands.live import serving
 from manyhands.live.assignment import Assignment, Origin, Overrides, eager_limit
-from manyhands.live.journal import Journal
 from manyhands.live.lifeline import die_with
 from manyhands.live.progress import Progress
 from manyhands.live.pulse import FilePulse
 from manyhands.live.script import load
 from manyhands.parameters import Copy, Layout
 from manyhands.parameters.holder import make
-from manyhands.protocols import Call
 from manyhands.trace import Recorder, live_header
 from manyhands.transport.caller import Caller
-from manyhands.transport.memory import Segment
+from manyhands.transport.memory import Segment, reserve
 
 _JOB = Path(__file__).with_name("server_job.py")
 
 
-def assign(folder: Path, servers: int) -> Assignment:
+def assign(folder: Path, servers: int, durability: str = "process") -> Assignment:
     """A run of `server_job`, without anybody but its servers and workers."""
     return Assignment(
         origin=Origin(str(_JOB), "benchmarks", "", (str(_JOB),), "job", None),
-        overrides=Overrides(),
+        overrides=Overrides(durability=durability),
         strategy=f"asynchronous(servers={servers})",
         workers=WORKERS,
         host="localhost",
@@ -44,6 +42,7 @@ def assign(folder: Path, servers: int) -> Assignment:
         leasing=None,
         agent=os.getpid(),
         devices=("cpu",) * WORKERS,
+        journals=tuple(reserve() for _ in range(servers)),
     )
 
 
@@ -64,13 +63,6 @@ class _Pulse(FilePulse):
         return []
 
 
-class _NoJournal(Journal):
-    """What would be written down is not."""
-
-    def append(self, call: Call, payload: memoryview) -> None:
-        """Forget it."""
-
-
 def serve(assignment: Assignment, number: int) -> None:
     """A server, for ever."""
     die_with(assignment.agent, signal.SIGKILL)
@@ -81,12 +73,6 @@ def serve(assignment: Assignment, number: int) -> None:
     pulse = _Pulse(recorder, progress, time.monotonic)
     pulse.start()
     serving.Serving(assignment, number, recorder, progress).until_dismissed(pulse)
-
-
-def serve_without_journal(assignment: Assignment, number: int) -> None:
-    """A server that could not be continued, for ever."""
-    serving.Journal = _NoJournal
-    serve(assignment, number)
 
 
 def work(assignment: Assignment, rank: int, path: str, shares: bool) -> None:

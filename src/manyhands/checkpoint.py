@@ -141,25 +141,39 @@ def _with_aliases(
 
 
 def write_tensors(
-    path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]
+    path: Path,
+    tensors: Mapping[str, torch.Tensor],
+    metadata: Mapping[str, str],
+    *,
+    durable: bool = False,
 ) -> None:
     """Write contiguous tensors in safetensors' format, without copying them first.
 
     The file appears under its name only when it is complete: who is killed here leaves the old one.
+    A durable one is on the disk before it replaces the old one.
     """
-    with _unfinished(path) as file:
+    with _unfinished(path, durable=durable) as file:
         file.write(_head(tensors, metadata))
         for tensor in tensors.values():
             file.write(_bytes(tensor))
 
 
 @contextlib.contextmanager
-def _unfinished(path: Path) -> Iterator[BinaryIO]:
+def _unfinished(path: Path, *, durable: bool = False) -> Iterator[BinaryIO]:
     """A file beside `path` that takes its name when all of it is written."""
     unfinished = path.with_suffix(".unfinished")
     with stored_patiently(unfinished) as file:
         yield file
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
     unfinished.replace(path)
+    if durable:
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
 
 def _head(entries: Mapping[str, Entry | torch.Tensor], metadata: Mapping[str, str]) -> bytes:

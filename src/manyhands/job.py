@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast, get_args, runtime_checkable
 
 from torch import nn
 
@@ -22,9 +22,12 @@ if TYPE_CHECKING:
 
     Loss = Callable[[Any, Any], torch.Tensor]
 
+Durability = Literal["none", "process", "host", "power"]
+"""What parameter servers keep of what they have acknowledged: see `Job.durability`."""
+
 SETTINGS = (
     *("epochs", "samples", "seconds", "target", "seed", "global_batch", "rate", "clip"),
-    *("at_once", "autocast", "recompute"),
+    *("at_once", "autocast", "recompute", "durability"),
 )
 """What a run notes of its job: what makes it another run, and can be said in a word."""
 _TARGET = re.compile(r"\s*([^\W\d]\w*)\s*(>=|<=)\s*([+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?)\s*")
@@ -142,6 +145,10 @@ class Job:
     """Makes a batch of a list of samples, as a DataLoader's `collate_fn` does."""
     loaders: int = 0
     """Processes per worker that load data; 0 loads in the worker itself."""
+    durability: Durability = "process"
+    """What the parameter servers' acknowledged updates survive: "none" nothing, "process" the death
+    of any server or worker process, "power" a loss of power too, at the price of a disk write per
+    update."""
 
     _metrics: tuple[Metric, ...] = field(init=False, repr=False)
     _settled: bool = field(init=False, repr=False, compare=False)
@@ -198,6 +205,16 @@ class Job:
             raise ValueError(f"at_once must be at least 1 sample, not {self.at_once}")
         if self.autocast not in (None, "bfloat16"):
             raise ValueError(f'autocast must be "bfloat16" or None, not {self.autocast!r}')
+        if self.durability == "host":
+            raise ValueError(
+                'durability="host" needs parameter servers on a second host, and all servers of a '
+                'run are on its first: use "power", and a run folder on a disk that outlives the '
+                "host"
+            )
+        if self.durability not in get_args(Durability):
+            raise ValueError(
+                f'durability must be "none", "process" or "power", not {self.durability!r}'
+            )
         if self.clip is not None and not 0 < self.clip < math.inf:
             raise ValueError(f"clip must be a norm above 0, not {self.clip}")
 

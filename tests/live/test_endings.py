@@ -102,6 +102,15 @@ def test_exception_in_user_code_ends_the_run_with_that_traceback_last(run_script
     assert left_behind(started.folder) == []
 
 
+def test_a_worker_that_leaves_without_a_traceback_is_told_with_its_last_lines(run_script):
+    leaves = 'import os, sys; print("the last line", file=sys.stderr); os._exit(7)'
+    started = run_script(FAILING.replace('raise ValueError("boom on purpose")', leaves))
+    assert started.finish(60) != 0
+    assert "worker 2 on " in started.text()
+    assert "left with exit code 7 and no traceback" in started.text()
+    assert started.text().rstrip().endswith("the last line")
+
+
 def test_it_takes_less_than_5_seconds_from_the_exception_to_the_end(run_script):
     started = run_script(FAILING)
     error = started.folder / "run" / "logs" / "worker-2.error.json"

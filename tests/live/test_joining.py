@@ -1,5 +1,6 @@
 """Several hosts in one run, here on one machine, over TCP and with a key, as hosts far apart."""
 
+import os
 import shlex
 import signal
 import sys
@@ -247,6 +248,26 @@ def test_a_worker_that_is_stopped_is_ejected_and_the_others_go_on(start, script,
     assert "ejected, because it was not heard of for" in started.text()
     assert "the others carry on" in started.text()
     assert " 0 lost" in Run(started.folder / "run").summary()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("strategy", ["asynchronous()", "gossip()"])
+def test_a_worker_killed_at_its_start_on_another_host_is_started_again_there(
+    begin, start, script, tmp_path, strategy
+):
+    first, line = begin(script(), strategy)
+    second = start(*MANYHANDS, *line)
+    logs = tmp_path / "runs" / "run-b" / "logs"
+    wait_for(logs.is_dir, 60, "the other host's folder")
+    # It cannot report itself before there is a reader of its log.
+    os.mkfifo(logs / "worker-1.out")
+    wait_for(lambda: second.worker(1), 90, "a worker on the other host")
+    second.worker(1).kill()
+    assert first.finish(120) == 0, first.text() + second.text()
+    assert second.finish(30) == 0, second.text()
+    assert "before all workers had joined; it is started again" in second.text()
+    assert Run(tmp_path / "run").samples == 8192
 
 
 @pytest.mark.slow

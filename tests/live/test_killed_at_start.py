@@ -1,6 +1,7 @@
 """Processes that are killed while they start: the run starts them again, or ends at once."""
 
 import os
+import random
 import threading
 import time
 from pathlib import Path
@@ -149,3 +150,33 @@ def test_a_newborn_that_is_killed_is_handed_over_with_its_exit_code(tmp_path: Pa
     finally:
         nursery.close()
     assert not psutil.Process().children()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "strategy", ["asynchronous()", "synchronous()", "gossip()", "hogwild()", "allreduce()"]
+)
+def test_whatever_is_killed_at_whatever_moment_of_the_start(run_script, strategy, seed):
+    draw = random.Random(f"{strategy} {seed}")  # noqa: S311 - the same moments every time
+    started = run_script(SCRIPT, strategy)
+    (started.folder / "go").touch()
+    victims = [("worker", "0"), ("worker", "1"), ("worker", "2"), ("coordinator",)]
+    victims += [("server", "0")] if strategy in ("asynchronous()", "synchronous()") else []
+    role, *number = draw.choice(victims)
+    wait_for(lambda: started.named(f"manyhands.live.{role}", *number), 60, role)
+    time.sleep(draw.choice((0.0, 0.0, draw.uniform(0, 0.2), draw.uniform(0, 2))))
+    victim = started.named(f"manyhands.live.{role}", *number)
+    if victim is None:
+        pytest.skip(f"the {role} had done its work by then")
+    victim.kill()
+    code = started.finish(60)
+    wait_for(lambda: not started.tree(), 10, "everything gone")
+    who = " ".join((role, *number))
+    if role == "coordinator" or strategy == "allreduce()":
+        # A run that was over by then needs no words.
+        assert code == 0 or f"{who} on " in started.text(), started.text()
+    else:
+        assert code == 0, started.text()
+        assert Run(started.folder / "run").samples == 960

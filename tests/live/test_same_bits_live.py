@@ -54,7 +54,7 @@ EVERYDAY = ["synchronous(servers=2)", "gossip()"]
 def trained_twice(run_script, text: str) -> None:
     started = run_script(JOB, text)
     assert started.finish(280) == 0, started.text()
-    digests = re.findall(r"parameters ([0-9a-f]{8,})", started.text())
+    digests = re.findall(r"parameters +([0-9a-f]{64})", started.text())
     assert len(digests) == 2, started.text()
     assert digests[0] == digests[1], started.text()
 

@@ -25,7 +25,9 @@ SCRIPT = """
     CALLS = os.open(f"calls-{os.getpid()}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def loss(outputs, targets):
-        os.write(CALLS, b"%f\\n" % time.monotonic())
+        # Workers execute the script under another name; before they start, the job is tried here.
+        if __name__ != "__main__":
+            os.write(CALLS, b"%f\\n" % time.monotonic())
         return F.cross_entropy(outputs, targets)
 
     tokens = torch.randint(0, 65, (2600, 9), generator=torch.Generator().manual_seed(0))
@@ -61,7 +63,7 @@ FAMILIES = [
 WRITTEN = {
     "single": ("single()", 1),
     "hybrid": ("hybrid(data=2, shard=2)", 4),
-    "place": ('place(modules=["block0 on 0", "block1 on 1"])', 2),
+    "place": ('place(modules=["block1 on 0", "block2 on 1"])', 2),
     "pipeline": ("pipeline(microbatches=2)", 2),
     "local_sgd": ("local_sgd(every=4)", 2),
     "diloco": ("diloco(every=4)", 2),

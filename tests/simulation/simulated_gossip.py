@@ -124,7 +124,10 @@ class Mass(Replicas):
 
 
 class Meetings(Mass):
-    """x_i, x_j ← (x_i + x_j) / 2: j's half when i calls, i's when it has the answer."""
+    """x_i, x_j ← (x_i + x_j) / 2: j's half when i calls, i's with the step that it takes then.
+
+    The step's gradient is that of where i was when it called.
+    """
 
     def __init__(self, case: Case) -> None:
         super().__init__(case)
@@ -133,6 +136,8 @@ class Meetings(Mass):
         self._with: dict[str, int] = {}
         self._perhaps: dict[str, np.ndarray] = {}
         """What was on its way when one of the two died."""
+        self._beside: dict[str, np.ndarray] = {}
+        """By life, the replica that it met last, until it steps from the mean of the two."""
 
     def forget(self, sender: str) -> None:
         self.on_the_way.pop(sender, None)
@@ -144,6 +149,28 @@ class Meetings(Mass):
     def began_anew(self, server: int, x: np.ndarray) -> None:
         super().began_anew(server, x)
         self._met = {key: what for key, what in self._met.items() if key[0] != server}
+
+    def took(
+        self,
+        life: Life,
+        server: int,
+        message: Parameters,
+        payload: np.ndarray | None,
+        *,
+        beside: bool,
+    ) -> None:
+        super().took(life, server, message, payload, beside=beside)
+        if payload is not None and beside and life.sender not in self._looking:
+            self._beside[life.sender] = payload
+
+    def stepped(self, life: Life, x: np.ndarray) -> None:
+        met = self._beside.pop(life.sender, None)
+        if met is not None:
+            mean = (self.x[life.sender] + met) / 2
+            # An answer counts for nothing if its sender was known to be dead before it was read.
+            if not self.dead or near(x, mean + self._next[life.sender]):
+                self.x[life.sender] = mean
+        super().stepped(life, x)
 
     def posted(self, life: Life, server: int, message: Said, payload: np.ndarray | None) -> None:
         if isinstance(message, Push):
@@ -170,21 +197,23 @@ class Meetings(Mass):
             self.on_the_way[call.sender] = (met - payload) / 2
             self._with[call.sender] = server
         elif isinstance(call.message, Change):
-            if call.sender in self.step:
-                self._perhaps.pop(call.sender, None)
-                self.changed(server, call.sender, payload)
-                return
             due = self.on_the_way.pop(call.sender, None)
             perhaps = self._perhaps.pop(call.sender, None)
-            if due is None and perhaps is None:
+            step = self.step.get(call.sender, np.zeros_like(payload))
+            if due is None and perhaps is not None and near(payload, step + perhaps):
+                # One of the two died, and what it gave had arrived.
+                due = perhaps
+            if due is None:
                 self.changed(server, call.sender, payload)
                 return
+            self.step.pop(call.sender, None)
             self.held[server] = self.held[server] + payload
-            if due is None:
-                due = perhaps
+            if due is perhaps:
                 self.count_again()
-            if not near(payload, due):
-                raise BrokenLawError(f"{call.sender} moves by {payload}, and should by {due}")
+            else:
+                self.add_step(step)
+            if not near(payload, step + due):
+                raise BrokenLawError(f"{call.sender} moves by {payload}, not by {step} + {due}")
 
     def replied(
         self, server: int, call: tuple[str, int], message: Parameters, payload: np.ndarray | None
@@ -197,10 +226,10 @@ class Meetings(Mass):
 
 
 class Mixed(Mass):
-    """x_i ← x_i + Σ_j (x_j − x_i) / (d + 1), over those of d neighbours that are in the round.
+    """x_i ← x_i + Σ_j (x_j − x_i) / (d + 1) − η·∇f(x_i), over those of d neighbours that are there.
 
-    Of two neighbours either both mix with the other in a round or neither does; unless one of them
-    has just returned, and the other does not know it yet.
+    All x are those from before the step. Of two neighbours either both mix with the other in a
+    round or neither does; unless one of them has just returned, and the other does not know it yet.
     """
 
     def __init__(self, case: Case) -> None:
@@ -231,8 +260,8 @@ class Mixed(Mass):
             if server not in neighbours(graph, life.rank, self.case.workers, number):
                 raise BrokenLawError(f"{life.sender} gives to server-{server} in round {number}")
             self._gifts[life.sender, number] = payload
-        if isinstance(message, Push | Mix) and not near(payload, self.x[life.sender]):
-            raise BrokenLawError(f"{life.sender} gives {payload}, not {self.x[life.sender]}")
+            if not near(payload, self.x[life.sender]):
+                raise BrokenLawError(f"{life.sender} gives {payload}, not {self.x[life.sender]}")
 
     def decided(
         self,
@@ -286,7 +315,7 @@ class Mixed(Mass):
         return "." in other and other not in self._knew.get((one, number), ())
 
     def _conclude(self, server: int, actions: Sequence[Action], leaving: str = "") -> None:
-        call, own = self._mixing.get(server, (None, None))
+        call, step = self._mixing.get(server, (None, None))
         if (
             server not in self.held
             or call is None
@@ -298,17 +327,19 @@ class Mixed(Mass):
         weights = 1 + len(neighbours(graph, server, self.case.workers, number))
         came = self._came.pop((server, number), [])
         gifts = [self._gifts[sender, number] for sender in came]
-        step = own - self.held[server]
+        own = self.held[server]
         if not near(step, self.step.pop(call.sender, np.zeros(1)) + np.zeros_like(step)):
-            raise BrokenLawError(f"{call.sender} mixes {own}, which is no step from where it was")
+            raise BrokenLawError(f"{call.sender} moves by {step}, which is not its step")
         self.add_step(step)
         total = sum(gifts, np.zeros(1))
         if sorted(map(rank_of, came)) == sorted(call.message.neighbours):
-            self.held[server] = ((weights - len(came)) * own + total) / weights
+            self.held[server] = ((weights - len(came)) * own + total) / weights + step
         elif self.dead or leaving:
             # Somebody died who was to be in it: its weight is its neighbour's own, or nobody's.
             shares = range(1, weights + 1)
-            self._either[server] = [(share * own + total) / (share + len(came)) for share in shares]
+            self._either[server] = [
+                (share * own + total) / (share + len(came)) + step for share in shares
+            ]
         else:
             raise BrokenLawError(f"{call} is mixed with {came}")
         for sender, gift in zip(came, gifts, strict=True):

@@ -240,10 +240,10 @@ class Watch:
                 self.tell("took", life, number, message, kept, beside=beside)
             take(endpoint, parcel, message, payload, held)
 
-        async def looked_up(replica) -> None:
+        async def looked_up(replica, cut) -> None:
             life = self.by_replication[id(replica.replication)]
             self.tell("looks_up", life)
-            await look_up(replica)
+            await look_up(replica, cut)
             self.tell("looked_up", life)
 
         VirtualEndpoint.post, VirtualEndpoint.take = posted, took

@@ -10,6 +10,7 @@ from unittest import mock
 import pytest
 from simulated_variants import BY_NAME
 
+from manyhands.desk import Desk
 from manyhands.fences import Fences
 from manyhands.leases import Leases
 from manyhands.parameters import Holder, Writes
@@ -41,8 +42,10 @@ from manyhands.protocols.rounds import Rounds
 from manyhands.protocols.synchronous import Together
 from manyhands.virtual import world
 from manyhands.virtual.bench import Replication
+from manyhands.virtual.coordinator import Coordinator
 from manyhands.virtual.replica import VirtualReplica
 from manyhands.virtual.server import Server
+from manyhands.virtual.world import World
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -225,7 +228,7 @@ def as_it_is_now(right):
 
 
 def all_the_way(right):
-    return lambda self, by: right(self, -1.0 if by == -0.5 else by)
+    return lambda self, by: right(self, 1.0 if by == 0.5 else by)
 
 
 def weights_of_those_there(right):
@@ -269,6 +272,39 @@ def whatever_there_is_room_for(right):
     return lambda self, state, call: right(self, state, replace(call, room=True))
 
 
+def appointed_once(right):
+    def appoint(self):
+        if self.is_over or not getattr(self, "appointed", False):
+            right(self)
+            self.appointed = self._storing is not None
+
+    return appoint
+
+
+def forgets_who_waits(right):
+    def call_cut(self):
+        right(self)
+        self._waiting.clear()
+
+    return call_cut
+
+
+def the_lost_are_heard(right):
+    def hear(self, talk, message):
+        self._desk._hear(talk.worker, message)
+        self._pass_on(self._desk._take_letters())
+
+    return hear
+
+
+def is_told_nothing(right):
+    def start(self, server):
+        server.told = len(self._losses)
+        right(self, server)
+
+    return start
+
+
 MUTANTS = (
     Mutant("bound off by one", "ssp", StaleSynchronous, "_release", bound_off_by_one),
     Mutant("applied twice", "asynchronous", Asynchronous, "on_message", applied_twice),
@@ -303,7 +339,7 @@ MUTANTS = (
     Mutant("all begin alike", "ensemble", world, "member_seed", like_the_first),
     Mutant("reads unseen", "central_storage", CentralStorage, "refresh", goes_on_where_it_was),
     Mutant("meeting told anew", "gossip_asynchronous", Gossip, "on_repeat", as_it_is_now),
-    Mutant("mass lost", "gossip_asynchronous", VirtualReplica, "compare", all_the_way),
+    Mutant("mass lost", "gossip_asynchronous", VirtualReplica, "trade", all_the_way),
     Mutant("weights of those there", "gossip_lockstep", mixing, "_mix", weights_of_those_there),
     Mutant("refusals withheld", "gossip_lockstep", mixing, "_offer", takes_whatever_comes),
     Mutant("what is given is kept", "push_sum", PushSum, "on_message", keeps_what_it_gives),
@@ -318,6 +354,10 @@ MUTANTS = (
         whatever_there_is_room_for,
     ),
     Mutant("half answered again", "push_sum", PushSum, "on_repeat", whatever_there_is_room_for),
+    Mutant("stored by one only", "asynchronous", Desk, "_appoint", appointed_once),
+    Mutant("an evaluation forgets", "asynchronous", Desk, "_call_cut", forgets_who_waits),
+    Mutant("the lost are heard", "diloco", Coordinator, "hear", the_lost_are_heard),
+    Mutant("fences unsent", "synchronous", World, "_start_server", is_told_nothing),
     Mutant("the dead awaited", "gossip_lockstep", mixing, "leave", whoever_gave_is_there),
 )
 

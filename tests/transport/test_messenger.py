@@ -21,7 +21,7 @@ from manyhands.transport.doors import endpoint, listen
 from manyhands.transport.memory import Segment, can_share
 from manyhands.transport.responder import Responder
 from manyhands.transport.security import JobKey
-from manyhands.wire.envelope import Chunk, Offer, Progress, open_answer, seal
+from manyhands.wire.envelope import Chunk, Grant, Offer, Progress, open_answer, seal
 from support import wait_for
 
 SIZE = 3_000_000
@@ -255,6 +255,65 @@ def test_a_large_payload_is_not_sent_before_a_place_is_granted(ending, tmp_path)
         one._sweep(0)
     sent = [one.sent["server-0"] for one in callers]
     assert sorted(sent) == [0] * 7 + [SIZE], "one place, one payload under way"
+
+
+def test_a_grant_that_is_lost_is_made_up_for(ending, tmp_path, monkeypatch):
+    send, lost = Responder._send, []
+
+    def lose_the_first_grant(self, sender, envelope):
+        if isinstance(envelope, Grant) and not lost:
+            lost.append(envelope)
+        else:
+            send(self, sender, envelope)
+
+    monkeypatch.setattr(Responder, "_send", lose_the_first_grant)
+    server = adder(ending, f"ipc://{tmp_path}/s")
+    one = caller(ending, f"ipc://{tmp_path}/s")
+    one.post("server-0", Push(0, 1), memoryview(bytes(SIZE)), memoryview(bytearray(SIZE)))
+    assert one.receive("server-0", 30).version == 1
+    assert len(lost) == len(server.carried_out) == 1
+
+
+def test_a_call_without_a_payload_does_not_lose_the_place_that_is_kept(ending, tmp_path):
+    server = adder(ending, f"ipc://{tmp_path}/s")
+    one = caller(ending, f"ipc://{tmp_path}/s")
+    payload, into = memoryview(bytes(SIZE)), memoryview(bytearray(SIZE))
+    one.post("server-0", Push(0, 1), payload, into)
+    one.receive("server-0", 30)
+    server.payload = server.payload[:0]
+    one.post("server-0", Pull(), None, into)
+    one.receive("server-0", 30)
+    server.payload = memoryview(bytearray(SIZE))
+    one.post("server-0", Push(1, 1), payload, into)
+    assert one.receive("server-0", 30).version == 3
+
+
+@pytest.mark.parametrize("size", [1000, SIZE])
+def test_another_attempt_of_a_call_that_is_still_to_be_answered_is_no_other_call(
+    ending, tmp_path, size
+):
+    responder = Responder(f"ipc://{tmp_path}/s", life=1, slots=2, size=SIZE, eager=EAGER)
+    ending.callback(responder.close)
+    one = caller(ending, f"ipc://{tmp_path}/s")
+    payload = memoryview(secrets.token_bytes(size))
+    one.post("server-0", Push(0, 1), payload)
+
+    def hear(seconds):
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            call = responder.receive(0.01)
+            if call is not None:
+                return call
+            one._sweep(1)
+        return None
+
+    call = hear(10)
+    peer = one._peers["server-0"]
+    one._renew("server-0", peer, peer.calls[1])
+    assert hear(0.5) is None
+    assert call.payload == payload
+    responder.reply(call, Parameters(7))
+    assert one.receive("server-0", 10).version == 7
 
 
 def test_what_comes_from_an_old_epoch_or_does_not_fit_is_refused(ending, tmp_path):

@@ -11,10 +11,11 @@ from torch import nn
 from torch.utils.data import TensorDataset
 from virtual_jobs import a_job as a_regression
 
+from manyhands.cluster import Link
 from manyhands.job import Job
 from manyhands.sampling import permutation
 from manyhands.strategies import strategy
-from manyhands.virtual import World
+from manyhands.virtual import Places, World
 
 SAMPLES, EPOCHS, SEED = 151, 3, 5
 UNEVEN = "lognormal(0.1, cv=0.5)"
@@ -97,11 +98,10 @@ def test_with_momentum_they_are_not(virtually, text):
     assert distance(done.run.state_dict(), by_hand("momentum")) > 1e-4
 
 
-@pytest.mark.parametrize("text", ["averaging(1)", "gossip(graph=exponential)"])
-def test_with_momentum_they_are_if_all_parts_are_of_one_size(virtually, text):
-    # Momentum is linear. Of four workers everybody is everybody's neighbour, 1 or 2 away.
+def test_with_momentum_they_are_if_all_parts_are_of_one_size(virtually):
+    # Momentum is linear.
     job = replace(a_job("momentum", batch=36), epochs=None, samples=4 * 36)
-    mean = virtually(job, strategy(text), workers=4, seconds=UNEVEN)
+    mean = virtually(job, strategy("averaging(1)"), workers=4, seconds=UNEVEN)
     step = virtually(job, strategy("synchronous"), workers=4, seconds=UNEVEN)
     assert distance(mean.run.state_dict(), step.run.state_dict()) <= 1e-9
 
@@ -214,6 +214,41 @@ def test_every_strategy_survives_a_worker_that_dies_and_one_that_returns(
     done = virtually(job, recipe, workers=4, seconds=UNEVEN, faults=CRASHES, detection=0.7)
     leases = done.world.coordinator.leases
     assert leases.committed + leases.lost == EPOCHS * SAMPLES
+
+
+@pytest.mark.parametrize(("graph", "beside"), [("ring", (1, 3)), ("exponential", (1, 2, 3))])
+def test_lockstep_gossip_is_decentralised_sgd_as_it_was_published(virtually, graph, beside):
+    # x_i(t+1) = Σ_j W_ij·x_j(t) − λ·∇f_i(x_i(t)), and the model is the mean of all.
+    job = replace(a_job("plain", batch=36), epochs=None, samples=4 * 36)
+    inputs, targets = job.data.tensors  # type: ignore[attr-defined]
+    torch.manual_seed(SEED)
+    model = a_model()
+    x = [torch.nn.utils.parameters_to_vector(model.parameters()).detach()] * 4
+    order = permutation(SAMPLES, SEED, 0)
+    for start in range(0, 4 * 36, 36):
+        steps = []
+        for rank in range(4):
+            torch.nn.utils.vector_to_parameters(x[rank], model.parameters())
+            chosen = order[start + 9 * rank : start + 9 * rank + 9]
+            model.zero_grad()
+            F.cross_entropy(model(inputs[chosen]), targets[chosen]).backward()
+            steps.append(torch.cat([one.grad.reshape(-1) for one in model.parameters()]))
+        x = [
+            sum((x[(rank + way) % 4] for way in beside), x[rank]) / (1 + len(beside)) - 0.1 * step
+            for rank, step in enumerate(steps)
+        ]
+    done = virtually(job, strategy(f"gossip(graph={graph})"), workers=4, seconds=UNEVEN)
+    state = done.run.state_dict()
+    found = torch.cat([state[name].reshape(-1) for name, _ in model.named_parameters()])
+    assert (found - torch.stack(x).mean(0)).abs().max() <= 1e-12
+
+
+def test_lockstep_gossip_exchanges_while_it_computes(virtually):
+    # There and back takes as long as a batch, and so do both at once.
+    job = replace(a_job("plain", batch=36, validates=False), epochs=None, samples=4 * 36)
+    places = Places.host_each(4, 0, Link(1e12, 0.049))
+    done = virtually(job, strategy("gossip"), workers=4, places=places, seconds="constant(0.1)")
+    assert done.run.seconds < 4 * 0.1 + 0.05
 
 
 @pytest.mark.parametrize("order", ["lockstep", "asynchronous"])

@@ -81,6 +81,12 @@ def train(
         str | None,
         typer.Option(help="Train this job, and leave out what stands below the main guard."),
     ] = None,
+    durability: Annotated[
+        str | None,
+        typer.Option(
+            help="What parameter servers' acknowledged updates survive: none, process or power."
+        ),
+    ] = None,
     patience: Annotated[
         float | None,
         typer.Option(
@@ -121,6 +127,7 @@ def train(
         "target": target,
         "seed": seed,
         "slow": slow,
+        "durability": durability,
         "patience": patience,
         "output": output,
         "quiet": quiet,

@@ -53,7 +53,7 @@ class Compared:
 
     @property
     def verdict(self) -> str:
-        """Which is fastest, which is most accurate in the end and within the budget, and why."""
+        """What to use, and why: a line each."""
         found = verdict(self.results)
         return found.words if found else "No run has finished."
 

@@ -8,7 +8,6 @@ killed, the kernel ends its workers and the coordinator says so.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import time
 from functools import partial
@@ -17,20 +16,19 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from manyhands.checkpoint import MODEL
-from manyhands.failure import RunFailed, refusing
+from manyhands.failure import RunFailed
 from manyhands.live.agreement import facts_of_host, facts_of_job
 from manyhands.live.assignment import Assignment, Leasing, override
+from manyhands.live.checks import check_request, check_stored, full_disk_in_words
 from manyhands.live.crew import NURSERY, Crew, private_folder
-from manyhands.live.descriptors import check_descriptors, raise_descriptors
+from manyhands.live.descriptors import raise_descriptors
 from manyhands.live.devices import devices
 from manyhands.live.display import Display
 from manyhands.live.distant import Distant
 from manyhands.live.echo import Echo
-from manyhands.live.footprint import available, estimate
 from manyhands.live.invitation import Invitation, choose_address
 from manyhands.live.lifeline import signals_raise
-from manyhands.live.nursery import Nursery, can_fork, environment, nursery
+from manyhands.live.nursery import Nursery, environment, nursery
 from manyhands.live.supervise import Exit, Process, end, first_failure
 from manyhands.live.tracing import TraceFiles
 from manyhands.live.trial import try_out
@@ -38,7 +36,7 @@ from manyhands.protocols import StrategyProtocol
 from manyhands.trace import Recorder, live_header, trace_file
 from manyhands.transport.collectives import LOOPBACK, serve_store
 from manyhands.transport.control import Line
-from manyhands.transport.memory import reserve
+from manyhands.transport.memory import can_share, reserve
 from manyhands.wire import Goodbye, Status, Warn
 from manyhands.wire.joining import Arrived, Disband, Ended, Missed
 from manyhands.wire.leasing import Eject, Lost
@@ -67,43 +65,13 @@ def launch(request: Request) -> None:
         RunFailed: a process of the run failed; the message ends with its traceback.
         KeyboardInterrupt: the user interrupted; everything is ended first.
     """
-    servers = 0
-    if isinstance(request.strategy, StrategyProtocol):
-        servers = request.strategy.count_servers(request.workers)
-    with refusing():
-        check_descriptors(request.workers, servers)
-    if isinstance(request.strategy, StrategyProtocol):
-        hosts = request.hosts.names if request.hosts else (request.host,)
-        with refusing():
-            request.strategy.check_places(hosts, devices(request.here))
-            if request.job.clip is not None:
-                request.strategy.check_clip()
-    warning = _check_memory(request)
+    warning = check_request(request)
     with nursery(_environment(request)) as loaded:
         request.job.make_ready()
         job = override(request.job, request.overrides)
         try_out(job, request.workers, devices(request.here))
-        with _full_disk_in_words(request.folder):
+        with full_disk_in_words(request.folder):
             _launch(request, loaded, warning)
-
-
-def _check_memory(request: Request) -> str:
-    """Refuse a run that cannot fit into this host's memory; a warning if it nearly fills it."""
-    job = override(request.job, request.overrides)
-    about = (job, request.strategy, request.workers, request.here, devices(request.here))
-    with refusing():
-        return estimate(*about, forks=can_fork()).check(*available())
-
-
-@contextlib.contextmanager
-def _full_disk_in_words(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        words = f"no space left on the disk of {folder}; free some, or use --output"
-        raise RunFailed(words) from error
 
 
 def _launch(request: Request, loaded: Nursery | None, warning: str) -> None:
@@ -124,7 +92,7 @@ def _launch(request: Request, loaded: Nursery | None, warning: str) -> None:
     try:
         with private_folder() as private, signals_raise(), _inviting(request) as invitation:
             _Run(request, private, recorder, display, loaded, invitation).to_its_end()
-            _check_stored(request.folder)
+            check_stored(request.folder)
     except RunFailed as failure:
         recorder.event("end", {"status": "failed", "words": _first_line(failure)})
         raise
@@ -204,7 +172,8 @@ class _Run:
         store, port = serve_store(self._place[0]) if collective else (None, 0)
         shares = isinstance(strategy, StrategyProtocol) and strategy.shares
         memory = reserve() if shares else None
-        assignment = self._assign(port, memory)
+        journals = self._reserve_journals()
+        assignment = self._assign(port, memory, journals)
         if collective and self._invitation is not None:
             self._display.say(
                 f"{strategy} exchanges updates through torch.distributed, which neither "
@@ -233,11 +202,18 @@ class _Run:
             end(self._processes, _GRACE)
             for process in self._processes:
                 process.close()
-            if memory is not None:
-                os.close(memory)
+            for descriptor in (*journals, *(() if memory is None else (memory,))):
+                os.close(descriptor)
             del store
 
-    def _assign(self, port: int, memory: int | None) -> Assignment:
+    def _reserve_journals(self) -> tuple[int, ...]:
+        """Memory for the journals of servers: it outlives them, because the agent does."""
+        strategy = self._request.strategy
+        if not isinstance(strategy, StrategyProtocol) or strategy.peers or not can_share():
+            return ()
+        return tuple(reserve() for _ in range(strategy.count_servers(self._request.workers)))
+
+    def _assign(self, port: int, memory: int | None, journals: tuple[int, ...]) -> Assignment:
         request = self._request
         strategy = request.strategy
         servers = 0
@@ -259,6 +235,7 @@ class _Run:
             agent=os.getpid(),
             devices=devices(request.here),
             memory=memory,
+            journals=journals,
             patience=request.patience,
             peers=isinstance(strategy, StrategyProtocol) and strategy.peers,
             slow=request.slow,
@@ -322,7 +299,7 @@ class _Run:
                 return
             gone = self._coordinator.poll() if self._coordinator else None
             if gone is not None:
-                raise RunFailed(f"{gone} before the workers had finished")
+                raise RunFailed(self._crew.words(gone, " before the workers had finished"))
 
     def _look_after(self, line: Line) -> None:
         """See whether a process failed, and whether the run survives it."""
@@ -344,7 +321,9 @@ class _Run:
             return True
         if not killed or not isinstance(self._request.strategy, StrategyProtocol):
             return False
-        if exit_.name in self._servers and self._restarts < _RESTARTS:
+        job = override(self._request.job, self._request.overrides)
+        kept = job.durability != "none"
+        if exit_.name in self._servers and kept and self._restarts < _RESTARTS:
             self._restart(exit_)
             return True
         if exit_.name in {*self._workers, *self._distant}:
@@ -497,15 +476,6 @@ def crowded(workers: int, cores: int) -> str:
         f"{workers} workers share {shared}: each computes about {times:.0f} times as long as on a "
         "core of its own"
     )
-
-
-def _check_stored(folder: Path) -> None:
-    """A run is finished only with its model."""
-    if not (folder / MODEL).exists():
-        raise RunFailed(
-            f"all workers have ended and {folder / MODEL} does not exist: no worker stored it. "
-            f"Their logs: {folder / 'logs'}"
-        )
 
 
 def _first_line(error: BaseException) -> str:

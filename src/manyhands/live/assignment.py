@@ -40,6 +40,7 @@ class Overrides(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     seconds: float | None = None
     target: str | None = None
     seed: int | None = None
+    durability: str | None = None
 
 
 class Leasing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -82,6 +83,8 @@ class Assignment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One per worker of this host, as torch names them."""
     memory: int | None = None
     """The descriptor, in the agent, of memory that all share; None where nothing is shared so."""
+    journals: tuple[int, ...] = ()
+    """The descriptors, in the agent, of the memory in which its servers keep journals."""
     slow: tuple[Pace, ...] = ()
     """Workers that are made to compute longer than they need."""
     hosts: tuple[tuple[str, int], ...] = ()

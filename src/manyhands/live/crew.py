@@ -127,10 +127,11 @@ class Crew:
         if self._nursery is not None:
             self._nursery.close()
 
-    def words(self, cause: Exit) -> str:
-        """A failure of one of them, in words, its traceback last."""
+    def words(self, cause: Exit, when: str = "") -> str:
+        """A failure of one of them, in words, its traceback or its last lines at the end."""
         if self._nursery is not None and cause.name == NURSERY:
-            (self._folder / "logs" / f"{NURSERY}.err").write_text(self._nursery.words())
+            with contextlib.suppress(OSError):
+                (self._folder / "logs" / f"{NURSERY}.err").write_text(self._nursery.words())
         log = self._folder / "logs" / f"{self._logs.get(cause.name, cause.name)}.err"
         here = cause.host == self._host
         kind, _, message = (cause.report.message if cause.report else "").partition(": ")
@@ -140,7 +141,8 @@ class Crew:
             )
         if kind in ("Diverged", "Poisoned"):
             return f"diverged: {message}"
-        words = f"{cause}. Its log: {log}" if here else f"{cause}. Its log is on {cause.host}"
+        where = f"Its log: {log}" if here else f"Its log is on {cause.host}"
+        words = f"{cause}{when}. {where}"
         last = cause.report.traceback if cause.report else _tail(log) if here else ""
         return f"{words}\n\n{last.rstrip()}" if last.strip() else words
 

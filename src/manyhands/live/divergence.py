@@ -87,9 +87,7 @@ class Divergence:
         for parameter in self._parameters():
             local = getattr(parameter, "to_local", None)
             here = parameter.detach() if local is None else local()
-            if (here.is_floating_point() or here.is_complex()) and not bool(
-                torch.isfinite(here).all()
-            ):
+            if not _all_finite(here):
                 return False
         return True
 
@@ -98,6 +96,15 @@ class Divergence:
         self._recorder.event("diverged", {"words": words, "own": "yes" if own else "no"})
         if self._stops:
             raise (Diverged if own else Poisoned)(f"{words}; {REMEDY}")
+
+
+def _all_finite(tensor: torch.Tensor) -> bool:
+    """Whether there is no NaN and no infinity in it; what is not on this worker has none."""
+    if tensor.device.type == "meta" or not (tensor.is_floating_point() or tensor.is_complex()):
+        return True
+    # torch compares no types of eight bits.
+    wide = tensor.float() if tensor.element_size() == 1 else tensor
+    return bool(torch.isfinite(wide).all())
 
 
 def name(value: float) -> str:

@@ -92,7 +92,14 @@ class Footprint:
 
 
 def estimate(
-    job: Job, strategy: Strategy, workers: int, here: int, devices: Sequence[str], *, forks: bool
+    job: Job,
+    strategy: Strategy,
+    workers: int,
+    here: int,
+    devices: Sequence[str],
+    *,
+    forks: bool,
+    first: bool = True,
 ) -> Footprint:
     """The footprint of a job's processes on one host.
 
@@ -103,13 +110,14 @@ def estimate(
         here: of this host.
         devices: what the workers compute on.
         forks: whether processes are forked, and so share what they have loaded.
+        first: whether it is the first host, which has the servers.
     """
     on_cpu = all(device == "cpu" for device in devices)
     servers = shared = model = 0
     size = _model_bytes(job) if on_cpu else 0
     if isinstance(strategy, StrategyProtocol):
-        servers = 0 if strategy.peers else strategy.count_servers(workers)
-        shared = 0 if strategy.peers else size
+        if first and not strategy.peers:
+            servers, shared = strategy.count_servers(workers), size
         # Its update; its parameters, unless they are shared; and what it answers others with.
         model = size * (1 + (not strategy.shares) + strategy.keeps + strategy.peers)
     elif on_cpu:

@@ -1,19 +1,18 @@
-"""What a server has done, on disk, so that its successor continues where it was killed.
+"""Write-ahead journal of a server, from which its successor continues.
 
 A server's decisions are a pure function of the calls it heard, so it writes down each call that
-changes its state, update included, before it carries it out. A successor takes the last snapshot
-and hears the calls since then again. Every `entries` calls a new snapshot makes the older ones
-superfluous and their place in the file is used again.
+changes its state, update included, before it answers. A successor takes the last snapshot and hears
+the calls since then again. A new snapshot makes the calls before it superfluous, and their places
+in the log are used again.
 
-Writing goes to the page cache: it survives the death of the process, not of the machine. It costs
-one copy of each update, and one of the state per `entries` updates. A large update is written down
-beside the step that it is used for; only the answer waits for both.
+How much survives is the job's `durability`. Under `process` the journal lies in memory that
+outlives the server (`manyhands.live.logs`), or in the page cache for large models. Under `power`
+it lies in a file that is synchronised before a call is answered; calls that have arrived together
+share one synchronisation. Under `none` nothing is written.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import struct
 import zlib
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,31 +20,33 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
-import torch
 
-from manyhands.checkpoint import read_tensors, write_tensors
+from manyhands.live.logs import ROOM
 from manyhands.protocols import Call, ServerState
 from manyhands.wire.said import Said
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
 
+    import torch
+
+    from manyhands.live.logs import Log
     from manyhands.parameters import Holder
 
-_HEAD = struct.Struct("<QQQII")
-"""Generation, index, payload bytes, body bytes, checksum of all these and the body."""
-_ROOM = 512
-_SPACE = 1 << 30
-"""Bytes that the calls between two snapshots may take, at least two of them."""
+_SUM = struct.Struct("<I")
+"""Checksum of the head and the body, before both."""
+_HEAD = struct.Struct("<QQQQII")
+"""Generation, index, place, payload bytes, payload checksum, body bytes."""
+_FIXED = _SUM.size + _HEAD.size
 _ASIDE = 2 << 20
-"""Bytes from which on an update is written down by a thread of its own."""
+"""Bytes from which on an update is copied into a file by a thread of its own."""
 
 
 class _Body(msgspec.Struct, frozen=True, array_like=True):
     sender: str
     number: int
     message: Said
+    room: bool
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -64,22 +65,25 @@ class Journal:
     """The journal of one server.
 
     Args:
-        folder: the run's.
-        name: the server's.
-        size: bytes of an update.
+        log: where it lies.
+        durable: whether calls must survive a loss of power. Payloads have a checksum then, because
+            their parts may reach the disk in any order.
     """
 
-    def __init__(self, folder: Path, name: str, size: int) -> None:
-        home = folder / "journal"
-        home.mkdir(exist_ok=True)
-        self._snapshot = home / f"{name}.safetensors"
-        self._stride = _ROOM + size
-        self.entries = max(2, min(256, _SPACE // self._stride))
-        self._log = os.open(home / f"{name}.log", os.O_RDWR | os.O_CREAT, 0o600)
+    def __init__(self, log: Log, *, durable: bool = False) -> None:
+        self._log = log
+        self._durable = durable
+        self._entries = log.limit(0)
         self._generation = 0
         self._index = 0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
         self._writing: Future[None] | None = None
+        self._unsynced = False
+
+    @property
+    def batch(self) -> int:
+        """How many calls are written down together before they are carried out."""
+        return max(1, self._entries - self._index) if self._durable else 1
 
     def recover(
         self, holder: Holder, first: ServerState
@@ -90,10 +94,10 @@ class Journal:
             The state (`first` if there is no snapshot), by caller the number of the last call
             that was heard, and the calls that were still to be answered.
         """
-        if not self._snapshot.exists():
+        found = self._log.load()
+        if found is None:
             return first, {}, []
-        tensors, metadata = read_tensors(self._snapshot)
-        facts = json.loads(metadata["server"])
+        tensors, facts = found
         holder.restore(tensors, facts["optimizer"])
         self._generation = facts["generation"]
         state = msgspec.convert(facts["state"], type(first))
@@ -105,34 +109,54 @@ class Journal:
             self._index += 1
             yield entry
 
-    def is_full(self) -> bool:
+    def is_full(self, holder: Holder) -> bool:
         """Whether a snapshot is due before the next call is written down."""
-        return self._index >= self.entries
+        if self._index < self._entries:
+            return self._log.is_crowded()
+        self._entries = self._log.limit(holder.nbytes)
+        return self._index >= self._entries
 
-    def append(self, call: Call, payload: memoryview) -> None:
-        """Begin to write a call down; its payload must stay as it is until `settle`."""
-        self.settle()
-        if len(payload) < _ASIDE:
+    def supply(self) -> memoryview:
+        """Memory for a payload that is received."""
+        return self._log.supply()
+
+    def append(self, call: Call, payload: memoryview) -> bool:
+        """Begin to write a call down; its payload must stay as it is until `settle`.
+
+        Returns:
+            Whether the journal keeps the payload where it lies: memory from `supply`, which is
+            then the journal's until the next snapshot.
+        """
+        self._join()
+        kept = self._log.keeps(payload)
+        if len(payload) < _ASIDE or kept:
             self._append(call, payload)
         else:
             self._writing = self._thread.submit(self._append, call, payload)
+        self._unsynced = True
+        return kept
 
     def settle(self) -> None:
         """Wait until all is written down: before that, nothing may be answered."""
+        self._join()
+        if self._durable and self._unsynced:
+            self._log.sync()
+        self._unsynced = False
+
+    def _join(self) -> None:
         if self._writing is not None:
             writing, self._writing = self._writing, None
             writing.result()
 
     def _append(self, call: Call, payload: memoryview) -> None:
         """A call counts from the moment its head is written, which comes last."""
-        at = self._index * self._stride
-        os.pwrite(self._log, payload, at + _ROOM)
-        body = _encoder.encode(_Body(call.sender, call.number, call.message))
-        facts = (self._generation, self._index, len(payload), len(body))
-        head = _HEAD.pack(*facts, _checksum(facts, body))
-        if len(head) + len(body) > _ROOM:
+        body = _encoder.encode(_Body(call.sender, call.number, call.message, call.room))
+        if _FIXED + len(body) > ROOM:
             raise ValueError(f"a call of {len(body)} bytes does not fit into the journal")
-        os.pwrite(self._log, head + body, at)
+        place = self._log.put(self._index, payload)
+        checksum = zlib.crc32(payload) if self._durable else 0
+        head = _HEAD.pack(self._generation, self._index, place, len(payload), checksum, len(body))
+        self._log.write_head(self._index, _SUM.pack(zlib.crc32(head + body)) + head + body)
         self._index += 1
 
     def snapshot(
@@ -152,42 +176,52 @@ class Journal:
             "waiting": list(waiting),
             "optimizer": scalars,
         }
-        write_tensors(self._snapshot, tensors, {"server": json.dumps(facts)})
+        self._log.save(tensors, facts)
         self._generation += 1
         self._index = 0
+        self._log.reuse()
 
     def _read(self, index: int) -> Heard | None:
-        at = index * self._stride
-        head = os.pread(self._log, _ROOM, at)
-        if len(head) < _HEAD.size:
+        head = self._log.read_head(index)
+        if len(head) < _FIXED:
             return None
-        generation, number, size, length, checksum = _HEAD.unpack_from(head)
-        body = head[_HEAD.size : _HEAD.size + length]
-        facts = (generation, number, size, length)
-        if checksum != _checksum(facts, body) or (generation, number) != (self._generation, index):
+        (checksum,) = _SUM.unpack_from(head)
+        generation, number, place, size, sum_, length = _HEAD.unpack_from(head, _SUM.size)
+        if checksum != zlib.crc32(head[_SUM.size : _FIXED + length]):
             return None
-        payload = torch.empty(size, dtype=torch.uint8)
-        if size and os.preadv(self._log, [payload.numpy().data], at + _ROOM) != size:
+        body = head[_FIXED : _FIXED + length]
+        if (generation, number) != (self._generation, index):
+            return None
+        payload = self._log.read(place, size)
+        if payload is None or (self._durable and zlib.crc32(payload.numpy().data) != sum_):
             return None
         said = _decoder.decode(body)
-        return Heard(Call(said.sender, said.number, said.message), payload)
+        return Heard(Call(said.sender, said.number, said.message, room=said.room), payload)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Release what is open."""
         self._thread.shutdown()
-        os.close(self._log)
+        self._log.close()
 
     def remove(self) -> None:
         """A run that ended well needs no journal."""
-        for path in (self._snapshot, self._snapshot.with_suffix(".log")):
-            path.unlink(missing_ok=True)
+        self._log.remove()
 
 
 class NoJournal(Journal):
-    """Nothing is written down, for a server that nobody can continue."""
+    """Nothing is written down, for a server without a successor.
 
-    def __init__(self, folder: Path, name: str, size: int) -> None:
-        del folder, name, size
+    Args:
+        size: bytes of an update.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+
+    @property
+    def batch(self) -> int:
+        """Calls are carried out one by one."""
+        return 1
 
     def recover(
         self, holder: Holder, first: ServerState
@@ -200,12 +234,19 @@ class NoJournal(Journal):
         """Nothing."""
         return iter(())
 
-    def is_full(self) -> bool:
+    def is_full(self, holder: Holder) -> bool:
         """Never."""
+        del holder
         return False
 
-    def append(self, call: Call, payload: memoryview) -> None:
+    def supply(self) -> memoryview:
+        """Memory of this process."""
+        return memoryview(bytearray(self._size))
+
+    def append(self, call: Call, payload: memoryview) -> bool:
         """Forget it."""
+        del call, payload
+        return False
 
     def settle(self) -> None:
         """Nothing is under way."""
@@ -215,7 +256,3 @@ class NoJournal(Journal):
 
     def remove(self) -> None:
         """Nothing is there."""
-
-
-def _checksum(facts: tuple[int, int, int, int], body: bytes) -> int:
-    return zlib.crc32(repr(facts).encode() + body)

@@ -37,7 +37,7 @@ class Loader:
     """
 
     def __init__(self, job: Job, data: SizedData) -> None:
-        self._queues = [multiprocessing.SimpleQueue() for _ in range(job.loaders)]
+        self._queues: list[Any] = [multiprocessing.SimpleQueue() for _ in range(job.loaders)]
         loader: DataLoader[Any] = DataLoader(
             _Told(job, data, self._queues),
             batch_size=None,
@@ -45,7 +45,7 @@ class Loader:
             # Its own draws must not move the source that the model draws from.
             generator=torch.Generator().manual_seed(job.seed),
         )
-        self._batches = iter(loader)
+        self._batches: Iterator[Any] = iter(loader)
         self._asked = 0
         self.pending = 0
         """Batches that were asked for and not taken."""

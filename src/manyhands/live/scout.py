@@ -48,13 +48,23 @@ def _look_around(assignment: Assignment, workers: int) -> Findings:
     # They load torch, which is to be loaded when it is known that the process lives.
     from manyhands.live.agreement import difference, facts_of_job  # noqa: PLC0415
     from manyhands.live.devices import devices  # noqa: PLC0415
+    from manyhands.live.footprint import available, estimate  # noqa: PLC0415
+    from manyhands.live.nursery import can_fork  # noqa: PLC0415
     from manyhands.live.script import load  # noqa: PLC0415
+    from manyhands.strategies import strategy  # noqa: PLC0415
 
     job = override(load(assignment.origin)[0], assignment.overrides)
     words = difference(assignment.facts, facts_of_job(job))
+    places = devices(workers)
     if not words:
-        job.make_ready()
-    return Findings(words, job.budget, job.seconds, devices(workers))
+        about = (job, strategy(assignment.strategy), assignment.workers, workers, places)
+        try:
+            estimate(*about, forks=can_fork(), first=False).check(*available())
+        except ValueError as error:
+            words = str(error)
+        else:
+            job.make_ready()
+    return Findings(words, job.budget, job.seconds, places)
 
 
 if __name__ == "__main__":

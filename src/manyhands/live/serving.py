@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import sys
 import time
@@ -16,6 +17,7 @@ from manyhands.live.assignment import eager_limit, override
 from manyhands.live.common import Common
 from manyhands.live.journal import Journal, NoJournal
 from manyhands.live.life import life
+from manyhands.live.logs import IN_MEMORY, FileLog, MemoryLog
 from manyhands.live.script import load
 from manyhands.parameters import Holder
 from manyhands.protocols import (
@@ -93,9 +95,7 @@ class Serving:
         """Where the workers read, if they share memory with this server."""
         if protocol.shares:
             self._common = Common(assignment, size, self._fill).parameters
-        # What lives in a worker dies with it: there is no successor to read a journal.
-        kind = NoJournal if protocol.peers else Journal
-        self._journal = kind(Path(assignment.folder), f"server-{number}", size)
+        self._journal = self._open_journal(assignment, job, number, size)
         self._open: dict[tuple[str, int], Incoming | None] = {}
         """Calls that are still to be answered; None until one of a predecessor's comes again."""
         self._early: Holding[Incoming] = Holding(protocol)
@@ -111,8 +111,29 @@ class Serving:
             eager=eager_limit(assignment.workers),
             key=assignment.job_key(),
             outside=outside,
+            supply=self._journal.supply,
         )
         self._responder.restore(done)
+
+    def _open_journal(self, assignment: Assignment, job: Job, number: int, size: int) -> Journal:
+        """The journal that the job's durability asks for."""
+        # What lives in a worker dies with it: there is no successor to read a journal.
+        if self._protocol.peers or job.durability == "none":
+            return NoJournal(size)
+        durable = job.durability == "power"
+        if number < len(assignment.journals) and not durable:
+            shards = len(assignment.servers)
+            if shards * size <= IN_MEMORY:
+                held = assignment.journals[number]
+                with contextlib.suppress(OSError):
+                    return Journal(MemoryLog(assignment.agent, held, size, shards, SLOTS))
+        folder = Path(assignment.folder)
+        log = FileLog(folder, f"server-{number}", size, durable=durable, say=self._say)
+        return Journal(log, durable=durable)
+
+    def _say(self, words: str) -> None:
+        print(words, file=sys.stderr, flush=True)
+        self._recorder.event("journal", {"words": words})
 
     def until_dismissed(self, notices: Notices) -> None:
         """Hear whoever calls until the run is over."""
@@ -120,7 +141,7 @@ class Serving:
         while not notices.dismissed:
             incoming = self._next(0.05)
             if incoming is not None:
-                self._hear(incoming)
+                self._hear(self._gather(incoming))
             for fence in notices.take_fenced():
                 self._fence(fence.name, fence.least)
         self._responder.close()
@@ -144,35 +165,57 @@ class Serving:
         call = Call(incoming.sender, incoming.number, incoming.message)
         return None if self._early.hold(self._state, call, incoming) else incoming
 
-    def _hear(self, incoming: Incoming) -> None:
-        """Decide about a call, write down what changes the state, and do it."""
-        key = (incoming.sender, incoming.number)
-        room = incoming.room > 0
-        call = Call(incoming.sender, incoming.number, incoming.message, room=room)
-        if incoming.repeated:
-            if key in self._open:
+    def _gather(self, first: Incoming) -> list[Incoming]:
+        """The call, and those that have arrived too if they can be written down together."""
+        arrived = [first]
+        while len(arrived) < self._journal.batch:
+            more = self._next(0)
+            if more is None:
+                break
+            arrived.append(more)
+        # A later one may have brought the news that an earlier one's sender is gone.
+        return [incoming for incoming in arrived if not self._fences.is_over(incoming.sender)]
+
+    def _hear(self, arrived: list[Incoming]) -> None:
+        """Decide about calls, write down what changes the state, and do it."""
+        begun = time.monotonic()
+        self._make_room()
+        state, decided = self._state, list[tuple[Incoming, ServerState, list[Action]]]()
+        for incoming in arrived:
+            key = (incoming.sender, incoming.number)
+            room = incoming.room > 0
+            call = Call(incoming.sender, incoming.number, incoming.message, room=room)
+            if incoming.repeated and key in self._open:
                 # It was heard, perhaps by our predecessor, and its answer is still to come.
                 self._open[key] = incoming
-            else:
-                again = self._protocol.on_repeat(self._state, call)
-                carry_out(self._holder, again, None)
-                self._answer(incoming, again)
-            return
-        begun = time.monotonic()
-        self._open[key] = incoming
-        after, actions = self._protocol.on_message(self._state, call)
-        if after is not self._state:
-            self._write_down(call, incoming.payload)
-        brought = incoming.payload is not None
-        self._decide(after, actions, incoming.payload)
-        if key in self._open and incoming.payload is not None:
-            # What came was made use of; its place is needed before the answer can be given.
-            self._journal.settle()
-            self._responder.release(incoming)
-        if brought:
-            # From its arrival to its answer, as a virtual server's `service`.
-            seconds = time.monotonic() - begun
-            self._recorder.span("compute", begun, seconds, self._state.version)
+                continue
+            self._open[key] = incoming
+            after, actions = self._react(state, call, repeated=incoming.repeated)
+            if after is not state or _touches(actions):
+                self._write_down(call, incoming)
+            state = after
+            decided.append((incoming, after, actions))
+        for incoming, after, actions in decided:
+            brought = incoming.payload is not None
+            self._decide(after, actions, incoming.payload)
+            if (incoming.sender, incoming.number) in self._open and incoming.payload is not None:
+                # What came was made use of; its place is needed before the answer can be given.
+                self._journal.settle()
+                self._responder.release(incoming)
+            if brought:
+                # From its arrival to its answer, as a virtual server's `service`.
+                seconds = time.monotonic() - begun
+                self._recorder.span("compute", begun, seconds, self._state.version)
+
+    def _react(
+        self, state: ServerState, call: Call, *, repeated: bool
+    ) -> tuple[ServerState, list[Action]]:
+        """What the protocol decides about a call, now or when a journal is read."""
+        if isinstance(call.message, Left):
+            return self._protocol.on_leave(state, call.worker)
+        if repeated:
+            return state, [self._protocol.on_repeat(state, call)]
+        return self._protocol.on_message(state, call)
 
     def _decide(
         self, after: ServerState, actions: list[Action], payload: memoryview | None = None
@@ -208,12 +251,17 @@ class Serving:
         if self._common is not None:
             self._common.copy_(self._holder.bytes)
 
-    def _write_down(self, call: Call, payload: memoryview | None) -> None:
-        if self._journal.is_full():
-            waiting = [key for key in self._open if key != (call.sender, call.number)]
+    def _make_room(self) -> None:
+        """Take a snapshot if no more calls can be written down."""
+        if self._journal.is_full(self._holder):
+            waiting = list(self._open)
             done = dict(self._responder.peers()) | dict(waiting)
             self._journal.snapshot(self._holder, self._state, done, waiting)
-        self._journal.append(call, payload or memoryview(b""))
+
+    def _write_down(self, call: Call, incoming: Incoming | None = None) -> None:
+        payload = incoming.payload if incoming is not None else None
+        if self._journal.append(call, payload or memoryview(b"")) and incoming is not None:
+            self._responder.surrender(incoming)
 
     def _answer(self, incoming: Incoming, answer: Answer) -> None:
         self._journal.settle()
@@ -236,12 +284,13 @@ class Serving:
         again, version = 0, self._state.version
         for heard in self._journal.heard():
             call = heard.call
+            repeated = call.number <= done.get(call.sender, 0)
+            after, actions = self._react(self._state, call, repeated=repeated)
             if isinstance(call.message, Left):
-                after, actions = self._protocol.on_leave(self._state, call.worker)
-            else:
+                self._holder.forget_worker(call.worker)
+            elif not repeated:
                 self._open[call.sender, call.number] = None
                 done[call.sender] = call.number
-                after, actions = self._protocol.on_message(self._state, call)
             self._state = after
             for action in actions:
                 carry_out(self._holder, action, heard.payload if len(heard.payload) else None)
@@ -277,9 +326,15 @@ class Serving:
         for sender, _ in list(self._responder.peers()):
             if sender.partition(".")[0] == name and self._fences.is_over(sender):
                 self._responder.fence(sender, sys.maxsize)
-                self._holder.forget(sender)
-        after, actions = self._protocol.on_leave(self._state, name)
-        if after is not self._state:
-            self._write_down(Call(name, 0, Left()), None)
+        self._make_room()
+        call = Call(name, 0, Left())
+        after, actions = self._react(self._state, call, repeated=False)
+        self._write_down(call)
+        self._holder.forget_worker(name)
         self._decide(after, actions)
         self._journal.settle()
+
+
+def _touches(actions: list[Action]) -> bool:
+    """Whether actions change the shard, or what is kept for its callers."""
+    return any(not isinstance(action, Answer) or action.remember for action in actions)

@@ -12,6 +12,7 @@ import select
 import signal
 import socket
 import sys
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -240,6 +241,8 @@ class _Ends:
     """
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
+        """A script may have runs in several threads."""
         self._epoll: select.epoll | None = None
         self._descriptors: dict[int, int] = {}
         self._ended: dict[int, float] = {}
@@ -247,24 +250,26 @@ class _Ends:
 
     def watch(self, pid: int) -> None:
         """Remember when this child ends."""
-        self._ended.pop(pid, None)
-        try:
-            descriptor = os.pidfd_open(pid)
-        except (AttributeError, OSError):  # an older kernel, or no descriptors are left
-            return
-        if self._epoll is None:
-            self._epoll = select.epoll()
-        self._epoll.register(descriptor, select.EPOLLIN)
-        self._descriptors[descriptor] = pid
+        with self._lock:
+            self._ended.pop(pid, None)
+            try:
+                descriptor = os.pidfd_open(pid)
+            except (AttributeError, OSError):  # an older kernel, or no descriptors are left
+                return
+            if self._epoll is None:
+                self._epoll = select.epoll()
+            self._epoll.register(descriptor, select.EPOLLIN)
+            self._descriptors[descriptor] = pid
 
     def at(self, pid: int) -> float:
         """When this child, which has ended, did so."""
-        if self._epoll is not None:
-            for descriptor, _ in self._epoll.poll(0, max(1, len(self._descriptors))):
-                self._epoll.unregister(descriptor)
-                os.close(descriptor)
-                self._ended[self._descriptors.pop(descriptor)] = self._next()
-        return self._ended.pop(pid, None) or self._next()
+        with self._lock:
+            if self._epoll is not None:
+                for descriptor, _ in self._epoll.poll(0, max(1, len(self._descriptors))):
+                    self._epoll.unregister(descriptor)
+                    os.close(descriptor)
+                    self._ended[self._descriptors.pop(descriptor)] = self._next()
+            return self._ended.pop(pid, None) or self._next()
 
     def _next(self) -> float:
         self._last = max(time.monotonic(), math.nextafter(self._last, math.inf))

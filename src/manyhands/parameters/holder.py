@@ -9,11 +9,13 @@ import torch
 from manyhands.parameters.arithmetic import add, descend, lerp, scale
 from manyhands.parameters.clipping import clip_norm
 from manyhands.parameters.computing import build
-from manyhands.parameters.layout import Layout
+from manyhands.parameters.layout import ELEMENTWISE, Layout
 from manyhands.parameters.weight import weighted_step
 from manyhands.seeding import seed_all
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import nn, optim
 
     from manyhands.job import Job
@@ -38,13 +40,17 @@ class Holder:
         """The parameters, then the buffers."""
         tensors = dict(model.named_parameters()) | dict(model.named_buffers())
         self._parameters = []
+        # Where each element is treated by itself, tensors that lie side by side are stepped as
+        # one: a model of many small tensors is then one step and not many.
+        merges = type(optimizer) in ELEMENTWISE
+        self._lines = self.shard.lines if merges else self.shard.parameters
         self._buffers = [fragment.view(self.bytes) for fragment in self.shard.buffers]
         groups: list[list[nn.Parameter]] = [[] for _ in optimizer.param_groups]
         with torch.no_grad():
             for fragment in (*self.shard.parameters, *self.shard.buffers):
                 whole = tensors[fragment.name].detach().reshape(-1)
                 fragment.view(self.bytes).view(-1).copy_(whole[fragment.start : fragment.stop])
-            for fragment in self.shard.parameters:
+            for fragment in self._lines:
                 parameter = torch.nn.Parameter(fragment.view(self.bytes))
                 self._parameters.append(parameter)
                 groups[fragment.group].append(parameter)
@@ -69,7 +75,7 @@ class Holder:
         statistics: ours move towards them by `blend`, one over the number of workers, so that
         with one worker they are its own. Learning rates are those after `dealt` samples.
         """
-        for parameter, fragment in zip(self._parameters, self.shard.parameters, strict=True):
+        for parameter, fragment in zip(self._parameters, self._lines, strict=True):
             parameter.grad = fragment.view(update)
         weighted_step(self.optimizer, weight * self._rate_after(dealt))
         for parameter in self._parameters:
@@ -102,9 +108,13 @@ class Holder:
         """Forget a sum, if there is one."""
         self._scratch = self._sums.pop(pot, self._scratch)
 
-    def move(self, by: float, over: float, pot: int = 0) -> None:
-        """Go a part of the way to a sum divided by `over`; buffers all the way."""
-        lerp(self.shard, self.bytes, self.take_sum(over, pot), by)
+    def move(self, by: float, over: float, pots: Sequence[int] = (0,)) -> None:
+        """Go a part of the way to sums, added up in order, over `over`; buffers all the way."""
+        first, *others = pots
+        for pot in others:
+            add(self.shard, self._sums[first], self._sums[pot], 1.0)
+            self.drop(pot)
+        lerp(self.shard, self.bytes, self.take_sum(over, first), by)
 
     def shift(self, change: torch.Tensor) -> None:
         """Add a change to the parameters; buffers become the change's."""
@@ -143,6 +153,11 @@ class Holder:
         """A sender is gone, or needs no more what was kept for it."""
         self._remembered.pop(sender, None)
 
+    def forget_worker(self, worker: str) -> None:
+        """A worker is gone, in all its lives."""
+        for sender in [name for name in self._remembered if name.partition(".")[0] == worker]:
+            del self._remembered[sender]
+
     def recall(self, sender: str) -> torch.Tensor:
         """What a sender was given when it was last remembered."""
         return self._remembered[sender]
@@ -156,6 +171,11 @@ class Holder:
                 moved = stretch.view(self.bytes) - stretch.view(then)
                 gradient.addcmul_(gradient * gradient, moved, value=factor)
         return corrected
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of everything that `state` gives."""
+        return sum(tensor.nbytes for tensor in self.state()[0].values())
 
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, object]]:
         """Everything that a successor needs: tensors where they lie, and plain numbers."""

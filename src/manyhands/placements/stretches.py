@@ -186,7 +186,7 @@ def first_divided(model: nn.Module, before: str) -> nn.Module:
     """
     if not before:
         return _first_that_repeats(model)
-    known = dict(model.named_modules())
+    known: dict[str, nn.Module] = dict(model.named_modules())
     if before not in known:
         children = ", ".join(name for name, _ in model.named_children())
         raise ValueError(

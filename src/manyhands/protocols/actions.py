@@ -62,7 +62,8 @@ class Move:
 
     by: float
     over: float
-    pot: int = 0
+    pots: tuple[int, ...] = (0,)
+    """Which sums, where what came was gathered in several; they are added up in this order."""
 
 
 @dataclass(frozen=True)
@@ -86,10 +87,12 @@ class Descend:
 
 @dataclass(frozen=True)
 class Shift:
-    """Add what came with a call to the shard."""
+    """Add what came with a call, or a sum, to the shard."""
 
-    call: Call
+    call: Call | None
     staleness: int | None = None
+    pot: int = 0
+    """Which sum, if it is one."""
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,9 @@ def carry_out(holder: Holder, action: Action, update: torch.Tensor | None) -> No
     match action:
         case Add(call=call, share=share, pot=pot):
             holder.add(_came(update, call.sender), share, pot)
-        case Shift(call=call):
+        case Shift(call=None, pot=pot):
+            holder.shift(holder.take_sum(1.0, pot))
+        case Shift(call=Call() as call):
             holder.shift(_came(update, call.sender))
         case Scale(by=by):
             holder.scale(by)
@@ -48,8 +50,8 @@ def carry_out(holder: Holder, action: Action, update: torch.Tensor | None) -> No
             if action.compensation:
                 came = holder.compensate(came, call.sender, action.compensation)
             holder.step(came, weight, blend, dealt)
-        case Move(by=by, over=over, pot=pot):
-            holder.move(by, over, pot)
+        case Move(by=by, over=over, pots=pots):
+            holder.move(by, over, pots)
         case Drop(pot=pot):
             holder.drop(pot)
         case Descend(over=over, rate=rate, momentum=momentum):

@@ -32,11 +32,12 @@ if TYPE_CHECKING:
 class Gossip(StrategyProtocol):
     """Step alone, and mix with neighbours: there is no centre.
 
-    In lockstep, x_i ← Σ_j W_ij·(x_j − η·∇f_j(x_j)) over the neighbours j and i itself, with equal
-    weights (decentralised SGD); the weight of one that is not there is i's own. Asynchronously, a
-    worker steps whenever it is ready, picks one neighbour at random, and both become the mean of
-    the two (AD-PSGD); nobody waits for anybody, so there is nothing to deadlock on. Either way the
-    mixing keeps the mean of all replicas, which is the model.
+    In lockstep, x_i ← Σ_j W_ij·x_j − η·∇f_i(x_i) over the neighbours j and i itself, with equal
+    weights (D-PSGD); the weight of one that is not there is i's own. Asynchronously, a worker picks
+    one neighbour at random, both become the mean of the two, and the worker steps from there with
+    the gradient of where it was (AD-PSGD); nobody waits for anybody, so there is nothing to
+    deadlock on. Either way replicas are exchanged while the gradient is computed, and the mixing
+    keeps the mean of all replicas, which is the model.
 
     Use it where no machine can carry everybody's traffic, or links are slow and workers unequal: a
     worker exchanges 2·m bytes with each neighbour, however many workers there are. The replicas
@@ -76,22 +77,21 @@ class Gossip(StrategyProtocol):
         return GRAPHS[self.graph]
 
     async def worker(self, replica: Replica, endpoint: Endpoint) -> None:
-        """Step alone, then mix."""
+        """Exchange replicas while the gradient is computed; then mix, and step."""
         read = await self._begin(replica, endpoint)
         last = -1
         async for batch in replica.batches():
             if batch is None:
                 await self._rest(replica, endpoint)
                 continue
-            await replica.gradient(batch)
             if self.order == "asynchronous":
                 read = await pairing.meet_one(self.neighbours, replica, endpoint, batch, read)
             elif batch.round > last and not replica.rests:
-                replica.apply(batch)
                 read = await self._meet_all(replica, endpoint, batch)
                 last = batch.round
             elif batch.samples:
                 # Its first holder died, and its round is mixed without it: step alone.
+                await replica.gradient(batch)
                 read = await pairing.step(replica, endpoint, batch, read)
             replica.commit(batch)
 
@@ -115,7 +115,10 @@ class Gossip(StrategyProtocol):
         return read
 
     async def _meet_all(self, replica: Replica, endpoint: Endpoint, batch: LeasedBatch) -> int:
-        """Give the replica to every neighbour, and have it back mixed with theirs."""
+        """Give the replica to every neighbour, compute, and have it mixed with theirs; then step.
+
+        x_i(t+1) = Σ_j W_ij·x_j(t) − η·∇f_i(x_i(t)): what is given is from before the step.
+        """
         own, number = replica.servers[replica.rank], batch.round
         ranks = self.neighbours(replica.rank, replica.terms.workers, number)
         there = [rank for rank in ranks if endpoint.reaches(replica.servers[rank])]
@@ -125,13 +128,17 @@ class Gossip(StrategyProtocol):
             endpoint.post(replica.servers[rank], push, payload=parameters)
         endpoint.post(own, Join(number, tuple(there)))
         await answer(endpoint, own)
+        await replica.gradient(batch)
         taking_part = []
         for rank in there:
             with suppress(MembershipChanged):
                 if (await answer(endpoint, replica.servers[rank])).applied:
                     taking_part.append(rank)
+        replica.lay_aside()
+        replica.apply(batch)
+        replica.compare(1.0)
         mix = Mix(number, tuple(taking_part))
-        endpoint.post(own, mix, payload=parameters, into=parameters)
+        endpoint.post(own, mix, payload=replica.update(0), into=parameters)
         read = (await answer(endpoint, own)).version
         replica.adopt()
         return read

@@ -1,9 +1,10 @@
 """What a worker's own server decides in lockstep gossip: who is mixed with whom in a round.
 
-A worker gives its replica to its neighbours and asks what becomes of it. A neighbour answers when
-it is in that round itself: then each has the other's replica, and both mix. One that rests, or has
-gone on, refuses. So of two workers either both mix with the other in a round or neither does, and
-whoever misses somebody keeps that weight for itself: either way the mean of all is kept.
+A worker gives its replica to its neighbours before it computes, and hears afterwards what becomes
+of it. A neighbour answers when it is in that round itself: then each has the other's replica, and
+both mix. One that rests, or has gone on, refuses. So of two workers either both mix with the other
+in a round or neither does, and whoever misses somebody keeps that weight for itself: either way the
+mean of all is kept.
 
 Nobody waits in a circle. Of those that wait, the one in the earliest round waits for somebody in a
 round at least as late, who has answered, or for somebody who is at work and will.
@@ -15,7 +16,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from manyhands.endpoint import Join, Mix, Parameters, Pull, Push, Rest
-from manyhands.protocols.actions import Action, Add, Answer, Call, Drop, Move
+from manyhands.protocols.actions import Action, Add, Answer, Call, Drop, Move, Shift
+from manyhands.protocols.order import rank_of
 from manyhands.protocols.protocol import ServerState
 
 if TYPE_CHECKING:
@@ -34,7 +36,8 @@ class Mixing(ServerState):
     """To whom the worker gave its replica in that round, as far as they live."""
     rests: bool = False
     came: dict[int, tuple[str, ...]] = field(default_factory=dict)
-    """By round, from whom a replica came that is to be mixed in; "" if it is gone since."""
+    """By round, from whom a replica came that is to be mixed in; `gone-3` if worker 3 is gone
+    since."""
     asking: dict[int, tuple[Call, ...]] = field(default_factory=dict)
     """By later rounds, those who ask whether this worker will be in it."""
     mix: Call | None = None
@@ -80,8 +83,7 @@ def _offer(state: Mixing, call: Call) -> Decision:
     assert isinstance(call.message, Push)
     number = call.message.version
     came = {**state.came, number: (*state.came.get(number, ()), call.worker)}
-    # Sums are told apart by their rounds; number 0 is for those that have none.
-    added = Add(call, 1.0, pot=number + 1)
+    added = Add(call, 1.0, pot=_pot(state, number, call.worker))
     if number == state.round and state.is_open and call.worker in state.told:
         taken = replace(state, came=came)
         return _conclude(taken, [added, Answer(call, Parameters(state.version), parameters=False)])
@@ -121,7 +123,8 @@ def _mix(state: Mixing, call: Call, neighbours: tuple[int, ...], weights: int) -
     came = state.came.get(state.round, ())
     share = max(1, weights - len(came) - len(awaited.difference(came)))
     there = replace(state, mix=call, awaited=awaited, share=share)
-    return _conclude(there, [Add(call, share, pot=state.round + 1)])
+    # The step is added after the mixing, perhaps at another call: until then it is kept as a sum.
+    return _conclude(there, [Add(call, 1.0)])
 
 
 def _rest(state: Mixing, call: Call) -> Decision:
@@ -138,7 +141,8 @@ def leave(state: Mixing, worker: str) -> Decision:
     left = replace(
         state,
         came={
-            at: tuple("" if one == worker else one for one in who) for at, who in state.came.items()
+            at: tuple(f"gone-{rank_of(worker)}" if one == worker else one for one in who)
+            for at, who in state.came.items()
         },
         told=state.told - gone,
         awaited=state.awaited - gone,
@@ -167,7 +171,18 @@ def _drop(state: Mixing, rounds: list[int], actions: list[Action]) -> Decision:
     if not rounds:
         return state, actions
     came = {at: who for at, who in state.came.items() if at not in rounds}
-    return replace(state, came=came), [*actions, *(Drop(at + 1) for at in rounds)]
+    drops = [Drop(pot) for at in rounds for pot in _pots(state, at)]
+    return replace(state, came=came), [*actions, *drops]
+
+
+def _pot(state: Mixing, number: int, worker: str) -> int:
+    """Where a neighbour's replica of a round is kept; 0 is for the worker's own step."""
+    return 1 + number * state.terms.workers + rank_of(worker)
+
+
+def _pots(state: Mixing, number: int) -> tuple[int, ...]:
+    """Where those of a round are kept, in the order of ranks, in which they are added up."""
+    return tuple(sorted({_pot(state, number, who) for who in state.came.get(number, ())}))
 
 
 def _conclude(state: Mixing, actions: list[Action]) -> Decision:
@@ -182,8 +197,11 @@ def _conclude(state: Mixing, actions: list[Action]) -> Decision:
         came={at: who for at, who in state.came.items() if at != state.round},
         mix=None,
     )
-    move = Move(by=1.0, over=state.share + len(came), pot=state.round + 1)
-    return mixed, [*actions, move, Answer(state.mix, Parameters(mixed.version))]
+    mixing: list[Action] = [Shift(None), Answer(state.mix, Parameters(mixed.version))]
+    if came:
+        by = len(came) / (state.share + len(came))
+        mixing.insert(0, Move(by, over=len(came), pots=_pots(state, state.round)))
+    return mixed, [*actions, *mixing]
 
 
 def again(state: Mixing, call: Call) -> Answer:

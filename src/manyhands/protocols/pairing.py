@@ -19,21 +19,27 @@ if TYPE_CHECKING:
 async def meet_one(
     neighbours: Graph, replica: Replica, endpoint: Endpoint, batch: LeasedBatch, read: int
 ) -> int:
-    """x_i ← x_i − η·∇f; then x_i and x_j both become their mean; the version that comes of it."""
-    read = await step(replica, endpoint, batch, read)
+    """x_i and x_j both become their mean, then x_i ← x_i − η·∇f(what x_i was); the version of it.
+
+    The replica is given before the gradient is computed, and the other's is received after it.
+    """
     ranks = neighbours(replica.rank, replica.terms.workers, endpoint.rng.getrandbits(30))
     there = [replica.servers[rank] for rank in ranks if endpoint.reaches(replica.servers[rank])]
     if not there:
-        return read
+        await replica.gradient(batch)
+        return await step(replica, endpoint, batch, read)
     other = there[endpoint.rng.randrange(len(there))]
     payload, into = replica.parameters(0), replica.beside(0)
     endpoint.post(other, Push(read, batch.samples), payload=payload, into=into)
+    await replica.gradient(batch)
     try:
         await answer(endpoint, other)
     except MembershipChanged:
-        return read
+        return await step(replica, endpoint, batch, read)
     endpoint.post(other, Arrived())
-    replica.compare(-0.5)
+    replica.trade(0.5)
+    replica.apply(batch)
+    replica.compare(1.0)
     read = await change(replica, endpoint, read)
     with suppress(MembershipChanged):
         await answer(endpoint, other)

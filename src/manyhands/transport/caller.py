@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING
 
 import zmq
 
-from manyhands.transport.responder import BUFFER, HEARTBEAT, SILENCE
+from manyhands.transport.doors import is_readable
+from manyhands.transport.responder import (
+    AND_MORE,
+    AT_ONCE,
+    BUFFER,
+    HEARTBEAT,
+    SILENCE,
+)
 from manyhands.transport.security import JobKey, connect_securely, needs_key
 from manyhands.wire.envelope import (
     CHUNK,
@@ -138,6 +145,10 @@ class Caller:
         """Those that were called so far."""
         self._by_socket: dict[zmq.Socket[bytes], str] = {}
         self._poller = zmq.Poller()
+        self._ungranted: set[str] = set()
+        """Peers with a payload that waits for a grant."""
+        self._probed = clock()
+        """When it was last looked for calls of which nothing was heard."""
         self.epoch = 0
         """The epoch of members that calls are made in."""
         self.sent: dict[str, int] = {}
@@ -191,10 +202,14 @@ class Caller:
             self.sent[to] += call.source.size if call.source else 0
         peer.calls[call.number] = call
         self._offer(to, peer, call)
-        if peer.credit and self._needs_grant(call):
-            peer.credit = False
-            self._deliver(to, peer, call.number, call.attempt)
-        self._deliver_granted()
+        if self._needs_grant(call):
+            if peer.credit:
+                peer.credit = False
+                self._deliver(to, peer, call.number, call.attempt)
+            else:
+                self._ungranted.add(to)
+        if self._ungranted:
+            self._deliver_granted()
 
     def receive(self, sender: str, timeout: float | None = None) -> Said:
         """The next answer of a peer, its payload in the place given with the call.
@@ -234,11 +249,14 @@ class Caller:
         Nothing else is taken in here: an answer is written only while somebody waits for it, and
         before its payload was sent no call has one.
         """
-        for name, peer in self._peers.items():
+        for name in sorted(self._ungranted):
+            peer = self._peers[name]
             calls = peer.calls.values()
-            if any(self._needs_grant(call) for call in calls) and len(calls) == 1:
-                while peer.socket.poll(0) and any(self._needs_grant(call) for call in calls):
+            if len(calls) == 1:
+                while is_readable(peer.socket) and any(self._needs_grant(call) for call in calls):
                     self._take(name, peer)
+            if not any(self._needs_grant(call) for call in calls):
+                self._ungranted.discard(name)
 
     def _needs_grant(self, call: _Outgoing) -> bool:
         if call.payload is None or call.source is not None or call.granted:
@@ -256,19 +274,20 @@ class Caller:
         with contextlib.suppress(zmq.Again):
             small = call.source is None and size <= self._eager and not probes
             if call.payload is not None and small:
-                peer.socket.send(offer, zmq.SNDMORE | zmq.NOBLOCK)
-                peer.socket.send(call.payload, zmq.NOBLOCK)
+                peer.socket.send(offer, AND_MORE)
+                peer.socket.send(call.payload, AT_ONCE)
                 self.sent[to] += size
             else:
-                peer.socket.send(offer, zmq.NOBLOCK)
+                peer.socket.send(offer, AT_ONCE)
 
     def _sweep(self, timeout: int) -> None:
         """Take in what is there, waiting for the first of it `timeout` milliseconds at most."""
-        while ready := dict(self._poller.poll(timeout)):
-            timeout = 0
-            for socket in ready:
-                name = self._by_socket[socket]
-                self._take(name, self._peers[name])
+        for socket, _ in self._poller.poll(timeout):
+            name = self._by_socket[socket]
+            peer = self._peers[name]
+            self._take(name, peer)
+            while is_readable(socket):
+                self._take(name, peer)
 
     def _take(self, name: str, peer: _Peer) -> None:
         try:
@@ -287,7 +306,7 @@ class Caller:
             case Refusal(number=number, words=words):
                 if peer.calls.pop(number, None) is not None:
                     peer.refusals.append(words)
-        while peer.socket.rcvmore:
+        while peer.socket.getsockopt(zmq.RCVMORE):
             peer.socket.recv_into(bytearray())
 
     def _deliver(self, name: str, peer: _Peer, number: int, attempt: int) -> None:
@@ -304,8 +323,8 @@ class Caller:
         with contextlib.suppress(zmq.Again):
             for offset in range(0, len(call.payload), CHUNK):
                 part = call.payload[offset : offset + CHUNK]
-                peer.socket.send(seal(Chunk(number, attempt, offset)), zmq.SNDMORE | zmq.NOBLOCK)
-                peer.socket.send(part, zmq.NOBLOCK, copy=False)
+                peer.socket.send(seal(Chunk(number, attempt, offset)), AND_MORE)
+                peer.socket.send(part, AT_ONCE, copy=False)
                 self.sent[name] += len(part)
 
     def _open_reply(self, name: str, peer: _Peer, reply: Reply) -> None:
@@ -322,14 +341,14 @@ class Caller:
         if reply.placed:
             call.received = reply.size
             self.received[name] += reply.size
-        elif reply.size and peer.socket.rcvmore:
+        elif reply.size and peer.socket.getsockopt(zmq.RCVMORE):
             self._receive_into(name, peer, call, 0)
         self._complete(peer, call)
 
     def _fill(self, name: str, peer: _Peer, chunk: ReplyChunk) -> None:
         for call in peer.calls.values():
             if call.reply is not None and call.reply.reply == chunk.reply:
-                if chunk.offset == call.received and peer.socket.rcvmore:
+                if chunk.offset == call.received and peer.socket.getsockopt(zmq.RCVMORE):
                     call.heard = call.answered = self._clock()
                     self._receive_into(name, peer, call, chunk.offset)
                     self._complete(peer, call)
@@ -345,7 +364,8 @@ class Caller:
     def _complete(self, peer: _Peer, call: _Outgoing) -> None:
         if call.reply is not None and call.received == call.reply.size:
             del peer.calls[call.number]
-            peer.credit = call.reply.credit
+            # An answer without a payload says nothing about the place that another one kept.
+            peer.credit = peer.credit or call.reply.credit
             peer.answers.append((call.reply.message, call.reply.held))
 
     def _judge(self, name: str, peer: _Peer, progress: Progress) -> None:
@@ -360,6 +380,8 @@ class Caller:
                 call.answered, call.patience = None, 2 * call.patience
                 self._renew(name, peer, call)
             return
+        if progress.granted and not call.granted:
+            self._deliver(name, peer, call.number, call.attempt)
         waiting = not call.granted or progress.received == len(call.payload or b"")
         if not waiting:
             call.asked = 0
@@ -377,6 +399,9 @@ class Caller:
     def _probe(self) -> None:
         """Ask again about calls of which nothing was heard for long."""
         now = self._clock()
+        if now - self._probed < PROBE / 4:
+            return
+        self._probed = now
         for name, peer in self._peers.items():
             for call in list(peer.calls.values()):
                 if now - call.heard >= PROBE * 2 ** min(call.asked, _DOUBLINGS):

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 import zmq
 
-from manyhands.transport.doors import Doors
+from manyhands.transport.doors import Doors, is_readable
 from manyhands.transport.memory import Foreign
 from manyhands.wire.envelope import (
     CHUNK,
@@ -44,11 +44,14 @@ from manyhands.wire.message import WireError
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from manyhands.transport.security import JobKey
     from manyhands.wire.said import Said
 
+# As numbers: combining ZeroMQ's flags takes as long as sending a small message.
+AT_ONCE = int(zmq.NOBLOCK)
+AND_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
 HEARTBEAT = 10_000
 """Milliseconds between ZeroMQ's own heartbeats, on connections to other hosts. Both sides of each
 connection send them, so with many connections they are most of what an idle process does. Within a
@@ -87,6 +90,8 @@ class Incoming:
     """Where the answer belongs, in memory that is shared with the caller."""
     arrived: float = 0.0
     """When all of it was there."""
+    handed: bool = False
+    """Whether it was handed out."""
     room: int = 0
     """Bytes of payload that its answer may have."""
 
@@ -134,6 +139,7 @@ class Responder:
         eager: payloads up to so many bytes come and go without a slot.
         key: demanded of every peer at a TCP address.
         outside: a socket that listens for other hosts.
+        supply: gives the memory of a slot, `size` bytes; by default memory of this process.
     """
 
     def __init__(
@@ -146,7 +152,9 @@ class Responder:
         eager: int,
         key: JobKey | None = None,
         outside: socket.socket | None = None,
+        supply: Callable[[], memoryview] | None = None,
     ) -> None:
+        self._supply = supply or (lambda: memoryview(bytearray(size)))
         self._doors = Doors(address, outside, key, _furnish)
         self.address = self._doors.address
         self._door = self._doors.way("")
@@ -200,21 +208,20 @@ class Responder:
     def _read(self) -> Incoming | None:
         """What is at the door, up to the first complete call."""
         for _ in range(64):
-            try:
-                sender = self._door.recv(zmq.NOBLOCK)
-            except zmq.Again:
+            if not is_readable(self._door):
                 return None
-            call = self._take(sender)
+            call = self._take(self._door.recv(AT_ONCE))
             self._discard()
             if call is not None:
-                call.arrived = time.monotonic()
+                call.arrived, call.handed = time.monotonic(), True
                 return call
         return None
 
     def _take(self, identity: bytes) -> Incoming | None:
         """Read one message of a peer; the call that it completes, if it does."""
         try:
-            envelope = open_call(self._door.recv() if self._door.rcvmore else b"")
+            # A ROUTER puts the name before at least one frame.
+            envelope = open_call(self._door.recv(AT_ONCE))
             sender = identity.decode("ascii")
         except (WireError, UnicodeDecodeError):
             self.refused += 1
@@ -226,7 +233,7 @@ class Responder:
 
     def _discard(self) -> None:
         """Throw away what a message has beyond what we read, without keeping it."""
-        while self._door.rcvmore:
+        while self._door.getsockopt(zmq.RCVMORE):
             self._door.recv_into(bytearray())
 
     def _hear(self, sender: str, offer: Offer) -> Incoming | None:
@@ -244,9 +251,12 @@ class Responder:
             return self._hear_again(peer, call)
         current = peer.current
         if current is not None:
-            if (current.number, current.attempt) == (offer.number, offer.attempt):
-                received = current.received
-                self._send(sender, Progress(offer.number, offer.attempt, received, self._life))
+            again = current.number == offer.number
+            if again and (current.handed or current.attempt == offer.attempt):
+                # It was handed out and is still to be answered: another attempt is no other call.
+                current.attempt, received = offer.attempt, current.received
+                about = (offer.number, offer.attempt, received, self._life)
+                self._send(sender, Progress(*about, granted=current.slot is not None))
                 return None
             self._drop(current)
         peer.current = call
@@ -292,7 +302,7 @@ class Responder:
         """Receive a payload that came along, or find a place for one that is to come."""
         if call.size == 0:
             return call
-        if call.size <= self._eager and self._door.rcvmore:
+        if call.size <= self._eager and self._door.getsockopt(zmq.RCVMORE):
             payload = memoryview(bytearray(call.size))
             if self._door.recv_into(payload) == call.size:
                 call.payload, call.received = payload, call.size
@@ -317,7 +327,7 @@ class Responder:
             or call.slot is None
             or (call.number, call.attempt) != (chunk.number, chunk.attempt)
             or chunk.offset != call.received
-            or not self._door.rcvmore
+            or not self._door.getsockopt(zmq.RCVMORE)
         ):
             self.refused += 1
             return None
@@ -373,10 +383,12 @@ class Responder:
         door = self._doors.way(call.sender)
         for offset in range(0, size, CHUNK):
             part = slot.bytes[offset : min(offset + CHUNK, size)]
-            door.send(name, zmq.SNDMORE)
-            door.send(seal(ReplyChunk(self._replies, offset)), zmq.SNDMORE)
-            tracker = door.send(part, copy=False, track=True)
-            if tracker is not None:
+            door.send(name, AND_MORE)
+            door.send(seal(ReplyChunk(self._replies, offset)), AND_MORE)
+            # Parts leave in order: when the last one has, all have.
+            last = offset + CHUNK >= size
+            tracker = door.send(part, AT_ONCE, copy=False, track=last)
+            if tracker is not None and last:
                 slot.trackers.append(tracker)
         if credit:
             self._let_go(call.sender)
@@ -388,6 +400,12 @@ class Responder:
         """What came with a call is no longer needed, though it is still to be answered."""
         self._release(call)
         self._settle()
+
+    def surrender(self, call: Incoming) -> None:
+        """The memory that a call came in belongs to its supplier again; its payload stays valid."""
+        if call.slot is not None:
+            call.slot = None
+            self._unmade += 1
 
     def _settle(self) -> None:
         """Give free slots to those who wait: first to answers, then to offers, in order."""
@@ -411,7 +429,7 @@ class Responder:
         """Whether there is a free slot; one is made if none was needed before."""
         if not self._free and self._unmade:
             self._unmade -= 1
-            self._free.append(_Slot(memoryview(bytearray(self._size))))
+            self._free.append(_Slot(self._supply()))
         return bool(self._free)
 
     def _let_go(self, sender: str) -> None:
@@ -435,8 +453,11 @@ class Responder:
 
     def _send_frames(self, sender: str, frames: Sequence[bytes | memoryview]) -> None:
         # Nothing is sent to one who has left: a ROUTER drops it.
-        named = [sender.encode("ascii"), *frames]
-        self._doors.way(sender).send_multipart(named, zmq.NOBLOCK)
+        door = self._doors.way(sender)
+        door.send(sender.encode("ascii"), AND_MORE)
+        for frame in frames[:-1]:
+            door.send(frame, AND_MORE)
+        door.send(frames[-1], AT_ONCE)
 
     def peers(self) -> Iterator[tuple[str, int]]:
         """Each caller and the number of its last call that was carried out."""

@@ -28,6 +28,7 @@ class Command:
     seconds: float | None = None
     target: str | None = None
     seed: int | None = None
+    durability: str | None = None
     slow: tuple[Pace, ...] | None = None
     output: Path | None = None
     hosts: str | None = None

@@ -151,6 +151,7 @@ def train_from(
             launch(request)
         except Refused:
             release(folder)
+            _folders.discard(folder)
             raise
     run = Run(folder, worker=torchrun.rank() if torchrun.is_torchrun() else 0)
     command.runs.append(run)
@@ -222,6 +223,7 @@ def _plan(
         seconds=command.seconds,
         target=command.target,
         seed=command.seed,
+        durability=command.durability,
     )
     settings = (
         Setting("strategy", str(chosen), told_by),

@@ -214,7 +214,13 @@ class World:
             return self._bench.shared(held, first)
         if protocol.committee and first is not None:
             return self._bench.shared([first.parameters[0].clone()], first)
-        living = [server for server in servers if server.member.alive] or servers[:1]
+        # When the run is over, those are let go that had lived until then.
+        now = self._kernel.now
+        living = [
+            server
+            for server in servers
+            if server.member.alive or server.member.died(server.member.life) >= now
+        ] or servers[:1]
         mean = living[0].holder.bytes.clone()
         for count, server in enumerate(living[1:], start=2):
             lerp(server.holder.shard, mean, server.holder.bytes, 1 / count)

@@ -11,16 +11,10 @@ nothing more is sent.
 
 from __future__ import annotations
 
-import contextlib
-from typing import TYPE_CHECKING
-
 import msgspec
 
 from manyhands.wire.message import WireError
 from manyhands.wire.said import Said
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 HEAD_LIMIT = 4096
 """Bytes in the longest envelope; payloads travel in a frame of their own."""
@@ -80,6 +74,8 @@ class Progress(Envelope, frozen=True, tag=4):
     """The responder's life: another number means that it was restarted."""
     answered: bool = False
     """It was carried out, and the answer is on its way."""
+    granted: bool = False
+    """There is a place for the payload; a grant that said so may have been lost."""
 
 
 class Reply(Envelope, frozen=True, tag=5):
@@ -120,26 +116,26 @@ _to_caller: msgspec.msgpack.Decoder[ToCaller] = msgspec.msgpack.Decoder(ToCaller
 
 seal = _encoder.encode
 """The frame of an envelope."""
+_TOO_LONG = f"an envelope of {{}} bytes is over {HEAD_LIMIT}"
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What decoding raises; msgspec lets Python's own error through where text is not UTF-8."""
 
 
 def open_call(frame: bytes) -> ToResponder:
     """The envelope in a frame that a caller sent."""
-    with _refusals(frame):
+    if len(frame) > HEAD_LIMIT:
+        raise WireError(_TOO_LONG.format(len(frame)))
+    try:
         return _to_responder.decode(frame)
+    except _UNREADABLE as error:
+        raise WireError(f"not an envelope: {error}") from None
 
 
 def open_answer(frame: bytes) -> ToCaller:
     """The envelope in a frame that a responder sent."""
-    with _refusals(frame):
-        return _to_caller.decode(frame)
-
-
-@contextlib.contextmanager
-def _refusals(frame: bytes) -> Iterator[None]:
     if len(frame) > HEAD_LIMIT:
-        raise WireError(f"an envelope of {len(frame)} bytes is over {HEAD_LIMIT}")
+        raise WireError(_TOO_LONG.format(len(frame)))
     try:
-        yield
-    # msgspec lets Python's own error through where text is not UTF-8.
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return _to_caller.decode(frame)
+    except _UNREADABLE as error:
         raise WireError(f"not an envelope: {error}") from None
