@@ -134,9 +134,10 @@ def has_begun(started, updates=20):
     return trace.exists() and trace.read_text().count('"span"') > updates
 
 
-def kill_servers(run_script, samples, kills, seed):
+def kill_servers(run_script, samples, kills, seed, durability="process"):
     """Kill a server at seeded moments while four workers push; the run's text at its end."""
-    started = run_script(INTEGERS.replace("SAMPLES", str(samples)), name=f"count{seed}.py")
+    script = INTEGERS.replace("SAMPLES,", f'{samples}, durability="{durability}",')
+    started = run_script(script, name=f"count{seed}{durability}.py")
     wait_for(lambda: has_begun(started), 90, "pushes")
     draw, done = random.Random(seed), 0  # noqa: S311 - the same moments every time
     while done < kills and started.process.poll() is None:
@@ -168,9 +169,23 @@ def test_no_acknowledged_update_is_lost_or_doubled_when_servers_are_killed(run_s
 
 @pytest.mark.slow
 @pytest.mark.timeout(3000)
+@pytest.mark.parametrize("durability", ["process", "power"])
 @pytest.mark.parametrize("seed", range(10))
-def test_a_hundred_seeded_kills_lose_nothing(run_script, seed):
-    kill_servers(run_script, samples=12_000, kills=10, seed=100 + seed)
+def test_a_hundred_seeded_kills_lose_nothing(run_script, seed, durability):
+    kill_servers(run_script, samples=12_000, kills=10, seed=100 + seed, durability=durability)
+
+
+@pytest.mark.timeout(180)
+def test_without_durability_a_killed_server_ends_the_run(run_script):
+    script = INTEGERS.replace("SAMPLES,", '100_000, durability="none",')
+    started = run_script(script)
+    wait_for(lambda: has_begun(started), 90, "pushes")
+    started.named("manyhands.live.server", "0").kill()
+    assert started.finish(120) != 0
+    text = started.text()
+    assert "server 0" in text
+    assert "COUNTS" not in text
+    assert not (started.folder / "run" / "journal").exists()
 
 
 @pytest.mark.timeout(180)

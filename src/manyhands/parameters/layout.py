@@ -45,6 +45,10 @@ ELEMENTWISE = (
 """Optimizers whose step is a function of each element alone. A subclass may be anything else."""
 
 
+_LINE = 4 << 20
+"""Bytes of the parameters that an optimizer treats at once."""
+
+
 @dataclass(frozen=True)
 class Fragment:
     """A part of a tensor, or all of it."""
@@ -97,7 +101,10 @@ class Shard:
 
     @cached_property
     def lines(self) -> tuple[Fragment, ...]:
-        """The parameters as lines, those of one type and group that lie side by side in one."""
+        """The parameters as lines, those of one type and group that lie side by side in one.
+
+        A long one is cut: what a step computes in between then stays small and in the cache.
+        """
         lines: list[Fragment] = []
         for piece in self.parameters:
             size, first = piece.stop - piece.start, piece
@@ -105,7 +112,7 @@ class Shard:
                 first = lines.pop()
                 size += first.stop
             lines.append(Fragment("", 0, size, (size,), first.dtype, first.group, first.offset))
-        return tuple(lines)
+        return tuple(part for line in lines for part in _cut(line))
 
     @cached_property
     def stretches(self) -> tuple[Fragment, ...]:
@@ -119,6 +126,15 @@ class Shard:
             size = sum(piece.stop - piece.start for piece in (first, *others))
             lines.append(Fragment("", 0, size, (size,), dtype, -1, first.offset))
         return tuple(lines)
+
+
+def _cut(line: Fragment) -> Iterable[Fragment]:
+    """A line in parts of at most `_LINE` bytes."""
+    width = line.dtype.itemsize
+    for start in range(0, line.stop, _LINE // width):
+        size = min(_LINE // width, line.stop - start)
+        at = line.offset + start * width
+        yield Fragment("", 0, size, (size,), line.dtype, line.group, at)
 
 
 def _follows(line: Fragment, piece: Fragment) -> bool:

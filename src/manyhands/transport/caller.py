@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 
 import zmq
 
+from manyhands.transport.doors import is_readable
 from manyhands.transport.responder import (
     AND_MORE,
     AT_ONCE,
     BUFFER,
     HEARTBEAT,
-    READABLE,
     SILENCE,
 )
 from manyhands.transport.security import JobKey, connect_securely, needs_key
@@ -253,9 +253,7 @@ class Caller:
             peer = self._peers[name]
             calls = peer.calls.values()
             if len(calls) == 1:
-                while int(peer.socket.getsockopt(zmq.EVENTS)) & READABLE and any(
-                    self._needs_grant(call) for call in calls
-                ):
+                while is_readable(peer.socket) and any(self._needs_grant(call) for call in calls):
                     self._take(name, peer)
             if not any(self._needs_grant(call) for call in calls):
                 self._ungranted.discard(name)
@@ -288,7 +286,7 @@ class Caller:
             name = self._by_socket[socket]
             peer = self._peers[name]
             self._take(name, peer)
-            while socket.getsockopt(zmq.EVENTS) & READABLE:
+            while is_readable(socket):
                 self._take(name, peer)
 
     def _take(self, name: str, peer: _Peer) -> None:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 import zmq
 
-from manyhands.transport.doors import Doors
+from manyhands.transport.doors import Doors, is_readable
 from manyhands.transport.memory import Foreign
 from manyhands.wire.envelope import (
     CHUNK,
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
 # As numbers: combining ZeroMQ's flags takes as long as sending a small message.
 AT_ONCE = int(zmq.NOBLOCK)
 AND_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
-READABLE = int(zmq.POLLIN)
 HEARTBEAT = 10_000
 """Milliseconds between ZeroMQ's own heartbeats, on connections to other hosts. Both sides of each
 connection send them, so with many connections they are most of what an idle process does. Within a
@@ -209,7 +208,7 @@ class Responder:
     def _read(self) -> Incoming | None:
         """What is at the door, up to the first complete call."""
         for _ in range(64):
-            if not int(self._door.getsockopt(zmq.EVENTS)) & READABLE:
+            if not is_readable(self._door):
                 return None
             call = self._take(self._door.recv(AT_ONCE))
             self._discard()
