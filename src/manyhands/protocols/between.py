@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
     from manyhands.endpoint import Terms
     from manyhands.protocols.averaging import Meeting
+    from manyhands.protocols.protocol import ServerState
+    from manyhands.protocols.synchronous import Synchronous
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,14 @@ def left_between(outer: Meeting, state: Between, worker: str) -> tuple[Between, 
     after, actions = outer.on_leave(left, island)
     assert isinstance(after, Between)
     return after, actions
+
+
+def early_in(inner: Synchronous, outer: Meeting, state: ServerState, call: Call) -> int:
+    """How many pushes come before one: of an island's workers, or of the islands."""
+    if not isinstance(state, Between):
+        return inner.early(state, call)
+    island = state.homes.get(call.worker, "")
+    return outer.early(state, replace(call, stands_for=island)) if island else 0
 
 
 def _is_idle(state: Between, island: str) -> bool:

@@ -9,6 +9,7 @@ from manyhands.endpoint import Parameters, Pull, Push, Terms, Turn
 from manyhands.protocols.actions import Action, Add, Answer, Call, Move
 from manyhands.protocols.exchange import answer, rest
 from manyhands.protocols.rounds import Round, Rounds
+from manyhands.protocols.springs import Springs, check_springs, springs
 from manyhands.protocols.turns import Turns, next_turn
 
 if TYPE_CHECKING:
@@ -54,33 +55,18 @@ class ElasticAveraging(Rounds):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.every < 1 or (self.rho is not None and self.rho <= 0):
-            raise ValueError(f"every must be 1 or more, rho above 0: {self.every}, {self.rho}")
-        for name, value in (("alpha", self.alpha), ("beta", self.beta)):
-            if value is not None and not 0 < value <= 1:
-                raise ValueError(f"{name} must be above 0 and at most 1, not {value}")
-        if self.rho is not None and self.alpha is not None:
-            raise ValueError(
-                f"alpha is the learning rate times rho: give one of rho={self.rho} and "
-                f"alpha={self.alpha}"
-            )
+        if self.every < 1:
+            raise ValueError(f"every must be 1 or more, not {self.every}")
+        check_springs(self.rho, self.alpha, self.beta)
 
     @property
     def lockstep(self) -> bool:
         """In every order but the asynchronous one somebody waits for somebody."""
         return self.order != "asynchronous"
 
-    def worker_moves(self, terms: Terms) -> float:
-        """α: how far a worker moves towards the centre."""
-        if self.alpha is not None:
-            return self.alpha
-        return 0.9 / terms.workers if self.rho is None else terms.rate * self.rho
-
-    def centre_moves(self, terms: Terms) -> float:
-        """β/N: how far the centre moves towards one worker."""
-        if self.beta is not None:
-            return self.beta / terms.workers
-        return self.worker_moves(terms)
+    def springs(self, terms: Terms) -> Springs:
+        """How far a worker and the centre move towards each other."""
+        return springs(self.rho, self.alpha, self.beta, terms)
 
     async def worker(self, replica: Replica, endpoint: Endpoint) -> None:
         """Step alone, and be pulled towards the centre in every so many steps."""
@@ -120,7 +106,7 @@ class ElasticAveraging(Rounds):
     ) -> None:
         """x_i(t+1) = x_i(t) − η·∇f(x_i(t)) − α·(x_i(t) − x̄(t)); x̄(t) is known from last time."""
         await replica.gradient(batch)
-        replica.trade(self.worker_moves(replica.terms))
+        replica.trade(self.springs(replica.terms).worker)
         for server, name in enumerate(replica.servers):
             beside = replica.beside(server)
             endpoint.post(name, Push(0, batch.samples), payload=beside, into=beside)
@@ -135,7 +121,7 @@ class ElasticAveraging(Rounds):
         await replica.gradient(batch)
         for name in replica.servers:
             await answer(endpoint, name)
-        replica.draw(self.worker_moves(replica.terms))
+        replica.draw(self.springs(replica.terms).worker)
         replica.apply(batch)
 
     async def _meet_in_turn(self, replica: Replica, endpoint: Endpoint, batch: LeasedBatch) -> None:
@@ -154,7 +140,7 @@ class ElasticAveraging(Rounds):
         self._give(replica, endpoint, 0, batch)
         await replica.gradient(batch)
         await answer(endpoint, first)
-        replica.draw(self.worker_moves(replica.terms))
+        replica.draw(self.springs(replica.terms).worker)
         replica.apply(batch)
 
     def _give(self, replica: Replica, endpoint: Endpoint, server: int, batch: LeasedBatch) -> None:
@@ -179,7 +165,7 @@ class ElasticAveraging(Rounds):
     def conclude(self, state: Round) -> list[Action]:
         """x̄ ← x̄ + (β/N)·Σ(x_i − x̄)."""
         givers = len(state.waiting) + len(state.gone)
-        return [Move(by=givers * self.centre_moves(state.terms), over=givers)]
+        return [Move(by=givers * self.springs(state.terms).centre, over=givers)]
 
     def on_message(self, state: ServerState, call: Call) -> tuple[ServerState, list[Action]]:
         """All together, or one at a time: then the centre is answered as the worker met it."""
@@ -190,14 +176,13 @@ class ElasticAveraging(Rounds):
                 meeting: list[Action] = [
                     Add(call, 1.0),
                     Answer(call, Parameters(now.version)),
-                    Move(by=self.centre_moves(state.terms), over=1.0),
+                    Move(by=self.springs(state.terms).centre, over=1.0),
                 ]
                 return next_turn(now, meeting)
             case Turn():
                 asking = state.asking.put(call.worker, call)
-                present = state.present
-                if call.worker not in present:
-                    present = present | {call.worker}
+                known = call.worker in state.present
+                present = state.present if known else state.present | {call.worker}
                 return next_turn(replace(state, asking=asking, present=present), [])
             case _:
                 after, actions = super().on_message(state, call)

@@ -9,7 +9,7 @@ from manyhands.endpoint import Change, Parameters, Pull, Push, Rest, Terms
 from manyhands.notation import Value  # noqa: TC001 - the types of fields are read
 from manyhands.parts import part
 from manyhands.protocols.averaging import Averaging  # noqa: TC001 - as above
-from manyhands.protocols.between import Between, begin_between, left_between, on_between
+from manyhands.protocols.between import Between, begin_between, early_in, left_between, on_between
 from manyhands.protocols.combining import check_levels
 from manyhands.protocols.diloco import DiLoCo
 from manyhands.protocols.exchange import answer
@@ -87,8 +87,7 @@ class Hierarchical(StrategyProtocol):
 
     def members(self, island: int, workers: int) -> range:
         """The ranks that live on an island."""
-        piece = part(workers, island, self._count(workers))
-        return range(piece.start, piece.stop)
+        return range(workers)[part(workers, island, self._count(workers))]
 
     def sites(self, workers: int) -> tuple[Site, ...]:
         """Every island, and the server between them."""
@@ -137,8 +136,7 @@ class Hierarchical(StrategyProtocol):
         return [(await answer(endpoint, between)).version]
 
     async def _join(self, replica: Replica, endpoint: Endpoint) -> None:
-        own, _ = self._names(replica)
-        endpoint.post(own, Pull(), into=replica.parameters(0))
+        endpoint.post(self._names(replica)[0], Pull(), into=replica.parameters(0))
         await self._hear(replica, endpoint)
         replica.rests = False
         replica.adopt()
@@ -186,11 +184,7 @@ class Hierarchical(StrategyProtocol):
 
     def early(self, state: ServerState, call: Call) -> int:
         """Islands add up in the order of ranks, and so does the server between them."""
-        if isinstance(state, Island):
-            return self._inner.early(state, call)
-        assert isinstance(state, Between)
-        island = state.homes.get(call.worker, "")
-        return self.outer.early(state, replace(call, stands_for=island)) if island else 0
+        return early_in(self._inner, self.outer, state, call)
 
     def on_repeat(self, state: ServerState, call: Call) -> Answer:
         """With what was said before, if it was an errand that nobody is on yet."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from manyhands.endpoint import Join, Mix, Parameters, Pull, Push, Rest
 from manyhands.protocols.actions import Action, Add, Answer, Call, Drop, Move, Shift
-from manyhands.protocols.order import rank_of
+from manyhands.protocols.order import pot_of, pots_of, rank_of
 from manyhands.protocols.protocol import ServerState
 
 if TYPE_CHECKING:
@@ -36,8 +36,7 @@ class Mixing(ServerState):
     """To whom the worker gave its replica in that round, as far as they live."""
     rests: bool = False
     came: dict[int, tuple[str, ...]] = field(default_factory=dict)
-    """By round, from whom a replica came that is to be mixed in; `gone-3` if worker 3 is gone
-    since."""
+    """By round, from whom a replica came that is to be mixed in; `gone-3` if 3 is gone since."""
     asking: dict[int, tuple[Call, ...]] = field(default_factory=dict)
     """By later rounds, those who ask whether this worker will be in it."""
     mix: Call | None = None
@@ -83,7 +82,7 @@ def _offer(state: Mixing, call: Call) -> Decision:
     assert isinstance(call.message, Push)
     number = call.message.version
     came = {**state.came, number: (*state.came.get(number, ()), call.worker)}
-    added = Add(call, 1.0, pot=_pot(state, number, call.worker))
+    added = Add(call, 1.0, pot=pot_of(number, state.terms.workers, call.worker))
     if number == state.round and state.is_open and call.worker in state.told:
         taken = replace(state, came=came)
         return _conclude(taken, [added, Answer(call, Parameters(state.version), parameters=False)])
@@ -171,23 +170,13 @@ def _drop(state: Mixing, rounds: list[int], actions: list[Action]) -> Decision:
     if not rounds:
         return state, actions
     came = {at: who for at, who in state.came.items() if at not in rounds}
-    drops = [Drop(pot) for at in rounds for pot in _pots(state, at)]
+    drops = [Drop(pot) for at in rounds for pot in pots_of(at, state.terms.workers, state.came[at])]
     return replace(state, came=came), [*actions, *drops]
-
-
-def _pot(state: Mixing, number: int, worker: str) -> int:
-    """Where a neighbour's replica of a round is kept; 0 is for the worker's own step."""
-    return 1 + number * state.terms.workers + rank_of(worker)
-
-
-def _pots(state: Mixing, number: int) -> tuple[int, ...]:
-    """Where those of a round are kept, in the order of ranks, in which they are added up."""
-    return tuple(sorted({_pot(state, number, who) for who in state.came.get(number, ())}))
 
 
 def _conclude(state: Mixing, actions: list[Action]) -> Decision:
     """Mix, if all is there."""
-    came = state.came.get(state.round, ())
+    came, terms = state.came.get(state.round, ()), state.terms
     if state.mix is None or not state.awaited <= set(came):
         return state, actions
     mixed = replace(
@@ -199,8 +188,8 @@ def _conclude(state: Mixing, actions: list[Action]) -> Decision:
     )
     mixing: list[Action] = [Shift(None), Answer(state.mix, Parameters(mixed.version))]
     if came:
-        by = len(came) / (state.share + len(came))
-        mixing.insert(0, Move(by, over=len(came), pots=_pots(state, state.round)))
+        by, pots = len(came) / (state.share + len(came)), pots_of(state.round, terms.workers, came)
+        mixing.insert(0, Move(by, over=len(came), pots=pots))
     return mixed, [*actions, *mixing]
 
 

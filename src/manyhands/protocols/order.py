@@ -9,6 +9,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from functools import lru_cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 def rank_of(name: str) -> int:
@@ -27,6 +31,16 @@ def place(names: frozenset[str], name: str) -> int:
     2
     """
     return bisect_left(sorted_ranks(names), rank_of(name))
+
+
+def pot_of(number: int, workers: int, name: str) -> int:
+    """Where what one of so many gave to a round is gathered; 0 is for what belongs to none."""
+    return 1 + number * workers + rank_of(name)
+
+
+def pots_of(number: int, workers: int, names: Iterable[str]) -> tuple[int, ...]:
+    """Where some of them are, in the order of ranks, in which they are added up."""
+    return tuple(sorted({pot_of(number, workers, name) for name in names}))
 
 
 @lru_cache(maxsize=64)
