@@ -33,7 +33,7 @@ SCRIPT = """
 
 
 @pytest.mark.timeout(170)
-@pytest.mark.parametrize("text", ["gossip()", "ensemble()"])
+@pytest.mark.parametrize("text", ["gossip()", pytest.param("ensemble()", marks=pytest.mark.slow)])
 def test_a_few_workers_evaluate_what_needs_all_replicas(run_script, tmp_path, text):
     started = run_script(SCRIPT, text, str(WORKERS))
     assert started.finish(150) == 0, started.text()

@@ -89,9 +89,10 @@ def test_a_forked_process_is_as_one_started_afresh(run_script, tmp_path):
             # It would write to memory that is shared as long as nothing does.
             assert ("TAKEN APART" in log.read_text(encoding="utf-8")) == (switch == "0")
         (tmp_path / "elsewhere").rename(tmp_path / f"elsewhere-{switch}")
-    drawn = [number for said in found.values() for number in said.pop("random")]
-    assert len(set(drawn)) == len(drawn), "everybody draws random numbers of its own"
-    for name in ("worker-0", "worker-1", "server-0"):
+    names = ("worker-0", "worker-1", "server-0")
+    drawn = [number for name in names for number in found["1", name]["random"]]
+    assert len(set(drawn)) == len(drawn), "every process draws random numbers of its own"
+    for name in names:
         assert found["1", name] == found["0", name]
     assert found["1", "worker-0"]["environ"]["COLOUR"] == "green"
 

@@ -11,15 +11,15 @@ from support import ROOT
 
 @pytest.mark.timeout(150)
 def test_light_workers(start):
-    options = ("--workers", "2", "5", "--servers", "2", "--seconds", "2", "--drivers", "2")
+    options = ("--workers", "5", "--servers", "2", "--seconds", "2", "--drivers", "2")
     paths = os.pathsep.join((str(ROOT), str(ROOT / "src")))
     started = start(sys.executable, "-m", "benchmarks.scale", *options, PYTHONPATH=paths)
     assert started.finish(140) == 0, started.text()
     figures = json.loads(started.text().splitlines()[-1])["figures"]
-    for workers, load in zip((2, 5), figures["loads"], strict=True):
-        assert load["workers"] == workers
-        assert load["leases"] > workers, "all have begun, and go on"
-        assert load["beats"] >= workers
-        assert load["server_per_push"] > 0
-    assert figures["message_ratio"] > 0
+    (load,) = figures["loads"]
+    assert load["workers"] == 5
+    assert load["leases"] > 5, "all have begun, and go on"
+    assert load["beats"] >= 5
+    assert load["server_per_push"] > 0
+    assert figures["message_ratio"] == 1.0
     assert not started.tree(), "no process is left"

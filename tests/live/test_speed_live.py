@@ -30,14 +30,14 @@ SCRIPT = """
             os.write(CALLS, b"%f\\n" % time.monotonic())
         return F.cross_entropy(outputs, targets)
 
-    tokens = torch.randint(0, 65, (2600, 9), generator=torch.Generator().manual_seed(0))
+    tokens = torch.randint(0, 65, (6600, 9), generator=torch.Generator().manual_seed(0))
     data = torch.utils.data.TensorDataset(tokens[:, :-1], tokens[:, 1:])
     job = mh.Job(
         model=lambda: mh.models.GPT(length=8, width=16, layers=2, heads=2),
         optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=0.01),
         loss=loss,
         data=torch.utils.data.Subset(data, range(600)),
-        validation=torch.utils.data.Subset(data, range(600, 2600)),
+        validation=torch.utils.data.Subset(data, range(600, 6600)),
         metrics=(),
         global_batch=16,
         epochs=3,
@@ -63,7 +63,7 @@ FAMILIES = [
 WRITTEN = {
     "single": ("single()", 1),
     "hybrid": ("hybrid(data=2, shard=2)", 4),
-    "place": ('place(modules=["block0 on 0", "block1 on 1"])', 2),
+    "place": ('place(modules=["block1 on 0", "block2 on 1"])', 2),
     "pipeline": ("pipeline(microbatches=2)", 2),
     "local_sgd": ("local_sgd(every=4)", 2),
     "diloco": ("diloco(every=4)", 2),

@@ -166,7 +166,10 @@ class Meetings(Mass):
     def stepped(self, life: Life, x: np.ndarray) -> None:
         met = self._beside.pop(life.sender, None)
         if met is not None:
-            self.x[life.sender] = (self.x[life.sender] + met) / 2
+            mean = (self.x[life.sender] + met) / 2
+            # An answer counts for nothing if its sender was known to be dead before it was read.
+            if not self.dead or near(x, mean + self._next[life.sender]):
+                self.x[life.sender] = mean
         super().stepped(life, x)
 
     def posted(self, life: Life, server: int, message: Said, payload: np.ndarray | None) -> None:

@@ -228,7 +228,7 @@ def as_it_is_now(right):
 
 
 def all_the_way(right):
-    return lambda self, by: right(self, -1.0 if by == -0.5 else by)
+    return lambda self, by: right(self, 1.0 if by == 0.5 else by)
 
 
 def weights_of_those_there(right):
@@ -339,7 +339,7 @@ MUTANTS = (
     Mutant("all begin alike", "ensemble", world, "member_seed", like_the_first),
     Mutant("reads unseen", "central_storage", CentralStorage, "refresh", goes_on_where_it_was),
     Mutant("meeting told anew", "gossip_asynchronous", Gossip, "on_repeat", as_it_is_now),
-    Mutant("mass lost", "gossip_asynchronous", VirtualReplica, "compare", all_the_way),
+    Mutant("mass lost", "gossip_asynchronous", VirtualReplica, "trade", all_the_way),
     Mutant("weights of those there", "gossip_lockstep", mixing, "_mix", weights_of_those_there),
     Mutant("refusals withheld", "gossip_lockstep", mixing, "_offer", takes_whatever_comes),
     Mutant("what is given is kept", "push_sum", PushSum, "on_message", keeps_what_it_gives),

@@ -4,7 +4,7 @@ import pytest
 from virtual_jobs import a_job
 
 from manyhands.cluster import Cluster, Host, Link
-from manyhands.protocols import Asynchronous
+from manyhands.protocols import Asynchronous, Hierarchical
 from manyhands.reports import breakdown, throughput
 from manyhands.virtual import Places
 from manyhands.virtual.endpoint import HEAD
@@ -116,7 +116,11 @@ def test_a_server_competes_for_the_cores_of_its_host(virtually) -> None:
 def test_a_cluster_says_where_everybody_is(virtually) -> None:
     hosts = (Host("a", 2, 0), Host("b", 2, 0))
     link, slow = Link(1e6, 0.0), Link(1e3, 0.0)
-    assert Places.spread(Cluster(hosts, link), 3, 1).workers == ("a", "b", "a")
+    spread = Places.spread(Cluster(hosts, link), 5, 3)
+    assert (spread.workers, spread.servers) == (("a", "a", "a", "b", "b"), ("a", "b", "a"))
+    islands = Hierarchical(islands=2)
+    spread = Places.spread(Cluster(hosts, link), 4, 3, islands.sites(4))
+    assert (spread.workers, spread.servers) == (("a", "a", "b", "b"), ("a", "b", "a"))
     job = a_job(size=60, global_batch=1, epochs=1)
     near = virtually(job, places=Places.spread(Cluster(hosts, link), 1, 1), copy_rate=1e15)
     assert near.run.seconds == pytest.approx(6, rel=1e-6), "the worker and the server share a host"

@@ -41,6 +41,13 @@ def fetch(data: Any, collate: Callable[[list[Any]], Any] | None, indices: list[i
     return (collate or default_collate)(samples)
 
 
+def rebuilt(value: Any, items: list[Any]) -> Any:
+    """A list, tuple or named tuple like another, with other items."""
+    if hasattr(value, "_fields"):
+        return type(value)(*items)
+    return type(value)(items)
+
+
 def as_pair(batch: Any) -> tuple[Any, Any]:
     """A batch's inputs and targets."""
     if isinstance(batch, (list, tuple)) and len(batch) == 2:

@@ -36,7 +36,7 @@ def account(
         machine=machine,
         processes_per_core=None if design.virtual else max(design.workers) / (machine.cores or 1),
         paced=design.paced,
-        network=Network.read(design.network).words if design.network else "",
+        network=_network(design),
         budget=budget_words(in_force),
         budget_seconds=in_force.seconds,
         target=in_force.target,
@@ -90,3 +90,13 @@ def _settings(design: Design, job: Job) -> dict[str, str]:
     if design.virtual is not None:
         told |= vars(design.virtual)
     return {name: str(value) for name, value in told.items() if value not in (None, "")}
+
+
+def _network(design: Design) -> str:
+    """The links between hosts, real or virtual; nothing where all share one host."""
+    if design.network:
+        return Network.read(design.network).words
+    if design.virtual and design.virtual.bandwidth:
+        latency = f", {design.virtual.latency} there" if design.virtual.latency else ""
+        return f"virtual links of {design.virtual.bandwidth}{latency} between hosts"
+    return ""

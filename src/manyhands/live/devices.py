@@ -3,6 +3,17 @@
 import torch
 
 
+def take(name: str) -> torch.device:
+    """A worker's device, which is then the process's current one.
+
+    torch's engine (FSDP2, NCCL) allocates on the current device, which is the first GPU otherwise.
+    """
+    device = torch.device(name)
+    if device.type == "cuda":  # not exercised on machines without a GPU
+        torch.cuda.set_device(device)
+    return device
+
+
 def devices(workers: int) -> tuple[str, ...]:
     """A device for each worker of this host: the GPUs in turn, else its cores."""
     if torch.cuda.is_available():  # not exercised on machines without a GPU

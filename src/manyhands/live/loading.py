@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import default_collate
 
+from manyhands.data.taking import rebuilt
 from manyhands.live.loader import Loader
 from manyhands.seeding import Seeded, epoch_seed
 
@@ -90,5 +91,5 @@ def move(value: Any, device: torch.device) -> Any:
     if isinstance(value, dict):
         return {key: move(item, device) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return type(value)(move(item, device) for item in value)
+        return rebuilt(value, [move(item, device) for item in value])
     return value.to(device, non_blocking=True) if hasattr(value, "to") else value

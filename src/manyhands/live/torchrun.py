@@ -11,7 +11,7 @@ import torch
 
 from manyhands.engine import PrefixStore, Store, rendezvous
 from manyhands.live.assignment import override
-from manyhands.live.devices import devices
+from manyhands.live.devices import devices, take
 from manyhands.live.pacer import Pacer
 from manyhands.live.progress import Progress
 from manyhands.live.pulse import FilePulse
@@ -79,7 +79,7 @@ def join(
     status, words = "failed", "worker 0 failed"
     try:
         local = int(os.environ.get("LOCAL_RANK", "0"))
-        device = torch.device(devices(local + 1)[local])
+        device = take(devices(local + 1)[local])
         group = Group(meeting, number, size, epoch=1, device=device, address=_own_address())
         _compare_clocks(group, meeting, head.boot, recorder)
         run_loop(
@@ -126,7 +126,7 @@ def _compare_clocks(group: Group, meeting: Store, boot: str, recorder: Recorder)
     boots = {meeting.get(f"boot/{rank}") for rank in range(group.size)}
     if len(boots) == 1:
         return
-    word = torch.zeros(1, dtype=torch.float64)
+    word = torch.zeros(1, dtype=torch.float64, device=group.device)
     for peer in range(1, group.size):
         exchanges = []
         for _ in range(_PINGS):

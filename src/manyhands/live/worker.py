@@ -70,8 +70,7 @@ def _work(
     outside: socket.socket | None,
 ) -> None:
     # Torch is imported after the first heartbeat, so that a slow start is seen as one.
-    import torch  # noqa: PLC0415
-
+    from manyhands.live.devices import take  # noqa: PLC0415
     from manyhands.live.script import load  # noqa: PLC0415
     from manyhands.transport.collectives import Group, connect_store  # noqa: PLC0415
 
@@ -86,7 +85,7 @@ def _work(
         _work_free(assignment, rank, job, roll, recorder, progress, pulse, outside)
         return
     store = connect_store(assignment.store_address, assignment.store_port)
-    device = torch.device(assignment.device(rank))
+    device = take(assignment.device(rank))
     group = Group(
         store,
         rank,
@@ -124,10 +123,10 @@ def _work_free(
 
     from manyhands.checkpoint import MODEL, member_file, save_model  # noqa: PLC0415
     from manyhands.live.common import Common  # noqa: PLC0415
+    from manyhands.live.devices import take  # noqa: PLC0415
     from manyhands.live.free import run_free  # noqa: PLC0415
     from manyhands.live.hosted import Hosted  # noqa: PLC0415
-    from manyhands.parameters import Copy  # noqa: PLC0415
-    from manyhands.parameters.counted import counting_among  # noqa: PLC0415
+    from manyhands.parameters import Copy, counting_among  # noqa: PLC0415
     from manyhands.protocols import StrategyProtocol  # noqa: PLC0415
     from manyhands.strategies import strategy  # noqa: PLC0415
     from manyhands.transport.caller import Caller  # noqa: PLC0415
@@ -137,7 +136,7 @@ def _work_free(
     if not isinstance(protocol, StrategyProtocol):
         raise TypeError(f"{protocol} is no protocol")
     begun = time.monotonic()
-    device = torch.device(assignment.device(rank))
+    device = take(assignment.device(rank))
     segments: list[Segment] = []
     commons: list[Common] = []
 

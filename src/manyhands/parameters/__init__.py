@@ -3,6 +3,7 @@
 from manyhands.parameters.arithmetic import difference, lerp, trade
 from manyhands.parameters.committee import Committee
 from manyhands.parameters.copy import Copy
+from manyhands.parameters.counted import counting_among
 from manyhands.parameters.holder import Holder
 from manyhands.parameters.layout import Fragment, Layout, Shard
 from manyhands.parameters.local import Local
@@ -17,6 +18,7 @@ __all__ = [
     "Local",
     "Shard",
     "Writes",
+    "counting_among",
     "difference",
     "lerp",
     "trade",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
+from manyhands.data.taking import rebuilt
 from manyhands.parts import part
 
 if TYPE_CHECKING:
@@ -27,5 +28,5 @@ def _between(value: Any, begin: int, end: int) -> Any:
     if isinstance(value, dict):
         return {key: _between(item, begin, end) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return type(value)(_between(item, begin, end) for item in value)
+        return rebuilt(value, [_between(item, begin, end) for item in value])
     return value[begin:end]

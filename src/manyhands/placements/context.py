@@ -79,16 +79,16 @@ class Context(Placement):
                 f"{self} divides dim 1 of the inputs by {self.ways}, and they are of shape "
                 f"{tuple(inputs.shape)}; choose another length, or other ways"
             )
-        self._check_model(job)
         try:
             layers = look_at(job.model, inputs, {})
         except Exception:  # noqa: BLE001 - not every model can be looked at without its numbers
-            return
-        if not layers:
+            layers = None
+        if layers is not None and not layers:
             raise ValueError(
                 f"{self} divides what scaled_dot_product_attention computes, and the model never "
                 "calls it; use fully_sharded() for a model without attention"
             )
+        self._check_model(job)
 
     def _check_model(self, job: Job) -> None:
         """There must be a module before which sequences are divided."""

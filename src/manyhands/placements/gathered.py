@@ -59,7 +59,7 @@ class Gathered(Replica):
         mesh: Mesh,
         plan: Callable[[nn.Module], Plan],
     ) -> None:
-        self._samples = _Samples(mesh.handles["tensor"])
+        self._samples = _Samples(mesh.handles["tensor"], device)
         self._mesh = mesh
         self._plan = plan
         self._split: list[nn.Parameter] = []
@@ -123,13 +123,14 @@ class _Samples:
     nowhere.
     """
 
-    def __init__(self, handle: WatchedGroup) -> None:
+    def __init__(self, handle: WatchedGroup, device: torch.device) -> None:
         self._handle = handle
+        self._device = device
         self._own = self._most = 0
 
     def count(self, samples: int) -> None:
         """Hear how many samples the largest share has."""
-        counts = self._handle.gather_rows(torch.tensor([samples]))
+        counts = self._handle.gather_rows(torch.tensor([samples], device=self._device))
         self._own, self._most = samples, samples if is_imagined() else int(counts.max())
 
     def bring_together(self, tensor: torch.Tensor) -> torch.Tensor:

@@ -158,6 +158,11 @@ class Pipeline(Placement):
         from manyhands.placements.staging import make_stages  # noqa: PLC0415
         from manyhands.placements.streamed import Streamed  # noqa: PLC0415
 
+        if device.type == "cuda":
+            raise ValueError(
+                f"{self} tells the tensors that are under way between two workers apart by tags, "
+                "which NCCL ignores: on GPUs use fully_sharded() or tensor(), see docs/gpu.md"
+            )
         workers = line.group.size
         samples = -(-job.batch_sizes.at(0) // (line.replicas * self.microbatches))
         made = make_stages(job, line, device, self.held(workers), samples, self.begins)

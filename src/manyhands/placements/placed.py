@@ -124,10 +124,10 @@ class Placed(Bound):
         grads = {
             name: one.grad for name, one in self.model.named_parameters() if one.grad is not None
         }
-        squares = torch.zeros((), dtype=torch.float64)
+        squares = torch.zeros((), dtype=torch.float64, device=self._group.device)
         for name, grad in grads.items():
             if min(self._of(name)) == self._group.rank:
-                squares += grad.double().square().sum().cpu()
+                squares += grad.double().square().sum()
         self._group.sum(squares)
         factor = float(torch.clamp(limit / (squares.sqrt() + 1e-6), max=1.0))
         for grad in grads.values():

@@ -89,7 +89,8 @@ class Staged:
 def _fetch(group: Group, piece: Piece, tensor: torch.Tensor | None) -> Callable[[], torch.Tensor]:
     def fetch() -> torch.Tensor:
         # What does not lie here is received, or is none of this worker's business.
-        held = torch.empty(piece.shape, dtype=piece.dtype) if tensor is None else gathered(tensor)
+        empty = partial(torch.empty, piece.shape, dtype=piece.dtype, device=group.device)
+        held = empty() if tensor is None else gathered(tensor)
         if group.rank == 0 != piece.owner:
             group.receive(held, piece.owner, _STATE).wait()
         elif group.rank == piece.owner != 0:

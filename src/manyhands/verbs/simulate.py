@@ -255,7 +255,7 @@ def _places(asked: Asked, protocol: StrategyProtocol, workers: int, servers: int
         for name in ("bandwidth", "latency", "cores"):
             if getattr(asked, name) is not None:
                 raise ValueError(f"{name} is given twice: the cluster says it as well")
-        return Places.spread(asked.cluster, workers, servers)
+        return Places.spread(asked.cluster, workers, servers, protocol.sites(workers))
     if asked.bandwidth is None:
         if asked.latency is not None:
             raise ValueError("latency is that of links: give their bandwidth too, as in '1gbit'")

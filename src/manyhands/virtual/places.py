@@ -61,14 +61,20 @@ class Places:
         )
 
     @classmethod
-    def spread(cls, cluster: Cluster, workers: int, servers: int) -> Places:
-        """Workers on the hosts of a cluster in turn, and servers likewise."""
+    def spread(
+        cls, cluster: Cluster, workers: int, servers: int, sites: Sequence[Site] = ()
+    ) -> Places:
+        """Workers on the hosts of a cluster in blocks of ranks, as islands and live hosts are.
+
+        Servers are dealt out in turn; one that belongs to a site is beside its first worker.
+        """
         names = [host.name for host in cluster.hosts]
-        return cls(
-            cluster,
-            tuple(names[number % len(names)] for number in range(workers)),
-            tuple(names[number % len(names)] for number in range(servers)),
-        )
+        on = [names[number * len(names) // workers] for number in range(workers)]
+        beside = [names[number % len(names)] for number in range(servers)]
+        for ranks, numbers in sites:
+            for number in numbers if ranks else ():
+                beside[number] = on[ranks[0]]
+        return cls(cluster, tuple(on), tuple(beside))
 
 
 def _host(name: str, cores: int) -> Host:
