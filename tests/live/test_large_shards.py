@@ -46,7 +46,8 @@ SERVER = """
 
     if __name__ == "__main__":
         torch.set_num_threads(2)
-        folder = Path(sys.argv[1])
+        # Loading the job sets argv anew.
+        folder, life = Path(sys.argv[1]), sys.argv[2]
         script = str(Path(__file__).resolve())
         assignment = Assignment(
             origin=Origin(script, "", "", (script,), "job", None),
@@ -67,7 +68,7 @@ SERVER = """
         head = live_header("server", 0, clock=time.monotonic, wall=time.time)
         recorder = Recorder(head, lambda lines: None, time.monotonic)
         serving = Serving(assignment, 0, recorder, Progress())
-        (folder / sys.argv[2]).write_text("here")
+        (folder / life).write_text("here")
         serving.until_dismissed(Pulse())
 """
 
