@@ -62,10 +62,11 @@ def check_untorn(model: nn.Module, plan: Plan) -> None:
 
 def check_owners(model: nn.Module, owners: Mapping[str, tuple[int, ...]]) -> None:
     """Refuse modules on different workers that share a parameter: its gradients would not meet."""
+    placed = {id(model.get_submodule(module)): module for module in owners}
     seen: dict[int, str] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         first = seen.setdefault(id(parameter), name)
-        one, other = _owner(first, owners), _owner(name, owners)
+        one, other = _owner(model, first, placed), _owner(model, name, placed)
         together = owners.get(one, ()) == owners.get(other, ()) and len(owners.get(one, ())) == 1
         if one != other and not together:
             raise ValueError(
@@ -75,9 +76,17 @@ def check_owners(model: nn.Module, owners: Mapping[str, tuple[int, ...]]) -> Non
             )
 
 
-def _owner(name: str, owners: Mapping[str, tuple[int, ...]]) -> str:
-    """The placed module that a parameter lies in; none is empty."""
-    return next((module for module in owners if name.startswith(f"{module}.")), "")
+def _owner(model: nn.Module, name: str, placed: Mapping[int, str]) -> str:
+    """The placed module through which a name leads, whatever it is called there; none is empty.
+
+    A placed module that the model calls in two places is computed where it is placed both times.
+    """
+    module = model
+    for child in name.split(".")[:-1]:
+        module = module.get_submodule(child)
+        if id(module) in placed:
+            return placed[id(module)]
+    return ""
 
 
 def _torn(model: nn.Module, plan: Plan) -> dict[str, list[str]]:
