@@ -8,7 +8,6 @@ bits whoever is the fastest.
 from __future__ import annotations
 
 from bisect import bisect_left
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -43,7 +42,15 @@ def pots_of(number: int, workers: int, names: Iterable[str]) -> tuple[int, ...]:
     return tuple(sorted({pot_of(number, workers, name) for name in names}))
 
 
-@lru_cache(maxsize=64)
+_SORTED: dict[int, tuple[frozenset[str], tuple[int, ...]]] = {}
+"""By identity, because comparing two equal sets costs as much as there is in them."""
+
+
 def sorted_ranks(names: frozenset[str]) -> tuple[int, ...]:
     """The ranks of some, in order; the same set is not sorted twice."""
-    return tuple(sorted(map(rank_of, names)))
+    known = _SORTED.get(id(names))
+    if known is None:
+        if len(_SORTED) >= 64:
+            _SORTED.clear()
+        known = _SORTED[id(names)] = (names, tuple(sorted(map(rank_of, names))))
+    return known[1]
