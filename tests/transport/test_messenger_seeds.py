@@ -23,15 +23,19 @@ SIZE = 5 << 19
 """Two and a half chunks."""
 CALLERS = 2
 CALLS = 12
-HASTE = 50
+HASTE = 40
 """How much faster the caller's clock runs, so that its patience ends in milliseconds."""
+
+
+def draws(seed):
+    return random.Random(seed)  # noqa: S311 - for faults, not for secrets
 
 
 class Lossy:
     """A relay that loses whole messages, as a broken connection does."""
 
     def __init__(self, context, front, back, seed, loss):
-        self._rng, self._loss = random.Random(seed), loss
+        self._rng, self._loss = draws(seed), loss
         self._back, self._context = back, context
         self._front = context.socket(zmq.ROUTER)
         self._front.setsockopt(zmq.LINGER, 0)
@@ -82,7 +86,7 @@ class Counting:
     """A responder that carries calls out and now and then dies, with or without its last answer."""
 
     def __init__(self, address, seed, deaths):
-        self._address, self._rng, self._deaths = address, random.Random(seed), deaths
+        self._address, self._rng, self._deaths = address, draws(seed), deaths
         self.carried_out = []
         self._done = {}
         self.life = 0
@@ -125,7 +129,7 @@ class Counting:
 
 def exchange(caller, name, seed, failures):
     """Calls of all kinds, one after the other; each answer must be that of its call."""
-    rng = random.Random(f"{seed} {name}")
+    rng = draws(f"{seed} {name}")
     try:
         for number in range(1, CALLS + 1):
             size = rng.choice([0, 8, EAGER, SIZE // 2, SIZE])
@@ -142,7 +146,7 @@ def exchange(caller, name, seed, failures):
 
 
 def run(seed, tmp_path):
-    rng = random.Random(seed)
+    rng = draws(seed)
     front, back = (f"ipc://{tmp_path}/{name}-{seed}" for name in ("front", "back"))
     loss, deaths = rng.choice([0.02, 0.1, 0.25]), rng.choice([0, 0, 2, 4])
     failures = []
@@ -193,10 +197,10 @@ def check(seed, tmp_path):
 
 
 def test_every_call_is_carried_out_once_and_answered_under_any_of_these_seeds(hasty, tmp_path):
-    assert sum(check(seed, tmp_path) for seed in range(12)) > 0
+    assert sum(check(seed, tmp_path) for seed in range(8)) > 0
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_and_under_a_thousand_more(hasty, tmp_path):
-    assert sum(check(seed, tmp_path) for seed in range(12, 1012)) > 0
+    assert sum(check(seed, tmp_path) for seed in range(8, 1008)) > 0
