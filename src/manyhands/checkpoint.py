@@ -7,7 +7,9 @@ import hashlib
 import json
 import math
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, BinaryIO
 
 from safetensors import safe_open
@@ -15,7 +17,7 @@ from safetensors import safe_open
 from manyhands.storing import stored_patiently
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     import torch
@@ -200,6 +202,56 @@ def read_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
         return tensors, file.metadata() or {}
 
 
+class Stored(Mapping[str, "torch.Tensor"]):
+    """Tensors that are read when they are asked for, each time into memory of their own.
+
+    Args:
+        readers: by name, what reads a tensor.
+    """
+
+    def __init__(self, readers: Mapping[str, Callable[[], torch.Tensor]]) -> None:
+        self._readers = readers
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        return self._readers[name]()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._readers)
+
+    def __len__(self) -> int:
+        return len(self._readers)
+
+
+def open_tensors(path: Path) -> tuple[Stored, dict[str, str]]:
+    """What `write_tensors` wrote, tensor by tensor: no more than one has to be in memory."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        head = json.loads(file.read(length))
+    metadata = head.pop("__metadata__", {})
+    readers = {
+        name: partial(_read, path, about["dtype"], about["shape"], 8 + length + at)
+        for name, about in head.items()
+        for at in about["data_offsets"][:1]
+    }
+    return Stored(readers), metadata
+
+
+def _read(path: Path, name: str, shape: list[int], at: int) -> torch.Tensor:
+    import torch  # noqa: PLC0415 - naming a digest must not load torch
+
+    tensor = torch.empty(shape, dtype=getattr(torch, _TYPES[name]))
+    room, done = _bytes(tensor), 0
+    with path.open("rb", buffering=0) as file:
+        file.seek(at)
+        # The system gives at most 2 GiB at once.
+        while done < len(room):
+            count = file.readinto(room[done:])
+            if not count:
+                raise EOFError(f"{path} ends {len(room) - done} bytes too early")
+            done += count
+    return tensor
+
+
 def digest(tensors: Mapping[str, torch.Tensor]) -> str:
     """SHA-256 over names, types, shapes and bytes, in the order of the names."""
     total = hashlib.sha256()
@@ -239,3 +291,4 @@ _NAMES = {
     "float8_e8m0fnu": "F8_E8M0",
 }
 """safetensors' names for torch's types."""
+_TYPES = {theirs: ours for ours, theirs in _NAMES.items()}

@@ -22,11 +22,12 @@ import os
 import struct
 import time
 import zlib
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import torch
 
-from manyhands.checkpoint import read_tensors, write_tensors
+from manyhands.checkpoint import Stored, open_tensors, write_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -57,8 +58,8 @@ _SNAPSHOT_HEAD = struct.Struct("<8sQQI")
 """A mark, the generation, the bytes of the facts, their checksum."""
 _MARK = b"snapshot"
 
-Snapshot = tuple[dict[str, torch.Tensor], dict[str, Any]]
-"""Tensors, and facts in the types of JSON."""
+Snapshot = tuple[Stored, dict[str, Any]]
+"""Tensors that are read one by one, and facts in the types of JSON."""
 
 
 class Log(Protocol):
@@ -186,10 +187,10 @@ class FileLog:
         )
 
     def load(self) -> Snapshot | None:
-        """The last snapshot."""
+        """The last snapshot. Its tensors are read before the next one is written."""
         if not self._snapshot.exists():
             return None
-        tensors, metadata = read_tensors(self._snapshot)
+        tensors, metadata = open_tensors(self._snapshot)
         return tensors, json.loads(metadata["server"])
 
     def reuse(self) -> None:
@@ -385,17 +386,19 @@ class MemoryLog:
         self._next = 1 - number
         directory, facts = json.loads(self._text(number, length))
         begin = -(-(_SNAPSHOT_HEAD.size + length) // _ALIGNED) * _ALIGNED
-        tensors = {}
-        for name, (dtype, shape, at) in directory.items():
-            kind = getattr(torch, dtype)
-            count = math.prod(shape)
-            if not count:
-                tensors[name] = torch.empty(shape, dtype=kind)
-                continue
-            area = self._area(number, begin + at + count * kind.itemsize)
-            there = torch.frombuffer(area, dtype=kind, count=count, offset=begin + at)
-            tensors[name] = there.reshape(shape).clone()
-        return tensors, facts
+        readers = {
+            name: partial(self._copy, number, getattr(torch, dtype), shape, begin + at)
+            for name, (dtype, shape, at) in directory.items()
+        }
+        return Stored(readers), facts
+
+    def _copy(self, number: int, dtype: torch.dtype, shape: list[int], at: int) -> torch.Tensor:
+        """A tensor of a snapshot."""
+        count = math.prod(shape)
+        if not count:
+            return torch.empty(shape, dtype=dtype)
+        area = self._area(number, at + count * dtype.itemsize)
+        return torch.frombuffer(area, dtype=dtype, count=count, offset=at).reshape(shape).clone()
 
     def _text(self, number: int, length: int) -> bytes:
         area = self._area(number, _SNAPSHOT_HEAD.size + length)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -15,7 +15,7 @@ from manyhands.parameters.trimming import trim
 from manyhands.parameters.weight import weighted_step
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from torch import nn, optim
 
@@ -198,17 +198,29 @@ class Holder:
             tensors[f"remembered {sender}"] = then
         return tensors, numbers
 
-    def restore(self, tensors: dict[str, torch.Tensor], numbers: dict[str, object]) -> None:
-        """Continue where `state` was taken."""
+    def restore(self, tensors: Mapping[str, torch.Tensor], numbers: Mapping[str, object]) -> None:
+        """Continue where `state` was taken.
+
+        Args:
+            tensors: each is asked for once, and all but `bytes` are used where they lie: the state
+                need not be in memory twice.
+            numbers: the plain ones.
+        """
         self.bytes.copy_(tensors["bytes"])
-        self._velocity = tensors.get("velocity")
-        for name, tensor in tensors.items():
-            match name.partition(" "):
-                case ("remembered", _, sender):
-                    self._remembered[sender] = tensor
-                case ("sum", _, pot):
-                    self._sums[int(pot)] = tensor
-        for name, value in (*tensors.items(), *numbers.items()):
-            index, _, key = name.partition("/")
-            if key:
+        for name in tensors:
+            if name != "bytes":
+                self._restore(name, tensors[name])
+        for name, value in numbers.items():
+            self._restore(name, value)
+
+    def _restore(self, name: str, value: Any) -> None:
+        match name.partition(" "):
+            case ("velocity", "", ""):
+                self._velocity = value
+            case ("remembered", _, sender):
+                self._remembered[sender] = value
+            case ("sum", _, pot):
+                self._sums[int(pot)] = value
+            case _:
+                index, _, key = name.partition("/")
                 self.optimizer.state[self._parameters[int(index)]][key] = value
