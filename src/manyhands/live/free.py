@@ -390,14 +390,14 @@ class LiveReplica:
         """What came of the batches is part of the shared state."""
         for batch in batches:
             if isinstance(batch, Leased):
-                self._line.send(Commit(batch.lease.number))
+                self._line.send(Commit(batch.lease.number), later=True)
             self._recorder.count(samples=batch.samples, steps=1)
             self._progress.samples += batch.samples
 
     def forgo(self, batch: LeasedBatch) -> None:
         """What came of the batch is not wanted."""
         if isinstance(batch, Leased):
-            self._line.send(Forgo(batch.lease.number))
+            self._line.send(Forgo(batch.lease.number), later=True)
 
     def saved(self) -> None:
         """The model is stored: tell the desk, for which the others wait, until it has heard it."""
