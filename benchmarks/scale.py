@@ -37,7 +37,7 @@ from manyhands.live.nursery import environment, nursery
 from manyhands.live.script import load
 from manyhands.live.supervise import Process, end
 from manyhands.parameters import Layout
-from manyhands.parameters.holder import make
+from manyhands.parameters.beginning import make
 from manyhands.transport.control import Line
 from manyhands.wire import Goodbye
 

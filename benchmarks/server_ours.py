@@ -17,7 +17,7 @@ from manyhands.live.progress import Progress
 from manyhands.live.pulse import FilePulse
 from manyhands.live.script import load
 from manyhands.parameters import Copy, Layout
-from manyhands.parameters.holder import make
+from manyhands.parameters.beginning import make
 from manyhands.trace import Recorder, live_header
 from manyhands.transport.caller import Caller
 from manyhands.transport.memory import Segment, reserve

@@ -52,6 +52,22 @@ def seed_python(seed: int) -> None:
     np.random.seed(seed & 0xFFFFFFFF)
 
 
+RandomState = tuple[torch.Tensor, tuple[Any, ...], dict[str, Any] | tuple[Any, ...]]
+
+
+def random_state() -> RandomState:
+    """The states of torch's, Python's and NumPy's global sources on the host."""
+    return torch.get_rng_state(), random.getstate(), np.random.get_state()
+
+
+def restore_random_state(state: RandomState) -> None:
+    """Have the sources continue where `random_state` was taken."""
+    of_torch, of_python, of_numpy = state
+    torch.set_rng_state(of_torch)
+    random.setstate(of_python)
+    np.random.set_state(of_numpy)
+
+
 def epoch_seed(seed: int, epoch: int) -> int:
     """What the draws for all samples of an epoch derive from."""
     return mix(seed, _SAMPLES, epoch)

@@ -14,7 +14,7 @@ from manyhands.live.serving import Serving
 from manyhands.trace import Recorder, live_header
 from manyhands.transport import caller as caller_module
 from manyhands.transport.caller import Caller
-from manyhands.transport.memory import reserve
+from manyhands.transport.memory import Segment, can_share, reserve
 
 SCRIPT = """
 import torch
@@ -187,3 +187,77 @@ def test_it_is_killed_in_the_middle_of_rounds(bench, durability, strategy, input
         twin_parameters.append(one.parameters)
     assert one.server._state.version >= 20
     assert not torch.equal(twin_parameters[0], twin_parameters[-1])
+
+
+def test_an_answer_that_waits_for_a_place_names_the_version_that_it_brings(bench):
+    one = bench("asynchronous()", "process", 15_000)
+    for rank in (2, 3):
+        addresses = {"server-0": one.assignment.servers[0]}
+        one.workers.append(
+            Caller(f"worker-{rank}.1", addresses, eager=eager_limit(2), clock=time.monotonic)
+        )
+    rooms = [torch.zeros(one.size, dtype=torch.uint8) for _ in one.workers]
+    update = torch.ones(one.size // 4).view(torch.uint8).numpy().data
+    by_version = {0: one.parameters}
+
+    def receive():
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            incoming = one.server._responder.receive(0.01)
+            if incoming is not None:
+                return incoming
+            for worker in one.workers:
+                worker._sweep(1)
+        raise TimeoutError("no call came")
+
+    for rank in (0, 1):
+        one.workers[rank].post("server-0", Push(0, 2), update, rooms[rank].numpy().data)
+    pushes = [receive(), receive()]
+    for rank in (2, 3):
+        one.workers[rank].post("server-0", Pull(), None, rooms[rank].numpy().data)
+        one.server._hear([receive()])
+    assert len(one.server._responder._unanswered) == 2, "both places are in use"
+    answered = {}
+    for push in (*pushes, None):
+        if push is not None:
+            one.server._hear([push])
+            by_version[one.server._state.version] = one.parameters
+        deadline = time.monotonic() + 30
+        while len(answered) < 3 + (push is None) and time.monotonic() < deadline:
+            one.server._responder.receive(0.01)
+            for rank in {0, 1, 2, 3} - {*answered}:
+                try:
+                    answered[rank] = one.workers[rank].receive("server-0", 0.01).version
+                except TimeoutError:
+                    continue
+            if push is not None:
+                break
+    assert set(answered) == {0, 1, 2, 3}
+    assert max(answered[2], answered[3]) > 0, "what was to be seen"
+    for rank, version in answered.items():
+        assert torch.equal(rooms[rank].view(torch.float32), by_version[version]), rank
+
+
+def shared_mappings() -> int:
+    """Mappings of memory that processes share, in this one."""
+    return Path("/proc/self/maps").read_text().count("/memfd:manyhands")
+
+
+@pytest.mark.skipif(not can_share(), reason="this system has no memory that can be sealed")
+@pytest.mark.parametrize("strategy", ["asynchronous()", "synchronous()"])
+def test_the_memory_of_a_worker_that_is_lost_is_not_mapped_any_longer(bench, strategy):
+    one = bench(strategy, "process", 15_000)
+    segment = Segment(2 * one.size)
+    here = shared_mappings()
+    addresses = {"server-0": one.assignment.servers[0]}
+    lost = Caller(
+        "worker-0.2", addresses, eager=eager_limit(2), clock=time.monotonic, segment=segment
+    )
+    one.workers.append(lost)
+    # Under `synchronous()` it is not answered: the other worker has not called.
+    lost.post("server-0", Push(0, 2), segment.memory[: one.size], segment.memory[one.size :])
+    one.serve()
+    assert shared_mappings() == here + 1
+    one.server._fence("worker-0", 3)
+    assert shared_mappings() == here
+    segment.close()

@@ -241,6 +241,60 @@ def test_a_place_is_kept_while_there_is_one_for_everybody_and_no_longer(ending, 
     assert not any(one._peers["server-0"].credit for one in callers)
 
 
+def test_a_place_is_kept_for_the_successor_of_a_caller_that_is_gone(ending, tmp_path):
+    address = f"ipc://{tmp_path}/s"
+    heard_by_a_predecessor = {f"worker-{rank}.0": 3 for rank in range(5)}
+    server = adder(ending, address, slots=2, done=heard_by_a_predecessor)
+    payload, into = memoryview(bytes(SIZE)), memoryview(bytearray(SIZE))
+    for life in range(1, 5):
+        for rank in range(2):
+            one = caller(ending, address, name=f"worker-{rank}.{life}")
+            for _ in range(2):
+                one.post("server-0", Push(0, 1), payload, into)
+                one.receive("server-0", 10)
+            assert one._peers["server-0"].credit, (rank, life)
+            server.responder.fence(f"worker-{rank}.{life}", sys.maxsize)
+
+
+def test_what_waits_for_a_place_is_answered_with_what_is_there_when_it_has_one(ending, tmp_path):
+    address = f"ipc://{tmp_path}/s"
+    responder = Responder(address, life=1, slots=1, size=SIZE, eager=EAGER)
+    ending.callback(responder.close)
+    pushes, pulls, gone = (caller(ending, address, f"worker-{rank}.1") for rank in range(3))
+    version, parameters = 1, memoryview(bytearray(b"1" * SIZE))
+    into = memoryview(bytearray(SIZE))
+
+    def hear():
+        for _ in range(1000):
+            call = responder.receive(0.01)
+            if call is not None:
+                return call
+            pushes._sweep(0)
+        raise TimeoutError("no call came")
+
+    def answer(call):
+        responder.reply(
+            call, Parameters(version), parameters, lambda: (Parameters(version), parameters)
+        )
+
+    pushes.post("server-0", Push(0, 1), memoryview(bytes(SIZE)), memoryview(bytearray(SIZE)))
+    push = hear()
+    for one, room in ((pulls, into), (gone, memoryview(bytearray(SIZE)))):
+        one.post("server-0", Pull(), None, room)
+        answer(hear())
+    assert len(responder._unanswered) == 2, "the only place is in use"
+    responder.fence("worker-2.1", sys.maxsize)
+    version, parameters[:] = 2, b"2" * SIZE
+    answer(push)
+    pushes.receive("server-0", 10)
+    deadline = time.monotonic() + 10
+    while responder._unanswered and time.monotonic() < deadline:
+        responder.receive(0.01)
+    assert pulls.receive("server-0", 10).version == 2
+    assert into == parameters
+    assert not responder._unanswered
+
+
 def test_a_large_payload_is_not_sent_before_a_place_is_granted(ending, tmp_path):
     address = f"ipc://{tmp_path}/s"
     responder = Responder(address, life=1, slots=1, size=SIZE, eager=EAGER)

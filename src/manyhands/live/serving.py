@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from manyhands.live.progress import Progress
     from manyhands.trace import Recorder
     from manyhands.wire.leasing import Fence
+    from manyhands.wire.said import Said
 
 SLOTS = 2
 """Large updates that may be under way to a server: one is received while another is answered.
@@ -265,16 +266,33 @@ class Serving:
 
     def _answer(self, incoming: Incoming, answer: Answer) -> None:
         self._journal.settle()
-        payload = None
-        if answer.parameters:
-            kept = self._holder.recall(incoming.sender) if answer.recall else self._holder.bytes
-            payload = kept.numpy().data
-            if len(payload) != incoming.room:
-                raise ValueError(
-                    f"{incoming.message} of {incoming.sender} has room for {incoming.room} bytes, "
-                    f"and is answered with {len(payload)}"
-                )
-        self._responder.reply(incoming, answer.message, payload)
+        payload = self._payload(incoming, answer)
+
+        def renew() -> tuple[Said, memoryview | None]:
+            if answer.remember or answer.recall:
+                return answer.message, payload
+            # As if the answer had been lost on its way: what is there now, and its version.
+            self._journal.settle()
+            room = incoming.room > 0
+            call = Call(incoming.sender, incoming.number, incoming.message, room=room)
+            again = self._protocol.on_repeat(self._state, call)
+            return again.message, self._payload(incoming, again)
+
+        self._responder.reply(incoming, answer.message, payload, renew)
+
+    def _payload(self, incoming: Incoming, answer: Answer) -> memoryview | None:
+        """The parameters that an answer brings; those kept for the sender do not change."""
+        if not answer.parameters:
+            return None
+        kept = answer.remember or answer.recall
+        source = self._holder.recall(incoming.sender) if kept else self._holder.bytes
+        payload: memoryview = source.numpy().data
+        if len(payload) != incoming.room:
+            raise ValueError(
+                f"{incoming.message} of {incoming.sender} has room for {incoming.room} bytes, "
+                f"and is answered with {len(payload)}"
+            )
+        return payload
 
     def _recover(self) -> dict[str, int]:
         """Continue for a predecessor: its snapshot, and the calls it heard since."""
@@ -326,6 +344,10 @@ class Serving:
         for sender, _ in list(self._responder.peers()):
             if sender.partition(".")[0] == name and self._fences.is_over(sender):
                 self._responder.fence(sender, sys.maxsize)
+        for key in self._open:
+            if self._fences.is_over(key[0]):
+                # It is not answered, and the memory that it shares need not stay mapped for it.
+                self._open[key] = None
         self._make_room()
         call = Call(name, 0, Left())
         after, actions = self._react(self._state, call, repeated=False)

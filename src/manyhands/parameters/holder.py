@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 import torch
 
 from manyhands.parameters.arithmetic import add, descend, lerp, scale
+from manyhands.parameters.beginning import begin
 from manyhands.parameters.clipping import clip_norm
-from manyhands.parameters.computing import build
-from manyhands.parameters.layout import ELEMENTWISE, Layout
+from manyhands.parameters.deferred import HELD
+from manyhands.parameters.layout import ELEMENTWISE
+from manyhands.parameters.trimming import trim
 from manyhands.parameters.weight import weighted_step
-from manyhands.seeding import seed_all
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,12 +34,12 @@ class Holder:
     """
 
     def __init__(self, job: Job, number: int, servers: int, *, clip: float | None = None) -> None:
-        model, optimizer = make(job)
-        self.layout = Layout.of(model, optimizer, servers)
+        begun = begin(job, number, servers)
+        optimizer = begun.optimizer
+        self.layout = begun.layout
         self.shard = self.layout.shards[number]
-        self.bytes = torch.zeros(self.shard.nbytes, dtype=torch.uint8)
+        self.bytes = begun.bytes
         """The parameters, then the buffers."""
-        tensors = dict(model.named_parameters()) | dict(model.named_buffers())
         self._parameters = []
         # Where each element is treated by itself, tensors that lie side by side are stepped as
         # one: a model of many small tensors is then one step and not many.
@@ -46,18 +47,20 @@ class Holder:
         self._lines = self.shard.lines if merges else self.shard.parameters
         self._buffers = [fragment.view(self.bytes) for fragment in self.shard.buffers]
         groups: list[list[nn.Parameter]] = [[] for _ in optimizer.param_groups]
-        with torch.no_grad():
-            for fragment in (*self.shard.parameters, *self.shard.buffers):
-                whole = tensors[fragment.name].detach().reshape(-1)
-                fragment.view(self.bytes).view(-1).copy_(whole[fragment.start : fragment.stop])
-            for fragment in self._lines:
-                parameter = torch.nn.Parameter(fragment.view(self.bytes))
-                self._parameters.append(parameter)
-                groups[fragment.group].append(parameter)
+        for fragment in self._lines:
+            parameter = torch.nn.Parameter(fragment.view(self.bytes))
+            self._parameters.append(parameter)
+            groups[fragment.group].append(parameter)
         # The user's own optimizer, with our fragments in place of the model's tensors: nothing is
-        # assumed about how it was constructed. Its state is made at its first step.
+        # assumed about how it was constructed. Its state is made at its first step; what it made
+        # already (as Adagrad does) belongs to the model's tensors, and would keep them in memory.
         for group, parameters in zip(optimizer.param_groups, groups, strict=True):
+            for replaced in group["params"]:
+                optimizer.state.pop(replaced, None)
             group["params"] = parameters
+        if self.layout.nbytes > HELD:
+            # The model was perhaps made whole, and is no longer needed.
+            trim()
         self.optimizer: optim.Optimizer = optimizer
         self.rate = float(optimizer.param_groups[0]["lr"])
         """The learning rate that it begins with."""
@@ -209,10 +212,3 @@ class Holder:
             index, _, key = name.partition("/")
             if key:
                 self.optimizer.state[self._parameters[int(index)]][key] = value
-
-
-def make(job: Job) -> tuple[nn.Module, optim.Optimizer]:
-    """The job's model and optimizer, begun with its seed as everywhere."""
-    seed_all(job.seed)
-    model = build(job)
-    return model, job.optimizer(model)

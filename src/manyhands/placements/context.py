@@ -92,7 +92,7 @@ class Context(Placement):
 
     def _check_model(self, job: Job) -> None:
         """There must be a module before which sequences are divided."""
-        from manyhands.engine.deferred import on_meta  # noqa: PLC0415 - torch is lazy
+        from manyhands.parameters.deferred import on_meta  # noqa: PLC0415 - torch is lazy
         from manyhands.placements.stretches import first_divided  # noqa: PLC0415
 
         try:

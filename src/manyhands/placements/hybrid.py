@@ -262,7 +262,7 @@ def check_split(job: Job, find: Callable[[nn.Module], Plan]) -> None:
 
     Not every model can be made without its numbers; what cannot is looked at when it is made.
     """
-    from manyhands.engine.deferred import on_meta  # noqa: PLC0415 - torch is lazy
+    from manyhands.parameters.deferred import on_meta  # noqa: PLC0415 - torch is lazy
 
     try:
         model = on_meta(job.model)

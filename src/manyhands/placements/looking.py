@@ -9,7 +9,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from manyhands.costs import LayerSize
-from manyhands.engine.deferred import on_meta
+from manyhands.parameters.deferred import on_meta
 from manyhands.placements.sizes import sizes
 from manyhands.placements.staging import example
 

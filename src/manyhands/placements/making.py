@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from manyhands.engine.deferred import Unmakeable, first_values, on_meta, outline
 from manyhands.engine.imagining import is_imagined, really
 from manyhands.engine.tensors import own, own_part
+from manyhands.parameters.deferred import Unmakeable, first_values, on_meta, outline
+from manyhands.seeding import random_state, restore_random_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -33,7 +34,7 @@ def make_in_parts(
     """
     if is_imagined():
         return _imagine(make, device, spread)
-    state = torch.get_rng_state()
+    state = random_state()
     try:
         sketch = outline(make)
         model = sketch.model
@@ -43,7 +44,7 @@ def make_in_parts(
             make, sketch.numbers, lambda name, whole: own_part(laid_out[name], whole)
         )
     except Unmakeable:
-        torch.set_rng_state(state)
+        restore_random_state(state)
         model = make().to(device)
         spread(model)
         return model
@@ -81,7 +82,7 @@ def make_some(
     """
     if is_imagined():
         return _imagine(make, device, here=here)
-    state = torch.get_rng_state()
+    state = random_state()
     try:
         sketch = outline(make)
         model = sketch.model
@@ -89,7 +90,7 @@ def make_some(
             make, sketch.numbers, lambda name, whole: whole if here(name) else whole[:0]
         )
     except Unmakeable:
-        torch.set_rng_state(state)
+        restore_random_state(state)
         model = make()
         values = {name: tensor.detach() for name, tensor in _named(model)}
     for name, tensor in list(_named(model)):

@@ -89,7 +89,7 @@ class Place(Placement):
 
     def check_job(self, job: Job, workers: int) -> None:  # noqa: ARG002 - the contract
         """The model must have the modules that are named, and they must be separable."""
-        from manyhands.engine.deferred import on_meta  # noqa: PLC0415 - torch is lazy
+        from manyhands.parameters.deferred import on_meta  # noqa: PLC0415 - torch is lazy
         from manyhands.placements.placed import check_names  # noqa: PLC0415
         from manyhands.placements.ties import check_owners  # noqa: PLC0415
 

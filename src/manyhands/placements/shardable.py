@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from manyhands.engine.deferred import on_meta
 from manyhands.parameters.blocks import named_separate_units
+from manyhands.parameters.deferred import on_meta
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -13,14 +13,15 @@ from torch.utils.data import TensorDataset, default_collate
 
 from manyhands.checkpoint import Entry, State
 from manyhands.costs import LayerSize, TensorSize
-from manyhands.engine.deferred import first_values, on_meta, outline
 from manyhands.engine.imagining import is_imagined, really
 from manyhands.engine.tensors import gathered, laid_out, own_part
 from manyhands.parameters.computing import build
+from manyhands.parameters.deferred import first_values, on_meta, outline
 from manyhands.placements.laying import inseparable
 from manyhands.placements.making import aliases
 from manyhands.placements.passing import Passing
 from manyhands.placements.plans import Plan
+from manyhands.seeding import random_state, restore_random_state
 from manyhands.splitting import (
     Measured,
     Unsplittable,
@@ -197,7 +198,7 @@ def _structure(
 
     A model that cannot be had without its values is made whole, unless it is only imagined.
     """
-    state = torch.get_rng_state()
+    state = random_state()
     try:
         make = partial(build, job)
         model = on_meta(make)
@@ -210,7 +211,7 @@ def _structure(
         # A model may need its values for anything.
         if imagined:
             raise
-        torch.set_rng_state(state)
+        restore_random_state(state)
         model = build(job).to(device)
         plan = find(model)
         return model, find_pieces(model, inputs.to(device), stages, begins, plan), plan, None

@@ -6,8 +6,12 @@ complete, exactly once for every number, however often it was sent. The answer i
 acknowledgement, and goes out after the call was carried out. It reuses the call's slot: what was
 received there is no longer needed when there is something to answer.
 
-While there are slots for all callers, an answer keeps its slot for the same caller's next payload
-and says so, which saves asking. A slot that is kept is taken away when somebody else waits for one.
+An answer that has to wait for a slot is made again when there is one: the parameters may have
+changed since, and what it says of them has to be true of what is sent.
+
+While there are slots for all callers that are not fenced, an answer keeps its slot for the same
+caller's next payload and says so, which saves asking. A slot that is kept is taken away when
+somebody else waits for one.
 
 A caller on the same host may keep payloads in memory that both see. Then nothing is received, and
 the answer is written where the caller wants it; but only the first one: an answer that is wanted
@@ -48,6 +52,8 @@ if TYPE_CHECKING:
 
     from manyhands.transport.security import JobKey
     from manyhands.wire.said import Said
+
+    Renew = Callable[[], tuple[Said, memoryview | None]]
 
 # As numbers: combining ZeroMQ's flags takes as long as sending a small message.
 AT_ONCE = int(zmq.NOBLOCK)
@@ -170,8 +176,10 @@ class Responder:
         """Slots that are kept for their callers' next payloads, the longest kept first."""
         self._sending: list[_Slot] = []
         self._peers: dict[str, _Peer] = {}
+        self._present: set[str] = set()
+        """Callers that were heard here and are not fenced."""
         self._queue: deque[Incoming] = deque()
-        self._unanswered: deque[tuple[Incoming, Said, memoryview]] = deque()
+        self._unanswered: deque[tuple[Incoming, Renew]] = deque()
         self._replies = 0
         self.refused = 0
         """Frames that were no message of ours."""
@@ -182,11 +190,17 @@ class Responder:
             self._peers.setdefault(sender, _Peer()).done = number
 
     def fence(self, sender: str, epoch: int) -> None:
-        """Refuse a caller's calls from before an epoch, and forget what it had under way."""
+        """Refuse a caller's calls from before an epoch, and forget what it had under way.
+
+        The memory that it shares is unmapped as soon as no call that was handed out lies in it.
+        """
         peer = self._peers.setdefault(sender, _Peer())
         peer.epoch = epoch
         peer.memory = None
+        self._present.discard(sender)
         self._let_go(sender)
+        waiting = [one for one in self._unanswered if one[0].sender != sender]
+        self._unanswered = deque(waiting)
         if peer.current is not None:
             self._drop(peer.current)
             peer.current = None
@@ -245,6 +259,7 @@ class Responder:
             words = f"{offer.size} bytes were offered where {self._size} fit"
             self._send(sender, Refusal(offer.number, words))
             return None
+        self._present.add(sender)
         call = Incoming(sender, offer.number, offer.attempt, offer.message, offer.size)
         call.room = offer.room
         if offer.number <= peer.done:
@@ -342,8 +357,22 @@ class Responder:
         call.payload = call.slot.bytes[: call.size]
         return call
 
-    def reply(self, call: Incoming, message: Said, payload: memoryview | None = None) -> None:
-        """Answer a call that was carried out: from now on its number is done."""
+    def reply(
+        self,
+        call: Incoming,
+        message: Said,
+        payload: memoryview | None = None,
+        renew: Renew | None = None,
+    ) -> None:
+        """Answer a call that was carried out: from now on its number is done.
+
+        Args:
+            call: which.
+            message: the answer.
+            payload: what comes along.
+            renew: gives message and payload as they are when it is called. It is needed where the
+                payload may change before there is a slot for it.
+        """
         peer = self._peers[call.sender]
         peer.done = max(peer.done, call.number)
         peer.answered = (call.number, call.attempt)
@@ -359,15 +388,18 @@ class Responder:
                 Reply(call.number, self._replies, size, message, placed=True, held=call.held),
             )
         elif payload is None or len(payload) <= self._eager:
-            self._release(call)
-            self._replies += 1
-            size = len(payload or b"")
-            head = Reply(call.number, self._replies, size, message, held=call.held)
-            self._send_frames(call.sender, [seal(head), *([] if payload is None else [payload])])
+            self._reply_at_once(call, message, payload)
         elif call.slot is None and not self._has_free():
-            self._unanswered.append((call, message, payload))
+            self._unanswered.append((call, renew or (lambda: (message, payload))))
         else:
             self._reply_from_slot(call, message, payload)
+
+    def _reply_at_once(self, call: Incoming, message: Said, payload: memoryview | None) -> None:
+        self._release(call)
+        self._replies += 1
+        size = len(payload or b"")
+        head = Reply(call.number, self._replies, size, message, held=call.held)
+        self._send_frames(call.sender, [seal(head), *([] if payload is None else [payload])])
 
     def _reply_from_slot(self, call: Incoming, message: Said, payload: memoryview) -> None:
         """Send a copy, so that the original may change while slow callers still receive."""
@@ -376,7 +408,7 @@ class Responder:
         size = len(payload)
         slot.bytes[:size] = payload
         self._replies += 1
-        credit = len(self._peers) <= self._slots and not self._queue
+        credit = len(self._present) <= self._slots and not self._queue
         about = (call.number, self._replies, size, message, credit)
         self._send(call.sender, Reply(*about, held=call.held))
         name = call.sender.encode("ascii")
@@ -414,7 +446,12 @@ class Responder:
             slot.trackers.clear()
             self._free.append(slot)
         while self._unanswered and self._has_free():
-            self._reply_from_slot(*self._unanswered.popleft())
+            call, renew = self._unanswered.popleft()
+            message, payload = renew()
+            if payload is None:
+                self._reply_at_once(call, message, payload)
+            else:
+                self._reply_from_slot(call, message, payload)
         wanted = len(self._queue) + len(self._unanswered)
         if self._kept and wanted > self._unmade + len(self._free) + len(self._sending):
             self._let_go(next(iter(self._kept)))

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from manyhands.engine.deferred import Unmakeable, first_values, outline
 from manyhands.models import GPT, LeNet, ResNet50V2, SharedLSTM
+from manyhands.parameters.deferred import Unmakeable, first_values, outline
 
 
 class Odd(nn.Module):
@@ -78,7 +78,7 @@ def test_one_parameter_made_from_another_that_is_gone_is_refused():
 
 LIMITED = """
     import resource, sys, torch
-    from manyhands.engine.deferred import first_values, outline
+    from manyhands.parameters.deferred import first_values, outline
     from manyhands.models import GPT
 
     make = lambda: GPT.sized("124m")

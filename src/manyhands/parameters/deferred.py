@@ -12,14 +12,18 @@ twice: first for its structure, then for its values.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+
+from manyhands.parameters.trimming import trim
+from manyhands.seeding import random_state, restore_random_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -30,11 +34,36 @@ HELD = 64 * 1024 * 1024
 """Bytes of whole parameters that a worker holds while it makes a model, or three times the
 largest: what fills it may need room beside it."""
 
+_TRIMMED = 8 * 1024 * 1024
+"""Bytes that are freed before they are given back to the system."""
+
 _EMPTY = frozenset({"aten::empty", "aten::empty_like", "aten::new_empty", "aten::empty_strided"})
 _ELEMENTWISE = frozenset(
     f"aten::{name}_" for name in ("add", "clamp", "clamp_max", "clamp_min", "div", "mul", "sub")
 )
 """Operations that may be carried out on a part alone, if all else they are given are numbers."""
+_FILLING = frozenset(
+    f"aten::{name}_"
+    for name in (
+        "bernoulli",
+        "cauchy",
+        "copy",
+        "exponential",
+        "fill",
+        "geometric",
+        "log_normal",
+        "normal",
+        "random",
+        "uniform",
+        "zero",
+    )
+)
+"""Operations after which every element is new, whatever was there before."""
+_PAST_DISPATCH = frozenset(
+    getattr(torch.Tensor, name)
+    for name in ("__array__", "__dlpack__", "data_ptr", "numpy", "tolist")
+)
+"""Functions that reach the memory of a tensor without an operation that could be watched."""
 
 
 class Unmakeable(RuntimeError):  # noqa: N818 - what the model is
@@ -52,28 +81,40 @@ class Outline:
 
 
 def outline(make: Callable[[], nn.Module], held: int = HELD) -> Outline:
-    """A model's structure; the random source is left as it was.
+    """A model's structure; the random sources are left as they were.
 
     Raises:
         Unmakeable: the model's first values cannot be had part by part.
     """
-    state = torch.get_rng_state()
-    mode = _Watching({}, held)
-    with mode:
-        model = make()
-    torch.set_rng_state(state)
-    numbers = {name: mode.number(tensor) for name, tensor in _named(model)}
-    absent = {name: number for name, number in numbers.items() if number is not None}
-    _forget(model, mode)
-    return Outline(model, absent)
+    before = random_state()
+    model, mode = _make({}, make, held)
+    restore_random_state(before)
+    return _outline(model, mode)
+
+
+def outline_or_whole(make: Callable[[], nn.Module], held: int = HELD) -> nn.Module | Outline:
+    """A model with its values if it is small enough to be here at once, else its structure.
+
+    The random sources stand afterwards where they would if the whole model had been made, or, with
+    an outline, are left as they were.
+
+    Raises:
+        Unmakeable: the model's first values cannot be had part by part.
+    """
+    before = random_state()
+    model, mode = _make({}, make, held)
+    if not mode.has_let_go:
+        return model
+    restore_random_state(before)
+    return _outline(model, mode)
 
 
 def on_meta(make: Callable[[], nn.Module]) -> nn.Module:
-    """A model's structure alone, without its values; the random source is left as it was."""
-    state = torch.get_rng_state()
+    """A model's structure alone, without its values; the random sources are left as they were."""
+    before = random_state()
     with torch.device("meta"):
         model = make()
-    torch.set_rng_state(state)
+    restore_random_state(before)
     return model
 
 
@@ -86,7 +127,7 @@ def first_values(
     """What this worker keeps of each parameter and buffer, by name.
 
     Args:
-        make: makes the model; the random source stands where it would for a whole model.
+        make: makes the model; the random sources stand where they would for a whole model.
         numbers: of the outline.
         keep: what to keep of the whole tensor of that name.
         held: bytes of whole parameters that may be here at a time.
@@ -94,15 +135,74 @@ def first_values(
     Raises:
         Unmakeable: the model's first values cannot be had part by part.
     """
-    mode = _Watching({number: _keeper(name, keep) for name, number in numbers.items()}, held)
-    with mode:
-        model = make()
+    return place_values(make, numbers, lambda name, whole: keep(name, whole).clone(), held)
+
+
+def place_values(
+    make: Callable[[], nn.Module],
+    numbers: Mapping[str, int],
+    place: Callable[[str, torch.Tensor], torch.Tensor],
+    held: int = HELD,
+) -> dict[str, torch.Tensor]:
+    """As `first_values`, but what is kept lies in memory that exists already.
+
+    Args:
+        make: as for `first_values`.
+        numbers: of the outline.
+        place: copies what is to be kept of the whole tensor of that name to its place, and gives
+            that place. It may be called again for the same name: the last values count.
+        held: as for `first_values`.
+
+    Raises:
+        Unmakeable: the model's first values cannot be had part by part.
+    """
+    model, mode = _make(
+        {number: _keeper(name, place) for name, number in numbers.items()}, make, held
+    )
+    if _numbers(model, mode) != dict(numbers):
+        raise Unmakeable("the model is made differently when it is made again")
     mode.let_go_of_all()
     kept = {name: mode.parts[number] for name, number in numbers.items()}
     for name, tensor in _named(model):
         if name not in numbers:
-            kept[name] = keep(name, tensor.detach()).clone()
+            kept[name] = place(name, tensor.detach())
+    del model
+    trim()
     return kept
+
+
+def _make(
+    keep: Mapping[int, Keep], make: Callable[[], nn.Module], held: int
+) -> tuple[nn.Module, _Watching]:
+    mode = _Watching(keep, held)
+    with mode, _Pinning(mode):
+        return make(), mode
+
+
+def _outline(model: nn.Module, mode: _Watching) -> Outline:
+    numbers = _numbers(model, mode)
+    _forget(model, mode)
+    trim()
+    return Outline(model, numbers)
+
+
+def _numbers(model: nn.Module, mode: _Watching) -> dict[str, int]:
+    """By name, the memory of each parameter and buffer that was uninitialised memory.
+
+    Raises:
+        Unmakeable: a parameter is a part or another view of its memory.
+    """
+    numbers: dict[str, int] = {}
+    taken: set[int] = set()
+    for name, tensor in _named(model):
+        number = mode.number(tensor)
+        if number is None:
+            continue
+        if number in taken or not mode.is_all_of_its_memory(tensor):
+            raise Unmakeable(f"{name} is a view of memory that was made for more than it")
+        numbers[name] = number
+        taken.add(number)
+    return numbers
 
 
 @dataclass(eq=False)
@@ -116,7 +216,9 @@ class _Memory:
     shape: torch.Size
     stride: tuple[int, ...]
     nbytes: int
-    here: bool = field(default=True)
+    here: bool = True
+    pinned: bool = False
+    """Whether something else than torch may use it, and it has to stay."""
 
     def whole(self) -> torch.Tensor | None:
         """The tensor that lies in it; None if nobody uses it any longer."""
@@ -144,11 +246,31 @@ class _Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
         self._here: dict[int, _Memory] = {}
         """By number; who was touched last stands last."""
         self._count = 0
+        self._freed = 0
+        self.has_let_go = False
+        """Whether any memory was given back."""
 
     def number(self, tensor: torch.Tensor) -> int | None:
         """Which uninitialised memory it lies in, in the order in which it was asked for."""
         memory = self._memory(tensor)
         return None if memory is None else memory.number
+
+    def is_all_of_its_memory(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor is just what its memory was asked for as."""
+        memory = self._memory(tensor)
+        return memory is not None and (
+            (tensor.dtype, tensor.shape, tensor.stride(), tensor.storage_offset())
+            == (memory.dtype, memory.shape, memory.stride, 0)
+        )
+
+    def pin(self, tensor: torch.Tensor, use: str) -> None:
+        """Have the memory of a tensor stay, because of a use that cannot be watched."""
+        memory = self._memory(tensor)
+        if memory is None:
+            return
+        if not memory.here:
+            raise Unmakeable(f"{use} needs a parameter after others were made")
+        memory.pinned = True
 
     def let_go_of_all(self) -> None:
         """Keep the worker's own part of everything, and no more."""
@@ -169,6 +291,8 @@ class _Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
         if not touched or func.is_view or torch.Tag.inplace_view in func.tags:
             return func(*args, **kwargs)
         gone = [memory for memory in touched.values() if not memory.here]
+        if len(gone) > 1:
+            raise Unmakeable(f"{func} needs parameters after others were made")
         if gone and not self._bring_back(gone[0], func, args, kwargs, alone=len(tensors) == 1):
             return args[0]
         for memory in touched.values():
@@ -205,7 +329,7 @@ class _Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
         for number, memory in [*self._here.items()]:
             if held <= self._limit:
                 return
-            if number not in needed:
+            if number not in needed and not memory.pinned:
                 held -= memory.nbytes
                 self._let_go(memory)
 
@@ -215,9 +339,16 @@ class _Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
         if whole is None:
             return
         if memory.number in self._keep:
-            self.parts[memory.number] = self._keep[memory.number](whole).clone()
+            self.parts[memory.number] = self._keep[memory.number](whole)
+        if memory.pinned:
+            return
         memory.here = False
+        self.has_let_go = True
         whole.untyped_storage().resize_(0)
+        self._freed += memory.nbytes
+        if self._freed > _TRIMMED:
+            self._freed = 0
+            trim()
 
     def _bring_back(
         self, memory: _Memory, func: Any, args: tuple[Any, ...], kwargs: Any, *, alone: bool
@@ -228,8 +359,7 @@ class _Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
             Whether the operation has still to be carried out. If not, it was, on the part alone.
         """
         target = args[0] if args and isinstance(args[0], torch.Tensor) else None
-        fills = target is not None and func._schema.is_mutable and target.shape == memory.shape
-        if not fills or self._memory(target) is not memory:  # type: ignore[arg-type]  # it fills
+        if target is None or target.shape != memory.shape or self._memory(target) is not memory:
             raise Unmakeable(f"{func} needs a parameter after others were made")
         if func._schema.name in _ELEMENTWISE:
             if not alone:
@@ -237,11 +367,29 @@ class _Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
             if memory.number in self.parts:
                 func(self.parts[memory.number], *args[1:], **kwargs)
             return False
+        if func._schema.name not in _FILLING:
+            raise Unmakeable(f"{func} changes a parameter after others were made")
         storage = torch.UntypedStorage._new_with_weak_ptr(memory.storage.cdata)
         storage.resize_(memory.nbytes)
         memory.here = True
         self._here[memory.number] = memory
         return True
+
+
+class _Pinning(TorchFunctionMode):
+    """While it is active, memory stays that is reached past torch's operations, as by NumPy."""
+
+    def __init__(self, watching: _Watching) -> None:
+        super().__init__()
+        self._watching = watching
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Carry out a function."""
+        if func in _PAST_DISPATCH:
+            self._watching.pin(args[0], func.__name__)
+        return func(*args, **(kwargs or {}))
 
 
 def _forget(model: nn.Module, mode: _Watching) -> None:
