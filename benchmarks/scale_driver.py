@@ -102,7 +102,7 @@ class LightWorker(threading.Thread):
                 for version, update in zip(self._versions, updates, strict=True)
             ]
             self._exchange(caller, names, calls, rooms)
-            desk.send(Commit(lease.number))
+            desk.send(Commit(lease.number), later=True)
             self.recorder.count(samples=samples, steps=1)
             self.step += 1
             self._counts[self.rank, LEASES] += 1

@@ -284,6 +284,7 @@ def test_a_job_says_what_it_is_trained_with_in_the_same_words_every_time() -> No
         "rate": "cosine(epochs=3.0, warmup=0.5)",
         "clip": "1.5",
     }
+    assert job(durability="power").settings["durability"] == "power"
     assert job(rate=halve).settings["rate"] == "halve"
     assert job(rate=lambda _: 1.0).settings["rate"] == "lambda"
     assert job(rate=functools.partial(pow, 0.5)).settings["rate"] == "partial"

@@ -311,8 +311,10 @@ class Job:
 
     @property
     def settings(self) -> dict[str, str]:
-        """What a run says that it was trained with, as text."""
+        """What a run says that it was trained with, as text; durability where it was chosen."""
         values = {name: getattr(self, name) for name in SETTINGS}
+        if self.durability == "process":
+            del values["durability"]
         return {
             name: _text(value)
             for name, value in values.items()

@@ -105,17 +105,17 @@ def test_a_successor_gets_samples_and_its_predecessor_gets_no_more(coordinate) -
     talks.hello(0, 1)
     talks.hello(1, 1)
     talks.hear("worker-0", Roll)
-    talks["worker-0.leases"].send(Word(1, 0, 0, Ask()))
+    talks["worker-0.leases"].send(Word(1, 0, 0, (Ask(),)))
     assert talks.hear("worker-0.leases", Word).life == 1
     talks.hello(0, 2)
     talks.hear("worker-0", Roll)
-    talks["worker-0.leases"].send(Word(2, 0, 0, Ask()))
-    talks["worker-0.leases"].send(Word(1, 1, 0, Ask()))
+    talks["worker-0.leases"].send(Word(2, 0, 0, (Ask(),)))
+    talks["worker-0.leases"].send(Word(1, 1, 0, (Ask(),)))
     word = talks.hear("worker-0.leases", Word)
     while word.life == 1:
         word = talks.hear("worker-0.leases", Word)
-    assert isinstance(word.message, Granted)
-    assert word.message.start == 0, "its predecessor's samples are given again"
+    assert isinstance(word.messages[0], Granted)
+    assert word.messages[0].start == 0, "its predecessor's samples are given again"
 
 
 def serve(talks: Talks, life: int) -> None:

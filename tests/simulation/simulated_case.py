@@ -45,6 +45,8 @@ class Case:
     faults: Faults
     deadline: float
     """Virtual seconds, long after the last fault, by which the run must be over."""
+    desk_dies: tuple[float, ...] = ()
+    """When the desk of the coordinator is replaced by one that knows what it was told."""
     _means: dict[Lease, np.ndarray] = field(default_factory=dict, repr=False)
 
     @property
@@ -67,6 +69,7 @@ class Case:
             f"{'with' if job.validation else 'without'} validation, {self.conditions}, "
             f"{'one host' if len(self.places.cluster.hosts) == 1 else self.places.cluster.link}, "
             f"faults {self.faults}"
+            f"{f', desk replaced at {self.desk_dies}' if self.desk_dies else ''}"
         )
 
     def gradient(self, x: np.ndarray, lease: Lease) -> np.ndarray:
@@ -262,7 +265,8 @@ def trouble(case: Case, seed: int) -> Case:
     """More that goes wrong, in half of all cases.
 
     Answers and calls that are lost one by one; links that heal after the worker was given up; two
-    workers that die together; a model that takes a while to be stored, and deaths until then.
+    workers that die together; a model that takes a while to be stored, and deaths until then; a
+    desk that is replaced by one that knows what its predecessor was told.
     """
     rng = random.Random(mix(seed, 12))  # noqa: S311 - not for secrets
     if rng.random() < 0.5:
@@ -295,6 +299,10 @@ def trouble(case: Case, seed: int) -> Case:
                 ]
             case _:
                 more.append(Crash(worker=worker, at=at, restart=back))
+    deaths = random.Random(mix(seed, 13))  # noqa: S311 - not for secrets
+    dies = tuple(
+        round(deaths.uniform(0, 1.5 * horizon), 3) for _ in range(deaths.choice((0, 1, 3)))
+    )
     lasts = max(map(_healed, more), default=0.0) + (1 + len(more)) * (2 + detection + 2 * saving)
     grown = 1 + len(more) / (2 + len(case.faults.faults))
     return replace(
@@ -302,6 +310,7 @@ def trouble(case: Case, seed: int) -> Case:
         conditions=replace(case.conditions, saving=saving),
         faults=Faults((*case.faults.faults, *more)),
         deadline=grown * case.deadline + lasts + len(case.faults.faults) * 2 * saving,
+        desk_dies=dies,
     )
 
 

@@ -77,6 +77,10 @@ class _Listening:
         return after, actions
 
 
+DESK_HEARS = ("admit", "hear", "lose", "stop")
+"""What changes the state of the desk, and so must be written down for a successor."""
+
+
 @dataclass
 class Watch:
     """Whoever tells the laws what happens in a world."""
@@ -98,7 +102,9 @@ class Watch:
             for name in HOOKS
         }
         self._watch_workers()
-        self._watch_leases()
+        self._heard: list[tuple[str, tuple[object, ...]]] = []
+        """All that the desk was told."""
+        self._watch_desk()
         for number, server in enumerate(self.world._servers.values()):
             self._watch_server(number, server)
 
@@ -153,6 +159,36 @@ class Watch:
             self.tell("looked", life)
 
         life.replication.look = looked
+
+    def _watch_desk(self) -> None:
+        desk = self.world.coordinator._desk
+        self._watch_leases()
+        for name in DESK_HEARS:
+            setattr(desk, name, self._remembered(name, getattr(desk, name)))
+        # An evaluation that reaches the target ends the run by the book alone.
+        desk.leases.stop = self._remembered("enough", desk.leases.stop)
+
+    def _remembered(self, name: str, tell: Callable[..., object]) -> Callable[..., object]:
+        def told(*words: object) -> object:
+            self._heard.append((name, words))
+            return tell(*words)
+
+        return told
+
+    def replace_desk(self) -> None:
+        """Its process dies; a successor knows what it was told, and nothing else.
+
+        What it answered has been sent already. The laws have heard of it, and hear nothing twice.
+        """
+        coordinator, heard = self.world.coordinator, self._heard
+        before = (coordinator.leases.committed, coordinator.leases.held, coordinator.is_over)
+        coordinator._desk = desk = coordinator._open_desk()
+        for name, words in heard:
+            (desk.leases.stop if name == "enough" else getattr(desk, name))(*words)
+        now = (coordinator.leases.committed, coordinator.leases.held, coordinator.is_over)
+        if now != before:
+            raise BrokenLawError(f"the desk was at {before}, its successor is at {now}")
+        self._watch_desk()
 
     def _watch_leases(self) -> None:
         book, workers = self.world.coordinator.leases, self.world._workers
@@ -275,6 +311,8 @@ def _run(case: Case, laws: Sequence[Callable[[Case], Law]]) -> str:
     watch = Watch(world, [law(case) for law in laws])
     for fault in case.faults.faults:
         world.expect(fault)
+    for moment in case.desk_dies:
+        kernel.after(moment, watch.replace_desk)
     words = f"the run is not over {case.deadline:g} s after its begin, long after its last fault"
     kernel.after(case.deadline, lambda: kernel.fail(BrokenLawError(words)))
     with watch.endpoints():

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import pytest
+import simulated_world
 from simulated_variants import BY_NAME
 
 from manyhands.desk import Desk
@@ -297,6 +298,10 @@ def the_lost_are_heard(right):
     return hear
 
 
+def no_losses(right):
+    return tuple(name for name in right if name != "lose")
+
+
 def is_told_nothing(right):
     def start(self, server):
         server.told = len(self._losses)
@@ -357,6 +362,7 @@ MUTANTS = (
     Mutant("stored by one only", "asynchronous", Desk, "_appoint", appointed_once),
     Mutant("an evaluation forgets", "asynchronous", Desk, "_call_cut", forgets_who_waits),
     Mutant("the lost are heard", "diloco", Coordinator, "hear", the_lost_are_heard),
+    Mutant("losses not written down", "asynchronous", simulated_world, "DESK_HEARS", no_losses),
     Mutant("fences unsent", "synchronous", World, "_start_server", is_told_nothing),
     Mutant("the dead awaited", "gossip_lockstep", mixing, "leave", whoever_gave_is_there),
 )

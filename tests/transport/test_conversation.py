@@ -48,9 +48,8 @@ class Lossy:
         self.now += 0.1
         arriving, self._under_way = self._under_way, []
         for to, word in arriving:
-            message = self.sides[to].hear(word)
-            if isinstance(message, Commit):
-                self.heard[to].append(message.number)
+            heard = self.sides[to].hear(word)
+            self.heard[to] += [one.number for one in heard if isinstance(one, Commit)]
         for side in self.sides:
             side.look_at_clock()
 
@@ -59,7 +58,7 @@ class Lossy:
 def test_every_word_arrives_once_and_in_order(seed):
     lossy = Lossy(seed, loss=0.5)
     for number in range(WORDS):
-        lossy.sides[seed % 2].say(Commit(number))
+        lossy.sides[seed % 2].say(Commit(number), later=number % 5 in (1, 2))
         if number % 3 == 0:
             lossy.sides[1 - seed % 2].say(Commit(number))
         lossy.tick()
@@ -79,6 +78,32 @@ def test_where_nothing_is_lost_nothing_is_said_twice():
         lossy.tick()
     # The last was heard by one who had nothing more to say: it was said again, and acknowledged.
     assert lossy.sent == WORDS + 2
+
+
+def test_what_can_wait_travels_with_the_next_message():
+    lossy = Lossy(0, loss=0.0)
+    worker = lossy.sides[0]
+    for number in range(WORDS):
+        worker.say(Commit(number), later=number % 2 == 0)
+    lossy.tick()
+    assert lossy.sent == WORDS // 2
+    assert lossy.heard[1] == list(range(WORDS))
+    worker.say(Commit(WORDS), later=True)
+    lossy.tick()
+    assert lossy.heard[1] == list(range(WORDS))
+    worker.flush()
+    lossy.tick()
+    assert lossy.heard[1] == list(range(WORDS + 1))
+
+
+def test_very_many_that_wait_are_sent_in_words_of_bounded_size():
+    lossy = Lossy(0, loss=0.0)
+    for number in range(1_000):
+        lossy.sides[0].say(Commit(number), later=True)
+    lossy.sides[0].flush()
+    lossy.tick()
+    assert lossy.heard[1] == list(range(1_000))
+    assert lossy.sent == -(-1_000 // 32)
 
 
 class Breaking:
@@ -151,8 +176,8 @@ def test_nothing_is_lost_with_a_connection(desk):
             assert isinstance(word, Word)
             if talk is None:
                 talk = Conversation(word.life, partial(hub.send, name), time.monotonic)
-            message = talk.hear(word)
-            if isinstance(message, Commit):
+            for message in talk.hear(word):
+                assert isinstance(message, Commit)
                 asked.append(message.number)
                 talk.say(Granted(message.number, 0, 0, 1, 1))
         if talk is not None:

@@ -11,6 +11,7 @@ from manyhands.checkpoint import load_state
 from manyhands.protocols import Asynchronous
 from manyhands.reports import accounting, breakdown, epochs, loss_curve, throughput, traffic
 from manyhands.trace import read
+from manyhands.trace.recorder import PEERS
 from manyhands.virtual import Places
 from manyhands.virtual.endpoint import HEAD
 from manyhands.virtual.log import FULL
@@ -137,7 +138,7 @@ def test_many_workers_share_one_trace_whose_sums_are_exact(virtually) -> None:
     assert shares.other == pytest.approx(0, abs=1e-6)
     assert shares.seconds == pytest.approx(workers * done.run.seconds, rel=0.02)
     (server,) = [p for p in trace.processes if p.header.role == "server"]
-    assert len(server.totals.sent) == FULL + 1
+    assert len(server.totals.sent) == PEERS
     assert traffic(trace).sent == traffic(trace).received
 
 

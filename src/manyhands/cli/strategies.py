@@ -70,7 +70,11 @@ def _explain(console: "Console", description: Description, support: str) -> None
     console.print(f"  {support}")
     console.print("\nExample", style="bold")
     console.print(f"  {description.example}", soft_wrap=True)
-    console.print(f"  manyhands train train.py --strategy '{description.example}'", soft_wrap=True)
+    command, option = "  manyhands train train.py", f"--strategy '{description.example}'"
+    whole = f"{command} {option}"
+    if len(whole) > console.width:
+        whole = f"{command} \\\n      {option}"
+    console.print(whole, soft_wrap=True)
 
 
 def _signature(description: Description, width: int) -> str:

@@ -85,9 +85,11 @@ class LeaseDesk:
         if not isinstance(word, Word):
             return
         talk = self._talk(worker, word.life)
-        if talk is not None and (message := talk.hear(word)) is not None:
+        if talk is None:
+            return
+        for message in talk.hear(word):
             self._send(self._desk.hear(worker, message))
-            self._account()
+        self._account()
 
     def _talk(self, worker: str, life: int) -> Conversation | None:
         """The conversation with one life of a worker; None if that life is over.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from manyhands.data.taking import as_pair
-from manyhands.endpoint import MembershipChanged, Pull, Terms
+from manyhands.endpoint import MembershipChanged, Parameters, Pull, Terms
 from manyhands.live.divergence import Divergence
 from manyhands.live.evaluation import Totals, evaluate, no_totals
 from manyhands.live.leased import LeasedBatches
@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 
 _PATIENCE = 1.0
 """Seconds after which one who waits for an answer looks whether there is still somebody."""
+_SOON = 0.02
+"""Seconds until a replica is asked for again that was not laid open yet."""
 
 
 def drive(coroutine: Coroutine[Any, Any, None]) -> None:
@@ -134,15 +136,24 @@ def _look_again(waited: float, timeout: float | None) -> float:
 async def _hear_members(
     replica: LiveReplica, endpoint: LiveEndpoint, heard: list[torch.Tensor]
 ) -> None:
-    """Pull the replica of everybody who is there."""
-    for name in replica.servers:
-        if not endpoint.reaches(name):
-            continue
+    """Pull the replica of every worker that is there, as of this evaluation.
+
+    Each worker lays its replica open once per evaluation, so a version that is behind this
+    worker's own is from the evaluation before: its owner is about to lay the present one open.
+    """
+    own = replica.servers[replica.rank]
+    present = 0
+    for name in (own, *(other for other in replica.servers if other != own)):
         room = torch.empty_like(replica.parameters(0))
-        endpoint.post(name, Pull(), into=room)
         with contextlib.suppress(MembershipChanged):
-            await endpoint.receive(name)
-            heard.append(room)
+            while endpoint.reaches(name):
+                endpoint.post(name, Pull(), into=room)
+                said = await endpoint.receive(name)
+                if isinstance(said, Parameters) and said.version >= present:
+                    present = max(present, said.version if name == own else 0)
+                    heard.append(room)
+                    break
+                time.sleep(_SOON)
 
 
 def _memory(tensor: torch.Tensor | None) -> memoryview | None:
@@ -390,14 +401,14 @@ class LiveReplica:
         """What came of the batches is part of the shared state."""
         for batch in batches:
             if isinstance(batch, Leased):
-                self._line.send(Commit(batch.lease.number))
+                self._line.send(Commit(batch.lease.number), later=True)
             self._recorder.count(samples=batch.samples, steps=1)
             self._progress.samples += batch.samples
 
     def forgo(self, batch: LeasedBatch) -> None:
         """What came of the batch is not wanted."""
         if isinstance(batch, Leased):
-            self._line.send(Forgo(batch.lease.number))
+            self._line.send(Forgo(batch.lease.number), later=True)
 
     def saved(self) -> None:
         """The model is stored: tell the desk, for which the others wait, until it has heard it."""

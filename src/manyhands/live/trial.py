@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import random
 import traceback
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 LARGEST = 1 << 28
 """Bytes of the largest model that is built to be tried."""
+_MOST = 32
+"""Samples of a batch that is tried: enough for every layer, and soon computed."""
 
 
 def try_out(job: Job, workers: int, devices: Sequence[str]) -> None:
@@ -47,7 +50,9 @@ def try_out(job: Job, workers: int, devices: Sequence[str]) -> None:
     Raises:
         Refused: it will fail; the message says where and on what.
     """
-    with torch.random.fork_rng(devices=[]), _python_kept():
+    with torch.random.fork_rng(devices=[]), _python_kept(), warnings.catch_warnings():
+        # A worker gives the same warnings, and they are shown then.
+        warnings.simplefilter("ignore")
         on_cpu = all(device == "cpu" for device in devices)
         sketch = _sketch(job)
         if sketch is not None:
@@ -122,7 +127,7 @@ def _try_batches(job: Job, model: nn.Module, size: int) -> None:
     for name, data in tried:
         if not len(data):
             continue  # refused in its own words, where it is used
-        samples = min(size, len(data), job.at_once or size)
+        samples = min(size, len(data), job.at_once or size, _MOST)
         _try(job, model, name, _load(job, data, samples))
 
 

@@ -2,7 +2,8 @@
 
 ZeroMQ connects again by itself, but what was under way when the connection broke is gone. So words
 are numbered and kept until the other side has said that it heard them; silence is broken by saying
-all of them again.
+all of them again. A message that can wait for the next one travels with it: a worker's commit and
+its request for the next samples are one.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 _PATIENCE = 1.0
 """Seconds without a sign that a word was heard; then it is said again. Next time, twice that."""
 _MOST_PATIENCE = 8.0
+_MOST = 32
+"""Messages in one word: it has to fit into a control message."""
 
 
 class Conversation:
@@ -40,41 +43,57 @@ class Conversation:
         self._send = send
         self._clock = clock
         self._said = 0
+        self._sent = 0
+        """How many of them were sent at least once."""
         self._heard = 0
         self._kept: deque[tuple[int, Leasing]] = deque()
         """What was said and may not have been heard."""
         self._since = 0.0
         self._patience = _PATIENCE
 
-    def say(self, message: Leasing) -> None:
-        """Send it, again and again if need be."""
+    def say(self, message: Leasing, *, later: bool = False) -> None:
+        """Send it, again and again if need be; `later` with the next one, or by `flush`."""
         if not self._kept:
             self._since, self._patience = self._clock(), _PATIENCE
         self._kept.append((self._said, message))
         self._said += 1
-        self._send(Word(self.life, self._said - 1, self._heard, message))
+        if not later or self._said - self._sent >= _MOST:
+            self.flush()
 
-    def hear(self, word: Word) -> Leasing | None:
-        """The message that came, if it is the next one."""
+    def flush(self) -> None:
+        """Send what was to be sent later."""
+        if self._sent < self._said:
+            self._send_from(self._sent)
+            self._sent = self._said
+
+    def _send_from(self, number: int) -> None:
+        kept = [entry for entry in self._kept if entry[0] >= number]
+        for begin in range(0, len(kept), _MOST):
+            part = kept[begin : begin + _MOST]
+            messages = tuple(message for _, message in part)
+            self._send(Word(self.life, part[0][0], self._heard, messages))
+
+    def hear(self, word: Word) -> list[Leasing]:
+        """The messages that came and are the next ones."""
         while self._kept and self._kept[0][0] < word.heard:
             self._kept.popleft()
             self._since, self._patience = self._clock(), _PATIENCE
-        if word.message is None or word.number > self._heard:
-            return None
-        if word.number < self._heard:
+        if word.number > self._heard:
+            return []
+        fresh = list(word.messages[self._heard - word.number :])
+        self._heard += len(fresh)
+        if word.messages and not fresh:
             # It was said again, so the other side does not know.
-            self._send(Word(self.life, self._said, self._heard, None))
-            return None
-        self._heard += 1
-        return word.message
+            self._send(Word(self.life, self._said, self._heard))
+        return fresh
 
     def look_at_clock(self) -> None:
         """Say again what has had no answer for long."""
         now = self._clock()
         if self._kept and now - self._since >= self._patience:
             self._since, self._patience = now, min(2 * self._patience, _MOST_PATIENCE)
-            for number, message in self._kept:
-                self._send(Word(self.life, number, self._heard, message))
+            self._sent = self._said
+            self._send_from(0)
 
 
 class SureLine:
@@ -89,13 +108,21 @@ class SureLine:
         self._line = line
         self._talk = Conversation(life, line.send, time.monotonic)
 
-    def send(self, message: Leasing) -> None:
-        """See that it arrives."""
-        self._talk.say(message)
+    def send(self, message: Leasing, *, later: bool = False) -> None:
+        """See that it arrives; `later` with the next one, or when an answer is waited for."""
+        self._talk.say(message, later=later)
 
     def receive(self, timeout: float) -> list[Leasing]:
         """What came, or comes within `timeout` seconds."""
-        words = [word for word in self._line.receive(timeout) if isinstance(word, Word)]
-        messages = [self._talk.hear(word) for word in words if word.life == self._talk.life]
+        words = self._line.receive(0)
+        if not words:
+            self._talk.flush()
+            words = self._line.receive(timeout)
+        messages = [
+            message
+            for word in words
+            if isinstance(word, Word) and word.life == self._talk.life
+            for message in self._talk.hear(word)
+        ]
         self._talk.look_at_clock()
-        return [message for message in messages if message is not None]
+        return messages

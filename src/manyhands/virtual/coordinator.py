@@ -146,16 +146,10 @@ class Coordinator:
         self._kernel = kernel
         self._logs = logs
         self._evaluate = evaluate
-        self.leases = Leases(
-            len(job.data),
-            job.batch_sizes,
-            workers,
-            job.budget,
-            pauses=job.validation is not None,
-            lockstep=lockstep,
-            by_rank=by_rank,
-        )
-        self._desk = Desk(self.leases, evaluates=job.validation is not None, lockstep=lockstep)
+        self._workers = workers
+        self._lockstep = lockstep
+        self._by_rank = by_rank
+        self._desk = self._open_desk()
         self._talks: dict[str, Talk] = {}
         """By worker, the talk with its present life."""
         self._accounts = 0
@@ -167,6 +161,25 @@ class Coordinator:
         self._epochs = 0
         if job.seconds is not None:
             kernel.after(job.seconds, self.stop)
+
+    def _open_desk(self) -> Desk:
+        """The desk as it is before it has heard anything."""
+        evaluates = self._job.validation is not None
+        leases = Leases(
+            len(self._job.data),
+            self._job.batch_sizes,
+            self._workers,
+            self._job.budget,
+            pauses=evaluates,
+            lockstep=self._lockstep,
+            by_rank=self._by_rank,
+        )
+        return Desk(leases, evaluates=evaluates, lockstep=self._lockstep)
+
+    @property
+    def leases(self) -> Leases:
+        """The book of leases."""
+        return self._desk.leases
 
     @property
     def is_over(self) -> bool:

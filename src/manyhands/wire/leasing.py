@@ -132,12 +132,13 @@ Leasing = (
 
 
 class Word(Message, frozen=True):
-    """One of a conversation between a worker and the desk, in which no word is lost."""
+    """Messages between a worker and the desk, numbered so that each arrives once, in order."""
 
     life: int
     """Which of the processes that had the worker's name it is about."""
     number: int
+    """That of the first message; the others follow it."""
     heard: int
     """How many of the other side's messages have come."""
-    message: Leasing | None
-    """None if there is nothing to say but that."""
+    messages: tuple[Leasing, ...] = ()
+    """Empty if only `heard` is news."""
