@@ -23,7 +23,6 @@ from manyhands.protocols import (
     ElasticAveraging,
     Ensemble,
     Gossip,
-    Hierarchical,
     Move,
     PushSum,
     Scale,
@@ -34,6 +33,7 @@ from manyhands.protocols import (
     asynchronous,
     easgd,
     islands,
+    messengers,
     mixing,
     push_sum,
     softsync,
@@ -262,8 +262,8 @@ def for_its_part(right):
 
 
 def stays_at_home(right):
-    async def carry(self, replica, endpoint, said):
-        del replica, endpoint, said
+    async def carry(self, said):
+        del said
 
     return carry
 
@@ -345,7 +345,7 @@ MUTANTS = (
     Mutant("what is given is kept", "push_sum", PushSum, "on_message", keeps_what_it_gives),
     Mutant("mass without a limit", "push_sum_straggler", push_sum, "LEAST", lambda right: 0.0),
     Mutant("a step for its part", "hierarchical", islands, "_weigh", for_its_part),
-    Mutant("stays at home", "hierarchical", Hierarchical, "_carry", stays_at_home),
+    Mutant("stays at home", "hierarchical", messengers.Messenger, "_carry", stays_at_home),
     Mutant(
         "answered again without room",
         "synchronous",

@@ -267,14 +267,18 @@ class Serving:
         self._journal.settle()
         payload = None
         if answer.parameters:
-            kept = self._holder.recall(incoming.sender) if answer.recall else self._holder.bytes
-            payload = kept.numpy().data
+            payload = self._sent_with(answer).numpy().data
             if len(payload) != incoming.room:
                 raise ValueError(
                     f"{incoming.message} of {incoming.sender} has room for {incoming.room} bytes, "
                     f"and is answered with {len(payload)}"
                 )
         self._responder.reply(incoming, answer.message, payload)
+
+    def _sent_with(self, answer: Answer) -> torch.Tensor:
+        if answer.gathered:
+            return self._holder.gathered()
+        return self._holder.recall(answer.call.sender) if answer.recall else self._holder.bytes
 
     def _recover(self) -> dict[str, int]:
         """Continue for a predecessor: its snapshot, and the calls it heard since."""
