@@ -175,7 +175,7 @@ class United(Law):
         if not isinstance(message, Push):
             if message.number > max(number, 0):
                 # Its sums before this one are void: what it gave does not stand for the next.
-                if earlier is not None:
+                if any(call is earlier for call, _, _ in self._model.given):
                     self._model.gone.add(earlier.sender)
                 self._brought[island] = (message.number - 1, None)
             return self._model.hear(spoken, payload)

@@ -37,6 +37,8 @@ from manyhands.protocols import (
     mixing,
     push_sum,
     softsync,
+    summing,
+    uniting,
 )
 from manyhands.protocols.rounds import Rounds
 from manyhands.protocols.synchronous import Together
@@ -268,6 +270,18 @@ def stays_at_home(right):
     return carry
 
 
+def every_sum_is_new(right):
+    return lambda state, call: False
+
+
+def what_was_read_is_new(right):
+    return lambda state, join: False
+
+
+def multiplied_again(right):
+    return lambda self, state, call, share: [Add(call, share)] if share else []
+
+
 def whatever_there_is_room_for(right):
     return lambda self, state, call: right(self, state, replace(call, room=True))
 
@@ -346,6 +360,9 @@ MUTANTS = (
     Mutant("mass without a limit", "push_sum_straggler", push_sum, "LEAST", lambda right: 0.0),
     Mutant("a step for its part", "hierarchical", islands, "_weigh", for_its_part),
     Mutant("stays at home", "hierarchical", messengers.Messenger, "_carry", stays_at_home),
+    Mutant("sums counted twice", "hierarchical_sums", uniting, "_counts", every_sum_is_new),
+    Mutant("a lost sum forgotten", "hierarchical_sums", summing, "_is_old", what_was_read_is_new),
+    Mutant("sums weighed", "hierarchical_sums", uniting.Unites, "gather", multiplied_again),
     Mutant(
         "answered again without room",
         "synchronous",
