@@ -70,7 +70,15 @@ def test_four_workers_take_lenet_to_97_percent_in_two_epochs(start, tmp_path, te
 
 
 @pytest.mark.timeout(170)
-@pytest.mark.parametrize("text", ["synchronous(servers=2)", "diloco(every=5)", "gossip()"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "synchronous(servers=2)",
+        "diloco(every=5)",
+        "gossip()",
+        pytest.param("hierarchical(outer=synchronous())", marks=pytest.mark.slow),
+    ],
+)
 def test_those_who_wait_for_each_other_go_on_without_one_that_is_killed(run_script, text):
     started = run_script(LEARNS.replace("epochs=2", "epochs=4"), text)
     wait_for(lambda: " %)" in started.text(), 90, "training")
@@ -81,3 +89,38 @@ def test_those_who_wait_for_each_other_go_on_without_one_that_is_killed(run_scri
     assert run.metrics["accuracy"] >= 0.90
     assert run.samples == 60_000
     assert "worker 2" in run.summary()
+
+
+SUMS = """
+    import torch, torch.nn.functional as F
+    import manyhands as mh
+
+    generator = torch.Generator().manual_seed(3)
+    inputs = torch.randn(151, 6, generator=generator, dtype=torch.float64)
+    targets = torch.randint(0, 3, (151,), generator=generator)
+
+    job = mh.Job(
+        model=lambda: mh.models.MLP(inputs=6, hidden=(8,), outputs=3).double(),
+        optimizer=lambda model: torch.optim.AdamW(model.parameters(), lr=0.01),
+        loss=F.cross_entropy,
+        data=torch.utils.data.TensorDataset(inputs, targets),
+        global_batch=37,
+        epochs=3,
+        clip=0.5,
+        rate=mh.rates.cosine(3),
+        metrics=(),
+    )
+
+    if __name__ == "__main__":
+        names = ("synchronous()", "hierarchical(outer=synchronous(), islands=3)")
+        one, other = (mh.train(job, name, workers=5).state_dict() for name in names)
+        print("apart by", max((one[name] - other[name]).abs().max().item() for name in one))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(170)
+def test_islands_that_sum_gradients_are_synchronous_on_real_processes(run_script):
+    started = run_script(SUMS)
+    assert started.finish(150) == 0, started.text()
+    assert float(started.text().rpartition("apart by")[2].split()[0]) <= 1e-9, started.text()

@@ -37,7 +37,11 @@ LOCKSTEP = {
     "averaging": ["averaging(every=2)"],
     "local_sgd": ["local_sgd(every=4, warmup=3)"],
     "diloco": ["diloco(every=5)"],
-    "hierarchical": ["hierarchical(outer=diloco(every=3))", "hierarchical(outer=averaging())"],
+    "hierarchical": [
+        "hierarchical(outer=diloco(every=3))",
+        "hierarchical(outer=averaging())",
+        "hierarchical(outer=synchronous(), islands=3)",
+    ],
     "easgd": ["easgd()", "easgd(order=round_robin)"],
     "gossip": ["gossip()", "gossip(graph=exponential)", "gossip(graph=random_pairs)"],
 }

@@ -29,6 +29,7 @@ from simulated_servers import (
     StaleModel,
     SynchronousModel,
 )
+from simulated_sums import Sums, United
 from simulated_workers import Alone, Elastic, Gradients
 from simulated_world import run
 
@@ -201,6 +202,11 @@ VARIANTS = (
     Variant("gossip_lockstep", _gossip("lockstep"), (Mixed,)),
     Variant("gossip_asynchronous", _gossip("asynchronous"), (Meetings,)),
     Variant("hierarchical", _hierarchical, (Islands, Between)),
+    Variant(
+        "hierarchical_sums",
+        lambda rng, workers, _: Hierarchical(outer=Synchronous(), islands=rng.randint(1, workers)),
+        (Sums, United),
+    ),
     Variant(
         "push_sum",
         lambda rng, *_: PushSum(graph=rng.choice(("ring", "exponential"))),

@@ -24,7 +24,6 @@ from manyhands.protocols import (
     ElasticAveraging,
     Ensemble,
     Gossip,
-    Hierarchical,
     Move,
     PushSum,
     Scale,
@@ -35,9 +34,12 @@ from manyhands.protocols import (
     asynchronous,
     easgd,
     islands,
+    messengers,
     mixing,
     push_sum,
     softsync,
+    summing,
+    uniting,
 )
 from manyhands.protocols.rounds import Rounds
 from manyhands.protocols.synchronous import Together
@@ -263,10 +265,22 @@ def for_its_part(right):
 
 
 def stays_at_home(right):
-    async def carry(self, replica, endpoint, said):
-        del replica, endpoint, said
+    async def carry(self, said):
+        del said
 
     return carry
+
+
+def every_sum_is_new(right):
+    return lambda state, call: False
+
+
+def what_was_read_is_new(right):
+    return lambda state, join: False
+
+
+def multiplied_again(right):
+    return lambda self, state, call, share: [Add(call, share)] if share else []
 
 
 def whatever_there_is_room_for(right):
@@ -350,7 +364,10 @@ MUTANTS = (
     Mutant("what is given is kept", "push_sum", PushSum, "on_message", keeps_what_it_gives),
     Mutant("mass without a limit", "push_sum_straggler", push_sum, "LEAST", lambda right: 0.0),
     Mutant("a step for its part", "hierarchical", islands, "_weigh", for_its_part),
-    Mutant("stays at home", "hierarchical", Hierarchical, "_carry", stays_at_home),
+    Mutant("stays at home", "hierarchical", messengers.Messenger, "_carry", stays_at_home),
+    Mutant("sums counted twice", "hierarchical_sums", uniting, "_counts", every_sum_is_new),
+    Mutant("a lost sum forgotten", "hierarchical_sums", summing, "_is_old", what_was_read_is_new),
+    Mutant("sums weighed", "hierarchical_sums", uniting.Unites, "gather", multiplied_again),
     Mutant(
         "answered again without room",
         "synchronous",

@@ -15,6 +15,8 @@ RECIPES = [
     "hierarchical(synchronous(), averaging(every=2), islands=2)",
     "hierarchical(synchronous(), diloco(every=3), islands=2)",
     "hierarchical(synchronous(), local_sgd(every=2, warmup=2), islands=3)",
+    "hierarchical(synchronous(), synchronous(), islands=2)",
+    "hierarchical(synchronous(), synchronous(), islands=3)",
 ]
 
 
@@ -51,7 +53,8 @@ def test_an_island_has_a_host_of_its_own():
 
 
 def test_a_step_within_an_island_costs_no_link(virtually):
-    job = a_job("plain")
+    # An evaluation reads from the server between the islands, however rarely these meet.
+    job = a_job("plain", validates=False)
     sent = {}
     for every in (1, 4):
         recipe = strategy(f"hierarchical(outer=averaging(every={every}), islands=2)")

@@ -93,7 +93,16 @@ def distance(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> fl
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 @pytest.mark.parametrize("option", OPTIONS)
-@pytest.mark.parametrize("text", ["synchronous", "softsync(wait_for=4)", "central_storage"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "synchronous",
+        "softsync(wait_for=4)",
+        "central_storage",
+        "hierarchical(outer=synchronous())",
+        "hierarchical(outer=synchronous(), islands=3)",
+    ],
+)
 def test_four_workers_in_lockstep_are_one_with_the_whole_batch(virtually, text, option, kind):
     done = virtually(a_job(kind, option), strategy(text), workers=4, seconds=UNEVEN)
     assert distance(done.run.state_dict(), by_hand(kind, option)) <= 1e-9

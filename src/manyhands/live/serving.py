@@ -281,18 +281,23 @@ class Serving:
         self._responder.reply(incoming, answer.message, payload, renew)
 
     def _payload(self, incoming: Incoming, answer: Answer) -> memoryview | None:
-        """The parameters that an answer brings; those kept for the sender do not change."""
+        """The bytes that an answer brings."""
         if not answer.parameters:
             return None
-        kept = answer.remember or answer.recall
-        source = self._holder.recall(incoming.sender) if kept else self._holder.bytes
-        payload: memoryview = source.numpy().data
+        payload: memoryview = self._source(incoming.sender, answer).numpy().data
         if len(payload) != incoming.room:
             raise ValueError(
                 f"{incoming.message} of {incoming.sender} has room for {incoming.room} bytes, "
                 f"and is answered with {len(payload)}"
             )
         return payload
+
+    def _source(self, sender: str, answer: Answer) -> torch.Tensor:
+        """Where they lie; what is kept for the sender does not change while it is sent."""
+        if answer.gathered:
+            return self._holder.gathered()
+        kept = answer.remember or answer.recall
+        return self._holder.recall(sender) if kept else self._holder.bytes
 
     def _recover(self) -> dict[str, int]:
         """Continue for a predecessor: its snapshot, and the calls it heard since."""

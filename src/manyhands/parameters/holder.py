@@ -107,6 +107,10 @@ class Holder:
         scale(self.shard, total, 1 / over)
         return total
 
+    def gathered(self) -> torch.Tensor:
+        """The sum of what was added up so far, which stays."""
+        return self._sums[0]
+
     def drop(self, pot: int) -> None:
         """Forget a sum, if there is one."""
         self._scratch = self._sums.pop(pot, self._scratch)

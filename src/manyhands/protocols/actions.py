@@ -113,6 +113,8 @@ class Answer:
     """Keep what is sent, to correct the sender's next update by, or to send it again."""
     recall: bool = False
     """Send what was kept for the sender, and not what is there now."""
+    gathered: bool = False
+    """Send the shard's sum as it is now, and not the parameters."""
 
 
 @dataclass(frozen=True)

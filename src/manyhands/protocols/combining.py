@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from manyhands.protocols.averaging import Meeting
 from manyhands.protocols.synchronous import Synchronous
 
 if TYPE_CHECKING:
     from manyhands.notation import Value
-    from manyhands.protocols.averaging import Meeting
 
 
-def check_levels(islands: int, inner: Value, outer: Meeting) -> Synchronous:
-    """What happens within an island.
+def check_levels(islands: int, inner: Value, outer: Value) -> None:
+    """Check that a hierarchy can be made of these.
 
     Raises:
         ValueError: these do not go together; the message names what does.
@@ -25,10 +25,15 @@ def check_levels(islands: int, inner: Value, outer: Meeting) -> Synchronous:
             "synchronous(). With N workers on each island, collectives within them and meetings "
             f"between them are hybrid(data={islands}, together=N, between={outer})"
         )
+    if not isinstance(outer, Synchronous | Meeting):
+        raise ValueError(  # noqa: TRY004 - as above
+            f"outer={outer}: an island passes on its parameters after every so many steps, to "
+            "averaging(), local_sgd() or diloco(), or the sum of its gradients in every step, to "
+            "synchronous(). Other strategies do not wait for all islands, or have no server"
+        )
     for name, level in (("inner", inner), ("outer", outer)):
         if level.servers != 1:
             raise ValueError(
                 f"{name}={level} has {level.servers} servers, which would meet at different "
                 "times when a worker is lost: leave it at servers=1 and have more islands"
             )
-    return inner

@@ -232,6 +232,8 @@ class Server:
             return None
         if answer.recall:
             return self.holder.recall(answer.call.sender).clone()
+        if answer.gathered:
+            return self.holder.gathered().clone()
         if self._sending is None:
             self._sending = self.holder.bytes.clone()
         return self._sending

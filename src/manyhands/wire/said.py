@@ -21,12 +21,16 @@ class Push(Message, frozen=True):
     """For an update: samples of the run before its global batch, which decides what it counts."""
     total: int = 0
     mass: float = 0.0
+    number: int = 0
+    """Of a sum that one brings for several: which of theirs it is, so that it counts once."""
 
 
 class Pull(Message, frozen=True):
     """A request for parameters. Whoever makes it takes part from then on, unless it only looks."""
 
     looks: bool = False
+    number: int = 0
+    """Where sums are brought for several: theirs before this one are void if they come later."""
 
 
 class Change(Message, frozen=True):
@@ -38,6 +42,8 @@ class Change(Message, frozen=True):
     version: int
     errand: Errand = ""
     share: float = 0.0
+    number: int = 0
+    """As in the `Pull` that the parameters came from."""
 
 
 class Rest(Message, frozen=True):
@@ -78,6 +84,10 @@ class Parameters(Message, frozen=True):
     errand: Errand = ""
     samples: int = 0
     mass: float = 1.0
+    dealt: int = 0
+    """Of a sum of updates that is to be carried further: as in `Push`."""
+    number: int = 0
+    """The same."""
 
 
 class Left(Message, frozen=True):
