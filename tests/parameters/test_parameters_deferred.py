@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from manyhands.models import GPT, LeNet, ResNet50V2, SharedLSTM
-from manyhands.parameters.deferred import Unmakeable, first_values, outline
+from manyhands.parameters.deferred import first_values, outline
+from manyhands.parameters.watching import Unmakeable
 
 
 class Odd(nn.Module):

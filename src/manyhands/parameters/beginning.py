@@ -17,15 +17,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from manyhands.parameters.computing import build
-from manyhands.parameters.deferred import (
-    HELD,
-    Outline,
-    Unmakeable,
-    outline_or_whole,
-    place_values,
-)
+from manyhands.parameters.deferred import HELD, Outline, outline_or_whole, place_values
 from manyhands.parameters.layout import Layout
 from manyhands.parameters.trimming import trim
+from manyhands.parameters.watching import Unmakeable
 from manyhands.seeding import seed_all
 
 if TYPE_CHECKING:

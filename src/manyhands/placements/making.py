@@ -9,7 +9,8 @@ from torch import nn
 
 from manyhands.engine.imagining import is_imagined, really
 from manyhands.engine.tensors import own, own_part
-from manyhands.parameters.deferred import Unmakeable, first_values, on_meta, outline
+from manyhands.parameters.deferred import first_values, on_meta, outline
+from manyhands.parameters.watching import Unmakeable
 from manyhands.seeding import random_state, restore_random_state
 
 if TYPE_CHECKING:
