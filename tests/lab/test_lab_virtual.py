@@ -7,7 +7,7 @@ import torch
 
 import manyhands as mh
 from manyhands.lab.compare import Compared
-from manyhands.reports import read_results
+from manyhands.reports import Run, read_results
 from manyhands.reports.verdict import verdict
 
 STRATEGIES = "synchronous, asynchronous, ssp(staleness=2)"
@@ -138,6 +138,49 @@ def test_mistakes_are_answered_with_the_fix_before_anything_is_written(tmp_path:
         assert not out.exists()
     with pytest.raises(ValueError, match="bandwidth describes a virtual cluster"):
         mh.compare(JOB, "allreduce", workers=2, bandwidth="1gbit", output=out)
+
+
+ISLANDS = "hierarchical(outer=averaging(every=1), islands={})"
+
+
+def hosts(made: Compared) -> dict[str, list[str]]:
+    """By strategy, the hosts of the workers."""
+    return {
+        run.strategy: [one.header.host for one in Run(made.folder / run.folder).trace.workers]
+        for run in made.results.runs
+    }
+
+
+def test_all_strategies_run_on_the_same_hosts_which_the_results_state(tmp_path: Path) -> None:
+    links = {"bandwidth": "1mbit", "repeats": 1, "workers": 5}
+    made = compared(tmp_path / "a", f"synchronous, {ISLANDS.format(2)}, gossip", **links)
+    blocks = ["host-0"] * 3 + ["host-1"] * 2
+    assert list(hosts(made).values()) == [blocks] * 3
+    assert read_results(tmp_path / "a").hosts == 3
+    assert made.results.network == (
+        "virtual links of 1mbit, 0.1ms each way, between 2 hosts of workers and 1 host of servers"
+    )
+    each = compared(tmp_path / "b", "synchronous(servers=2), asynchronous", **links)
+    assert list(hosts(each).values()) == [[f"host-{rank}" for rank in range(5)]] * 2
+    assert each.results.hosts == 7
+    one = compared(tmp_path / "c", "asynchronous", repeats=1)
+    assert (one.results.hosts, one.results.network) == (1, "")
+
+
+def test_strategies_with_other_islands_run_on_as_many_hosts_as_are_asked_for(
+    tmp_path: Path,
+) -> None:
+    both = f"{ISLANDS.format(2)}, {ISLANDS.format(4)}, synchronous"
+    links = {"bandwidth": "1mbit", "repeats": 1}
+    with pytest.raises(ValueError, match=r"different numbers of islands.*as in hosts=2"):
+        compared(tmp_path, both, **links)
+    with pytest.raises(ValueError, match="4 workers are on 1 to 4 hosts, not on 5"):
+        compared(tmp_path, both, hosts=5, **links)
+    with pytest.raises(ValueError, match="give their bandwidth too"):
+        compared(tmp_path, both, hosts=2, repeats=1)
+    made = compared(tmp_path, both, hosts=2, **links)
+    assert list(hosts(made).values()) == [["host-0", "host-0", "host-1", "host-1"]] * 3
+    assert made.results.job["hosts"] == "2"
 
 
 JOB = a_job()

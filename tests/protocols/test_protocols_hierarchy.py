@@ -27,6 +27,11 @@ def test_the_server_between_the_islands_is_one() -> None:
         strategy("hierarchical(outer=synchronous(servers=2))")
 
 
+def test_collectives_within_islands_are_refused_with_what_does_the_same() -> None:
+    with pytest.raises(ValueError, match=r"mean of all gradients is allreduce\(\)"):
+        strategy("hierarchical(inner=allreduce(), outer=synchronous())")
+
+
 class Servers:
     """Two islands of two workers each, and the server between them, without a runtime."""
 

@@ -262,6 +262,9 @@ def compare(
     bandwidth: Annotated[str | None, typer.Option(help="There: of links, '100mbit'.")] = None,
     latency: Annotated[str | None, typer.Option(help="There: of links, '0.5ms'.")] = None,
     cores: Annotated[int | None, typer.Option(min=1, help="There: of each host.")] = None,
+    hosts: Annotated[
+        int | None, typer.Option(min=1, help="There: of workers, the same for all strategies.")
+    ] = None,
     margin: Margin = 0.05,
     price: Price = None,
     job: Annotated[str | None, typer.Option(help="The job's name, if there are several.")] = None,
@@ -286,6 +289,7 @@ def compare(
         "bandwidth": bandwidth,
         "latency": latency,
         "cores": cores,
+        "hosts": hosts,
         "margin": margin,
         "price": price,
         "job": job,

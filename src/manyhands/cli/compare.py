@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from manyhands.job import Job
 
-_ON_A_VIRTUAL_CLUSTER = ("times", "bandwidth", "latency", "cores")
+_ON_A_VIRTUAL_CLUSTER = ("times", "bandwidth", "latency", "cores", "hosts")
 
 
 def compare(script: Path, arguments: list[str], options: Mapping[str, Any]) -> None:

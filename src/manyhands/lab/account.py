@@ -7,10 +7,12 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
+from manyhands.lab.hosting import hosts_of
 from manyhands.lab.machine import this_machine
 from manyhands.lab.network import Network
 from manyhands.reports import Comparison
 from manyhands.reports.words import plural
+from manyhands.verbs.simulate import LATENCY
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -36,6 +38,7 @@ def account(
         machine=machine,
         processes_per_core=None if design.virtual else max(design.workers) / (machine.cores or 1),
         paced=design.paced,
+        hosts=sum(hosts_of(design, max(design.workers)) or (1,)),
         network=_network(design),
         budget=budget_words(in_force),
         budget_seconds=in_force.seconds,
@@ -96,7 +99,12 @@ def _network(design: Design) -> str:
     """The links between hosts, real or virtual; nothing where all share one host."""
     if design.network:
         return Network.read(design.network).words
-    if design.virtual and design.virtual.bandwidth:
-        latency = f", {design.virtual.latency} there" if design.virtual.latency else ""
-        return f"virtual links of {design.virtual.bandwidth}{latency} between hosts"
-    return ""
+    hosts = hosts_of(design, max(design.workers))
+    if design.virtual is None or hosts is None:
+        return ""
+    latency = design.virtual.latency or f"{LATENCY * 1e3:g}ms"
+    of_workers, of_servers = (f"{count} host{plural(str(count))}" for count in hosts)
+    return (
+        f"virtual links of {design.virtual.bandwidth}, {latency} each way, between {of_workers} of "
+        f"workers and {of_servers} of servers"
+    )

@@ -90,6 +90,7 @@ def compare(
     bandwidth: str | None = None,
     latency: str | None = None,
     cores: int | None = None,
+    hosts: int | None = None,
     margin: float = MARGIN,
     price: float | None = None,
     output: str | Path | None = None,
@@ -115,8 +116,10 @@ def compare(
         virtual: on a virtual cluster, of any size, in this process.
         times: there: how long a worker computes on a batch, see `simulate`; so are
         bandwidth: of links between hosts,
-        latency: of those links and
-        cores: of each host.
+        latency: of those links,
+        cores: of each host, and
+        hosts: how many the workers are divided among, in blocks of ranks. All strategies run on
+            the same ones: by default one per worker, or one per island if a strategy has islands.
         margin: a difference in speed that does not matter, as a share.
         price: of a worker for an hour.
         output: the comparison's folder. One that was interrupted goes on where it was.
@@ -137,7 +140,7 @@ def compare(
         budget=Budget(epochs=epochs, samples=samples, seconds=seconds, target=target),
         slow=tuple(map(Pace.read, slow)),
         network=_network(network, virtual),
-        virtual=_conditions(virtual, times, bandwidth, latency, cores),
+        virtual=_conditions(virtual, times, bandwidth, latency, cores, hosts),
         repeats=repeats,
         margin=margin,
         price=price,
@@ -197,8 +200,9 @@ def _conditions(
     bandwidth: str | None,
     latency: str | None,
     cores: int | None,
+    hosts: int | None,
 ) -> Conditions | None:
-    given = Conditions(times=times, bandwidth=bandwidth, latency=latency, cores=cores)
+    given = Conditions(times=times, bandwidth=bandwidth, latency=latency, cores=cores, hosts=hosts)
     if virtual:
         return given
     for name, value in vars(given).items():

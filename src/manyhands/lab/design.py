@@ -40,6 +40,8 @@ class Conditions:
     bandwidth: str | None = None
     latency: str | None = None
     cores: int | None = None
+    hosts: int | None = None
+    """That the workers are divided among, in blocks of ranks, where links have a bandwidth."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from manyhands.lab.hosting import hosts_of
 from manyhands.lab.launcher import Launcher, end, start
 from manyhands.lab.network import check_permitted
 from manyhands.live.devices import devices
@@ -165,7 +166,8 @@ class VirtualRuns:
             stretch=_stretch(design, turn),
             output=folder,
             **vars(design.budget),
-            **(vars(design.virtual) if design.virtual else {}),
+            **(vars(design.virtual) if design.virtual else {})
+            | {"hosts": hosts_of(design, turn.workers)},
         )
 
 

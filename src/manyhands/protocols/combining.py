@@ -22,8 +22,7 @@ def check_levels(islands: int, inner: Value, outer: Value) -> None:
     if not isinstance(inner, Synchronous):
         raise ValueError(  # noqa: TRY004 - what is wrong is the value
             f"inner={inner}: the workers of an island meet at its server, which has to be "
-            "synchronous(). With N workers on each island, collectives within them and meetings "
-            f"between them are hybrid(data={islands}, together=N, between={outer})"
+            f"synchronous(). {_instead(islands, outer)}"
         )
     if not isinstance(outer, Synchronous | Meeting):
         raise ValueError(  # noqa: TRY004 - as above
@@ -37,3 +36,12 @@ def check_levels(islands: int, inner: Value, outer: Value) -> None:
                 f"{name}={level} has {level.servers} servers, which would meet at different "
                 "times when a worker is lost: leave it at servers=1 and have more islands"
             )
+
+
+def _instead(islands: int, outer: Value) -> str:
+    if isinstance(outer, Synchronous):
+        return "With collectives, one step with the mean of all gradients is allreduce()"
+    return (
+        "With N workers on each island, collectives within them and meetings between them are "
+        f"hybrid(data={islands}, together=N, between={outer})"
+    )

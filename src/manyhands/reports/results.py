@@ -140,7 +140,8 @@ class Comparison(_Value, frozen=True, kw_only=True):
     paced: str = ""
     """What was slowed on purpose, in words: `worker 2 computes 4 times as long`."""
     network: str = ""
-    """Empty for the machine's own; else in words: `100mbit, every worker in a namespace`."""
+    """Empty for the machine's own; else in words: `100mbit, every worker in a namespace`, or the
+    links between virtual hosts."""
     budget: str = ""
     """What every run was given, in words: `60,000 samples`."""
     budget_seconds: float | None = None

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _WORKERS = 4
 _TIMES = "lognormal(0.1, cv=0.3)"
-_LATENCY = 1e-4
+LATENCY = 1e-4
 _STRATEGY = "asynchronous()"
 _PLACINGS = ("apart", "colocated")
 
@@ -56,6 +56,8 @@ class Asked:
     latency: str | float | None = None
     cores: int | None = None
     placing: str | None = None
+    hosts: tuple[int, int] | None = None
+    """Of workers, in blocks of ranks, and of servers: where several runs have the same ones."""
     cluster: Cluster | None = None
     service: str | float | None = None
     handover: str | float | None = None
@@ -260,9 +262,11 @@ def _places(asked: Asked, protocol: StrategyProtocol, workers: int, servers: int
         if asked.latency is not None:
             raise ValueError("latency is that of links: give their bandwidth too, as in '1gbit'")
         return Places.one_host(workers, servers, asked.cores)
-    latency = _LATENCY if asked.latency is None else read_seconds(asked.latency)
+    latency = LATENCY if asked.latency is None else read_seconds(asked.latency)
     link = Link(read_bandwidth(asked.bandwidth), latency)
     sites = protocol.sites(workers)
+    if asked.hosts is not None:
+        return Places.in_blocks(workers, servers, asked.hosts, link, asked.cores, sites)
     if sites:
         return Places.on_sites(sites, link, asked.cores)
     if asked.placing == "colocated":

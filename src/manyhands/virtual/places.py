@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from manyhands.cluster import Cluster, Host, Link
+from manyhands.parts import part
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,6 +62,34 @@ class Places:
         )
 
     @classmethod
+    def in_blocks(
+        cls,
+        workers: int,
+        servers: int,
+        hosts: tuple[int, int],
+        link: Link,
+        cores: int | None = None,
+        sites: Sequence[Site] = (),
+    ) -> Places:
+        """So many hosts of workers, in blocks of ranks, and so many of servers, dealt out in turn.
+
+        A server that belongs to a site is beside its first worker. A host of workers has a core
+        for each of them by default.
+        """
+        here, apart = hosts
+        on = _blocks(workers, here)
+        most = [max(1, on.count(number)) for number in range(here)] + [1] * apart
+        made = tuple(_host(f"host-{at}", cores or own) for at, own in enumerate(most))
+        local = {number: on[ranks[0]] for ranks, numbers in sites if ranks for number in numbers}
+        others = [number for number in range(servers) if number not in local]
+        local |= {number: here + turn % apart for turn, number in enumerate(others)}
+        return cls(
+            Cluster(made, link),
+            tuple(made[at].name for at in on),
+            tuple(made[local[number]].name for number in range(servers)),
+        )
+
+    @classmethod
     def spread(
         cls, cluster: Cluster, workers: int, servers: int, sites: Sequence[Site] = ()
     ) -> Places:
@@ -69,12 +98,17 @@ class Places:
         Servers are dealt out in turn; one that belongs to a site is beside its first worker.
         """
         names = [host.name for host in cluster.hosts]
-        on = [names[number * len(names) // workers] for number in range(workers)]
+        on = [names[at] for at in _blocks(workers, len(names))]
         beside = [names[number % len(names)] for number in range(servers)]
         for ranks, numbers in sites:
             for number in numbers if ranks else ():
                 beside[number] = on[ranks[0]]
         return cls(cluster, tuple(on), tuple(beside))
+
+
+def _blocks(workers: int, hosts: int) -> list[int]:
+    """For every rank its host, as islands are made."""
+    return [host for host in range(hosts) for _ in range(workers)[part(workers, host, hosts)]]
 
 
 def _host(name: str, cores: int) -> Host:
