@@ -62,8 +62,7 @@ def test_a_step_within_an_island_costs_no_link(virtually):
         done = virtually(job, recipe, workers=4, places=places)
         sent[every] = done.run.seconds
     # 83 parameters of 8 bytes there and back take 0.13 s on such a link, and computing takes 0.1 s.
-    # Evaluations look at the shared state over the same link, and take as long in both runs.
-    assert sent[1] > 1.4 * sent[4]
+    assert sent[1] > 1.5 * sent[4]
 
 
 def test_servers_beside_workers_are_reached_without_a_link():
