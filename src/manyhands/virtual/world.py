@@ -395,10 +395,10 @@ class World:
         """Cut a worker off from all servers and from the coordinator."""
         worker = self._workers[fault.worker]
         member, talk = worker.member, worker.talk
-        if not member.alive or talk is None or talk.is_cut_off:
+        now, life = self._kernel.now, member.life
+        if not member.alive or talk is None or talk.is_cut_off or life in worker.missed:
             return
         self._note(fault)
-        now, life = self._kernel.now, member.life
         for server in self._servers:
             self._network.cut(member.name, server, now, now + fault.seconds)
         talk.is_cut_off = True
