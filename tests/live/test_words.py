@@ -90,12 +90,14 @@ def test_jobs_in_a_list_and_in_another_module_are_trained(start, tmp_path) -> No
         assert started.text().count("finished") == runs
 
 
+@pytest.mark.slow  # the model waits two minutes for space
+@pytest.mark.timeout(300)
 def test_a_full_disk_is_named(start, tmp_path) -> None:
     (tmp_path / "script.py").write_text(ONE)
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "model.unfinished").symlink_to("/dev/full")
     started = command(start, "train", "script.py", "--workers", "1", "--output", "out")
-    assert started.finish() == 1
+    assert started.finish(240) == 1
     assert "no space left on the disk of out; free some" in started.text()
     assert "Traceback" not in started.text()
 
