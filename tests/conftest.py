@@ -9,8 +9,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from support import ROOT, Started
+
+# Tests run side by side, so a single example may take long; those that compare times are `timed`.
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 if "MANYHANDS_DATA" not in os.environ and (ROOT.parent / "shared" / "data").is_dir():
