@@ -148,7 +148,7 @@ def exchange(caller, name, seed, failures):
 def run(seed, tmp_path):
     rng = draws(seed)
     front, back = (f"ipc://{tmp_path}/{name}-{seed}" for name in ("front", "back"))
-    loss, deaths = rng.choice([0.02, 0.1, 0.25]), rng.choice([0, 0, 2, 4])
+    loss, deaths = rng.choice([0.02, 0.05, 0.1]), rng.choice([0, 0, 2, 4])
     failures = []
     with contextlib.ExitStack() as stack:
         context = zmq.Context()

@@ -83,7 +83,7 @@ def _is_orphaned(agent: int) -> bool:
     The kernel signals the death of the thread that started us. Until the agent's other threads
     are dead too, which takes a busy machine a while, it still counts as our parent.
     """
-    deadline = time.monotonic() + 1.0
+    deadline = time.monotonic() + 2.0
     while time.monotonic() < deadline:
         if os.getppid() != agent or _is_dying(agent):
             return True
