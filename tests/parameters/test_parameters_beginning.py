@@ -284,10 +284,10 @@ PEAK = """
         with open("/proc/self/clear_refs", "w") as file:
             file.write("5")
         before = peak()
-        holder = Holder(job(layer, 50), 3, 8)
+        holder = Holder(job(layer, 80), 3, 8)
         grown = peak() - before
         torch.manual_seed(0)
-        model = job(layer, 50).model()
+        model = job(layer, 80).model()
         whole = torch.cat([one.detach().reshape(-1) for one in model.parameters()])
         begin = sum(shard.nbytes for shard in holder.layout.shards[:3]) // 4
         own = holder.bytes.view(torch.float32)
@@ -304,5 +304,6 @@ def test_a_server_of_eight_never_has_the_whole_model_in_memory(run_script):
     for made in done.text().split("GROWN")[1:]:
         grown, whole = (int(word) for word in made.split())
         print(f"{grown >> 20} MiB for an eighth of {whole >> 20} MiB")
-        # A shard, and what a model that is made in parts holds at a time.
-        assert grown < whole / 8 + deferred.HELD + (24 << 20) < whole * 0.6
+        # A shard, and what a model that is made in parts holds at a time; the C library keeps
+        # some of what was given back (up to 26 MiB were seen).
+        assert grown < whole / 8 + deferred.HELD + (48 << 20) < whole * 0.5
