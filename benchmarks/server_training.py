@@ -112,7 +112,7 @@ def _started(title: str, size: str, folder: Path) -> Iterator[_System]:
     environment = {
         **os.environ,
         "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": str(root),
+        "PYTHONPATH": os.pathsep.join([str(root), *filter(None, [os.environ.get("PYTHONPATH")])]),
         "SERVER_FOLDER": str(folder),
         "SERVER_MODEL": size,
         "TURNSTILES": ":".join(pair.paths),
