@@ -88,7 +88,9 @@ def measure(schedule: str, folder: Path) -> dict[str, float]:
     # Stages of equal length by hand: this is about schedules, not about splitting.
     each = LAYERS // STAGES[schedule]
     begins = ", ".join(f'"{1 + number}"' for number in range(each, LAYERS, each))
-    strategy = f"pipeline(microbatches={MICROBATCHES}, schedule={schedule}, begins=[{begins}])"
+    strategy = (
+        f"pipeline(microbatches={MICROBATCHES}, schedule={schedule}, split_points=[{begins}])"
+    )
     run = mh.train(job, strategy, workers=WORKERS, output=folder / schedule)
     return {"table": in_theory(schedule), "measured": measured(run.trace)}
 

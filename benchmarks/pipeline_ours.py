@@ -34,5 +34,5 @@ job = mh.Job(
 )
 
 if __name__ == "__main__":
-    strategy = f'pipeline(microbatches={MICROBATCHES}, begins=["block3"])'
+    strategy = f'pipeline(microbatches={MICROBATCHES}, split_points=["block3"])'
     mh.train(job, strategy, workers=2, loop=loop, output=os.environ["OVERHEAD_OUTPUT"])

@@ -30,21 +30,22 @@ import psutil
 
 from benchmarks.figures import keep, report
 from benchmarks.scale_driver import BEATS, CHUNKS, LEASES, STOP, counts_of
-from manyhands.live.assignment import Assignment, Leasing, Origin, Overrides
-from manyhands.live.crew import Crew, private_folder
-from manyhands.live.descriptors import check_descriptors, raise_descriptors
-from manyhands.live.nursery import environment, nursery
-from manyhands.live.script import load
-from manyhands.live.supervise import Process, end
+from manyhands.live.assignment import Assignment, Leasing
+from manyhands.live.processes.descriptors import check_descriptors, raise_descriptors
+from manyhands.live.processes.fork_server import environment, nursery
+from manyhands.live.processes.host_processes import Crew, private_folder
+from manyhands.live.processes.supervision import Process, end
 from manyhands.parameters import Layout
-from manyhands.parameters.beginning import make
+from manyhands.parameters.initial.shard_values import make
+from manyhands.script.loading import load
+from manyhands.script.origin import Origin, Overrides
 from manyhands.transport.control import Line
 from manyhands.wire import Goodbye
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from manyhands.live.nursery import Nursery
+    from manyhands.live.processes.fork_server import Nursery
 
 _JOB = Path(__file__).with_name("scale_job.py")
 _SAMPLES = 32
@@ -161,10 +162,10 @@ def _running(
     started: list[subprocess.Popen[bytes]] = []
     with Line(assignment.coordinator, "agent-0") as line:
         try:
-            processes.append(crew.start("coordinator", "manyhands.live.coordinator"))
+            processes.append(crew.start("coordinator", "manyhands.live.coordinator.process"))
             for number in range(servers):
                 name = f"server-{number}"
-                processes.append(crew.fork(name, "manyhands.live.server", str(number)))
+                processes.append(crew.fork(name, "manyhands.live.server.process", str(number)))
             bounds = np.linspace(0, workers, min(drivers, workers) + 1).astype(int).tolist()
             for first, stop in itertools.pairwise(bounds):
                 command = [sys.executable, "-m", "benchmarks.scale_driver", str(told)]

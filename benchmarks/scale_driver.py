@@ -21,12 +21,12 @@ import zmq
 
 from manyhands.endpoint import Pull, Push
 from manyhands.live.assignment import Assignment, eager_limit
-from manyhands.live.descriptors import raise_descriptors
-from manyhands.live.lifeline import die_with
+from manyhands.live.processes.descriptors import raise_descriptors
+from manyhands.live.processes.parent_death import die_with
 from manyhands.trace import Recorder, live_header
 from manyhands.transport.caller import Caller
 from manyhands.transport.control import Line
-from manyhands.transport.conversation import SureLine
+from manyhands.transport.reliable_channel import SureLine
 from manyhands.wire import Beat, Goodbye, Hello, Roll, TraceChunk
 from manyhands.wire.leasing import Ask, Commit, Enough, Granted, Over, Saved
 

@@ -13,7 +13,7 @@ import torch
 import zmq
 
 from benchmarks.turnstile import Turnstile
-from manyhands.live.lifeline import die_with
+from manyhands.live.processes.parent_death import die_with
 
 CHUNK = 1 << 20
 

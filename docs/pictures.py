@@ -19,7 +19,7 @@ from torch.utils.data import TensorDataset
 
 import manyhands as mh
 from manyhands.reports import timeline
-from manyhands.reports.gantt import gantt
+from manyhands.reports.render.gantt import gantt
 from manyhands.schedules import ALL, Durations, replay
 from manyhands.trace import Header, Recorder, merge
 from manyhands.virtual import times as read_times

@@ -10,7 +10,7 @@
 All of them train the same model to the same loss; what differs is where it lies. Two copies of it,
 on two workers each, that meet in every eighth step:
 
-    manyhands train examples/gpt.py --strategy "hybrid(2, 2, between=diloco(8))" --workers 4
+    manyhands train examples/gpt.py --strategy "hybrid(2, 2, outer=diloco(8))" --workers 4
 """
 
 import torch

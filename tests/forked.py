@@ -19,10 +19,10 @@ from typing import Any
 
 import torch
 
-from manyhands.checkpoint import load_state
+from manyhands.files.checkpoint import load_state
 from manyhands.job import Job
-from manyhands.live.progress import Progress
-from manyhands.live.trainer import Trainer
+from manyhands.live.member.progress import Progress
+from manyhands.live.worker.trainer import Trainer
 from manyhands.models import GPT
 from manyhands.strategies import strategy
 from manyhands.trace import Header, Recorder

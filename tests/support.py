@@ -54,13 +54,13 @@ class Started:
         return None
 
     def worker(self, rank: int) -> psutil.Process | None:
-        return self.named("manyhands.live.worker", str(rank))
+        return self.named("manyhands.live.worker.process", str(rank))
 
     def coordinator(self) -> psutil.Process | None:
-        return self.named("manyhands.live.coordinator")
+        return self.named("manyhands.live.coordinator.process")
 
     def nursery(self) -> psutil.Process | None:
-        return self.named("manyhands.live.nursery")
+        return self.named("manyhands.live.processes.fork_server")
 
     def text(self) -> str:
         """What it printed so far, both streams in order."""

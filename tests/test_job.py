@@ -12,10 +12,10 @@ from torch.nn import functional
 from torch.optim.lr_scheduler import StepLR
 from torch.utils.data import IterableDataset, TensorDataset
 
-from manyhands import rates
-from manyhands.batches import BatchSizes
+from manyhands import lr_schedules
 from manyhands.job import Job, Target
 from manyhands.metrics import F1, Accuracy, PerSample
+from manyhands.sampling.batches import BatchSizes
 
 DATA = TensorDataset(torch.zeros(10, 2), torch.zeros(10, dtype=torch.int64))
 
@@ -56,15 +56,15 @@ class Unsized:
         ({"global_batch": {0: 8, 2: 0}}, "global_batch must be at least 1, not 0"),
         ({"clip": 0}, "clip must be a norm above 0, not 0"),
         ({"clip": math.inf}, "clip must be a norm above 0, not inf"),
-        ({"rate": lambda _: -0.1}, "rate gave -0.1 after 0 epochs"),
-        ({"rate": lambda _: math.nan}, "rate gave nan after 0 epochs"),
+        ({"lr_schedule": lambda _: -0.1}, "lr_schedule returned -0.1 after 0 epochs"),
+        ({"lr_schedule": lambda _: math.nan}, "lr_schedule returned nan after 0 epochs"),
         ({"epochs": 0}, "epochs must be above 0, not 0"),
         ({"epochs": -1.5}, "epochs must be above 0, not -1.5"),
         ({"epochs": math.nan}, "epochs must be above 0, not nan"),
         ({"epochs": math.inf}, "epochs must be above 0, not inf"),
         ({"samples": 0}, "samples must be above 0, not 0"),
         ({"seconds": -1}, "seconds must be above 0, not -1"),
-        ({"loaders": -1}, "loaders must be 0 or more, not -1"),
+        ({"num_workers": -1}, "num_workers must be 0 or more, not -1"),
         ({"metrics": ["acuracy"]}, "did you mean 'accuracy'"),
         (
             {"target": "accuracy >= 0.9"},
@@ -101,14 +101,17 @@ def test_a_value_that_cannot_be_is_refused_in_words(changes: dict[str, Any], wor
         ({"loss": 0.5}, "loss must be something to call .* not 0.5"),
         ({"global_batch": 4.0}, "global_batch must be a whole number, an int, not 4.0"),
         ({"global_batch": {0: 4, 1: 8.0}}, "global_batch must be a whole number, an int, not 8.0"),
-        ({"rate": 0.1}, r"rate must be a function .* as mh.rates.cosine\(10\), not 0.1"),
-        ({"rate": lambda _: None}, "rate must give a number, not None"),
         (
-            {"rate": StepLR(torch.optim.SGD([torch.zeros(1)], lr=0.1), 3)},
+            {"lr_schedule": 0.1},
+            r"lr_schedule must be a function .* as mh.lr_schedules.cosine\(10\), not 0.1",
+        ),
+        ({"lr_schedule": lambda _: None}, "lr_schedule must return a number, not None"),
+        (
+            {"lr_schedule": StepLR(torch.optim.SGD([torch.zeros(1)], lr=0.1), 3)},
             "docs/meanings.md translates torch's schedulers",
         ),
         ({"samples": 1e6}, "samples must be a whole number, an int, not 1000000.0"),
-        ({"loaders": 1.5}, "loaders must be a whole number"),
+        ({"num_workers": 1.5}, "num_workers must be a whole number"),
         ({"seed": "7"}, "seed must be a whole number, an int, not '7'"),
         ({"metrics": [Accuracy]}, r"Accuracy is a class; give a metric of it, Accuracy\("),
         ({"metrics": [3]}, "a metric is a name, a Metric or a function, not 3"),
@@ -253,7 +256,7 @@ def test_making_a_job_calls_nothing() -> None:
     def refuse(*_: object) -> Any:
         pytest.fail("called too early")
 
-    job(model=refuse, optimizer=refuse, loss=refuse, prepare=refuse, collate=refuse)
+    job(model=refuse, optimizer=refuse, loss=refuse, prepare=refuse, collate_fn=refuse)
 
 
 def test_the_global_batch_changes_after_samples() -> None:
@@ -263,10 +266,10 @@ def test_the_global_batch_changes_after_samples() -> None:
 
 
 def test_the_rate_is_asked_by_the_epochs_that_are_done() -> None:
-    assert job().rate_after(123) == 1.0
-    line = job(rate=rates.linear(2))
-    assert [line.rate_after(dealt) for dealt in (0, 5, 10, 20, 25)] == [1, 0.75, 0.5, 0, 0]
-    assert job(rate=lambda epochs: torch.tensor(0.5) ** epochs).rate_after(20) == 0.25
+    assert job().lr_factor(123) == 1.0
+    line = job(lr_schedule=lr_schedules.linear(2))
+    assert [line.lr_factor(dealt) for dealt in (0, 5, 10, 20, 25)] == [1, 0.75, 0.5, 0, 0]
+    assert job(lr_schedule=lambda epochs: torch.tensor(0.5) ** epochs).lr_factor(20) == 0.25
 
 
 def halve(epochs: float) -> float:
@@ -275,16 +278,21 @@ def halve(epochs: float) -> float:
 
 def test_a_job_says_what_it_is_trained_with_in_the_same_words_every_time() -> None:
     assert job().settings == {"epochs": "1", "seed": "0", "global_batch": "4"}
-    full = job(global_batch={0: 4, 2: 8}, rate=rates.cosine(3, warmup=0.5), clip=1.5, samples=7)
+    full = job(
+        global_batch={0: 4, 2: 8},
+        lr_schedule=lr_schedules.cosine(3, warmup=0.5),
+        clip=1.5,
+        samples=7,
+    )
     assert full.settings == {
         "epochs": "1",
         "samples": "7",
         "seed": "0",
         "global_batch": "{0: 4, 2: 8}",
-        "rate": "cosine(epochs=3.0, warmup=0.5)",
+        "lr_schedule": "cosine(epochs=3.0, warmup=0.5)",
         "clip": "1.5",
     }
     assert job(durability="power").settings["durability"] == "power"
-    assert job(rate=halve).settings["rate"] == "halve"
-    assert job(rate=lambda _: 1.0).settings["rate"] == "lambda"
-    assert job(rate=functools.partial(pow, 0.5)).settings["rate"] == "partial"
+    assert job(lr_schedule=halve).settings["lr_schedule"] == "halve"
+    assert job(lr_schedule=lambda _: 1.0).settings["lr_schedule"] == "lambda"
+    assert job(lr_schedule=functools.partial(pow, 0.5)).settings["lr_schedule"] == "partial"

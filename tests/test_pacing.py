@@ -2,7 +2,7 @@
 
 import pytest
 
-from manyhands.live.pacer import Pacer
+from manyhands.live.worker.slowdown import Pacer
 from manyhands.pacing import Pace, factor, words
 
 

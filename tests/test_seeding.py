@@ -11,9 +11,9 @@ import torch
 from torch.utils.data import Dataset, Subset, TensorDataset
 
 from manyhands.job import Job
-from manyhands.live.loading import Loading
+from manyhands.live.worker.loading import Loading
 from manyhands.seeding import Seeded, epoch_seed, seed_all
-from manyhands.virtual.loading import loader
+from manyhands.virtual.worker.loading import loader
 
 
 class Noisy(Dataset):
@@ -60,10 +60,12 @@ def test_a_sample_is_drawn_alike_whatever_batch_it_is_in():
     assert torch.equal(loaded(JOB, 0, [7, 5]), together[[2, 1]])
 
 
-@pytest.mark.parametrize("loaders", [1, 2])
+@pytest.mark.parametrize("num_workers", [1, 2])
 def test_loader_processes_draw_what_the_worker_would(loaders):
     expected = loaded(JOB, 2, [0, 1], [2, 3], [4, 5])
-    assert torch.equal(loaded(replace(JOB, loaders=loaders), 2, [0, 1], [2, 3], [4, 5]), expected)
+    assert torch.equal(
+        loaded(replace(JOB, num_workers=loaders), 2, [0, 1], [2, 3], [4, 5]), expected
+    )
 
 
 def test_samples_epochs_and_seeds_differ():

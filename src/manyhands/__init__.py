@@ -8,12 +8,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from manyhands import data, metrics, models, rates
+    from manyhands import data, lr_schedules, metrics, models
     from manyhands.cluster import Cluster, Host, Link
     from manyhands.failure import Refused, RunFailed
     from manyhands.job import Job
     from manyhands.lab.compare import compare
-    from manyhands.live.trainer import Trainer
+    from manyhands.live.worker.trainer import Trainer
     from manyhands.reports import Run
     from manyhands.strategies import Strategy, strategy
     from manyhands.verbs import simulate, train
@@ -33,9 +33,9 @@ __all__ = [
     "__version__",
     "compare",
     "data",
+    "lr_schedules",
     "metrics",
     "models",
-    "rates",
     "simulate",
     "strategy",
     "train",
@@ -50,13 +50,13 @@ _HOME = {
     "Run": "manyhands.reports",
     "RunFailed": "manyhands.failure",
     "Strategy": "manyhands.strategies",
-    "Trainer": "manyhands.live.trainer",
+    "Trainer": "manyhands.live.worker.trainer",
     "compare": "manyhands.lab.compare",
     "simulate": "manyhands.verbs",
     "strategy": "manyhands.strategies",
     "train": "manyhands.verbs",
 }
-_FOLDERS = ("data", "metrics", "models", "rates")
+_FOLDERS = ("data", "metrics", "models", "lr_schedules")
 
 
 def __getattr__(name: str) -> object:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from manyhands.batches import BatchSizes
-from manyhands.wire.said import (
+from manyhands.sampling.batches import BatchSizes
+from manyhands.wire.protocol_messages import (
     Arrived,
     Change,
     Errand,

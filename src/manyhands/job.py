@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, cast, get_args, runtim
 
 from torch import nn
 
-from manyhands.batches import BatchSizes
 from manyhands.data.taking import as_pair, fetch
 from manyhands.metrics import Metric, metric
 from manyhands.notation import Value
+from manyhands.sampling.batches import BatchSizes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,8 +26,8 @@ Durability = Literal["none", "process", "host", "power"]
 """What parameter servers keep of what they have acknowledged: see `Job.durability`."""
 
 SETTINGS = (
-    *("epochs", "samples", "seconds", "target", "seed", "global_batch", "rate", "clip"),
-    *("at_once", "autocast", "recompute", "durability"),
+    *("epochs", "samples", "seconds", "target", "seed", "global_batch", "lr_schedule", "clip"),
+    *("micro_batch", "autocast", "activation_checkpointing", "durability"),
 )
 """What a run notes of its job: what makes it another run, and can be said in a word."""
 _TARGET = re.compile(r"\s*([^\W\d]\w*)\s*(>=|<=)\s*([+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?)\s*")
@@ -111,21 +111,22 @@ class Job:
     global_batch: int | Mapping[float, int]
     """Samples in one step of all workers together, whatever their number; {0: 128, 2: 512} grows
     it to 512 after 2 epochs."""
-    rate: Callable[[float], float] | None = None
-    """What the optimizer's learning rates are multiplied with after so many epochs, a fraction:
-    `mh.rates.cosine(10, warmup=0.5)` or a function of one's own."""
+    lr_schedule: Callable[[float], float] | None = None
+    """Learning-rate schedule: a function from epochs (a fraction is possible) to the factor that
+    the optimizer's learning rates are multiplied by, as `torch.optim.lr_scheduler.LambdaLR` takes:
+    `mh.lr_schedules.cosine(10, warmup=0.5)`, or a function of your own."""
     clip: float | None = None
-    """The Euclidean norm, over all trained parameters, that the gradient of a step may have; a
-    larger one is scaled down to it."""
-    at_once: int | None = None
-    """Samples that a worker computes at once; if its share is larger, the gradients of its parts
-    are added up."""
+    """Maximum norm of the gradient over all parameters, as in
+    `torch.nn.utils.clip_grad_norm_`; None does not clip."""
+    micro_batch: int | None = None
+    """Samples per forward and backward pass of a worker. If its part of the global batch is
+    larger, gradients are accumulated over several passes."""
     autocast: Literal["bfloat16"] | None = None
-    """Compute outputs and losses in this type where torch deems that safe; parameters, gradients
-    and the optimizer's state stay as they are."""
-    recompute: bool = False
-    """Forget what a block of the model computed on the way there and compute it again on the way
-    back: less memory, a third more computing."""
+    """Compute outputs and losses under `torch.autocast` in this type; parameters, gradients and
+    optimizer state keep their own."""
+    activation_checkpointing: bool = False
+    """Keep only the inputs of each block of the model, and recompute its activations in the
+    backward pass (`torch.utils.checkpoint`): less memory, about a third more computation."""
     epochs: float | None = None
     """Stop after so many passes over the data; a fraction is allowed."""
     samples: int | None = None
@@ -141,10 +142,11 @@ class Job:
     """Decides the first parameters and the order of the samples."""
     prepare: Callable[[], object] | None = None
     """Called once per host before any worker starts: downloads, unpacking."""
-    collate: Callable[[list[Any]], Any] | None = None
-    """Makes a batch of a list of samples, as a DataLoader's `collate_fn` does."""
-    loaders: int = 0
-    """Processes per worker that load data; 0 loads in the worker itself."""
+    collate_fn: Callable[[list[Any]], Any] | None = None
+    """Merges a list of samples into a batch, as the `collate_fn` of a `DataLoader`."""
+    num_workers: int = 0
+    """Data-loading processes of each worker, as the `num_workers` of a `DataLoader`; 0 loads in
+    the worker's own process."""
     durability: Durability = "process"
     """What the parameter servers' acknowledged updates survive: "none" nothing, "process" the death
     of any server or worker process, "power" a loss of power too, at the price of a disk write per
@@ -189,7 +191,7 @@ class Job:
             )
 
     def _check_limits(self) -> None:
-        for name in ("samples", "loaders", "seed", "at_once"):
+        for name in ("samples", "num_workers", "seed", "micro_batch"):
             value = getattr(self, name)
             if value is not None:
                 _check_whole(name, value)
@@ -199,10 +201,10 @@ class Job:
                 raise ValueError(f"{name} must be above 0, not {limit}")
         if self.target is None and all(limit is None for limit in limits.values()):
             raise ValueError("say when to stop: give epochs, samples, seconds or target")
-        if self.loaders < 0:
-            raise ValueError(f"loaders must be 0 or more, not {self.loaders}")
-        if self.at_once is not None and self.at_once < 1:
-            raise ValueError(f"at_once must be at least 1 sample, not {self.at_once}")
+        if self.num_workers < 0:
+            raise ValueError(f"num_workers must be 0 or more, not {self.num_workers}")
+        if self.micro_batch is not None and self.micro_batch < 1:
+            raise ValueError(f"micro_batch must be at least 1 sample, not {self.micro_batch}")
         if self.autocast not in (None, "bfloat16"):
             raise ValueError(f'autocast must be "bfloat16" or None, not {self.autocast!r}')
         if self.durability == "host":
@@ -236,13 +238,13 @@ class Job:
                 raise ValueError(f"global_batch must be at least 1, not {size}")
 
     def _check_rate(self) -> None:
-        if self.rate is not None and not callable(self.rate):
+        if self.lr_schedule is not None and not callable(self.lr_schedule):
             raise TypeError(
-                "rate must be a function from epochs to a factor of the optimizer's learning "
-                f"rates, as mh.rates.cosine(10), not {self.rate!r}; the learning rate itself is "
-                "the optimizer's, and docs/meanings.md translates torch's schedulers"
+                "lr_schedule must be a function from epochs to a factor of the learning "
+                f"rate, as mh.lr_schedules.cosine(10), not {self.lr_schedule!r}; the learning "
+                "rate itself is the optimizer's, and docs/meanings.md translates torch's schedulers"
             )
-        self.rate_after(0)
+        self.lr_factor(0)
 
     def _check_target(self) -> None:
         if self._target is None:
@@ -274,7 +276,7 @@ class Job:
         if self.validation is None or not len(self.validation):
             return True
         try:
-            _, targets = as_pair(fetch(self.validation, self.collate, [0]))
+            _, targets = as_pair(fetch(self.validation, self.collate_fn, [0]))
         except TypeError:
             return True  # what is no pair is refused where it is used, in its own words
         kind = getattr(targets, "dtype", None)
@@ -293,19 +295,18 @@ class Job:
             given = {0: given}
         return BatchSizes(tuple((round(at * samples), int(given[at])) for at in sorted(given)))
 
-    def rate_after(self, dealt: int) -> float:
-        """What learning rates are multiplied with in a step with a batch after so many samples."""
-        if self.rate is None:
+    def lr_factor(self, dealt: int) -> float:
+        """The factor of the learning rates in a step whose batch comes after so many samples."""
+        if self.lr_schedule is None:
             return 1.0
         epochs = dealt / max(1, len(self.data))
-        given = self.rate(epochs)
+        given = self.lr_schedule(epochs)
         if not hasattr(given, "__float__"):
-            raise TypeError(f"rate must give a number, not {given!r}")
+            raise TypeError(f"lr_schedule must return a number, not {given!r}")
         factor = float(given)
         if not 0 <= factor < math.inf:
             raise ValueError(
-                f"rate gave {factor} after {epochs:g} epochs; learning rates can be multiplied "
-                "with 0 or more only"
+                f"lr_schedule returned {factor} after {epochs:g} epochs; return 0 or more"
             )
         return factor
 

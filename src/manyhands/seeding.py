@@ -17,7 +17,7 @@ import torch
 from torch.utils.data import Subset, TensorDataset
 
 from manyhands.data.taking import taker
-from manyhands.sampling import mix
+from manyhands.sampling.permutation import mix
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

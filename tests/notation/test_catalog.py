@@ -421,11 +421,11 @@ def test_a_class_that_could_not_be_read_back_is_refused(annotation: object) -> N
 
 def test_a_class_with_its_own_repr_is_refused() -> None:
     @dataclass(frozen=True)
-    class Forgetful(Value):
+    class Checkpointed(Value):
         name: ClassVar[str] = "forgetful"
 
     with pytest.raises(TypeError, match=r"say @dataclass\(frozen=True, repr=False\)"):
-        Catalog("recipe", (Forgetful,))
+        Catalog("recipe", (Checkpointed,))
 
 
 def test_a_class_that_is_no_dataclass_is_refused() -> None:

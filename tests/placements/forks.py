@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from manyhands.checkpoint import read_tensors, write_tensors
+from manyhands.files.checkpoint import read_tensors, write_tensors
 from manyhands.transport.collectives import Group, connect_store, serve_store
 
 Results = dict[str, torch.Tensor]

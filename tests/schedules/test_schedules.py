@@ -163,7 +163,7 @@ def test_every_microbatch_crosses_every_border_there_and_back(case, size):
 @settings(max_examples=60, deadline=None)
 @given(tables(names=("gpipe", "one_f_one_b", "interleaved", "zero_bubble")))
 def test_the_tables_are_torchs_own(case):
-    from manyhands.engine.orders import torch_order
+    from manyhands.engine.torch_schedules import torch_order
 
     name, table = case
     # torch refuses it; a batch that is too short for its stages needs it.

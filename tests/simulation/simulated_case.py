@@ -13,17 +13,17 @@ from torch.utils.data import TensorDataset
 
 from manyhands.cluster import Link
 from manyhands.job import Job
-from manyhands.sampling import mix, permutation
+from manyhands.sampling.permutation import mix, permutation
 from manyhands.virtual import Conditions, Crash, Cut, Fault, Faults, Isolate, Lose, Pause, Places
-from manyhands.virtual.bench import Bench
-from manyhands.virtual.times import Constant, Exponential, LogNormal, Slow
+from manyhands.virtual.conditions.compute_times import Constant, Exponential, LogNormal, Slow
+from manyhands.virtual.worker.shared_model import Bench
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from manyhands.leases import Lease
+    from manyhands.leasing.leases import Lease
     from manyhands.protocols import StrategyProtocol
-    from manyhands.virtual.bench import Replication
+    from manyhands.virtual.worker.shared_model import Replication
 
     Draw = Callable[[random.Random, int, int], StrategyProtocol]
 

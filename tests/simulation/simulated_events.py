@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from simulated_case import Case
 
     from manyhands.endpoint import Parameters, Said
-    from manyhands.leases import Lease
+    from manyhands.leasing.leases import Lease
     from manyhands.protocols import Action, Call, ServerState
     from manyhands.virtual import World
-    from manyhands.virtual.bench import Replication
     from manyhands.virtual.coordinator import Talk
+    from manyhands.virtual.worker.shared_model import Replication
 
 
 class BrokenLawError(AssertionError):

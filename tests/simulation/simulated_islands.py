@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from simulated_servers import Expected
 
     from manyhands.endpoint import Parameters, Said
-    from manyhands.leases import Lease
+    from manyhands.leasing.leases import Lease
     from manyhands.protocols import Action, ServerState
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from simulated_servers import Expected
 
     from manyhands.endpoint import Said
-    from manyhands.leases import Lease
+    from manyhands.leasing.leases import Lease
     from manyhands.protocols import Call
     from manyhands.virtual import World
 

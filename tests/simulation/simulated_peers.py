@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from simulated_events import BrokenLawError, Law, near
 
-from manyhands.sampling import member_seed
+from manyhands.sampling.permutation import member_seed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from simulated_events import Life
 
     from manyhands.endpoint import Parameters, Said
-    from manyhands.leases import Lease
+    from manyhands.leasing.leases import Lease
 
 
 class Replicas(Law):

@@ -49,7 +49,7 @@ from manyhands.protocols import (
     StaleSynchronous,
     Synchronous,
 )
-from manyhands.virtual.times import Slow
+from manyhands.virtual.conditions.compute_times import Slow
 
 if TYPE_CHECKING:
     import random

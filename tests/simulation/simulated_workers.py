@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from simulated_events import Life
 
     from manyhands.endpoint import Parameters, Said
-    from manyhands.leases import Lease
+    from manyhands.leasing.leases import Lease
     from manyhands.protocols import Action, Call, ServerState
 
 

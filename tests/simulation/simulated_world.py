@@ -14,23 +14,23 @@ import torch
 from simulated_case import Case, Formula
 from simulated_events import HOOKS, BrokenLawError, Law, Life, values
 
-from manyhands.virtual.endpoint import VirtualEndpoint, caller
-from manyhands.virtual.kernel import Kernel
 from manyhands.virtual.log import Logs
-from manyhands.virtual.replica import VirtualReplica
+from manyhands.virtual.simulator.kernel import Kernel
+from manyhands.virtual.worker.endpoint import VirtualEndpoint, caller
+from manyhands.virtual.worker.replica import VirtualReplica
 from manyhands.virtual.world import World
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from manyhands.leases import Lease
+    from manyhands.leasing.leases import Lease
     from manyhands.parameters import Holder
     from manyhands.protocols import Action, Answer, Call, ServerState, StrategyProtocol, Terms
-    from manyhands.virtual.bench import Replication
-    from manyhands.virtual.endpoint import Parcel
     from manyhands.virtual.log import WorkerLog
-    from manyhands.virtual.member import Member
     from manyhands.virtual.server import Server
+    from manyhands.virtual.simulator.member import Member
+    from manyhands.virtual.worker.endpoint import Parcel
+    from manyhands.virtual.worker.shared_model import Replication
 
 
 class Memory(Logs):

@@ -11,9 +11,9 @@ import pytest
 import simulated_world
 from simulated_variants import BY_NAME
 
-from manyhands.desk import Desk
-from manyhands.fences import Fences
-from manyhands.leases import Leases
+from manyhands.leasing.fences import Fences
+from manyhands.leasing.lease_service import Desk
+from manyhands.leasing.leases import Leases
 from manyhands.parameters import Holder, Writes
 from manyhands.protocols import (
     Add,
@@ -33,21 +33,18 @@ from manyhands.protocols import (
     StrategyProtocol,
     asynchronous,
     easgd,
-    islands,
-    messengers,
-    mixing,
-    push_sum,
     softsync,
-    summing,
-    uniting,
 )
-from manyhands.protocols.rounds import Rounds
+from manyhands.protocols.gossip import lockstep, push_sum
+from manyhands.protocols.hierarchical import inner_server, inner_sum, outer_sum
+from manyhands.protocols.hierarchical import worker as hierarchical_worker
+from manyhands.protocols.parts.rounds import Rounds
 from manyhands.protocols.synchronous import Together
 from manyhands.virtual import world
-from manyhands.virtual.bench import Replication
 from manyhands.virtual.coordinator import Coordinator
-from manyhands.virtual.replica import VirtualReplica
 from manyhands.virtual.server import Server
+from manyhands.virtual.worker.replica import VirtualReplica
+from manyhands.virtual.worker.shared_model import Replication
 from manyhands.virtual.world import World
 
 if TYPE_CHECKING:
@@ -359,15 +356,15 @@ MUTANTS = (
     Mutant("reads unseen", "central_storage", CentralStorage, "refresh", goes_on_where_it_was),
     Mutant("meeting told anew", "gossip_asynchronous", Gossip, "on_repeat", as_it_is_now),
     Mutant("mass lost", "gossip_asynchronous", VirtualReplica, "trade", all_the_way),
-    Mutant("weights of those there", "gossip_lockstep", mixing, "_mix", weights_of_those_there),
-    Mutant("refusals withheld", "gossip_lockstep", mixing, "_offer", takes_whatever_comes),
+    Mutant("weights of those there", "gossip_lockstep", lockstep, "_mix", weights_of_those_there),
+    Mutant("refusals withheld", "gossip_lockstep", lockstep, "_offer", takes_whatever_comes),
     Mutant("what is given is kept", "push_sum", PushSum, "on_message", keeps_what_it_gives),
     Mutant("mass without a limit", "push_sum_straggler", push_sum, "LEAST", lambda right: 0.0),
-    Mutant("a step for its part", "hierarchical", islands, "_weigh", for_its_part),
-    Mutant("stays at home", "hierarchical", messengers.Messenger, "_carry", stays_at_home),
-    Mutant("sums counted twice", "hierarchical_sums", uniting, "_counts", every_sum_is_new),
-    Mutant("a lost sum forgotten", "hierarchical_sums", summing, "_is_old", what_was_read_is_new),
-    Mutant("sums weighed", "hierarchical_sums", uniting.Unites, "gather", multiplied_again),
+    Mutant("a step for its part", "hierarchical", inner_server, "_weigh", for_its_part),
+    Mutant("stays at home", "hierarchical", hierarchical_worker.Messenger, "_carry", stays_at_home),
+    Mutant("sums counted twice", "hierarchical_sums", outer_sum, "_counts", every_sum_is_new),
+    Mutant("a lost sum forgotten", "hierarchical_sums", inner_sum, "_is_old", what_was_read_is_new),
+    Mutant("sums weighed", "hierarchical_sums", outer_sum.Unites, "gather", multiplied_again),
     Mutant(
         "answered again without room",
         "synchronous",
@@ -381,7 +378,7 @@ MUTANTS = (
     Mutant("the lost are heard", "diloco", Coordinator, "hear", the_lost_are_heard),
     Mutant("losses not written down", "asynchronous", simulated_world, "DESK_HEARS", no_losses),
     Mutant("fences unsent", "synchronous", World, "_start_server", is_told_nothing),
-    Mutant("the dead awaited", "gossip_lockstep", mixing, "leave", whoever_gave_is_there),
+    Mutant("the dead awaited", "gossip_lockstep", lockstep, "leave", whoever_gave_is_there),
 )
 
 

@@ -14,10 +14,10 @@ import pytest
 import zmq
 
 from manyhands.endpoint import Parameters, Pull, Push
-from manyhands.live.descriptors import raise_descriptors
+from manyhands.live.processes.descriptors import raise_descriptors
 from manyhands.transport import caller as caller_module
 from manyhands.transport.caller import Caller, Refused
-from manyhands.transport.doors import endpoint, listen
+from manyhands.transport.listeners import endpoint, listen
 from manyhands.transport.memory import Segment, can_share
 from manyhands.transport.responder import Responder
 from manyhands.transport.security import JobKey

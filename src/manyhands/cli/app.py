@@ -114,7 +114,7 @@ def train(
     parent: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Train a script's job on real processes. What is given here wins over the script."""
-    from manyhands.cli.early import nursery_ahead, obey  # noqa: PLC0415 - see above
+    from manyhands.cli.preload import nursery_ahead, obey  # noqa: PLC0415 - see above
 
     if parent is not None:
         obey(parent)
@@ -133,7 +133,7 @@ def train(
         "quiet": quiet,
     }
     if network is not None:
-        from manyhands.cli.spread import train as spread  # noqa: PLC0415
+        from manyhands.cli.network_run import train as spread  # noqa: PLC0415
 
         spread(script, arguments or [], options | {"job": job, "hosts": hosts}, network)
         return
@@ -158,7 +158,7 @@ def join(
     parent: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Join a run that another host has begun; it prints the line to type here."""
-    from manyhands.cli.early import nursery_ahead, obey  # noqa: PLC0415 - see above
+    from manyhands.cli.preload import nursery_ahead, obey  # noqa: PLC0415 - see above
 
     if parent is not None:
         obey(parent)

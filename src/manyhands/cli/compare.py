@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.console import Console
 
-from manyhands.cli.leaving import leave
-from manyhands.cli.reading import enter, load_job, paced
+from manyhands.cli.exit import leave
+from manyhands.cli.script_job import enter, load_job, paced
 from manyhands.cluster import Cluster
 from manyhands.lab.compare import STRATEGIES, VIRTUAL, Compared, carry_out
 from manyhands.lab.design import Budget, Conditions, Design, Script
 from manyhands.lab.entrants import read_entrants
-from manyhands.reports.table import table
+from manyhands.reports.render.table import table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

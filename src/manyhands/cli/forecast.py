@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from manyhands.cli.leaving import leave
-from manyhands.cli.reading import enter, load_job
+from manyhands.cli.exit import leave
+from manyhands.cli.script_job import enter, load_job
 from manyhands.costs import sent_per_worker
 from manyhands.placements import Placement
-from manyhands.placements.rehearsal import rehearse
-from manyhands.reports.words import size
+from manyhands.placements.forecasts.dry_run import rehearse
+from manyhands.reports.formatting import size
 from manyhands.strategies import strategy
 from manyhands.verbs.progress import shown
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from manyhands.costs import Collective
-    from manyhands.placements.rehearsal import Rehearsal
+    from manyhands.placements.forecasts.dry_run import Rehearsal
 
 
 def forecast(script: Path, arguments: list[str], options: Mapping[str, Any]) -> None:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from manyhands.cli.leaving import leave
+from manyhands.cli.exit import leave
 from manyhands.failure import RunFailed
-from manyhands.live.hosts import check_name
-from manyhands.live.invitation import check_key
-from manyhands.live.joining import Application
-from manyhands.live.joining import join as take_part
+from manyhands.live.agent.join import Application
+from manyhands.live.agent.join import join as take_part
+from manyhands.live.hosts.host_list import check_name
+from manyhands.live.hosts.invitation import check_key
 from manyhands.transport.interfaces import read_place
 
 if TYPE_CHECKING:

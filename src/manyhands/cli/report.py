@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import typer
 from rich.console import Console
 
-from manyhands.reports.gather import gather
+from manyhands.reports.comparison.load_comparisons import gather
 from manyhands.reports.page import write_page_of
-from manyhands.reports.table import table
+from manyhands.reports.render.table import table
 
 if TYPE_CHECKING:
     from pathlib import Path

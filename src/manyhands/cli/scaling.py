@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from manyhands.cli.compare import conduct
-from manyhands.cli.leaving import leave
+from manyhands.cli.exit import leave
 from manyhands.lab.scaling import failures, markdown, remarks, scaling
 from manyhands.notation import split
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from manyhands.cli.leaving import leave
-from manyhands.cli.reading import enter, load_job, paced
+from manyhands.cli.exit import leave
+from manyhands.cli.script_job import enter, load_job, paced
 from manyhands.failure import RunFailed
 from manyhands.verbs.simulate import Asked, plan, replay
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from manyhands.reports.tensorboard import write_scalars
+from manyhands.reports.render.tensorboard import write_scalars
 from manyhands.trace import read
 
 if TYPE_CHECKING:

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from manyhands.cli.leaving import leave
-from manyhands.cli.reading import enter, explained, jobs_of, load_job, paced
+from manyhands.cli.exit import leave
+from manyhands.cli.script_job import enter, explained, jobs_of, load_job, paced
 from manyhands.failure import Refused, RunFailed
-from manyhands.live.hosts import Hosts
-from manyhands.live.invitation import check_key, choose_address
-from manyhands.live.script import execute
+from manyhands.live.hosts.host_list import Hosts
+from manyhands.live.hosts.invitation import check_key, choose_address
 from manyhands.protocols import StrategyProtocol
+from manyhands.script.loading import execute
 from manyhands.strategies import strategy
 from manyhands.verbs import train as train_verb
 from manyhands.verbs.command import Command, under

@@ -1,7 +1,7 @@
 """The one folder that touches private and alpha parts of torch."""
 
 from manyhands.engine.groups import gloo_group, nccl_group, pretended_group, rebind
-from manyhands.engine.late import load_late_parts
+from manyhands.engine.lazy_imports import load_late_parts
 from manyhands.engine.memory import out_of_memory
 from manyhands.engine.stores import PrefixStore, Store, TCPStore, rendezvous
 

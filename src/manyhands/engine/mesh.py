@@ -14,7 +14,7 @@ from torch.distributed import distributed_c10d as c10d
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.distributed_c10d import GroupName
 
-from manyhands.engine.imagining import really
+from manyhands.engine.fake_tensors import really
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -21,7 +21,7 @@ def shard(
     units: Sequence[nn.Module],
     mesh: DeviceMesh,
     *,
-    give_back: bool,
+    reshard_after_forward: bool,
     offload: bool = False,
     left_alone: Collection[nn.Parameter] = (),
 ) -> None:
@@ -31,8 +31,8 @@ def shard(
         model: what the units are in; parameters of its own are a unit, too.
         units: in the order in which they are called. A unit's parameters are gathered together.
         mesh: one axis to spread over, or two, of which the first has copies.
-        give_back: whether a unit is given back after the forward and gathered again for the
-            backward. The last one never is: its backward comes next.
+        reshard_after_forward: whether a unit's parameters are freed after the forward and gathered
+            again for the backward. The last unit's never are: its backward comes next.
         offload: whether parameters lie in the host's memory.
         left_alone: parameters that stay whole, and whose gradients are another's business.
     """
@@ -46,7 +46,7 @@ def shard(
     alone = {*left_alone} | counters
     options: Any = {"mesh": mesh, "offload_policy": policy, "ignored_params": alone}
     for unit in units:
-        back = give_back and unit is not units[-1]
+        back = reshard_after_forward and unit is not units[-1]
         fully_shard(unit, reshard_after_forward=back, **options)
     if model not in units:
         fully_shard(model, reshard_after_forward=False, **options)

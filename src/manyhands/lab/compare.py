@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from manyhands.cluster import Cluster
-from manyhands.folders import new_folder, release, stamp
+from manyhands.files.run_folders import new_folder, release, stamp
 from manyhands.lab.conduct import conduct
 from manyhands.lab.design import Budget, Conditions, Design, Script
 from manyhands.lab.display import Display
 from manyhands.lab.entrants import read_entrants
 from manyhands.lab.launcher import start
-from manyhands.live import script as scripts
 from manyhands.pacing import Pace
+from manyhands.reports.comparison.results import FILE
+from manyhands.reports.comparison.verdict import verdict
 from manyhands.reports.page import write_page
-from manyhands.reports.results import FILE
-from manyhands.reports.table import table
-from manyhands.reports.verdict import verdict
+from manyhands.reports.render.table import table
+from manyhands.script import loading as scripts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

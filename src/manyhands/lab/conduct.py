@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from manyhands.lab.account import account, surroundings
 from manyhands.lab.folder import Folder, claimed
 from manyhands.lab.launcher import start
+from manyhands.lab.provenance import account, surroundings
 from manyhands.lab.runs import LiveRuns, VirtualRuns
-from manyhands.live.lifeline import signals_raise
+from manyhands.live.processes.parent_death import signals_raise
 from manyhands.reports import failed, measure, write_results
 
 if TYPE_CHECKING:

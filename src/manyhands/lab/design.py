@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from manyhands.lab.order import Turn, turns
-from manyhands.live.assignment import Overrides, override
 from manyhands.pacing import Pace, words
+from manyhands.script.origin import Overrides, override
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from manyhands.job import Job
     from manyhands.lab.entrants import Entrant
-from manyhands.lab.network import Network
+from manyhands.lab.networks.namespaces import Network
 
 
 @dataclass(frozen=True, kw_only=True)

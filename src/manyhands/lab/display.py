@@ -9,9 +9,9 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from manyhands.reports.columns import metric_value
-from manyhands.reports.table import table
-from manyhands.reports.words import count, duration
+from manyhands.reports.comparison.columns import metric_value
+from manyhands.reports.formatting import count, duration
+from manyhands.reports.render.table import table
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from manyhands.reports import Measured, ending, read_results
-from manyhands.reports.results import FILE
+from manyhands.reports.comparison.results import FILE
 from manyhands.trace import Trace, read
 
 if TYPE_CHECKING:

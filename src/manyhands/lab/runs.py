@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from manyhands.lab.hosting import hosts_of
 from manyhands.lab.launcher import Launcher, end, start
-from manyhands.lab.network import check_permitted
+from manyhands.lab.networks.namespaces import check_permitted
 from manyhands.live.devices import devices
 from manyhands.protocols import StrategyProtocol
 from manyhands.verbs.simulate import Asked, plan

@@ -13,8 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from manyhands.reports.statistics import Middle, middle
-from manyhands.reports.words import count
+from manyhands.reports.comparison.statistics import Middle, middle
+from manyhands.reports.formatting import count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

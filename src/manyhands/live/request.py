@@ -10,9 +10,9 @@ if TYPE_CHECKING:
 
     from manyhands.cluster import Cluster
     from manyhands.job import Job
-    from manyhands.live.assignment import Origin, Overrides
-    from manyhands.live.hosts import Hosts
+    from manyhands.live.hosts.host_list import Hosts
     from manyhands.pacing import Pace
+    from manyhands.script.origin import Origin, Overrides
     from manyhands.strategies import Strategy
 
 

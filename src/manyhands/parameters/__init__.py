@@ -1,13 +1,13 @@
 """A model's parameters: cut into fragments, held by servers, copied by workers."""
 
 from manyhands.parameters.arithmetic import difference, lerp, trade
-from manyhands.parameters.committee import Committee
 from manyhands.parameters.copy import Copy
-from manyhands.parameters.counted import counting_among
+from manyhands.parameters.ensemble import Committee
 from manyhands.parameters.holder import Holder
+from manyhands.parameters.ignored_targets import counting_among
 from manyhands.parameters.layout import Fragment, Layout, Shard
-from manyhands.parameters.local import Local
-from manyhands.parameters.writes import Writes
+from manyhands.parameters.local_optimizer import Local
+from manyhands.parameters.update_counts import Writes
 
 __all__ = [
     "Committee",

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from manyhands.parameters.beginning import make
 from manyhands.parameters.clipping import clip_norm
-from manyhands.parameters.computing import backward
+from manyhands.parameters.gradients import backward
+from manyhands.parameters.initial.shard_values import make
 from manyhands.parameters.layout import Layout
 
 if TYPE_CHECKING:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from manyhands.parameters.arithmetic import add, descend, lerp, scale
-from manyhands.parameters.beginning import begin
 from manyhands.parameters.clipping import clip_norm
-from manyhands.parameters.deferred import HELD
+from manyhands.parameters.initial.deferred import HELD
+from manyhands.parameters.initial.shard_values import begin
+from manyhands.parameters.initial.trimming import trim
 from manyhands.parameters.layout import ELEMENTWISE
-from manyhands.parameters.trimming import trim
-from manyhands.parameters.weight import weighted_step
+from manyhands.parameters.weighted_step import weighted_step
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -64,7 +64,7 @@ class Holder:
         self.optimizer: optim.Optimizer = optimizer
         self.rate = float(optimizer.param_groups[0]["lr"])
         """The learning rate that it begins with."""
-        self._rate_after = job.rate_after
+        self._lr_factor = job.lr_factor
         self._clip = clip
         self._sums: dict[int, torch.Tensor] = {}
         self._velocity: torch.Tensor | None = None
@@ -80,7 +80,7 @@ class Holder:
         """
         for parameter, fragment in zip(self._parameters, self._lines, strict=True):
             parameter.grad = fragment.view(update)
-        weighted_step(self.optimizer, weight * self._rate_after(dealt))
+        weighted_step(self.optimizer, weight * self._lr_factor(dealt))
         for parameter in self._parameters:
             parameter.grad = None
         for buffer, fragment in zip(self._buffers, self.shard.buffers, strict=True):

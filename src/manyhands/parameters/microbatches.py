@@ -6,7 +6,7 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
 from manyhands.data.taking import rebuilt
-from manyhands.parts import part
+from manyhands.sampling.division import part
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -62,7 +62,7 @@ class AllReduce(Placement):
 
     def bind(self, job: Job, group: Group, device: torch.device, waits: Waits) -> Bound:
         """A replica wrapped in DistributedDataParallel over the group's own process group."""
-        from manyhands.placements.replica import Replica  # noqa: PLC0415 - torch is lazy
+        from manyhands.placements.worker.whole_model import Replica  # noqa: PLC0415 - torch is lazy
 
         return Replica(job, group, device, waits, self.wrapper(group, waits))
 
@@ -74,10 +74,10 @@ class AllReduce(Placement):
         """
         from torch.nn.parallel import DistributedDataParallel  # noqa: PLC0415
 
-        from manyhands.engine.imagining import is_imagined  # noqa: PLC0415
+        from manyhands.engine.fake_tensors import is_imagined  # noqa: PLC0415
 
         if is_imagined():
-            from manyhands.engine.averaging import ImaginedAverage  # noqa: PLC0415
+            from manyhands.engine.fake_ddp import ImaginedAverage  # noqa: PLC0415
 
             return partial(
                 ImaginedAverage,

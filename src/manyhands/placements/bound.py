@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from manyhands.parameters.clipping import clip_norm
-from manyhands.parameters.weight import weighted_step
+from manyhands.parameters.weighted_step import weighted_step
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from torch import nn
 
-    from manyhands.checkpoint import State
+    from manyhands.files.checkpoint import State
 
 
 class Bound(ABC):

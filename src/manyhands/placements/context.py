@@ -70,8 +70,8 @@ class Context(Placement):
 
     def check_job(self, job: Job, workers: int) -> None:  # noqa: ARG002 - the contract
         """Sequences must be divisible, and there must be attention, so far as one can see."""
-        from manyhands.placements.looking import look_at  # noqa: PLC0415 - torch is lazy
-        from manyhands.placements.staging import example  # noqa: PLC0415
+        from manyhands.placements.forecasts.layer_sizes import look_at  # noqa: PLC0415 - torch is lazy
+        from manyhands.placements.model.sample_batch import example  # noqa: PLC0415
 
         inputs = example(job, 1)
         if inputs.dim() < 2 or inputs.shape[1] % self.ways:
@@ -92,8 +92,8 @@ class Context(Placement):
 
     def _check_model(self, job: Job) -> None:
         """There must be a module before which sequences are divided."""
-        from manyhands.parameters.deferred import on_meta  # noqa: PLC0415 - torch is lazy
-        from manyhands.placements.stretches import first_divided  # noqa: PLC0415
+        from manyhands.parameters.initial.deferred import on_meta  # noqa: PLC0415 - torch is lazy
+        from manyhands.placements.worker.sequence_shard import first_divided  # noqa: PLC0415
 
         try:
             model = on_meta(job.model)
@@ -103,7 +103,7 @@ class Context(Placement):
 
     def bind(self, job: Job, group: Group, device: torch.device, waits: Waits) -> Bound:
         """A replica on every worker, which sees a stretch of its samples."""
-        from manyhands.placements.stretches import Stretches  # noqa: PLC0415 - torch is lazy
+        from manyhands.placements.worker.sequence_shard import Stretches  # noqa: PLC0415 - torch is lazy
         from manyhands.transport.mesh import Mesh  # noqa: PLC0415
 
         mesh = Mesh(group, {"data": group.size // self.ways, "context": self.ways}, waits)
@@ -132,7 +132,7 @@ class Context(Placement):
 
     def forecast_job(self, job: Job, workers: int) -> Forecast:
         """What goes through attention is looked at."""
-        from manyhands.placements.looking import sizes_and_layers  # noqa: PLC0415 - torch is lazy
+        from manyhands.placements.forecasts.layer_sizes import sizes_and_layers  # noqa: PLC0415 - torch is lazy
 
         self.check(workers)
         parameters, layers = sizes_and_layers(job, workers // self.ways, {})

@@ -43,27 +43,33 @@ class FullySharded(Placement):
     name: ClassVar[str] = "fully_sharded"
     support: ClassVar[Literal["beta"]] = "beta"
 
-    give_back: bool = True
-    """Let go of a unit's parameters between its forward and its backward. Without, they are
-    gathered once per step, and all of them are here when the backward begins."""
+    reshard_after_forward: bool = True
+    """Free a unit's parameters between its forward and its backward, as in
+    `torch.distributed.fsdp.fully_shard`. Otherwise they are gathered once per step, and all of
+    them are in memory when the backward begins."""
 
     def check_job(self, job: Job, workers: int) -> None:  # noqa: ARG002 - the contract
         """Parameters must have rows to be divided by."""
-        from manyhands.placements.shardable import check_shardable  # noqa: PLC0415 - torch is lazy
+        from manyhands.placements.model.fsdp_support import check_shardable  # noqa: PLC0415 - torch is lazy
 
         check_shardable(self, job)
 
     def bind(self, job: Job, group: Group, device: torch.device, waits: Waits) -> Bound:
         """The model in shards, made without any worker holding all of it."""
         from manyhands.engine.sharding import shard  # noqa: PLC0415 - torch is lazy
-        from manyhands.parameters.blocks import separate_units  # noqa: PLC0415
-        from manyhands.placements.sharded import Sharded  # noqa: PLC0415
+        from manyhands.parameters.module_units import separate_units  # noqa: PLC0415
+        from manyhands.placements.worker.sharded import Sharded  # noqa: PLC0415
         from manyhands.transport.mesh import Mesh  # noqa: PLC0415
 
         mesh = Mesh(group, {"shard": group.size}, waits)
 
         def spread(model: nn.Module) -> None:
-            shard(model, separate_units(model), mesh.handle, give_back=self.give_back)
+            shard(
+                model,
+                separate_units(model),
+                mesh.handle,
+                reshard_after_forward=self.reshard_after_forward,
+            )
 
         return Sharded(job, group, device, spread)
 
@@ -73,11 +79,13 @@ class FullySharded(Placement):
         Then its gradients are reduced and scattered. The last unit is gathered once.
         """
         self.check(workers)
-        return sharded_forecast(parameters, workers, give_back=self.give_back)
+        return sharded_forecast(
+            parameters, workers, reshard_after_forward=self.reshard_after_forward
+        )
 
 
 def sharded_forecast(
-    parameters: Sequence[TensorSize], workers: int, *, give_back: bool
+    parameters: Sequence[TensorSize], workers: int, *, reshard_after_forward: bool
 ) -> Forecast:
     """What FSDP2 does: rows are padded, so that all workers have equally many."""
     gathered: dict[str, int] = {}
@@ -89,7 +97,7 @@ def sharded_forecast(
             scattered[tensor.unit] = scattered.get(tensor.unit, 0) + padded
     order = sorted(gathered, key=lambda unit: unit != "")
     # What belongs to no unit is the model's own; it is gathered first, and kept.
-    let_go = set(order[:-1]) - {""} if give_back else set()
+    let_go = set(order[:-1]) - {""} if reshard_after_forward else set()
     backward: list[Collective] = []
     # A unit is asked for before the gradients of the one behind it are sent.
     for unit, ahead in zip(reversed(order), [*reversed(order[:-1]), ""], strict=True):
@@ -102,5 +110,5 @@ def sharded_forecast(
     return Forecast(
         start=(),
         step=(*(Collective("all_gather", gathered[unit]) for unit in order), *backward),
-        memory=2 * own + (sum(largest) if give_back else sum(gathered.values())),
+        memory=2 * own + (sum(largest) if reshard_after_forward else sum(gathered.values())),
     )

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from manyhands.costs import Collective, Forecast
 from manyhands.notation import Value  # noqa: TC001 - a field's type is needed when it is read
+from manyhands.placements.forecasts.periodic_sync import check_between, with_meetings
+from manyhands.placements.forecasts.pipeline_mesh import forecast_lines, lines_forecast
+from manyhands.placements.forecasts.tensor_parallel import part_of, split_collectives
 from manyhands.placements.fully_sharded import sharded_forecast
-from manyhands.placements.lines_forecast import forecast_lines, lines_forecast
-from manyhands.placements.meetings import check_between, with_meetings
 from manyhands.placements.pipeline import Pipeline
 from manyhands.placements.placement import Placement, check_layers
-from manyhands.placements.split_forecast import part_of, split_collectives
 from manyhands.schedules import Name  # noqa: TC001 - as above
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from manyhands.costs import LayerSize, TensorSize
     from manyhands.job import Job
     from manyhands.placements.bound import Bound
-    from manyhands.placements.plans import Plan
+    from manyhands.placements.model.tensor_plan import Plan
     from manyhands.transport.collectives import Group
     from manyhands.transport.waits import Waits
 
@@ -41,10 +41,10 @@ class Hybrid(Placement):
 
     Use it on several hosts: `tensor` within a host, whose workers talk in every layer, `shard`
     between close ones, `pipeline` between far ones, which hand on one tensor per microbatch, and
-    `data` between the farthest, which talk once per step; or, with `between`, once in many steps.
+    `data` between the farthest, which talk once per step; or, with `outer`, once in many steps.
 
     Others are `hybrid(data=2, tensor=2, pipeline=2)` and
-    `hybrid(data=2, shard=2, between=diloco(every=50))`.
+    `hybrid(data=2, shard=2, outer=diloco(every=50))`.
 
     Example: `hybrid(data=2, shard=2, tensor=2)`
 
@@ -69,13 +69,13 @@ class Hybrid(Placement):
     """Into how many a copy's share of a batch is split, if there is a pipeline."""
     schedule: Name = "one_f_one_b"
     """The pipeline's, as in `pipeline()`; not pipedream."""
-    begins: tuple[str, ...] = ()
+    split_points: tuple[str, ...] = ()
     """The layers at which stages begin, as in `pipeline()`; by default they are measured."""
-    between: Value | None = None
-    """How the copies along `data` meet: averaging, local_sgd or diloco. They step apart then; by
+    outer: Value | None = None
+    """How the replicas along `data` synchronise every H steps: averaging, local_sgd or diloco. By
     default they sum their gradients in every step."""
     together: int = 1
-    """With `between`: of how many workers, or meshes of them, in lockstep a copy consists."""
+    """With `outer`: workers, or meshes of them, of which one replica consists, in lockstep."""
 
     def __post_init__(self) -> None:
         for axis, size in (*self.axes.items(), ("together", self.together)):
@@ -86,8 +86,8 @@ class Hybrid(Placement):
                 "copies of a pipeline share the gradient of a batch, which pipedream never has; "
                 "take another schedule, or pipeline(schedule=pipedream) alone"
             )
-        if self.between is not None:
-            check_between(self.between)
+        if self.outer is not None:
+            check_between(self.outer)
         elif self.together > 1:
             raise ValueError(
                 "without between all copies step together: "
@@ -107,23 +107,25 @@ class Hybrid(Placement):
     @property
     def line(self) -> Pipeline:
         """One copy, if it is a pipeline."""
-        return Pipeline(microbatches=self.microbatches, schedule=self.schedule, begins=self.begins)
+        return Pipeline(
+            microbatches=self.microbatches, schedule=self.schedule, split_points=self.split_points
+        )
 
     def find(self, model: nn.Module) -> Plan:
         """What of a model is split along `tensor`."""
-        from manyhands.placements.laying import plan_of  # noqa: PLC0415 - torch is lazy
+        from manyhands.placements.model.mesh_layout import plan_of  # noqa: PLC0415 - torch is lazy
 
         return plan_of(model, self.tensor, self.plan, str(self))
 
     @property
     def _copy_or_all(self) -> int:
         """Workers, or meshes of them, that step together."""
-        return self.data if self.between is None else self.together
+        return self.data if self.outer is None else self.together
 
     @property
     def _copy(self) -> Hybrid:
         """One of those that step apart."""
-        return replace(self, data=self.together, together=1, between=None)
+        return replace(self, data=self.together, together=1, outer=None)
 
     def check(self, workers: int) -> None:
         """As many workers as the mesh has places."""
@@ -140,7 +142,7 @@ class Hybrid(Placement):
 
     def check_job(self, job: Job, workers: int) -> None:  # noqa: ARG002 - the contract
         """Something must be there to split along `tensor`, and layers for a pipeline's stages."""
-        from manyhands.placements.shardable import check_shardable  # noqa: PLC0415 - torch is lazy
+        from manyhands.placements.model.fsdp_support import check_shardable  # noqa: PLC0415 - torch is lazy
 
         check_split(job, self.find)
         shared = self.shard if self.pipeline > 1 else self._copy_or_all * self.shard
@@ -156,14 +158,14 @@ class Hybrid(Placement):
 
     def bind(self, job: Job, group: Group, device: torch.device, waits: Waits) -> Bound:
         """Layers split first, then what is left of them sharded; stage by stage in a pipeline."""
-        if self.between is not None:
-            from manyhands.placements.apart import bind_apart  # noqa: PLC0415 - torch is lazy
+        if self.outer is not None:
+            from manyhands.placements.worker.periodic_sync import bind_apart  # noqa: PLC0415 - torch is lazy
 
-            meeting = check_between(self.between)
+            meeting = check_between(self.outer)
             return bind_apart(self._copy, meeting, self.data, job, group, device, waits)
-        from manyhands.placements.laying import lay_out  # noqa: PLC0415 - torch is lazy
-        from manyhands.placements.lines import line_on  # noqa: PLC0415
-        from manyhands.placements.sharded import Sharded  # noqa: PLC0415
+        from manyhands.placements.model.mesh_layout import lay_out  # noqa: PLC0415 - torch is lazy
+        from manyhands.placements.pipelines.stage_group import line_on  # noqa: PLC0415
+        from manyhands.placements.worker.sharded import Sharded  # noqa: PLC0415
         from manyhands.transport.mesh import Mesh  # noqa: PLC0415
 
         absent = "pipeline" if self.pipeline == 1 else ""
@@ -194,14 +196,14 @@ class Hybrid(Placement):
         parameter's `unit` is the number of its stage, and `layers` has the stages' calls as well.
         """
         self.check(workers)
-        if self.between is not None:
+        if self.outer is not None:
             self._check_meetings()
             size = workers // self.data
             roles = {layer.name: layer.role for layer in layers}
             parts = [part_of(one, roles, self.tensor, 0) for one in parameters if one.trained]
             trained = sum(one.padded(self.shard) // self.shard for one in parts)
             copy = self._copy.forecast(parameters, size, layers)
-            return with_meetings(copy, check_between(self.between), self.data, size, trained)
+            return with_meetings(copy, check_between(self.outer), self.data, size, trained)
         if self.tensor > 1:
             check_layers(self, layers, "column", "row", "logits", "table")
         if self.pipeline > 1:
@@ -220,7 +222,7 @@ class Hybrid(Placement):
         return replace(by_place[0], by_worker=by_worker)
 
     def _check_meetings(self) -> None:
-        if self.between is not None and self.pipeline > 1:
+        if self.outer is not None and self.pipeline > 1:
             raise ValueError(
                 f"what {self} sends when it meets depends on its stages: forecast one copy, "
                 f"{self._copy}, and add the mean of its parameters"
@@ -231,7 +233,7 @@ class Hybrid(Placement):
         if self.data * self.shard == 1:
             own = sum(one.size for one in parameters)
             return Forecast(start=(), step=tuple(split), memory=2 * own)
-        sharded = sharded_forecast(parameters, self.shard, give_back=True)
+        sharded = sharded_forecast(parameters, self.shard, reshard_after_forward=True)
         step: list[Collective] = []
         for one in sharded.step:
             step.append(replace(one, workers=self.shard))
@@ -247,7 +249,7 @@ class Hybrid(Placement):
             self.check(workers)
             self._check_meetings()
             return forecast_lines(self.axes, self.line, job, self.find)
-        from manyhands.placements.looking import (  # noqa: PLC0415 - torch is lazy
+        from manyhands.placements.forecasts.layer_sizes import (  # noqa: PLC0415 - torch is lazy
             sizes_and_layers,
             tensor_roles,
         )
@@ -262,7 +264,7 @@ def check_split(job: Job, find: Callable[[nn.Module], Plan]) -> None:
 
     Not every model can be made without its numbers; what cannot is looked at when it is made.
     """
-    from manyhands.parameters.deferred import on_meta  # noqa: PLC0415 - torch is lazy
+    from manyhands.parameters.initial.deferred import on_meta  # noqa: PLC0415 - torch is lazy
 
     try:
         model = on_meta(job.model)

@@ -42,29 +42,37 @@ class Offload(Placement):
     name: ClassVar[str] = "offload"
     support: ClassVar[Literal["experimental"]] = "experimental"
 
-    give_back: bool = True
-    """Drop a unit's parameters between its forward and its backward."""
+    reshard_after_forward: bool = True
+    """Free a unit's parameters between its forward and its backward."""
 
     def check_job(self, job: Job, workers: int) -> None:  # noqa: ARG002 - the contract
         """Parameters must have rows to be divided by."""
-        from manyhands.placements.shardable import check_shardable  # noqa: PLC0415 - torch is lazy
+        from manyhands.placements.model.fsdp_support import check_shardable  # noqa: PLC0415 - torch is lazy
 
         check_shardable(self, job)
 
     def bind(self, job: Job, group: Group, device: torch.device, waits: Waits) -> Bound:
         """Shards in the host's memory, and a thread that updates them."""
         from manyhands.engine.sharding import shard  # noqa: PLC0415 - torch is lazy
-        from manyhands.parameters.blocks import separate_units  # noqa: PLC0415
-        from manyhands.placements.offloaded import Offloaded  # noqa: PLC0415
+        from manyhands.parameters.module_units import separate_units  # noqa: PLC0415
+        from manyhands.placements.worker.offloaded import Offloaded  # noqa: PLC0415
         from manyhands.transport.mesh import Mesh  # noqa: PLC0415
 
         mesh = Mesh(group, {"shard": group.size}, waits)
 
         def spread(model: nn.Module) -> None:
-            shard(model, separate_units(model), mesh.handle, give_back=self.give_back, offload=True)
+            shard(
+                model,
+                separate_units(model),
+                mesh.handle,
+                reshard_after_forward=self.reshard_after_forward,
+                offload=True,
+            )
 
         return Offloaded(job, group, device, spread)
 
     def forecast(self, parameters: Sequence[TensorSize], workers: int) -> Forecast:
         """Between workers as under fully_sharded(); its memory is the host's and the device's."""
-        return FullySharded(give_back=self.give_back).forecast(parameters, workers)
+        return FullySharded(reshard_after_forward=self.reshard_after_forward).forecast(
+            parameters, workers
+        )

@@ -7,9 +7,10 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from manyhands.costs import Collective, Forecast
+from manyhands.costs import Forecast
+from manyhands.placements.pipelines.messages import messages_of
 from manyhands.placements.placement import Placement, check_layers
-from manyhands.schedules import ALL, Name, messages
+from manyhands.schedules import ALL, Name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
     from manyhands.costs import LayerSize, TensorSize
     from manyhands.job import Job
     from manyhands.placements.bound import Bound
-    from manyhands.placements.lines import Line
-    from manyhands.placements.plans import Plan
+    from manyhands.placements.model.tensor_plan import Plan
+    from manyhands.placements.pipelines.stage_group import Line
     from manyhands.schedules import Table
     from manyhands.splitting import Chain
     from manyhands.transport.collectives import Group
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
 
 _MOST_STAGES = 256
 _MOST_MICROBATCHES = 1024
-_LOSS = 8
-"""Bytes of the loss, which the last worker tells the others."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -65,7 +64,7 @@ class Pipeline(Placement):
     schedule: Name = "one_f_one_b"
     """The order in which a worker computes: gpipe, one_f_one_b, interleaved, zero_bubble, all with
     one update per batch; or pipedream, with one per microbatch."""
-    begins: tuple[str, ...] = ()
+    split_points: tuple[str, ...] = ()
     """The layers at which stages begin, all but the first, by their names in the model. By default
     each layer's time and memory are measured and the stages made alike."""
 
@@ -74,10 +73,10 @@ class Pipeline(Placement):
             value = getattr(self, name)
             if value is not None and not 1 <= value <= most:
                 raise ValueError(f"{name} must be from 1 to {most}, not {value}")
-        if self.begins and self.stages not in (None, len(self.begins) + 1):
+        if self.split_points and self.stages not in (None, len(self.split_points) + 1):
             raise ValueError(
-                f"stages that begin at {len(self.begins)} layers and the first are "
-                f"{len(self.begins) + 1}, not {self.stages}; leave out one of the two"
+                f"stages that begin at {len(self.split_points)} layers and the first are "
+                f"{len(self.split_points) + 1}, not {self.stages}; leave out one of the two"
             )
 
     def check(self, workers: int) -> None:
@@ -92,8 +91,8 @@ class Pipeline(Placement):
 
     def stages_on(self, workers: int) -> int:
         """How many stages there are on so many workers."""
-        if self.begins:
-            return len(self.begins) + 1
+        if self.split_points:
+            return len(self.split_points) + 1
         return self.stages or workers * (2 if self.schedule == "interleaved" else 1)
 
     def check_job(self, job: Job, workers: int, find: Find | None = None) -> None:
@@ -110,10 +109,10 @@ class Pipeline(Placement):
                 f"a global batch of {smallest} cannot be split into {self.microbatches} "
                 f"microbatches; take at most {smallest} of them"
             )
-        if job.at_once is not None or job.autocast is not None:
+        if job.micro_batch is not None or job.autocast is not None:
             raise ValueError(
                 "a pipeline computes microbatches, in the type of what passes between its stages: "
-                "leave out at_once and autocast, and choose microbatches"
+                "leave out micro_batch and autocast, and choose microbatches"
             )
         if self.schedule == "pipedream" and job.clip is not None:
             raise ValueError(
@@ -133,13 +132,14 @@ class Pipeline(Placement):
         """The job's model without its numbers, and its pieces."""
         import torch  # noqa: PLC0415 - torch is lazy
 
-        from manyhands.placements.staging import example, find_pieces  # noqa: PLC0415
+        from manyhands.placements.model.sample_batch import example  # noqa: PLC0415
+        from manyhands.placements.pipelines.stages import find_pieces  # noqa: PLC0415
 
         inputs = example(job, 2).to("meta")
         with torch.device("meta"):
             model = job.model()
         plan = find(model) if find else None
-        pieces = find_pieces(model, inputs, self.stages_on(workers), self.begins, plan)
+        pieces = find_pieces(model, inputs, self.stages_on(workers), self.split_points, plan)
         return model, pieces, inputs
 
     def unlike(self, workers: int) -> Sequence[int]:
@@ -148,15 +148,15 @@ class Pipeline(Placement):
 
     def bind(self, job: Job, group: Group, device: torch.device, waits: Waits) -> Bound:
         """Make the model, keep this worker's stages of it and let go of the others."""
-        from manyhands.placements.lines import Line  # noqa: PLC0415 - torch is lazy
+        from manyhands.placements.pipelines.stage_group import Line  # noqa: PLC0415 - torch is lazy
 
         return self.bind_line(job, Line(group, group.whole), device, waits)
 
     def bind_line(self, job: Job, line: Line, device: torch.device, waits: Waits) -> Bound:
         """The same for one of several pipelines side by side."""
-        from manyhands.placements.piped import Piped  # noqa: PLC0415 - torch is lazy
-        from manyhands.placements.staging import make_stages  # noqa: PLC0415
-        from manyhands.placements.streamed import Streamed  # noqa: PLC0415
+        from manyhands.placements.pipelines.lockstep import Piped  # noqa: PLC0415 - torch is lazy
+        from manyhands.placements.pipelines.pipedream import Streamed  # noqa: PLC0415
+        from manyhands.placements.pipelines.stages import make_stages  # noqa: PLC0415
 
         if device.type == "cuda":
             raise ValueError(
@@ -165,7 +165,7 @@ class Pipeline(Placement):
             )
         workers = line.group.size
         samples = -(-job.batch_sizes.at(0) // (line.replicas * self.microbatches))
-        made = make_stages(job, line, device, self.held(workers), samples, self.begins)
+        made = make_stages(job, line, device, self.held(workers), samples, self.split_points)
         arguments = (job, line.group, device, waits, made, self.microbatches)
         if self.schedule == "pipedream":
             return Streamed(*arguments)
@@ -217,20 +217,11 @@ class Pipeline(Placement):
         model whose layers all give as much, such as a transformer; what is held is not.
         """
         from manyhands.parameters.microbatches import sizes_of  # noqa: PLC0415 - torch is lazy
-        from manyhands.placements.staging import look_at_stages  # noqa: PLC0415
+        from manyhands.placements.pipelines.stages import look_at_stages  # noqa: PLC0415
 
         model, pieces, inputs = self.outline(job, workers)
         samples = sizes_of(job.batch_sizes.at(0), self.microbatches)
-        looked = look_at_stages(model, pieces, inputs, self.held(workers), self.begins, samples)
+        looked = look_at_stages(
+            model, pieces, inputs, self.held(workers), self.split_points, samples
+        )
         return self.forecast(looked[0], workers, looked[1])
-
-
-def messages_of(table: Table, layers: Sequence[LayerSize]) -> list[list[Collective]]:
-    """By worker, what it sends to others of its pipeline in a step; the last one tells the loss."""
-    calls: dict[int, list[int]] = {}
-    for call in layers:
-        if call.role == "stage":
-            calls.setdefault(int(call.name), []).append(call.outputs)
-    sizes = [*map(list, messages(table, lambda stage, microbatch: calls[stage][microbatch]))]
-    sizes[-1] += [_LOSS] * (len(sizes) - 1)
-    return [[Collective("send", size, workers=2) for size in own] for own in sizes]

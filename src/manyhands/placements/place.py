@@ -89,9 +89,9 @@ class Place(Placement):
 
     def check_job(self, job: Job, workers: int) -> None:  # noqa: ARG002 - the contract
         """The model must have the modules that are named, and they must be separable."""
-        from manyhands.parameters.deferred import on_meta  # noqa: PLC0415 - torch is lazy
-        from manyhands.placements.placed import check_names  # noqa: PLC0415
-        from manyhands.placements.ties import check_owners  # noqa: PLC0415
+        from manyhands.parameters.initial.deferred import on_meta  # noqa: PLC0415 - torch is lazy
+        from manyhands.placements.model.tied_parameters import check_owners  # noqa: PLC0415
+        from manyhands.placements.worker.placed import check_names  # noqa: PLC0415
 
         try:
             model = on_meta(job.model)
@@ -106,7 +106,7 @@ class Place(Placement):
 
     def bind(self, job: Job, group: Group, device: torch.device, waits: Waits) -> Bound:
         """The modules that are this worker's, and what stands for the others."""
-        from manyhands.placements.placed import Placed  # noqa: PLC0415 - torch is lazy
+        from manyhands.placements.worker.placed import Placed  # noqa: PLC0415 - torch is lazy
 
         return Placed(job, group, device, waits, self.workers)
 
@@ -135,7 +135,7 @@ class Place(Placement):
 
     def forecast_job(self, job: Job, workers: int) -> Forecast:
         """What goes through the modules that are placed is looked at."""
-        from manyhands.placements.looking import sizes_and_layers  # noqa: PLC0415 - torch is lazy
+        from manyhands.placements.forecasts.layer_sizes import sizes_and_layers  # noqa: PLC0415 - torch is lazy
 
         self.check(workers)
         parameters, layers = sizes_and_layers(job, 1, dict.fromkeys(self.workers, "placed"))

@@ -71,7 +71,7 @@ class Placement(Value, ABC):
 
     def forecast_job(self, job: Job, workers: int) -> Forecast:
         """The same for a step with a whole batch, without making the model's parameters."""
-        from manyhands.parameters.deferred import on_meta  # noqa: PLC0415 - torch is lazy
-        from manyhands.placements.sizes import sizes  # noqa: PLC0415
+        from manyhands.parameters.initial.deferred import on_meta  # noqa: PLC0415 - torch is lazy
+        from manyhands.placements.tensor_sizes import sizes  # noqa: PLC0415
 
         return self.forecast(sizes(on_meta(job.model)), workers)

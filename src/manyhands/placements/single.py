@@ -44,7 +44,7 @@ class Single(Placement):
 
     def bind(self, job: Job, group: Group, device: torch.device, waits: Waits) -> Bound:
         """The module as it is."""
-        from manyhands.placements.replica import Replica  # noqa: PLC0415 - torch is lazy
+        from manyhands.placements.worker.whole_model import Replica  # noqa: PLC0415 - torch is lazy
 
         return Replica(job, group, device, waits, wrap=lambda module: module)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from manyhands.costs import LayerSize, TensorSize
     from manyhands.job import Job
     from manyhands.placements.bound import Bound
-    from manyhands.placements.plans import Plan
+    from manyhands.placements.model.tensor_plan import Plan
     from manyhands.transport.collectives import Group
     from manyhands.transport.waits import Waits
 
@@ -81,10 +81,10 @@ class Tensor(Placement):
 
     def check_job(self, job: Job, workers: int) -> None:  # noqa: ARG002 - the contract
         """Something must be there to split."""
-        if self.samples == "own" and job.at_once is not None:
+        if self.samples == "own" and job.micro_batch is not None:
             raise ValueError(
                 f"{self} brings all workers' samples together, which must be of equally many "
-                "parts; leave out at_once"
+                "parts; leave out micro_batch"
             )
         check_split(job, self._find)
 
@@ -93,7 +93,7 @@ class Tensor(Placement):
         if self.samples == "same":
             return self._hybrid(group.size).bind(job, group, device, waits)
         from manyhands.engine.tensor_parallel import leave_alone  # noqa: PLC0415 - torch is lazy
-        from manyhands.placements.gathered import Gathered  # noqa: PLC0415
+        from manyhands.placements.worker.tensor_own_samples import Gathered  # noqa: PLC0415
         from manyhands.transport.mesh import Mesh  # noqa: PLC0415
 
         def wrap(module: nn.Module, split: list[str]) -> nn.Module:
@@ -135,7 +135,7 @@ class Tensor(Placement):
         self.check(workers)
         if self.samples == "same":
             return self._hybrid(workers).forecast_job(job, workers)
-        from manyhands.placements.looking import (  # noqa: PLC0415 - torch is lazy
+        from manyhands.placements.forecasts.layer_sizes import (  # noqa: PLC0415 - torch is lazy
             sizes_and_layers,
             tensor_roles,
         )
@@ -148,7 +148,7 @@ class Tensor(Placement):
         return Hybrid(data=workers // self.ways, tensor=self.ways, plan=self.plan)
 
     def _find(self, model: nn.Module) -> Plan:
-        from manyhands.placements.laying import plan_of  # noqa: PLC0415 - torch is lazy
+        from manyhands.placements.model.mesh_layout import plan_of  # noqa: PLC0415 - torch is lazy
 
         return plan_of(model, self.ways, self.plan, str(self))
 

@@ -57,7 +57,7 @@ class Zero(Placement):
 
     def check_job(self, job: Job, workers: int) -> None:  # noqa: ARG002 - the contract
         """Parameters must have rows to be divided by, from stage 2 on."""
-        from manyhands.placements.shardable import check_shardable  # noqa: PLC0415 - torch is lazy
+        from manyhands.placements.model.fsdp_support import check_shardable  # noqa: PLC0415 - torch is lazy
 
         if self.stage > 1:
             check_shardable(self, job)
@@ -65,8 +65,10 @@ class Zero(Placement):
     def bind(self, job: Job, group: Group, device: torch.device, waits: Waits) -> Bound:
         """Stage 1 on DistributedDataParallel, the others on FSDP2."""
         if self.stage > 1:
-            return FullySharded(give_back=self.stage == 3).bind(job, group, device, waits)
-        from manyhands.placements.partitioned import Partitioned  # noqa: PLC0415 - torch is lazy
+            return FullySharded(reshard_after_forward=self.stage == 3).bind(
+                job, group, device, waits
+            )
+        from manyhands.placements.worker.sharded_optimizer import Partitioned  # noqa: PLC0415 - torch is lazy
         from manyhands.transport.mesh import Mesh  # noqa: PLC0415
 
         mesh = Mesh(group, {"shard": group.size}, waits)
@@ -78,7 +80,7 @@ class Zero(Placement):
         """Stage 1: allreduce's collectives, then the parameters gathered in buckets."""
         self.check(workers)
         if self.stage > 1:
-            return sharded_forecast(parameters, workers, give_back=self.stage == 3)
+            return sharded_forecast(parameters, workers, reshard_after_forward=self.stage == 3)
         reduced = AllReduce(bucket_mb=self.bucket_mb).forecast(parameters, workers)
         trained = [tensor for tensor in parameters if tensor.trained]
         gathered = list(_fill(trained, int(self.bucket_mb * MEBIBYTE), workers))

@@ -16,18 +16,18 @@ from manyhands.protocols.actions import (
 )
 from manyhands.protocols.asynchronous import Asynchronous
 from manyhands.protocols.averaging import Averaging, Meeting
-from manyhands.protocols.carrying import carry_out
 from manyhands.protocols.central_storage import CentralStorage
 from manyhands.protocols.diloco import DiLoCo
 from manyhands.protocols.easgd import ElasticAveraging
 from manyhands.protocols.ensemble import Ensemble
-from manyhands.protocols.gossip import Gossip
-from manyhands.protocols.hierarchical import Hierarchical
+from manyhands.protocols.execution import carry_out
+from manyhands.protocols.gossip.gossip import Gossip
+from manyhands.protocols.gossip.push_sum import PushSum
+from manyhands.protocols.hierarchical.hierarchical import Hierarchical
 from manyhands.protocols.hogwild import Hogwild
-from manyhands.protocols.holding import Holding
 from manyhands.protocols.local_sgd import LocalSgd
+from manyhands.protocols.parts.held_calls import Holding
 from manyhands.protocols.protocol import ServerState, Site, StrategyProtocol
-from manyhands.protocols.push_sum import PushSum
 from manyhands.protocols.softsync import SoftSync
 from manyhands.protocols.ssp import StaleSynchronous
 from manyhands.protocols.synchronous import Synchronous

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from manyhands.endpoint import Parameters, Pull, Push, Rest
 from manyhands.protocols.actions import Action, Answer, Call, Step
-from manyhands.protocols.damping import Damping, damp
-from manyhands.protocols.pushing import Pushing
+from manyhands.protocols.parts.damping import Damping, damp
+from manyhands.protocols.parts.push import Pushing
 
 if TYPE_CHECKING:
     from manyhands.protocols.protocol import ServerState

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from manyhands.endpoint import Push
 from manyhands.protocols.actions import Action, Move
-from manyhands.protocols.exchange import answer, rest
-from manyhands.protocols.rounds import Round, Rounds
+from manyhands.protocols.parts.pull_and_rest import answer, rest
+from manyhands.protocols.parts.rounds import Round, Rounds
 
 if TYPE_CHECKING:
     from manyhands.endpoint import Endpoint, LeasedBatch, Replica

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from manyhands.endpoint import Pull, Push
-from manyhands.protocols.exchange import answer, rest
+from manyhands.protocols.parts.pull_and_rest import answer, rest
 from manyhands.protocols.synchronous import Together
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from manyhands.endpoint import Parameters, Pull, Push, Terms, Turn
 from manyhands.protocols.actions import Action, Add, Answer, Call, Move
-from manyhands.protocols.exchange import answer, rest
-from manyhands.protocols.rounds import Round, Rounds
-from manyhands.protocols.springs import Springs, check_springs, springs
-from manyhands.protocols.turns import Turns, next_turn
+from manyhands.protocols.parts.elastic_strength import Springs, check_springs, springs
+from manyhands.protocols.parts.pull_and_rest import answer, rest
+from manyhands.protocols.parts.round_robin import Turns, next_turn
+from manyhands.protocols.parts.rounds import Round, Rounds
 
 if TYPE_CHECKING:
     from manyhands.endpoint import Endpoint, LeasedBatch, Replica

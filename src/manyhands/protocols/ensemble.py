@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from manyhands.endpoint import Parameters, Pull, Push
 from manyhands.protocols.actions import Action, Add, Answer, Call, Move
-from manyhands.protocols.exchange import answer
+from manyhands.protocols.parts.pull_and_rest import answer
 from manyhands.protocols.protocol import ServerState, StrategyProtocol
 
 if TYPE_CHECKING:

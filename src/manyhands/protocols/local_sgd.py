@@ -9,7 +9,7 @@ from manyhands.protocols.actions import Action, Move
 from manyhands.protocols.averaging import Meeting
 
 if TYPE_CHECKING:
-    from manyhands.protocols.rounds import Round
+    from manyhands.protocols.parts.rounds import Round
 
 
 @dataclass(frozen=True, repr=False)

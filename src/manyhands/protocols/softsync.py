@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from manyhands.endpoint import Parameters, Push, Terms
 from manyhands.protocols.actions import Action, Answer, Call
-from manyhands.protocols.book import Book
-from manyhands.protocols.damping import Damping, damp
-from manyhands.protocols.pushing import Pushing
-from manyhands.protocols.rounds import Round
+from manyhands.protocols.parts.damping import Damping, damp
+from manyhands.protocols.parts.persistent_map import Book
+from manyhands.protocols.parts.push import Pushing
+from manyhands.protocols.parts.rounds import Round
 from manyhands.protocols.synchronous import Together, staleness_of
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from typing import ClassVar, Literal
 
 from manyhands.endpoint import Parameters, Pull, Push, Rest, Terms
 from manyhands.protocols.actions import Action, Answer, Call, Step
-from manyhands.protocols.book import Book
-from manyhands.protocols.order import place
+from manyhands.protocols.parts.persistent_map import Book
+from manyhands.protocols.parts.push import Pushing
+from manyhands.protocols.parts.rank_order import place
 from manyhands.protocols.protocol import ServerState
-from manyhands.protocols.pushing import Pushing
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from typing import ClassVar, Literal
 
 from manyhands.endpoint import Push
 from manyhands.protocols.actions import Action, Add, Call, Step
-from manyhands.protocols.pushing import Pushing
-from manyhands.protocols.rounds import Round, Rounds
+from manyhands.protocols.parts.push import Pushing
+from manyhands.protocols.parts.rounds import Round, Rounds
 
 
 class Together(Rounds):

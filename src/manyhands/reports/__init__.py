@@ -3,9 +3,30 @@
 What draws is not loaded with this: `page.write_page`, `table.table`, `tensorboard.write_scalars`.
 """
 
-from manyhands.reports.breakdown import Breakdown, Shares, breakdown
-from manyhands.reports.chrome import chrome
-from manyhands.reports.figures import (
+from manyhands.reports.comparison.load_comparisons import Source, gather
+from manyhands.reports.comparison.measure import failed, measure
+from manyhands.reports.comparison.results import (
+    Comparison,
+    Curve,
+    Machine,
+    Measured,
+    Staleness,
+    read_results,
+    write_results,
+)
+from manyhands.reports.comparison.verdict import Verdict, verdict
+from manyhands.reports.figures.breakdown import Breakdown, Shares, breakdown
+from manyhands.reports.figures.outcome import Ending, ending, parameters_digest, settings
+from manyhands.reports.figures.speed import (
+    Accounting,
+    Epoch,
+    Throughput,
+    accounting,
+    epochs,
+    throughput,
+    training_interval,
+)
+from manyhands.reports.figures.trace_figures import (
     LossPoint,
     Metric,
     Spread,
@@ -19,31 +40,10 @@ from manyhands.reports.figures import (
     traffic,
     validation,
 )
-from manyhands.reports.gather import Source, gather
-from manyhands.reports.measure import failed, measure
-from manyhands.reports.outcome import Ending, ending, parameters_digest, settings
-from manyhands.reports.results import (
-    Comparison,
-    Curve,
-    Machine,
-    Measured,
-    Staleness,
-    read_results,
-    write_results,
-)
+from manyhands.reports.render.chrome import chrome
+from manyhands.reports.render.summary import summary
+from manyhands.reports.render.timeline import timeline
 from manyhands.reports.run import Run
-from manyhands.reports.speed import (
-    Accounting,
-    Epoch,
-    Throughput,
-    accounting,
-    epochs,
-    throughput,
-    training_interval,
-)
-from manyhands.reports.summary import summary
-from manyhands.reports.timeline import timeline
-from manyhands.reports.verdict import Verdict, verdict
 
 __all__ = [
     "Accounting",

@@ -5,12 +5,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from manyhands.reports.chrome import chrome
-from manyhands.reports.figures import validation
-from manyhands.reports.outcome import ending, parameters_digest
-from manyhands.reports.speed import accounting, throughput
-from manyhands.reports.summary import summary
-from manyhands.reports.timeline import timeline
+from manyhands.reports.figures.outcome import ending, parameters_digest
+from manyhands.reports.figures.speed import accounting, throughput
+from manyhands.reports.figures.trace_figures import validation
+from manyhands.reports.render.chrome import chrome
+from manyhands.reports.render.summary import summary
+from manyhands.reports.render.timeline import timeline
 from manyhands.trace import Trace, read
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class Run:
 
     def state_dict(self) -> dict[str, "torch.Tensor"]:
         """The trained parameters and buffers, for `model.load_state_dict`."""
-        from manyhands.checkpoint import load_state  # noqa: PLC0415 - reports read without torch
+        from manyhands.files.checkpoint import load_state  # noqa: PLC0415 - reports read without torch
 
         return load_state(self.folder / "model.safetensors")
 

@@ -1,12 +1,12 @@
 """A model split into stages: pieces by tracing, costs by measuring, the rest by a formula."""
 
 from manyhands.splitting.chain import Chain, Unsplittable, chain, check_stages
-from manyhands.splitting.filling import fill
-from manyhands.splitting.guess import guess
-from manyhands.splitting.look import look
-from manyhands.splitting.measure import measure
+from manyhands.splitting.cost_estimate import guess
+from manyhands.splitting.cost_measurement import measure
+from manyhands.splitting.meta_values import fill
 from manyhands.splitting.partition import Measured, describe, partition
 from manyhands.splitting.section import Section
+from manyhands.splitting.untouched_run import look
 
 __all__ = [
     "Chain",

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx, nn
 
-from manyhands.splitting.look import look
 from manyhands.splitting.section import Section
 from manyhands.splitting.tracing import Untraceable, takes_in_place, trace
+from manyhands.splitting.untouched_run import look
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

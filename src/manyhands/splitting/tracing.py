@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import torch
 from torch import fx, nn
 
-from manyhands.splitting.look import look
+from manyhands.splitting.untouched_run import look
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import zmq
 
-from manyhands.transport.doors import is_readable
+from manyhands.transport.listeners import is_readable
 from manyhands.transport.responder import (
     AND_MORE,
     AT_ONCE,
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from manyhands.transport.memory import Segment
-    from manyhands.wire.said import Said
+    from manyhands.wire.protocol_messages import Said
 
 PROBE = 1.0
 """Seconds of silence after which a call is asked about again. The next time it is twice as many, as

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 
 import zmq
 
-from manyhands.transport.doors import Doors
+from manyhands.transport.listeners import Doors
 from manyhands.transport.refusals import Reception
 from manyhands.transport.security import JobKey, connect_securely, needs_key
 from manyhands.wire import Control, WireError, decode, encode

@@ -6,14 +6,14 @@ import math
 from typing import TYPE_CHECKING
 
 from manyhands.engine.mesh import device_mesh, enter, leave
-from manyhands.engine.watched import WatchedGroup
+from manyhands.engine.watched_group import WatchedGroup
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from torch.distributed.device_mesh import DeviceMesh
 
-    from manyhands.engine.watched import Watcher
+    from manyhands.engine.watched_group import Watcher
     from manyhands.transport.collectives import Group
 
 

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 
 import zmq
 
-from manyhands.transport.doors import Doors, is_readable
+from manyhands.transport.listeners import Doors, is_readable
 from manyhands.transport.memory import Foreign
 from manyhands.wire.envelope import (
     CHUNK,
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from manyhands.transport.security import JobKey
-    from manyhands.wire.said import Said
+    from manyhands.wire.protocol_messages import Said
 
     Renew = Callable[[], tuple[Said, memoryview | None]]
 

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from manyhands.cluster import Cluster, Link
-from manyhands.folders import check_free, claim, new_folder, stamp
-from manyhands.live import script
-from manyhands.live.assignment import Overrides, override
+from manyhands.files.run_folders import check_free, claim, new_folder, stamp
 from manyhands.pacing import Pace, words
 from manyhands.protocols import ALL as PROTOCOLS
 from manyhands.protocols import StrategyProtocol
 from manyhands.reports import Run
+from manyhands.script import loading as script
+from manyhands.script.origin import Overrides, override
 from manyhands.strategies import Strategy
 from manyhands.strategies import strategy as read_strategy
 from manyhands.trace import Setting

@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 from manyhands.cluster import Cluster
 from manyhands.failure import Refused, refusing
-from manyhands.folders import check_free, claim, new_folder, release, stamp
-from manyhands.live import script, torchrun
-from manyhands.live.agent import launch
-from manyhands.live.assignment import Overrides, override
+from manyhands.files.run_folders import check_free, claim, new_folder, release, stamp
+from manyhands.live.agent.agent import launch
 from manyhands.live.devices import devices
-from manyhands.live.hosts import Hosts
+from manyhands.live.hosts.host_list import Hosts
 from manyhands.live.request import Request, Setting
+from manyhands.live.worker import torchrun
 from manyhands.pacing import Pace, words
 from manyhands.placements import Placement
 from manyhands.reports import Run
+from manyhands.script import loading as script
+from manyhands.script.origin import Overrides, override
 from manyhands.strategies import Strategy
 from manyhands.strategies import strategy as read_strategy
 from manyhands.verbs.command import Command, choose, current
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from manyhands.job import Job
-    from manyhands.live.trainer import Trainer
+    from manyhands.live.worker.trainer import Trainer
 
 _folders: set[Path] = set()
 _MANY = 1024

@@ -4,10 +4,10 @@ The protocol is the one that runs live and its gradients are real; time, links, 
 crashes and partitions are simulated. The same seed gives the same run, to the bit.
 """
 
-from manyhands.virtual.faults import Crash, Cut, Fault, Faults, Isolate, Lose, Pause
-from manyhands.virtual.places import Places
+from manyhands.virtual.conditions.compute_times import TIMES, Times, times
+from manyhands.virtual.conditions.faults import Crash, Cut, Fault, Faults, Isolate, Lose, Pause
+from manyhands.virtual.conditions.process_hosts import Places
 from manyhands.virtual.run import simulate_job
-from manyhands.virtual.times import TIMES, Times, times
 from manyhands.virtual.world import Conditions, World
 
 __all__ = [

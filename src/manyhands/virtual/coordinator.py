@@ -1,9 +1,9 @@
 """The virtual coordinator: the lease desk on the simulator's clock.
 
-Its decisions are those of the live coordinator, `manyhands.desk`. Its time is not modelled: asking
-for a lease, committing one and evaluating cost no virtual time. (Live, the next lease is asked for
-while the present one is computed.) An evaluation happens when an epoch is done and all of it
-committed, so nothing is under way: a consistent cut.
+Its decisions are those of the live coordinator, `manyhands.leasing.lease_service`. Its time is not
+modelled: asking for a lease, committing one and evaluating cost no virtual time. (Live, the next
+lease is asked for while the present one is computed.) An evaluation happens when an epoch is done
+and all of it committed, so nothing is under way: a consistent cut.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from manyhands.desk import Desk
-from manyhands.leases import Leases
-from manyhands.virtual.kernel import happens
+from manyhands.leasing.lease_service import Desk
+from manyhands.leasing.leases import Leases
+from manyhands.virtual.simulator.kernel import happens
 from manyhands.wire.leasing import Ask, Commit, Cut, Forgo, Nothing, Saved, Sum, Tally
 
 if TYPE_CHECKING:
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
     from simpy import Event
 
-    from manyhands.desk import Letters
     from manyhands.job import Job
-    from manyhands.virtual.kernel import Kernel
+    from manyhands.leasing.lease_service import Letters
     from manyhands.virtual.log import Logs, WorkerLog
+    from manyhands.virtual.simulator.kernel import Kernel
     from manyhands.wire.leasing import Leasing
 
 _DRAIN_EVERY = 2000
@@ -127,7 +127,7 @@ class Coordinator:
         kernel: the clock.
         logs: the traces.
         evaluate: gives the validation metrics of what the servers hold now.
-        lockstep: whether workers wait for each other: see `manyhands.leases`.
+        lockstep: whether workers wait for each other: see `manyhands.leasing.leases`.
         by_rank: whether each has its own parts.
     """
 

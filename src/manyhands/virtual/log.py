@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from manyhands.trace import Kind
-    from manyhands.virtual.kernel import Kernel
-    from manyhands.virtual.member import Member
+    from manyhands.virtual.simulator.kernel import Kernel
+    from manyhands.virtual.simulator.member import Member
 
 FULL = 64
 """Workers with a trace of their own."""

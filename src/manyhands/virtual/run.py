@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from manyhands.checkpoint import MODEL, member_file, save_model
-from manyhands.virtual.faults import Faults
-from manyhands.virtual.kernel import Kernel
+from manyhands.files.checkpoint import MODEL, member_file, save_model
+from manyhands.virtual.conditions.faults import Faults
 from manyhands.virtual.log import Logs
+from manyhands.virtual.simulator.kernel import Kernel
 from manyhands.virtual.world import World
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from manyhands.job import Job
     from manyhands.protocols import StrategyProtocol
     from manyhands.trace import Setting
-    from manyhands.virtual.places import Places
+    from manyhands.virtual.conditions.process_hosts import Places
     from manyhands.virtual.world import Conditions
 
     Standing = Callable[[], tuple[float, int]]

@@ -12,7 +12,7 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
 
-from manyhands.fences import Fences
+from manyhands.leasing.fences import Fences
 from manyhands.protocols import (
     Add,
     Answer,
@@ -25,8 +25,8 @@ from manyhands.protocols import (
     Step,
     carry_out,
 )
-from manyhands.virtual.endpoint import HEAD, caller
-from manyhands.virtual.kernel import happens
+from manyhands.virtual.simulator.kernel import happens
+from manyhands.virtual.worker.endpoint import HEAD, caller
 
 if TYPE_CHECKING:
     import torch
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 
     from manyhands.parameters import Holder
     from manyhands.protocols import Action, StrategyProtocol, Terms
-    from manyhands.virtual.cores import Cores
-    from manyhands.virtual.endpoint import Parcel
-    from manyhands.virtual.kernel import Kernel
     from manyhands.virtual.log import ServerLog
-    from manyhands.virtual.member import Member
-    from manyhands.virtual.network import Network
+    from manyhands.virtual.simulator.cores import Cores
+    from manyhands.virtual.simulator.kernel import Kernel
+    from manyhands.virtual.simulator.member import Member
+    from manyhands.virtual.simulator.network import Network
+    from manyhands.virtual.worker.endpoint import Parcel
 
 
 class Server:

@@ -12,19 +12,19 @@ import torch
 from manyhands.failure import RunFailed
 from manyhands.pacing import factor
 from manyhands.parameters import Holder, Writes, lerp
-from manyhands.parameters.counted import counting_among
+from manyhands.parameters.ignored_targets import counting_among
 from manyhands.protocols import Terms
-from manyhands.sampling import member_seed, mix
-from manyhands.virtual.bench import Bench, Replication
+from manyhands.sampling.permutation import member_seed, mix
+from manyhands.virtual.conditions.faults import Crash, Cut, Fault, Isolate, Lose, Pause
 from manyhands.virtual.coordinator import Coordinator, Talk
-from manyhands.virtual.cores import Cores
-from manyhands.virtual.endpoint import VirtualEndpoint
-from manyhands.virtual.evaluation import evaluate
-from manyhands.virtual.faults import Crash, Cut, Fault, Isolate, Lose, Pause
-from manyhands.virtual.member import Member
-from manyhands.virtual.network import Network
-from manyhands.virtual.replica import VirtualReplica
 from manyhands.virtual.server import Server
+from manyhands.virtual.simulator.cores import Cores
+from manyhands.virtual.simulator.member import Member
+from manyhands.virtual.simulator.network import Network
+from manyhands.virtual.worker.endpoint import VirtualEndpoint
+from manyhands.virtual.worker.evaluation import evaluate
+from manyhands.virtual.worker.replica import VirtualReplica
+from manyhands.virtual.worker.shared_model import Bench, Replication
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from manyhands.job import Job
     from manyhands.pacing import Pace
     from manyhands.protocols import StrategyProtocol
-    from manyhands.virtual.kernel import Kernel
+    from manyhands.virtual.conditions.compute_times import Times
+    from manyhands.virtual.conditions.process_hosts import Places
     from manyhands.virtual.log import Logs
-    from manyhands.virtual.places import Places
-    from manyhands.virtual.times import Times
+    from manyhands.virtual.simulator.kernel import Kernel
 
 _RNG, _TIMES = 2, 3
 """What `mix` tells a worker's random source for its protocol, and for its times, by."""

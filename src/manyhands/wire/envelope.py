@@ -14,7 +14,7 @@ from __future__ import annotations
 import msgspec
 
 from manyhands.wire.message import WireError
-from manyhands.wire.said import Said
+from manyhands.wire.protocol_messages import Said
 
 HEAD_LIMIT = 4096
 """Bytes in the longest envelope; payloads travel in a frame of their own."""

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from manyhands.reports.gather import Source
+from manyhands.reports.comparison.load_comparisons import Source
+from manyhands.reports.comparison.results import Comparison, Measured
 from manyhands.reports.page.document import Traces, document
-from manyhands.reports.results import Comparison, Measured
 from manyhands.trace import Trace, read
 
 __all__ = ["write_page", "write_page_of"]

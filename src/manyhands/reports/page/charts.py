@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any, Final
 
-from manyhands.reports.columns import PART_TITLES, is_share, metric_title
+from manyhands.reports.comparison.columns import PART_TITLES, is_share, metric_title
+from manyhands.reports.comparison.results import Curve
+from manyhands.reports.comparison.standings import Field, Standing
+from manyhands.reports.comparison.statistics import middle
+from manyhands.reports.comparison.verdict import per_thousand
+from manyhands.reports.formatting import size
 from manyhands.reports.page.palette import PARTS, PATTERNS, Look
-from manyhands.reports.results import Curve
-from manyhands.reports.standings import Field, Standing
-from manyhands.reports.statistics import middle
-from manyhands.reports.verdict import per_thousand
-from manyhands.reports.words import size
 
 _INK: Final = "#24292f"
 _FAINT: Final = "#57606a"

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Final
 
+from manyhands.reports.comparison.results import Comparison, Measured
+from manyhands.reports.comparison.standings import Field, Kind, fields, ordered
+from manyhands.reports.comparison.verdict import Contest, Question, Verdict, judge
+from manyhands.reports.formatting import count, listed, plural, size
 from manyhands.reports.page.charts import Chart, charts
 from manyhands.reports.page.markup import Markup, element, in_script, joined
 from manyhands.reports.page.palette import Look, looks
 from manyhands.reports.page.sheet import sheet
 from manyhands.reports.page.swatch import bands, named
 from manyhands.reports.page.timelines import timelines
-from manyhands.reports.results import Comparison, Measured
-from manyhands.reports.standings import Field, Kind, fields, ordered
-from manyhands.reports.verdict import Contest, Question, Verdict, judge
-from manyhands.reports.words import count, listed, plural, size
 from manyhands.trace import Trace
 
 Traces = Callable[[Measured], Trace | None]

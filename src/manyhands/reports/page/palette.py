@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from manyhands.reports.standings import ALONE
+from manyhands.reports.comparison.standings import ALONE
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from manyhands.reports.columns import PART_TITLES
+from manyhands.reports.comparison.columns import PART_TITLES
 from manyhands.reports.page.markup import Markup, element, joined
 from manyhands.reports.page.palette import PARTS, Look
 

@@ -4,11 +4,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from manyhands.reports.formatting import duration, plural
 from manyhands.reports.page.markup import Markup, element
 from manyhands.reports.page.palette import PARTS, Look
 from manyhands.reports.page.swatch import bands, named
-from manyhands.reports.timeline import Row, rows_of
-from manyhands.reports.words import duration, plural
+from manyhands.reports.render.timeline import Row, rows_of
 from manyhands.trace import Trace
 
 MOST_WORKERS: Final = 8

@@ -1,0 +1,181 @@
+"""A process group that says what it is asked for and when somebody waits for it.
+
+FSDP and DTensor call collectives from within torch, where nobody can be asked how long they took
+or what they sent. Their groups can be ours, though: a process group may be written in Python, and
+torch calls it from wherever a collective is needed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch._C._distributed_c10d import ProcessGroup, ReduceOp, ReduceScatterOptions, Work
+
+from manyhands.engine.fake_tensors import is_imagined
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from datetime import timedelta
+
+
+class Watcher(Protocol):
+    """Who is told."""
+
+    def begin(self) -> None:
+        """Somebody waits from now on."""
+
+    def end(self) -> None:
+        """And now no longer."""
+
+    def note(self, kind: str, size: int, workers: int) -> None:
+        """A collective over so many workers begins; `size` is its larger side in bytes."""
+
+
+_KINDS = {
+    "_allgather_base": "all_gather",
+    "all_gather_single": "all_gather",
+    "all_gather_single_coalesced": "all_gather",
+    "all_to_all_single": "all_to_all",
+    "allgather": "all_gather",
+    "allgather_into_tensor_coalesced": "all_gather",
+    "allreduce": "allreduce",
+    "allreduce_coalesced": "allreduce",
+    "alltoall_base": "all_to_all",
+    "broadcast": "broadcast",
+    "_reduce_scatter_base": "reduce_scatter",
+    "reduce_scatter": "reduce_scatter",
+    "reduce_scatter_single_coalesced": "reduce_scatter",
+    "reduce_scatter_tensor_coalesced": "reduce_scatter",
+    "scatter": "scatter",
+    "send": "send",
+    "recv": "receive",
+}
+"""What torch calls, and what it is."""
+
+
+class WatchedGroup(ProcessGroup):
+    """A group whose collectives another one carries out.
+
+    Args:
+        inner: carries them out.
+        device: the kind of device that its tensors are on.
+        watcher: is told.
+    """
+
+    def __init__(self, inner: ProcessGroup, device: str, watcher: Watcher) -> None:
+        super().__init__(inner.rank(), inner.size())  # type: ignore[call-arg]  # missing in the stubs
+        self._inner = inner
+        self._watcher = watcher
+        self._on_gloo = device == "cpu"
+        backend = inner._get_backend(torch.device(device))
+        kind = ProcessGroup.BackendType.NCCL if device == "cuda" else ProcessGroup.BackendType.GLOO
+        self._set_default_backend(kind)
+        self._register_backend(torch.device(device), kind, backend)
+
+    def reduce_scatter_single(
+        self, output: torch.Tensor, given: torch.Tensor, options: Any = None
+    ) -> Work:
+        """Reduce and scatter, with half the bytes that Gloo sends, which reduces everything.
+
+        Each worker is sent its part of everybody's tensor, and adds these up itself.
+        """
+        self._watcher.note("reduce_scatter", given.nbytes, self.size())
+        mean = options.reduceOp == ReduceOp.AVG
+        if not self._on_gloo or not (mean or options.reduceOp == ReduceOp.SUM):
+            inner = self._inner.reduce_scatter_single(output, given, options)
+            return _WatchedWork(inner, self._watcher)
+        parts = torch.empty_like(given)
+        sent = self._inner.alltoall_base(parts, given, [], [])
+
+        def add_up() -> None:
+            torch.sum(parts.view(self.size(), *output.shape), dim=0, out=output)
+            if mean:
+                output.div_(self.size())
+
+        return _WatchedWork(sent, self._watcher, add_up)
+
+    def gather_rows(self, own: torch.Tensor) -> torch.Tensor:
+        """All workers' rows, in the order of ranks; all have equally many."""
+        everybody = own.new_empty(self.size() * len(own), *own.shape[1:])
+        self._allgather_base(everybody.view(-1), own.contiguous().view(-1)).wait()
+        return everybody
+
+    def scatter_sums(self, parts: torch.Tensor) -> torch.Tensor:
+        """The sum over all workers of this worker's rows; all get equally many."""
+        own = parts.new_empty(len(parts) // self.size(), *parts.shape[1:])
+        self.reduce_scatter_single(own, parts.contiguous(), ReduceScatterOptions()).wait()
+        return own
+
+
+def _watched(name: str, kind: str) -> Callable[..., Work]:
+    def call(self: WatchedGroup, *arguments: Any, **options: Any) -> Work:
+        size = max((sum(one) for one in _sizes(arguments)), default=0)
+        self._watcher.note(kind, size, self.size())
+        work = _WatchedWork(getattr(self._inner, name)(*arguments, **options), self._watcher)
+        if kind == "all_gather" and self._on_gloo and is_imagined():
+            # Gloo gathers into memory of its own, and copies from there.
+            work.uses = torch.empty(size, dtype=torch.uint8)
+        return work
+
+    call.__name__ = name
+    return call
+
+
+for _name, _kind in _KINDS.items():
+    setattr(WatchedGroup, _name, _watched(_name, _kind))
+
+
+def _sizes(arguments: tuple[Any, ...]) -> Iterator[list[int]]:
+    """For each argument that is a tensor or has some in it, their bytes."""
+    for argument in arguments:
+        if isinstance(argument, torch.Tensor):
+            yield [argument.nbytes]
+        elif isinstance(argument, (list, tuple)) and argument:
+            yield [size for one in _sizes(tuple(argument)) for size in one]
+
+
+class _WatchedWork(Work):
+    """A collective under way; `then` is done once, when it has been waited for."""
+
+    def __init__(
+        self, inner: Work, watcher: Watcher, then: Callable[[], None] | None = None
+    ) -> None:
+        super().__init__()
+        self._inner = inner
+        self._watcher = watcher
+        self._then = then
+        self.uses: torch.Tensor | None = None
+        """What it takes of memory until it is done."""
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Wait for it, and say so."""
+        self._watcher.begin()
+        try:
+            done = self._inner.wait() if timeout is None else self._inner.wait(timeout)
+        finally:
+            self._watcher.end()
+        then, self._then = self._then, None
+        if then is not None:
+            then()
+        return done
+
+    def synchronize(self) -> None:
+        """As the inner one."""
+        self._inner.synchronize()
+
+    def is_completed(self) -> bool:
+        """As the inner one."""
+        return self._inner.is_completed()
+
+    def is_success(self) -> bool:
+        """As the inner one."""
+        return self._inner.is_success()
+
+    def get_future(self) -> Any:
+        """As the inner one's."""
+        return self._inner.get_future()
+
+    def result(self) -> list[torch.Tensor]:
+        """As the inner one's."""
+        return self._inner.result()

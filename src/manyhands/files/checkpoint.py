@@ -1,0 +1,294 @@
+"""Tensors as a file: safetensors, written whole or not at all, from where they lie in memory."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, BinaryIO
+
+from safetensors import safe_open
+
+from manyhands.files.disk_space import stored_patiently
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    import torch
+    from torch import nn
+
+_ALIASES = "manyhands.aliases"
+
+
+MODEL = "model.safetensors"
+"""The trained model, in the run's folder."""
+
+
+def member_file(rank: int) -> str:
+    """Where one member of a committee is stored, beside the first.
+
+    >>> member_file(0), member_file(3)
+    ('model.safetensors', 'model-3.safetensors')
+    """
+    return f"model-{rank}.safetensors" if rank else MODEL
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """A tensor of a model's state, to be had whole when its turn comes."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    fetch: Callable[[], torch.Tensor]
+    """Gives it, in the host's memory. Where it lies on several workers, all of them call it."""
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """What a model's file holds, without holding it."""
+
+    entries: Mapping[str, Entry]
+    aliases: Mapping[str, str]
+    """Other names of the same tensors (tied parameters), each with the name it is written under."""
+
+    @classmethod
+    def of(cls, model: nn.Module) -> State:
+        """The state of a model that lies here, whole."""
+        entries: dict[str, Entry] = {}
+        aliases: dict[str, str] = {}
+        first_name: dict[tuple[int, torch.dtype, torch.Size, tuple[int, ...]], str] = {}
+        for name, tensor in model.state_dict().items():
+            key = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
+            if tensor.numel() and key in first_name:
+                aliases[name] = first_name[key]
+            else:
+                first_name[key] = name
+                entries[name] = Entry(tensor.dtype, tuple(tensor.shape), _fetch(tensor))
+        return cls(entries, aliases)
+
+    def save(self, path: Path) -> str:
+        """Write it; the SHA-256 of names, types, shapes and bytes, as `digest` has it.
+
+        One tensor after the other, so that no more than one needs to be here at a time.
+        """
+        total = hashlib.sha256()
+        with _unfinished(path) as file:
+            ordered = {name: self.entries[name] for name in sorted(self.entries)}
+            file.write(_head(ordered, {_ALIASES: json.dumps(dict(self.aliases))}))
+            for name, tensor in self.fetch():
+                _add(total, name, tensor)
+                if name in self.entries:
+                    file.write(_bytes(tensor))
+            # A run counts as finished once its model has its name: then it must be on the disk.
+            file.flush()
+            os.fsync(file.fileno())
+        return total.hexdigest()
+
+    def fetch(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Every tensor under each of its names, in the order of the names.
+
+        Workers that do not write the file walk through it as well: the one that does needs them.
+        """
+        for name in sorted({*self.entries, *self.aliases}):
+            yield name, self.entries[self.aliases.get(name, name)].fetch()
+
+
+def save_model(model: nn.Module, path: Path) -> str:
+    """Write a model's parameters and buffers; the SHA-256 of their names, shapes and bytes.
+
+    Tensors that share their memory (tied parameters) are written once, and their other names
+    are kept in the file's metadata.
+    """
+    return State.of(model).save(path)
+
+
+def check_savable(model: nn.Module) -> None:
+    """Raise ValueError if the model's state has an entry that its file cannot hold."""
+    import torch  # noqa: PLC0415 - naming a digest must not load torch
+
+    for name, value in model.state_dict().items():
+        if not isinstance(value, torch.Tensor):
+            raise ValueError(  # noqa: TRY004 - a value of the model, refused as all others
+                f"the model's state {name!r} is a {type(value).__name__}, not a tensor, and a "
+                "model file holds tensors only: let get_extra_state return a tensor, or remove it"
+            )
+        if str(value.dtype).removeprefix("torch.") not in _NAMES:
+            raise ValueError(
+                f"the model's tensor {name!r} has the type {value.dtype}, which a safetensors file "
+                "cannot hold: convert it, or register it with persistent=False"
+            )
+
+
+def _fetch(tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
+    return lambda: tensor.detach().cpu().contiguous()
+
+
+def load_state(path: Path) -> dict[str, torch.Tensor]:
+    """The state dict that `save_model` wrote, tied names included."""
+    tensors, metadata = read_tensors(path)
+    aliases: dict[str, str] = json.loads(metadata[_ALIASES])
+    return _with_aliases(tensors, aliases)
+
+
+def _with_aliases(
+    tensors: dict[str, torch.Tensor], aliases: dict[str, str]
+) -> dict[str, torch.Tensor]:
+    return {**tensors, **{name: tensors[original] for name, original in aliases.items()}}
+
+
+def write_tensors(
+    path: Path,
+    tensors: Mapping[str, torch.Tensor],
+    metadata: Mapping[str, str],
+    *,
+    durable: bool = False,
+) -> None:
+    """Write contiguous tensors in safetensors' format, without copying them first.
+
+    The file appears under its name only when it is complete: who is killed here leaves the old one.
+    A durable one is on the disk before it replaces the old one.
+    """
+    with _unfinished(path, durable=durable) as file:
+        file.write(_head(tensors, metadata))
+        for tensor in tensors.values():
+            file.write(_bytes(tensor))
+
+
+@contextlib.contextmanager
+def _unfinished(path: Path, *, durable: bool = False) -> Iterator[BinaryIO]:
+    """A file beside `path` that takes its name when all of it is written."""
+    unfinished = path.with_suffix(".unfinished")
+    with stored_patiently(unfinished) as file:
+        yield file
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
+    unfinished.replace(path)
+    if durable:
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def _head(entries: Mapping[str, Entry | torch.Tensor], metadata: Mapping[str, str]) -> bytes:
+    """What stands before the tensors' bytes, which follow in the order of the entries."""
+    head: dict[str, object] = {"__metadata__": dict(metadata)}
+    at = 0
+    for name, entry in entries.items():
+        end = at + math.prod(entry.shape) * entry.dtype.itemsize
+        head[name] = {
+            "dtype": _NAMES[str(entry.dtype).removeprefix("torch.")],
+            "shape": list(entry.shape),
+            "data_offsets": [at, end],
+        }
+        at = end
+    text = json.dumps(head).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def read_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+    """What `write_tensors` wrote."""
+    with safe_open(path, framework="pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no dict
+        return tensors, file.metadata() or {}
+
+
+class Stored(Mapping[str, "torch.Tensor"]):
+    """Tensors that are read when they are asked for, each time into memory of their own.
+
+    Args:
+        readers: by name, what reads a tensor.
+    """
+
+    def __init__(self, readers: Mapping[str, Callable[[], torch.Tensor]]) -> None:
+        self._readers = readers
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        return self._readers[name]()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._readers)
+
+    def __len__(self) -> int:
+        return len(self._readers)
+
+
+def open_tensors(path: Path) -> tuple[Stored, dict[str, str]]:
+    """What `write_tensors` wrote, tensor by tensor: no more than one has to be in memory."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        head = json.loads(file.read(length))
+    metadata = head.pop("__metadata__", {})
+    readers = {
+        name: partial(_read, path, about["dtype"], about["shape"], 8 + length + at)
+        for name, about in head.items()
+        for at in about["data_offsets"][:1]
+    }
+    return Stored(readers), metadata
+
+
+def _read(path: Path, name: str, shape: list[int], at: int) -> torch.Tensor:
+    import torch  # noqa: PLC0415 - naming a digest must not load torch
+
+    tensor = torch.empty(shape, dtype=getattr(torch, _TYPES[name]))
+    room, done = _bytes(tensor), 0
+    with path.open("rb", buffering=0) as file:
+        file.seek(at)
+        # The system gives at most 2 GiB at once.
+        while done < len(room):
+            count = file.readinto(room[done:])
+            if not count:
+                raise EOFError(f"{path} ends {len(room) - done} bytes too early")
+            done += count
+    return tensor
+
+
+def digest(tensors: Mapping[str, torch.Tensor]) -> str:
+    """SHA-256 over names, types, shapes and bytes, in the order of the names."""
+    total = hashlib.sha256()
+    for name in sorted(tensors):
+        _add(total, name, tensors[name].contiguous())
+    return total.hexdigest()
+
+
+def _add(total: hashlib._Hash, name: str, tensor: torch.Tensor) -> None:
+    total.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)}:".encode())
+    total.update(_bytes(tensor))
+
+
+def _bytes(tensor: torch.Tensor) -> memoryview:
+    import torch  # noqa: PLC0415 - naming a digest must not load torch
+
+    return tensor.detach().reshape(-1).view(torch.uint8).numpy().data
+
+
+_NAMES = {
+    "float64": "F64",
+    "float32": "F32",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "int64": "I64",
+    "int32": "I32",
+    "int16": "I16",
+    "int8": "I8",
+    "uint8": "U8",
+    "bool": "BOOL",
+    "uint16": "U16",
+    "uint32": "U32",
+    "uint64": "U64",
+    "complex64": "C64",
+    "float8_e4m3fn": "F8_E4M3",
+    "float8_e5m2": "F8_E5M2",
+    "float8_e8m0fnu": "F8_E8M0",
+}
+"""safetensors' names for torch's types."""
+_TYPES = {theirs: ours for ours, theirs in _NAMES.items()}

@@ -1,0 +1,137 @@
+"""A run that is spread over a network on this machine: every worker on a host of its own.
+
+The hosts are network namespaces. The first of them begins the run and the others join it, as hosts
+would that are far apart; they are started together, so that all load at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from manyhands.failure import RunFailed
+from manyhands.lab.launcher import end
+from manyhands.lab.networks.namespaces import Network, Place, network
+from manyhands.live.hosts.invitation import LINES
+from manyhands.live.processes.parent_death import signals_raise
+from manyhands.transport.security import JobKey
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+_POLL = 0.1
+_PORT = 40001
+"""Where the first host listens: in a namespace of one's own every port is free."""
+_PARTING = 5.0
+"""Seconds in which those who joined must have left when the run is over."""
+
+
+def train_spread(arguments: Sequence[str], shape: Network, workers: int, output: Path) -> int:
+    """Run `manyhands train` with these arguments, each worker behind a link; its exit code.
+
+    Args:
+        arguments: the script and then its options, but for --workers, --hosts and --output.
+        shape: the network.
+        workers: how many.
+        output: the run's folder.
+
+    Raises:
+        NotPermitted: this machine does not allow it.
+        RunFailed: a host could not join.
+    """
+    counts = {"servers": 0} if shape.apart else {}
+    counts |= {f"w{number}": 1 for number in range(workers)}
+    hosts = ", ".join(f"{name}:{count}" for name, count in counts.items())
+    with (
+        signals_raise(),
+        tempfile.TemporaryDirectory(prefix="manyhands-") as private,
+        network(len(counts), shape.rate, shape.latency) as places,
+        contextlib.ExitStack() as stack,
+    ):
+        here, *others = places
+        key, place = Path(private) / "key", f"{here.address}:{_PORT}"
+        JobKey.new().write(key)
+        common = ("--key-file", str(key), "--parent", str(os.getpid()))
+        options = ("--hosts", hosts, "--listen", place, "--output", str(output))
+        lab = ("--inside", shape.words)
+        first = _start(here, ["train", *options, *common, *lab, *arguments], None)
+        stack.callback(end, first)
+        joiners: list[_Joiner] = []
+
+        def join(folder: Path) -> None:
+            for name, there in zip(list(counts)[1:], others, strict=True):
+                part = folder / "hosts" / name
+                part.mkdir(parents=True, exist_ok=True)
+                words = ["join", place, *common, "--as", name, "--output", str(part), arguments[0]]
+                process = _start(there, words, part / "join.txt")
+                stack.callback(end, process)
+                joiners.append(_Joiner(name, process, part / "join.txt"))
+
+        join(output)
+        return _follow(first, joiners, output, join)
+
+
+def _follow(
+    first: subprocess.Popen[bytes],
+    joiners: list[_Joiner],
+    output: Path,
+    join: Callable[[Path], None],
+) -> int:
+    """Wait for the end, and join further runs that the script makes; the first's exit code."""
+    joined = {output}
+    try:
+        while True:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return first.wait(_POLL)
+            _check(joiners)
+            for lines in output.parent.glob(f"{output.name}-*/{LINES}"):
+                if lines.parent not in joined:
+                    joined.add(lines.parent)
+                    join(lines.parent)
+    except BaseException:
+        # It tells the others, which then know why they end.
+        end(first)
+        raise
+    finally:
+        for joiner in joiners:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                joiner.process.wait(_PARTING)
+
+
+@dataclass(frozen=True)
+class _Joiner:
+    """A host that joins, or is about to."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    log: Path
+
+
+def _check(joiners: list[_Joiner]) -> None:
+    """See whether one was not let in: the first host would wait for it for ever."""
+    for joiner in joiners:
+        if joiner.process.poll():
+            words = joiner.log.read_text(encoding="utf-8", errors="replace").strip()
+            if "joined" not in words:
+                raise RunFailed(f"host {joiner.name} could not join: {words}")
+
+
+def _start(place: Place, words: list[str], log: Path | None) -> subprocess.Popen[bytes]:
+    """A command of ours at a place."""
+    with contextlib.ExitStack() as stack:
+        stream = None if log is None else stack.enter_context(log.open("wb"))
+        return subprocess.Popen(  # noqa: S603 - our own command
+            place.inside(sys.executable, "-m", "manyhands", *words),
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=stream,
+            # Names cannot be asked for in there, which torch would complain about.
+            env={**os.environ, "TORCH_CPP_LOG_LEVEL": "ERROR"},
+            start_new_session=True,
+        )

@@ -1,0 +1,1 @@
+"""Which worker has which samples, and which workers take part: pure state machines."""

@@ -1,0 +1,243 @@
+"""The lease desk: a state machine that deals out samples, evaluations and the storing of the model.
+
+It has no clock and no connection. A runtime hands it what workers say and passes on what it
+answers: live the coordinator's process, virtually the simulator, so both make the same decisions.
+
+    worker                    desk
+    `Ask`                     `Granted`, a lease; `Nothing`, if there is none at present
+    `Commit`, `Forgo`
+                              `Cut`, when an epoch is committed: evaluate a part
+    `Tally`                   `Sum`, when all parts are there; then workers ask again
+                              `Over(stores=True)`, to one worker, when everything is committed
+    `Saved`                   `Over(stores=False)`, to it and to all others
+
+Every `Ask` is answered once, by a lease, a cut or the end; `Nothing` only says that the answer
+will take a while. What a lost worker held is given to another: its samples, its part of an
+evaluation, and the storing. So a run is over only when its model is stored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, TypeAlias
+
+from manyhands.leasing.leases import Lease, Leases
+from manyhands.wire.leasing import (
+    Ask,
+    Commit,
+    Cut,
+    Enough,
+    Forgo,
+    Granted,
+    Nothing,
+    Over,
+    Saved,
+    Sum,
+    Tally,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from manyhands.wire.leasing import Leasing
+
+Letters: TypeAlias = "list[tuple[str, Leasing]]"
+"""Messages, each with the worker that it is for."""
+
+
+class Desk:
+    """The state of the desk.
+
+    Args:
+        leases: the book of leases.
+        evaluates: whether the job has validation data.
+        lockstep: whether workers wait for each other, and so are told when there is nothing.
+    """
+
+    def __init__(self, leases: Leases, *, evaluates: bool, lockstep: bool) -> None:
+        self.leases = leases
+        self._evaluates = evaluates
+        self._lockstep = lockstep
+        self._members: set[str] = set()
+        """The workers that take part."""
+        self._arriving: set[str] = set()
+        """Those that came during an evaluation, and take part when it is done."""
+        self._waiting: dict[str, None] = {}
+        """Those whose `Ask` has no answer yet, in order."""
+        self._idle: set[str] = set()
+        """Those of them that were told that there is nothing."""
+        self._round = 0
+        self._missing: set[str] | None = None
+        """During an evaluation: the workers whose tally has not come."""
+        self._tallies: dict[str, tuple[float, ...]] = {}
+        self._evaluated = -1
+        """Samples that were committed at the last evaluation."""
+        self._ended = False
+        self._storing: str | None = None
+        """The worker that was told to store the model."""
+        self.is_over = False
+        """Whether everything is committed, or enough of it, and the model is stored."""
+        self._letters: Letters = []
+
+    @property
+    def round(self) -> int:
+        """The number of the last evaluation that was called."""
+        return self._round
+
+    def knows(self, worker: str) -> bool:
+        """Whether a worker takes part."""
+        return worker in self._members or worker in self._arriving
+
+    def open(self, workers: Iterable[str]) -> None:
+        """All have joined."""
+        self._members = set(workers)
+
+    def admit(self, worker: str) -> Letters:
+        """A worker joins a run that is under way."""
+        if self.knows(worker):
+            self._lose(worker)
+        (self._members if self._missing is None else self._arriving).add(worker)
+        return self._take_letters()
+
+    def hear(self, worker: str, message: Leasing) -> Letters:
+        """A worker says something. What one says that is no longer a member has no effect."""
+        if self.knows(worker):
+            self._hear(worker, message)
+        return self._take_letters()
+
+    def lose(self, worker: str) -> Letters:
+        """A worker is gone: what it held is given to others."""
+        if self.knows(worker):
+            self._lose(worker)
+        return self._take_letters()
+
+    def stop(self) -> Letters:
+        """Enough: a limit or the target is reached. What is held is still awaited."""
+        self.leases.stop()
+        self._settle()
+        return self._take_letters()
+
+    def _take_letters(self) -> Letters:
+        letters, self._letters = self._letters, []
+        return letters
+
+    def _tell(self, worker: str, message: Leasing) -> None:
+        self._letters.append((worker, message))
+
+    def _hear(self, worker: str, message: Leasing) -> None:
+        match message:
+            case Ask():
+                self._waiting.setdefault(worker)
+                self._serve(worker)
+            case Commit(number=number):
+                self.leases.commit(worker, number)
+            case Forgo(number=number):
+                self.leases.forgo(worker, number)
+            case Tally(round=number, values=values):
+                self._gather(worker, number, values)
+            case Enough():
+                self.leases.stop()
+            case Saved():
+                self._note_saved(worker)
+        self._settle()
+
+    def _lose(self, worker: str) -> None:
+        evaluated = self._missing is not None and worker in self._members
+        for group in (self._members, self._arriving, self._idle):
+            group.discard(worker)
+        self._waiting.pop(worker, None)
+        self.leases.give_back(worker)
+        if self._storing == worker:
+            self._storing = None
+        if evaluated and self._members:
+            self._call_cut()
+        elif evaluated:
+            # None of those who evaluated is left: it is called again when all who came wait.
+            self._missing = None
+            self._members, self._arriving = self._arriving, set()
+        self._serve(*self._waiting)
+        self._settle()
+
+    def _serve(self, *workers: str) -> None:
+        """Give workers that wait what there is for them."""
+        if self._missing is not None or self._ended:
+            return
+        for worker in workers:
+            found = self.leases.take(worker)
+            if isinstance(found, Lease):
+                del self._waiting[worker]
+                self._idle.discard(worker)
+                self._tell(worker, Granted(**asdict(found)))
+            elif found == "wait" and self._lockstep and worker not in self._idle:
+                self._idle.add(worker)
+                self._tell(worker, Nothing())
+
+    def _settle(self) -> None:
+        """See whether all of an epoch is committed, or of the run.
+
+        Workers may ask ahead, so one that waits may still be computing. Only when nothing is held,
+        and all wait, is everything committed that was ever given.
+        """
+        if self._ended:
+            self._appoint()
+            return
+        all_wait = len(self._waiting) == len(self._members) > 0
+        if self._missing is not None or not all_wait or self.leases.held:
+            return
+        outlook = self.leases.outlook()
+        is_new = self._evaluates and self._evaluated != self.leases.committed
+        if outlook == "evaluate" or (outlook == "over" and is_new):
+            self._call_cut()
+        elif outlook == "over":
+            self._ended = True
+            self._appoint()
+
+    def _call_cut(self) -> None:
+        """Have all members evaluate a part each of what they all see now."""
+        self._round += 1
+        self._missing = set(self._members)
+        self._tallies = {}
+        self._idle.clear()
+        committed, parts = self.leases.committed, len(self._members)
+        for index, worker in enumerate(sorted(self._members, key=_rank)):
+            self._waiting.pop(worker, None)
+            self._tell(worker, Cut(self._round, index, parts, committed))
+
+    def _gather(self, worker: str, number: int, values: tuple[float, ...]) -> None:
+        if self._missing is None or number != self._round or worker not in self._missing:
+            return
+        self._tallies[worker] = values
+        self._missing.discard(worker)
+        if self._missing:
+            return
+        # In the order of the ranks, so that the sums do not depend on who was first.
+        rows = [self._tallies[name] for name in sorted(self._tallies, key=_rank)]
+        total = Sum(number, tuple(sum(column) for column in zip(*rows, strict=True)))
+        self._missing = None
+        self._evaluated = self.leases.committed
+        self.leases.evaluated()
+        for name in sorted(self._members, key=_rank):
+            self._tell(name, total)
+        self._members |= self._arriving
+        self._arriving = set()
+        self._serve(*self._waiting)
+
+    def _appoint(self) -> None:
+        """Have one of those that wait store the model: the first, whose host began the run."""
+        if self._storing is None and not self.is_over and self._waiting:
+            worker = self._storing = min(self._waiting, key=_rank)
+            del self._waiting[worker]
+            self._tell(worker, Over(stores=True))
+        elif self.is_over:
+            for worker in self._waiting:
+                self._tell(worker, Over(stores=False))
+            self._waiting.clear()
+
+    def _note_saved(self, worker: str) -> None:
+        if worker == self._storing:
+            self.is_over = True
+            self._tell(worker, Over(stores=False))
+
+
+def _rank(worker: str) -> int:
+    return int(worker.rpartition("-")[2])

@@ -1,0 +1,212 @@
+"""Which samples are with whom, for strategies whose workers run free.
+
+Samples are leased in order: the parts of one global batch, then of the next. A lease ends when the
+update made from it is part of the shared state; one whose holder is gone is given again. So every
+sample of an epoch is trained on at least once, and repeats are counted.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from manyhands.sampling.batches import deal
+from manyhands.sampling.division import part
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from manyhands.sampling.batches import BatchSizes
+
+
+@dataclass(frozen=True)
+class Lease:
+    """Positions `start` to `stop` in the order of an epoch, until it is committed."""
+
+    number: int
+    epoch: int
+    start: int
+    stop: int
+    total: int = 0
+    """Samples of the global batch that it is a part of."""
+    dealt: int = 0
+    """Samples of the run before that."""
+
+    @property
+    def samples(self) -> int:
+        """How many."""
+        return self.stop - self.start
+
+
+class Leases:
+    """The book of leases of one run; its owner is one process.
+
+    Args:
+        samples: how many the data has.
+        sizes: how many all workers together take in a step.
+        workers: among how many a global batch is divided.
+        budget: samples until the run ends; None for no limit.
+        pauses: whether a new epoch waits until the last one is committed and evaluated.
+        lockstep: whether a global batch that is too small for all has empty parts.
+        by_rank: whether a worker gets its own part of every global batch, and not the next one;
+            the parts of those who are gone are for everybody.
+    """
+
+    def __init__(
+        self,
+        samples: int,
+        sizes: int | BatchSizes,
+        workers: int,
+        budget: int | None,
+        *,
+        pauses: bool = False,
+        lockstep: bool = False,
+        by_rank: bool = False,
+    ) -> None:
+        self._fresh = _cut(samples, sizes, workers, budget, empty=lockstep)
+        self._next: Lease | None = next(self._fresh, None)
+        self._own: list[deque[Lease]] = [deque() for _ in range(workers)] if by_rank else []
+        """By rank, the parts that were cut and not taken."""
+        self._cut = 0
+        """How many those are."""
+        self._gone: set[int] = set()
+        self._returned: deque[Lease] = deque()
+        self._held: dict[int, tuple[str, Lease]] = {}
+        self._pauses = pauses
+        self._epoch = 0
+        self._stopped = False
+        self.committed = 0
+        """Samples whose update is part of the shared state."""
+        self.repeated = 0
+        """Samples that were given again, because their holder was gone."""
+        self.lost = 0
+        """Samples of which nothing came into the shared state."""
+
+    def take(self, worker: str) -> Lease | Literal["wait", "evaluate", "over"]:
+        """A lease for a worker; or why it gets none.
+
+        wait: others hold what is left. evaluate: an epoch is done and all of it committed.
+        over: everything is committed.
+        """
+        if self._returned:
+            lease: Lease | None = self._take_returned()
+        else:
+            lease = self._take_own(worker) if self._own else self._take_fresh()
+        if lease is not None:
+            self._held[lease.number] = (worker, lease)
+            return lease
+        return self.outlook()
+
+    def outlook(self) -> Literal["wait", "evaluate", "over"]:
+        """What there is to expect for a worker that gets no lease, as `take` says it."""
+        if self._held or self._returned or self._cut:
+            return "wait"
+        if self._next is None or self._stopped:
+            return "over"
+        return "evaluate"
+
+    def _take_returned(self) -> Lease:
+        lease = self._returned.popleft()
+        self.repeated += lease.samples
+        return lease
+
+    def _take_fresh(self) -> Lease | None:
+        lease = self._next
+        if lease is None or self._stopped or (self._pauses and lease.epoch > self._epoch):
+            return None
+        self._next = next(self._fresh, None)
+        return lease
+
+    def _take_own(self, worker: str) -> Lease | None:
+        """A worker's next part, or that of somebody who is gone, whichever was cut first.
+
+        So nobody is given a part of a later batch while it has one of an earlier to do.
+        """
+        rank = int(worker.rpartition("-")[2])
+        self._gone.discard(rank)
+        if rank < len(self._own) and not self._own[rank]:
+            for parts in self._own:
+                lease = self._take_fresh()
+                if lease is not None:
+                    parts.append(lease)
+                    self._cut += 1
+        open_to_it = [self._own[one] for one in {rank, *self._gone} if one < len(self._own)]
+        waiting = [parts for parts in open_to_it if parts]
+        if not waiting:
+            return None
+        self._cut -= 1
+        return min(waiting, key=lambda parts: parts[0].number).popleft()
+
+    def evaluated(self) -> None:
+        """The evaluation after an epoch is done: the next one may begin."""
+        self._epoch += 1
+
+    def commit(self, worker: str, number: int) -> bool:
+        """The update made from a lease is applied; False if the lease was no longer this one's."""
+        holder, lease = self._held.get(number, (None, None))
+        if holder != worker or lease is None:
+            return False
+        del self._held[number]
+        self.committed += lease.samples
+        return True
+
+    def forgo(self, worker: str, number: int) -> bool:
+        """What was made of a lease is not wanted: its samples are lost."""
+        holder, lease = self._held.get(number, (None, None))
+        if holder != worker or lease is None:
+            return False
+        del self._held[number]
+        self.lost += lease.samples
+        return True
+
+    def give_back(self, worker: str) -> int:
+        """A worker is gone: its leases are given again, unless it is enough. How many samples."""
+        if self._own and worker.rpartition("-")[2].isdigit():
+            self._gone.add(int(worker.rpartition("-")[2]))
+        numbers = [number for number, (holder, _) in self._held.items() if holder == worker]
+        back = [self._held.pop(number)[1] for number in sorted(numbers)]
+        if not self._stopped:
+            self._returned.extend(back)
+        return sum(lease.samples for lease in back)
+
+    def samples_of(self, worker: str) -> int:
+        """How many samples a worker holds."""
+        return sum(lease.samples for holder, lease in self._held.values() if holder == worker)
+
+    def is_held(self, worker: str, number: int) -> bool:
+        """Whether a worker holds a lease."""
+        return self._held.get(number, ("",))[0] == worker
+
+    def stop(self) -> None:
+        """Give no more samples: a limit or a target is reached. What is held is still awaited."""
+        if self._stopped:
+            return
+        self._stopped = True
+        self._returned.clear()
+        self._cut = 0
+        for parts in self._own:
+            parts.clear()
+
+    @property
+    def held(self) -> int:
+        """Leases that are with workers."""
+        return len(self._held)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that is being trained or was just finished, where epochs pause."""
+        return self._epoch
+
+
+def _cut(
+    samples: int, sizes: int | BatchSizes, workers: int, budget: int | None, *, empty: bool
+) -> Iterator[Lease]:
+    number = 0
+    for batch in deal(samples, sizes, budget):
+        for rank in range(workers):
+            piece = part(batch.total, rank, workers)
+            if empty or piece.stop > piece.start:
+                begin, end = batch.start + piece.start, batch.start + piece.stop
+                yield Lease(number, batch.epoch, begin, end, batch.total, batch.dealt)
+                number += 1

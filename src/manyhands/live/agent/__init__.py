@@ -1,0 +1,1 @@
+"""The agent of a host: the foreground process that starts a run and ends it."""

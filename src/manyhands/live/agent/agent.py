@@ -1,0 +1,483 @@
+"""The agent: the foreground process that starts a run on its host and ends it.
+
+It starts a coordinator, has a nursery fork the servers and workers, shows one progress line, and
+sees to it that nothing is left when the run is over, whichever way it ends. If the agent itself is
+killed, the kernel ends its workers and the coordinator says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from manyhands.failure import RunFailed
+from manyhands.live.agent.checks import check_request, check_stored, full_disk_in_words
+from manyhands.live.agent.progress_line import Display
+from manyhands.live.agent.remote_worker import Distant
+from manyhands.live.agent.trial_batch import try_out
+from manyhands.live.agent.worker_output import Echo
+from manyhands.live.assignment import Assignment, Leasing
+from manyhands.live.devices import devices
+from manyhands.live.hosts.compatibility import facts_of_host, facts_of_job
+from manyhands.live.hosts.invitation import Invitation, choose_address
+from manyhands.live.member.trace_files import TraceFiles
+from manyhands.live.processes.descriptors import raise_descriptors
+from manyhands.live.processes.fork_server import Nursery, environment, nursery
+from manyhands.live.processes.host_processes import NURSERY, Crew, private_folder
+from manyhands.live.processes.parent_death import signals_raise
+from manyhands.live.processes.supervision import Exit, Process, end, first_failure
+from manyhands.protocols import StrategyProtocol
+from manyhands.script.origin import override
+from manyhands.trace import Recorder, live_header, trace_file
+from manyhands.transport.collectives import LOOPBACK, serve_store
+from manyhands.transport.control import Line
+from manyhands.transport.memory import can_share, reserve
+from manyhands.wire import Goodbye, Status, Warn
+from manyhands.wire.joining import Arrived, Disband, Ended, Missed
+from manyhands.wire.leasing import Eject, Lost
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from manyhands.live.hosts.host_list import Hosts
+    from manyhands.live.request import Request
+
+_POLL = 0.1
+_GRACE = 1.0
+_CAUSE_WITHIN = 3.0
+"""Seconds in which the cause of a lost peer must show itself."""
+_COORDINATOR = "manyhands.live.coordinator.process"
+_SERVER = "manyhands.live.server.process"
+_WORKER = "manyhands.live.worker.process"
+_RESTARTS = 1000
+"""How often servers may be started again in one run."""
+
+
+def launch(request: Request) -> None:
+    """Run it to its end.
+
+    Raises:
+        RunFailed: a process of the run failed; the message ends with its traceback.
+        KeyboardInterrupt: the user interrupted; everything is ended first.
+    """
+    warning = check_request(request)
+    with nursery(_environment(request)) as loaded:
+        request.job.make_ready()
+        job = override(request.job, request.overrides)
+        try_out(job, request.workers, devices(request.here))
+        with full_disk_in_words(request.folder):
+            _launch(request, loaded, warning)
+
+
+def _launch(request: Request, loaded: Nursery | None, warning: str) -> None:
+    # One for each process that it watches. The nursery was started under the limit before.
+    raise_descriptors()
+    (request.folder / "logs").mkdir(exist_ok=True)
+    head = live_header("agent", 0, clock=time.monotonic, wall=time.time, host=request.host)
+    job = override(request.job, request.overrides)
+    display = Display(job.budget, job.seconds, time.monotonic)
+    files = TraceFiles(display.say)
+    if warning:
+        display.say(warning)
+    sink = partial(files.append, trace_file(request.folder, head))
+    recorder = Recorder(head, sink, time.monotonic)
+    for setting in request.settings:
+        recorder.setting(setting.name, setting.value, setting.source)
+    recorder.flush()
+    try:
+        with private_folder() as private, signals_raise(), _inviting(request) as invitation:
+            _Run(request, private, recorder, display, loaded, invitation).to_its_end()
+            check_stored(request.folder)
+    except RunFailed as failure:
+        recorder.event("end", {"status": "failed", "words": _first_line(failure)})
+        raise
+    except BaseException as error:
+        words = f"interrupted ({type(error).__name__})"
+        recorder.event("end", {"status": "interrupted", "words": words})
+        raise
+    else:
+        recorder.event("end", {"status": "finished", "words": ""})
+    finally:
+        recorder.flush()
+        files.close()
+        display.end()
+
+
+@contextlib.contextmanager
+def _inviting(request: Request) -> Iterator[Invitation | None]:
+    """What other hosts need to join; nothing where there are none."""
+    if request.hosts is None or len(request.hosts.names) == 1:
+        yield None
+        return
+    script = Path(request.origin.script)
+    invitation = Invitation(request.folder.resolve(), request.hosts, script, request.key)
+    try:
+        yield invitation
+    finally:
+        invitation.close()
+
+
+class _Run:
+    """The processes of one run, from their start to their end."""
+
+    def __init__(
+        self,
+        request: Request,
+        private: Path,
+        recorder: Recorder,
+        display: Display,
+        loaded: Nursery | None,
+        invitation: Invitation | None,
+    ) -> None:
+        self._request = request
+        self._private = private
+        self._recorder = recorder
+        self._display = display
+        self._invitation = invitation
+        self._place = choose_address(request.listen) if invitation else (LOOPBACK, 0)
+        told, env = private / "assignment.json", _environment(request)
+        self._crew = Crew(request.host, told, request.folder, env, loaded)
+        logs = request.folder / "logs"
+        self._echo = Echo(logs, display.say, time.monotonic, quiet=request.quiet)
+        self._coordinator: Process | None = None
+        self._servers: dict[str, Process] = {}
+        self._workers: dict[str, Process] = {}
+        self._distant = _distant_workers(request.hosts)
+        """The workers of other hosts."""
+        self._restarts = 0
+        self._returns = 0
+        self._returning: set[str] = set()
+        """Workers that were started again and are not here yet."""
+        self._missed: dict[str, Exit] = {}
+        """Workers that were killed, until the coordinator says whether the run had begun."""
+
+    @property
+    def _processes(self) -> list[Process]:
+        first = (self._coordinator, self._crew.nursery)
+        return [*filter(None, first), *self._servers.values(), *self._workers.values()]
+
+    @property
+    def _watched(self) -> list[Process | Distant]:
+        return [*self._processes, *self._distant.values()]
+
+    def to_its_end(self) -> None:
+        """Start, watch, end."""
+        strategy = self._request.strategy
+        collective = not isinstance(strategy, StrategyProtocol)
+        store, port = serve_store(self._place[0]) if collective else (None, 0)
+        shares = isinstance(strategy, StrategyProtocol) and strategy.shares
+        memory = reserve() if shares else None
+        journals = self._reserve_journals()
+        assignment = self._assign(port, memory, journals)
+        if collective and self._invitation is not None:
+            self._display.say(
+                f"{strategy} exchanges updates through torch.distributed, which neither "
+                "authenticates nor encrypts: trust the network between the hosts"
+            )
+        crowd = crowded(self._request.here, self._request.cluster.hosts[0].cores)
+        if crowd and set(assignment.devices) == {"cpu"}:
+            self._display.say(crowd)
+        try:
+            with Line(assignment.coordinator, "agent-0") as line:
+                parting = Disband(failed=False, words="")
+                try:
+                    self._start(line)
+                    self._watch(line)
+                except BaseException as error:
+                    parting = Disband(failed=True, words=_first_line(error))
+                    raise
+                finally:
+                    self._missed.clear()
+                    end(self._workers.values(), _GRACE)
+                    self._echo.end(failed=parting.failed)
+                    line.send(parting)
+                    line.send(Goodbye(0, 0))
+                    self._hear_out(line)
+        finally:
+            end(self._processes, _GRACE)
+            for process in self._processes:
+                process.close()
+            for descriptor in (*journals, *(() if memory is None else (memory,))):
+                os.close(descriptor)
+            del store
+
+    def _reserve_journals(self) -> tuple[int, ...]:
+        """Memory for the journals of servers: it outlives them, because the agent does."""
+        strategy = self._request.strategy
+        if not isinstance(strategy, StrategyProtocol) or strategy.peers or not can_share():
+            return ()
+        return tuple(reserve() for _ in range(strategy.count_servers(self._request.workers)))
+
+    def _assign(self, port: int, memory: int | None, journals: tuple[int, ...]) -> Assignment:
+        request = self._request
+        strategy = request.strategy
+        servers = 0
+        if isinstance(strategy, StrategyProtocol):
+            servers = strategy.count_servers(request.workers)
+        assignment = Assignment(
+            origin=request.origin,
+            overrides=request.overrides,
+            strategy=str(strategy),
+            workers=request.workers,
+            host=request.host,
+            folder=str(request.folder.resolve()),
+            coordinator=f"ipc://{self._private}/coordinator",
+            private=str(self._private),
+            store_address=self._place[0],
+            store_port=port,
+            servers=tuple(f"ipc://{self._private}/server-{number}" for number in range(servers)),
+            leasing=self._leasing(),
+            agent=os.getpid(),
+            devices=devices(request.here),
+            memory=memory,
+            journals=journals,
+            patience=request.patience,
+            peers=isinstance(strategy, StrategyProtocol) and strategy.peers,
+            slow=request.slow,
+        )
+        if request.hosts is not None and self._invitation is not None:
+            job = override(request.job, request.overrides)
+            assignment = msgspec.structs.replace(
+                assignment,
+                hosts=request.hosts.counts,
+                address=self._place[0],
+                port=self._place[1],
+                key=str(self._invitation.key),
+                facts=facts_of_host(Path(request.origin.script)) | facts_of_job(job),
+            )
+        assignment.write(self._private / "assignment.json")
+        return assignment
+
+    def _leasing(self) -> Leasing | None:
+        job, strategy = override(self._request.job, self._request.overrides), self._request.strategy
+        if not isinstance(strategy, StrategyProtocol):
+            return None
+        return Leasing(
+            samples=len(job.data),
+            global_batch=job.batch_sizes,
+            budget=job.budget,
+            seconds=job.seconds,
+            evaluates=job.validation is not None,
+            lockstep=strategy.lockstep,
+            by_rank=strategy.by_rank(self._request.workers),
+        )
+
+    def _start(self, line: Line) -> None:
+        self._coordinator = self._crew.start("coordinator", _COORDINATOR)
+        unfit = self._crew.await_nursery(lambda: self._follow_closely(line))
+        if unfit:
+            self._recorder.event("no nursery", {"words": unfit})
+        strategy = self._request.strategy
+        if isinstance(strategy, StrategyProtocol) and not strategy.peers:
+            for number in range(strategy.count_servers(self._request.workers)):
+                name = f"server-{number}"
+                self._servers[name] = self._crew.fork(name, _SERVER, str(number))
+        for rank in range(self._request.here):
+            name = f"worker-{rank}"
+            self._workers[name] = self._crew.fork(name, _WORKER, str(rank))
+            self._echo.follow(rank, name)
+
+    def _follow_closely(self, line: Line) -> None:
+        self._follow(line, 0.0)
+        self._look_after(line)
+
+    def _watch(self, line: Line) -> None:
+        """Follow the run until all workers have finished or something failed."""
+        while True:
+            self._follow(line, _POLL)
+            self._echo.look()
+            self._look_after(line)
+            workers: dict[str, Process | Distant] = {**self._workers, **self._distant}
+            # Nobody waits for one that is not back yet when the others are done.
+            here = [worker for name, worker in workers.items() if name not in self._returning]
+            if here and all(worker.poll() is not None for worker in here):
+                return
+            gone = self._coordinator.poll() if self._coordinator else None
+            if gone is not None:
+                raise RunFailed(self._crew.words(gone, " before the workers had finished"))
+
+    def _look_after(self, line: Line) -> None:
+        """See whether a process failed, and whether the run survives it."""
+        for process in self._watched:
+            exit_ = process.poll()
+            if exit_ is not None and exit_.failed and not self._survives(exit_, line):
+                raise self._failure(line)
+
+    def _survives(self, exit_: Exit, line: Line) -> bool:
+        """Whether the run goes on without a process that was killed, or with its successor.
+
+        An exception in somebody's code would come again, so it ends the run. Under a lockstep
+        strategy nobody can go on alone.
+        """
+        killed = exit_.code < 0 and exit_.report is None
+        if exit_.name == NURSERY and self._crew.renew_nursery(exit_):
+            self._recorder.event("restart", {"member": exit_.name, "words": str(exit_)})
+            self._display.say(f"{exit_}; another one is started")
+            return True
+        if not killed or not isinstance(self._request.strategy, StrategyProtocol):
+            return False
+        job = override(self._request.job, self._request.overrides)
+        kept = job.durability != "none"
+        if exit_.name in self._servers and kept and self._restarts < _RESTARTS:
+            self._restart(exit_)
+            return True
+        if exit_.name in {*self._workers, *self._distant}:
+            self._recorder.event("lost", {"member": exit_.name, "words": str(exit_)})
+            line.send(Lost(exit_.name, str(exit_), exit_.life))
+            self._distant.pop(exit_.name, None)
+            if exit_.name in self._workers:
+                self._workers.pop(exit_.name).close()
+            self._missed[exit_.name] = exit_
+            return True
+        return False
+
+    def _go_on_without(self, exit_: Exit, *, begun: bool) -> None:
+        """The coordinator knows of a lost worker: start it again, or leave it to the others.
+
+        Raises:
+            RunFailed: it can neither be started again nor be done without.
+        """
+        here = exit_.host == self._request.host
+        again = here and self._bring_back(exit_, begun=begun)
+        if begun and self._count_workers() > 0:
+            more = ", and it is started again" if again else ""
+            self._display.say(f"{exit_}; the others carry on{more}")
+        elif not begun and again:
+            self._display.say(f"{exit_} before all workers had joined; it is started again")
+        elif not begun and not here:
+            # Its host may join again, and its own agent starts again what was killed.
+            self._distant[exit_.name] = Distant(exit_.name, exit_.host)
+            self._display.say(f"{exit_} before all workers had joined; it is awaited")
+        else:
+            self._recorder.event("failure", {"words": str(exit_)})
+            raise RunFailed(self._crew.words(exit_))
+
+    def _bring_back(self, exit_: Exit, *, begun: bool) -> bool:
+        """Start a worker that was killed again, if the run can take it back.
+
+        Once a run has begun, what a worker had for others to ask for, or shared with them in
+        memory, is gone with it. Before that there is nothing that could be gone.
+        """
+        strategy = self._request.strategy
+        kept = isinstance(strategy, StrategyProtocol) and not (strategy.peers or strategy.shares)
+        if (begun and not kept) or self._returns >= 2 * self._request.workers:
+            return False
+        if begun and self._count_workers() == 0:
+            return False
+        self._returns += 1
+        rank = exit_.name.removeprefix("worker-")
+        log = f"{exit_.name}.{self._returns}"
+        self._workers[exit_.name] = self._crew.fork(exit_.name, _WORKER, rank, log)
+        self._echo.follow(int(rank), log)
+        if begun:
+            self._returning.add(exit_.name)
+        return True
+
+    def _count_workers(self) -> int:
+        return len(self._workers) + len(self._distant)
+
+    def _restart(self, exit_: Exit) -> None:
+        self._restarts += 1
+        self._display.say(f"{exit_}; it is started again")
+        self._recorder.event("restart", {"member": exit_.name, "words": str(exit_)})
+        self._servers[exit_.name].close()
+        number = exit_.name.removeprefix("server-")
+        log = f"{exit_.name}.{self._restarts}"
+        self._servers[exit_.name] = self._crew.fork(exit_.name, _SERVER, number, log)
+
+    def _follow(self, line: Line, timeout: float) -> None:
+        for message in line.receive(timeout):
+            if isinstance(message, Status):
+                self._welcome_back(message.returned)
+                self._invite(message.outside)
+                self._display.show(message)
+            elif isinstance(message, Ended) and message.name in self._distant:
+                self._distant[message.name].hear(message)
+            elif isinstance(message, Eject) and message.name in self._workers:
+                self._workers[message.name].eject(message.words)
+            elif isinstance(message, Missed) and message.name in self._missed:
+                self._go_on_without(self._missed.pop(message.name), begun=message.begun)
+            elif isinstance(message, Arrived):
+                self._take_back(message.host)
+            elif isinstance(message, Warn):
+                self._display.say(message.words)
+
+    def _welcome_back(self, names: tuple[str, ...]) -> None:
+        for name in sorted(self._returning & {*names}):
+            self._returning.discard(name)
+            self._display.say(f"{name.replace('-', ' ')} is here again")
+
+    def _take_back(self, host: str) -> None:
+        """A host that had left comes back; its workers are awaited again."""
+        back = _distant_workers(self._request.hosts)
+        self._distant |= {name: one for name, one in back.items() if one.host == host}
+        self._display.say(f"{host} has come back")
+
+    def _invite(self, outside: str) -> None:
+        """Tell the user how the other hosts join, once it is known where."""
+        words = self._invitation.open(outside) if self._invitation else ""
+        if words:
+            self._display.say(words)
+
+    def _failure(self, line: Line) -> RunFailed:
+        """The failure that the others follow from, in words, its traceback last.
+
+        One who lost a peer may be seen before the peer that was lost: wait for the cause.
+        """
+        deadline = time.monotonic() + _CAUSE_WITHIN
+        while True:
+            exits = [process.poll() for process in self._watched]
+            cause = first_failure(exit_ for exit_ in exits if exit_ is not None)
+            certain = cause is not None and not (cause.report and cause.report.consequence)
+            if cause and (certain or time.monotonic() > deadline):
+                break
+            self._follow(line, _POLL)
+        self._recorder.event("failure", {"words": str(cause)})
+        return RunFailed(self._crew.words(cause))
+
+    def _hear_out(self, line: Line) -> None:
+        """Let the coordinator take in the last words of all, and its last status."""
+        deadline = time.monotonic() + 5.0
+        while self._coordinator is not None and self._coordinator.poll() is None:
+            self._follow(line, _POLL)
+            if time.monotonic() > deadline:
+                return
+
+
+def _distant_workers(hosts: Hosts | None) -> dict[str, Distant]:
+    if hosts is None:
+        return {}
+    ranks = ((host, rank) for host in hosts.names[1:] for rank in hosts.ranks(host))
+    return {f"worker-{rank}": Distant(f"worker-{rank}", host) for host, rank in ranks}
+
+
+def _environment(request: Request) -> dict[str, str]:
+    return environment(request.cluster.hosts[0].cores, request.here)
+
+
+def crowded(workers: int, cores: int) -> str:
+    """In words, that there are many more workers than cores; nothing if there are not.
+
+    >>> crowded(100, 2)
+    '100 workers share 2 cores: each computes about 50 times as long as on a core of its own'
+    >>> crowded(4, 2)
+    ''
+    """
+    if workers <= 2 * cores:
+        return ""
+    shared = f"{cores} core{'s' if cores > 1 else ''}"
+    times = workers / cores
+    return (
+        f"{workers} workers share {shared}: each computes about {times:.0f} times as long as on a "
+        "core of its own"
+    )
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -1,0 +1,63 @@
+"""What a run's agent checks: before anything is started, and when all workers have ended."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from manyhands.failure import RunFailed, refusing
+from manyhands.files.checkpoint import MODEL
+from manyhands.files.disk_space import is_full
+from manyhands.live.agent.memory_check import available, estimate
+from manyhands.live.devices import devices
+from manyhands.live.processes.descriptors import check_descriptors
+from manyhands.live.processes.fork_server import can_fork
+from manyhands.protocols import StrategyProtocol
+from manyhands.script.origin import override
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from manyhands.live.request import Request
+
+
+def check_request(request: Request) -> str:
+    """Refuse what this host and this strategy cannot do; a warning if it is close to that.
+
+    Raises:
+        Refused: the message says why.
+    """
+    strategy = request.strategy
+    job, places = override(request.job, request.overrides), devices(request.here)
+    with refusing():
+        servers = 0
+        if isinstance(strategy, StrategyProtocol):
+            servers = strategy.count_servers(request.workers)
+            strategy.check_places(request.hosts.names if request.hosts else (request.host,), places)
+            if request.job.clip is not None:
+                strategy.check_clip()
+        check_descriptors(request.workers, servers)
+        about = (job, strategy, request.workers, request.here, places)
+        return estimate(*about, forks=can_fork()).check(*available())
+
+
+@contextlib.contextmanager
+def full_disk_in_words(folder: Path) -> Iterator[None]:
+    """Say where there is no space left, and what to do."""
+    try:
+        yield
+    except OSError as error:
+        if not is_full(error):
+            raise
+        words = f"no space left on the disk of {folder}; free some, or use --output"
+        raise RunFailed(words) from error
+
+
+def check_stored(folder: Path) -> None:
+    """A run is finished only with its model."""
+    if not (folder / MODEL).exists():
+        raise RunFailed(
+            f"all workers have ended and {folder / MODEL} does not exist: no worker stored it. "
+            f"Their logs: {folder / 'logs'}"
+        )

@@ -1,0 +1,39 @@
+"""A worker on another host, as the first host's agent hears of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from manyhands.live.processes.supervision import ErrorReport, Exit
+
+if TYPE_CHECKING:
+    from manyhands.wire.joining import Ended
+
+
+class Distant:
+    """A process that another agent started, watches and ends."""
+
+    def __init__(self, name: str, host: str) -> None:
+        self.name = name
+        self.host = host
+        self._exit: Exit | None = None
+
+    def poll(self) -> Exit | None:
+        """How it ended; None as long as nothing was heard of its end."""
+        return self._exit
+
+    def hear(self, ended: Ended) -> None:
+        """Its agent says that it has ended; the first word on it counts."""
+        if self._exit is None:
+            report = _report(ended.report)
+            about = (self.name, self.host, ended.pid, ended.code, report, ended.words)
+            self._exit = Exit(*about, ended.life, ended.at)
+
+
+def _report(text: bytes) -> ErrorReport | None:
+    try:
+        return msgspec.json.decode(text, type=ErrorReport) if text else None
+    except msgspec.MsgspecError:
+        return None

@@ -1,0 +1,195 @@
+"""A job is tried on one batch before any process is started.
+
+What fails on the first batch fails on every worker, after seconds of starting and in a traceback of
+each; and what fails in the first evaluation, or when the model is saved, fails after an epoch or at
+the end. All of it can be found in one process beforehand, at the cost of one forward pass.
+
+A model of more than `LARGEST` bytes is not built here: its parameters are laid out on torch's
+`meta` device, which needs no memory, and only they and the optimizer are checked. So are models for
+accelerators.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import traceback
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from manyhands.data.taking import as_pair, fetch, taker
+from manyhands.failure import Refused
+from manyhands.files.checkpoint import check_savable
+from manyhands.parameters.gradients import autocast, check_scalar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from torch import nn
+
+    from manyhands.job import Job, SizedData
+
+LARGEST = 1 << 28
+"""Bytes of the largest model that is built to be tried."""
+_MOST = 32
+"""Samples of a batch that is tried: enough for every layer, and soon computed."""
+
+
+def try_out(job: Job, workers: int, devices: Sequence[str]) -> None:
+    """Try the model, the loss and the metrics on one batch; nothing is trained.
+
+    Args:
+        job: what will be trained.
+        workers: among how many a global batch is divided.
+        devices: what they compute on.
+
+    Raises:
+        Refused: it will fail; the message says where and on what.
+    """
+    with torch.random.fork_rng(devices=[]), _python_kept(), warnings.catch_warnings():
+        # A worker gives the same warnings, and they are shown then.
+        warnings.simplefilter("ignore")
+        on_cpu = all(device == "cpu" for device in devices)
+        sketch = _sketch(job)
+        if sketch is not None:
+            _check_state(job, sketch)
+        if on_cpu and (sketch is None or _nbytes(sketch) <= LARGEST):
+            model = _real(job)
+            if sketch is None:
+                _check_state(job, model)
+            _try_batches(job, model, max(1, job.batch_sizes.at(0) // workers))
+
+
+@contextlib.contextmanager
+def _python_kept() -> Iterator[None]:
+    """Leave Python's and NumPy's random sources as they were."""
+    kept, numbers = random.getstate(), np.random.get_state()
+    try:
+        yield
+    finally:
+        random.setstate(kept)
+        np.random.set_state(numbers)
+
+
+def _sketch(job: Job) -> nn.Module | None:
+    """The model without memory; None if it cannot be made so."""
+    try:
+        with torch.device("meta"):
+            return job.model()
+    except Exception:  # noqa: BLE001 - whatever it is, making it really will show it
+        return None
+
+
+def _real(job: Job) -> nn.Module:
+    torch.manual_seed(job.seed)
+    with _naming("model()"):
+        return job.model()
+
+
+def _nbytes(model: nn.Module) -> int:
+    tensors = [*model.parameters(), *model.buffers()]
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def _check_state(job: Job, model: nn.Module) -> None:
+    """Refuse a model that cannot be saved, and an optimizer that trains what is not the model's."""
+    try:
+        check_savable(model)
+    except ValueError as error:
+        raise Refused(str(error)) from error
+    with _naming("optimizer(model)"):
+        optimizer = job.optimizer(model)
+    check_optimizer(model, optimizer)
+
+
+def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Refuse an optimizer with parameters that are not the model's."""
+    own = {id(parameter) for parameter in model.parameters()}
+    given = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    foreign = [tuple(one.shape) for one in given if id(one) not in own]
+    if foreign:
+        shapes = ", ".join(str(list(shape)) for shape in foreign[:3])
+        raise Refused(
+            f"the optimizer has {len(foreign)} parameters that are not the model's (of shape "
+            f"{shapes}): only the model's are exchanged between workers and saved. Make them "
+            "parameters of the model, for example of a module that holds both model and loss"
+        )
+
+
+def _try_batches(job: Job, model: nn.Module, size: int) -> None:
+    tried: list[tuple[str, SizedData]] = [("training", job.data)]
+    if job.validation is not None:
+        tried.append(("validation", job.validation))
+    for name, data in tried:
+        if not len(data):
+            continue  # refused in its own words, where it is used
+        samples = min(size, len(data), job.micro_batch or size, _MOST)
+        _try(job, model, name, _load(job, data, samples))
+
+
+def _load(job: Job, data: SizedData, samples: int) -> Any:
+    take = taker(data) if job.collate_fn is None else None
+    with _naming("loading a batch"):
+        indices = torch.arange(samples)
+        return take(indices) if take else fetch(data, job.collate_fn, indices.tolist())
+
+
+@torch.no_grad()
+def _try(job: Job, model: nn.Module, name: str, batch: Any) -> None:
+    with _naming("the data"):
+        inputs, targets = as_pair(batch)
+    model.train(name == "training")
+    shapes = f"inputs {_shape(inputs)}"
+    with autocast(job, torch.device("cpu")):
+        with _naming(f"model(inputs) on a {name} batch", shapes):
+            outputs = model(inputs)
+        shapes += f", outputs {_shape(outputs)}, targets {_shape(targets)}"
+        with _naming(f"loss(outputs, targets) on a {name} batch", shapes):
+            check_scalar(job.loss(outputs, targets))
+    if name == "validation":
+        with _naming("the target"):
+            measures = job.measures
+        for metric in measures:
+            where = f"the metric {metric.name!r} on a validation batch"
+            with _naming(where, f"{shapes}; metrics=() leaves it out"):
+                metric.statistics(outputs, targets)
+
+
+def _shape(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
+    return f"of type {type(value).__name__}"
+
+
+class _naming:  # noqa: N801 - reads as a statement
+    """Refuse the job, saying in what it failed and on what."""
+
+    def __init__(self, what: str, on: str = "") -> None:
+        self._what = what
+        self._on = on
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if not isinstance(error, Exception):
+            return
+        on = f" ({self._on})" if self._on else ""
+        raise Refused(
+            f"the job fails in {self._what}{on}: {type(error).__name__}: {error}"
+            f"{_place(error)}. Nothing was started"
+        ) from error
+
+
+def _place(error: BaseException) -> str:
+    """The last line of the user's own code in a traceback."""
+    frames: Iterator[traceback.FrameSummary] = reversed(traceback.extract_tb(error.__traceback__))
+    ours, theirs = str(Path(__file__).parents[2]), str(Path(torch.__file__).parent)
+    for frame in frames:
+        if not frame.filename.startswith((ours, theirs, "<")):
+            return f", at {Path(frame.filename).name}:{frame.lineno}"
+    return ""

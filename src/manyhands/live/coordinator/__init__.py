@@ -1,0 +1,1 @@
+"""The coordinator's process: membership, leases, admission of other hosts."""

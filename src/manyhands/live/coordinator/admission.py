@@ -1,0 +1,248 @@
+"""The coordinator's gate: lets other hosts into a run, and passes on what they say.
+
+The first host's agent decides what becomes of a run. So the end of a process on another host is
+told to it, and its word that the run is over is told to the other hosts.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from manyhands.live.hosts.compatibility import difference
+from manyhands.live.hosts.host_list import Hosts
+from manyhands.wire import Beat, Goodbye, Pong, TraceChunk, Warn
+from manyhands.wire.joining import (
+    Admitted,
+    Arrived,
+    Disband,
+    Ended,
+    Knock,
+    Part,
+    Rejected,
+    Stored,
+    Withdraw,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container
+
+    from manyhands.live.assignment import Assignment
+    from manyhands.live.member.trace_files import TraceFiles
+    from manyhands.trace import Recorder
+    from manyhands.transport.control import Hub
+    from manyhands.wire import Control, Status
+
+PATIENCE = 15.0
+"""Seconds without a heartbeat after which a host counts as gone."""
+_AGENT = re.compile(r"agent-[A-Za-z0-9._-]{1,80}")
+_FILE = re.compile(r"model(-\d{1,6})?\.safetensors")
+_TRACE_LIMIT = 64 * 1024 * 1024
+
+
+@dataclass(eq=False)
+class _Guest:
+    """A host that was let in."""
+
+    host: str
+    number: int
+    heard: float
+    ended: set[str] = field(default_factory=set)
+    """Its workers that have ended."""
+    written: int = 0
+    """Bytes of its agent's trace."""
+    admission: int = 0
+    """How many were let in before it, itself included."""
+
+
+class Gate:
+    """Which hosts take part, by the names under which their agents speak.
+
+    Args:
+        hub: where they are answered.
+        assignment: the first host's.
+        recorder: the coordinator's trace.
+        clock: seconds.
+        files: where traces of other hosts' agents are written.
+    """
+
+    def __init__(
+        self,
+        hub: Hub,
+        assignment: Assignment,
+        recorder: Recorder,
+        clock: Callable[[], float],
+        files: TraceFiles,
+    ) -> None:
+        self._hub = hub
+        self._hosts = Hosts(assignment.hosts)
+        self._assignment = msgspec.json.encode(assignment)
+        self._facts = assignment.facts
+        self._folder = Path(assignment.folder)
+        self._recorder = recorder
+        self._files = files
+        self._clock = clock
+        self.servers = len(assignment.servers)
+        """How many must be reachable from other hosts before the run can begin."""
+        self._guests: dict[str, _Guest] = {}
+        self._gone: dict[str, str] = {}
+        """Agents that take no part any more, and why."""
+        self._over: Disband | None = None
+        self._told: set[str] = set()
+        self._takes_back = assignment.leasing is not None and not assignment.peers
+        self._strategy = assignment.strategy
+        self._admissions = 0
+        self._begun = False
+        """Whether all were here once."""
+
+    @property
+    def agents(self) -> list[str]:
+        """The other hosts' agents that are here."""
+        return list(self._guests)
+
+    def agent_of(self, host: str) -> str:
+        """The name under which a host's agent speaks; empty if it does not."""
+        return next((name for name, guest in self._guests.items() if guest.host == host), "")
+
+    def hear(self, name: str, message: Control) -> bool:
+        """Whether the message is the gate's business; then it was dealt with."""
+        if name == "agent-0":
+            if isinstance(message, Disband):
+                self.disband(message)
+                return True
+            return False
+        if not _AGENT.fullmatch(name):
+            return False
+        guest = self._guests.get(name)
+        if isinstance(message, Knock):
+            self._answer(name, message)
+        elif guest is None:
+            words = self._gone.get(name, "this run does not know this host's agent")
+            self._hub.send(name, self._over or Disband(failed=True, words=words))
+        else:
+            guest.heard = self._clock()
+            self._hear_guest(name, guest, message)
+        return True
+
+    def _hear_guest(self, name: str, guest: _Guest, message: Control) -> None:
+        match message:
+            case Beat(sent=sent):
+                self._hub.send(name, Pong(sent, self._clock()))
+            case Ended(name=process) if self._is_of(guest, process):
+                guest.ended.add(process)
+                self._hub.send("agent-0", message)
+            case Withdraw(words=words):
+                self._guests.pop(name)
+                self._say(f"{guest.host} cannot take part: {words}")
+            case Part():
+                try:
+                    self._store(name, message)
+                except OSError as error:  # its agent sends the piece again
+                    self._say(f"{message.name} of {guest.host} cannot be written: {error}")
+            case TraceChunk(lines=lines):
+                guest.written += len(lines)
+                if guest.written <= _TRACE_LIMIT:
+                    self._files.append(
+                        self._folder / "trace" / f"agent-{guest.number}.jsonl", lines
+                    )
+            case Goodbye():
+                self._dismiss(name, guest, "its agent has left")
+
+    def _is_of(self, guest: _Guest, process: str) -> bool:
+        return process in {f"worker-{rank}" for rank in self._hosts.ranks(guest.host)}
+
+    def _answer(self, name: str, knock: Knock) -> None:
+        guest = self._guests.get(name)
+        if guest is None:
+            words = self._objection(knock)
+            if words:
+                self._hub.send(name, Rejected(words))
+                self._say(f"{knock.host} was not let in: {words}")
+                return
+            number = self._hosts.names.index(knock.host)
+            guest = self._guests[name] = _Guest(knock.host, number, self._clock())
+            self._admissions += 1
+            guest.admission = self._admissions
+            self._recorder.event("host", {"name": knock.host, "words": "joined"})
+            if self._begun:
+                self._hub.send("agent-0", Arrived(knock.host))
+        self._hub.send(name, Admitted(guest.number, self._assignment, guest.admission))
+
+    def _objection(self, knock: Knock) -> str:
+        """Why this host is not let in; empty if it is."""
+        others = self._hosts.names[1:]
+        if self._over is not None:
+            return "the run is over"
+        if knock.host not in others:
+            return f"this run waits for {', '.join(others)}, not for {knock.host}: see --as"
+        if any(guest.host == knock.host for guest in self._guests.values()):
+            return f"{knock.host} has joined already"
+        if self._begun and not self._takes_back:
+            return f"the run has begun, and {self._strategy} takes nobody back"
+        count = len(self._hosts.ranks(knock.host))
+        if knock.workers not in {None, count}:
+            return f"{knock.host} has {count} workers in this run, not {knock.workers}"
+        return difference(self._facts, knock.facts)
+
+    def _store(self, name: str, part: Part) -> None:
+        """Take in a file of another host's, piece after piece."""
+        if not _FILE.fullmatch(part.name):
+            return
+        half = self._folder / f"{part.name}.half"
+        there = half.stat().st_size if half.exists() and part.offset else 0
+        if part.offset == there:
+            with half.open("ab" if part.offset else "wb") as file:
+                file.write(part.piece)
+            there += len(part.piece)
+            if there == part.size:
+                half.replace(self._folder / part.name)
+        self._hub.send(name, Stored(part.name, there))
+
+    def complete(self, status: Status, joined: Container[int]) -> Status:
+        """A status with what only the gate knows."""
+        self._begun = self._begun or status.started
+        missing = "" if status.started else self._hosts.missing(joined)
+        return msgspec.structs.replace(status, missing=missing, outside=self._hub.outside)
+
+    def look_around(self, now: float) -> None:
+        """Say who came with a wrong key, and miss the hosts that are silent."""
+        for address in self._hub.take_refused():
+            self._say(f"a joiner from {address} was refused: its key is not this run's")
+        for name, guest in list(self._guests.items()):
+            silent = now - guest.heard
+            if silent > PATIENCE:
+                self._dismiss(name, guest, f"its host has not been heard of for {silent:.0f} s")
+
+    def _dismiss(self, name: str, guest: _Guest, words: str) -> None:
+        """A host is gone, and its workers with it."""
+        del self._guests[name]
+        self._gone[name] = f"the run goes on without {guest.host}: {words}"
+        self._recorder.event("host", {"name": guest.host, "words": words})
+        for rank in self._hosts.ranks(guest.host):
+            process = f"worker-{rank}"
+            if process not in guest.ended and self._over is None:
+                self._hub.send(
+                    "agent-0", Ended(process, guest.host, 0, -9, words=words, at=guest.heard)
+                )
+
+    def disband(self, over: Disband) -> None:
+        """The run is over: tell everybody."""
+        self._over = over
+        for name in self._guests:
+            self._hub.send(name, over)
+
+    def _say(self, words: str) -> None:
+        """Words for the user of the first host, each once."""
+        if words not in self._told:
+            self._told.add(words)
+            self._recorder.event("gate", {"words": words})
+            self._hub.send("agent-0", Warn(words))
+
+    def close(self) -> None:
+        """Remove what came only by half."""
+        for half in self._folder.glob("model*.safetensors.half"):
+            half.unlink(missing_ok=True)

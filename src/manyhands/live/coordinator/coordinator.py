@@ -1,0 +1,383 @@
+"""What the coordinator of a run knows and decides: who takes part, who is alive, who holds it up.
+
+It decides with the pure functions of `manyhands.leasing.membership`; this file only listens,
+remembers and tells.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from manyhands.leasing.membership import Member, Membership, Sign, suspects
+from manyhands.wire import Beat, Control, Goodbye, Hello, Pong, Roll, Status, TraceChunk, Warn
+from manyhands.wire.joining import Disband, Missed
+from manyhands.wire.leasing import Dismiss, Eject, Fence, Lost
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from manyhands.live.coordinator.admission import Gate
+    from manyhands.live.coordinator.lease_service import LeaseDesk
+    from manyhands.live.member.trace_files import TraceFiles
+    from manyhands.trace import Recorder
+    from manyhands.transport.control import Hub
+
+SILENCE = 5.0
+"""Seconds without a heartbeat after which a worker is named."""
+STALL = 10.0
+"""Seconds in which somebody waits in a collective until those who keep it waiting are named."""
+PATIENCE = 30.0
+"""Seconds without one after which it is ejected, where the others can go on without it."""
+START_PATIENCE = 600.0
+"""The same for a worker that still starts: a long import may keep its heartbeats from being sent.
+Its agent watches the process, and its host's heartbeats tell whether the host is there."""
+_TELL_EVERY = 0.5
+_RESEND_EVERY = 0.25
+"""Seconds between looks at all conversations: a look costs as much as there are workers, so it does
+not come with every message. A word is said again after a second at the earliest."""
+_EJECT_EVERY = 5.0
+"""Seconds until the agent is told again to end a worker that is still there."""
+_FENCES_AT_ONCE = 256
+"""Fences that are said again in answer to one heartbeat."""
+_LAST_WORDS = 2.0
+_TRACE_LIMIT = 256 * 1024 * 1024
+_NAME = re.compile(r"^(worker|server)-\d{1,6}$")
+
+
+class Coordinator:
+    """The state of one run.
+
+    Args:
+        hub: where messages come from.
+        expected: how many workers make the run complete.
+        folder: the run's, for the members' traces.
+        host: the name of this one.
+        recorder: the coordinator's own trace.
+        clock: seconds.
+        desk: leases samples to workers that run free.
+        gate: lets other hosts in.
+        patience: seconds without a heartbeat after which a worker is ejected.
+        takes_back: whether a worker may join a run that is under way.
+        files: where traces are written.
+    """
+
+    def __init__(
+        self,
+        hub: Hub,
+        expected: int,
+        folder: Path,
+        host: str,
+        recorder: Recorder,
+        clock: Callable[[], float],
+        desk: LeaseDesk | None,
+        gate: Gate | None = None,
+        patience: float = PATIENCE,
+        *,
+        takes_back: bool = True,
+        files: TraceFiles,
+    ) -> None:
+        self._hub = hub
+        self._desk = desk
+        self._gate = gate
+        self._servers: dict[str, Member] = {}
+        self._addresses: dict[str, tuple[str, str]] = {}
+        """Host and address of each server that other hosts reach."""
+        self._expected = expected
+        self._traces = folder / "trace"
+        self._host = host
+        self._recorder = recorder
+        self._files = files
+        self._clock = clock
+        self._takes_back = takes_back
+        self._lives: dict[str, int] = {}
+        """By worker, the least incarnation of it that is still heard."""
+        self._spoken: dict[str, int] = {}
+        """By worker, the incarnation that reported for duty last."""
+        self._starting: set[str] = set()
+        """Workers that have reported for duty and not asked for samples yet."""
+        self._fences: list[Fence] = []
+        """All that were put up, in order."""
+        self._dismissed = False
+        """Whether the last worker has left, and servers are told that the run is over."""
+        self._waiting: dict[str, Member] = {}
+        self.membership = Membership()
+        self._signs: dict[str, Sign] = {}
+        self._samples: dict[str, int] = {}
+        self._losses: dict[str, float] = {}
+        self._written: dict[str, int] = {}
+        self._accused: set[str] = set()
+        self._patience = patience
+        self._ejected: dict[str, float] = {}
+        """Workers whose agents were told to end them, and when that was said last."""
+        self._returned: set[str] = set()
+        self._told = 0.0
+        self._looked = 0.0
+        self._agent_left: float | None = None
+
+    def serve(self) -> None:
+        """Listen until the agent has said goodbye and the others' last words are in."""
+        while not self._is_over():
+            self.turn(0.1)
+        self._recorder.flush()
+        self._files.close()
+        if self._gate is not None:
+            self._gate.close()
+
+    def turn(self, timeout: float) -> None:
+        """Hear what is there, or comes within `timeout` seconds, and look at the clock."""
+        for name, message in self._hub.receive(timeout):
+            self._hear(name, message)
+        self._look_around()
+
+    def _is_over(self) -> bool:
+        if self._agent_left is None:
+            return False
+        left = self._signs or self._servers or (self._gate is not None and self._gate.agents)
+        return not left or self._clock() - self._agent_left > _LAST_WORDS
+
+    def _hear(self, name: str, message: Control) -> None:
+        if self._gate is not None and self._gate.hear(name, message):
+            return
+        match message:
+            case Hello():
+                self._welcome(name, message)
+            case Beat():
+                self._hub.send(name, Pong(message.sent, self._clock()))
+                self._note(name, message)
+                self._remind(name, message)
+            case TraceChunk():
+                self._store(name, message.lines)
+            case Goodbye():
+                self._farewell(name, message)
+            case Lost(name=gone, words=words, life=life):
+                # What it had sent before it was killed may still be to come.
+                self._lives[gone] = max(life + 1, self._lives.get(gone, 0))
+                self._mourn(gone, words)
+                self._hub.send("agent-0", Missed(gone, self.membership.epoch > 0))
+            case _ if self._desk is not None and name.endswith(".leases"):
+                worker = name.removesuffix(".leases")
+                self._starting.discard(worker)
+                self._desk.hear(worker, message)
+            case _:
+                self._recorder.event("unexpected", {"from": name, "what": type(message).__name__})
+
+    def _welcome(self, name: str, hello: Hello) -> None:
+        member = Member(hello.role, hello.rank, hello.host, hello.pid)
+        if name != member.name:
+            return
+        if hello.address:
+            server = f"server-{hello.rank}"
+            self._addresses[server] = (hello.host, hello.address)
+        if hello.role == "server":
+            self._servers[name] = member
+            self._complete_if_all()
+            return
+        if hello.life < self._lives.get(name, 0):
+            return
+        if name in self._signs and hello.life > self._lives.get(name, 0):
+            # On another host a worker may be started again before its loss is told.
+            self._mourn(name, "its successor has reported for duty")
+        self._lives[name] = self._spoken[name] = hello.life
+        if self.membership.epoch and not self._takes_back:
+            words = "the run had begun by the time it was started again"
+            self._hub.send(self._agent_of(member), Eject(name, words))
+            return
+        self._waiting[name] = member
+        self._starting.add(name)
+        now = self._clock()
+        self._signs[name] = Sign(member, now, now, 0, "start", "its start")
+        if self.membership.epoch:
+            self._take_back(member)
+        else:
+            self._complete_if_all()
+
+    def _take_back(self, member: Member) -> None:
+        """A worker comes back to a run that is under way."""
+        if self._desk is None:
+            return
+        self._ejected.pop(member.name, None)
+        self.membership = self.membership.joined(member)
+        self._returned.add(member.name)
+        self._recorder.event("returned", {"member": str(member)})
+        self._desk.admit(member.name)
+        self._hub.send(member.name, self._roll())
+
+    def _complete_if_all(self) -> None:
+        """Begin when all workers are here, and other hosts know where to find the servers."""
+        reachable = self._gate is None or len(self._addresses) >= self._gate.servers
+        if not self.membership.epoch and len(self._waiting) == self._expected and reachable:
+            self._complete()
+
+    def _complete(self) -> None:
+        self.membership = self.membership.joined(*self._waiting.values())
+        if self._desk is not None:
+            self._desk.open(self._waiting)
+        workers = sorted(self._waiting.values())
+        self._recorder.event(
+            "epoch-of-members",
+            {
+                "epoch": str(self.membership.epoch),
+                "members": ", ".join(str(member) for member in workers),
+            },
+        )
+        self._hub.send_all([member.name for member in workers], self._roll())
+
+    def _roll(self) -> Roll:
+        servers = tuple((name, *at) for name, at in sorted(self._addresses.items()))
+        over = self._desk is not None and self._desk.is_over
+        return Roll(self.membership.epoch, servers, over)
+
+    def _note(self, name: str, beat: Beat) -> None:
+        sign = self._signs.get(name)
+        if sign is None:
+            return
+        now = self._clock()
+        self._signs[name] = replace(
+            sign,
+            heard=now,
+            moved=now if (beat.step, beat.phase) != (sign.step, sign.phase) else sign.moved,
+            step=beat.step,
+            phase=beat.phase,
+            line=beat.line,
+        )
+        self._samples[name] = beat.samples
+        if beat.loss is not None:
+            self._losses[name] = beat.loss
+
+    def _store(self, name: str, lines: bytes) -> None:
+        """Append to the sender's trace; what a process may write in all is limited."""
+        if not _NAME.match(name):
+            return
+        written = self._written.get(name, 0) + len(lines)
+        if written > _TRACE_LIMIT:
+            return
+        self._written[name] = written
+        self._files.append(self._traces / f"{name}.jsonl", lines)
+
+    def _farewell(self, name: str, goodbye: Goodbye) -> None:
+        if name == "agent-0":
+            self._agent_left = self._clock()
+            self._tell_agent()
+            return
+        if name in self._servers:
+            del self._servers[name]
+            return
+        self._samples[name] = goodbye.samples
+        sign = self._signs.pop(name, None)
+        if sign is not None:
+            self.membership = self.membership.left(name)
+            detail = {"member": str(sign.member), "epoch": str(self.membership.epoch)}
+            self._recorder.event("left", detail)
+        if not self._signs:
+            self._dismissed = True
+            self._hub.send_all(self._servers, Dismiss())
+
+    def _remind(self, name: str, beat: Beat) -> None:
+        """Say again what a member has not heard, or one that was started again cannot know."""
+        if beat.fences < len(self._fences):
+            for fence in self._fences[beat.fences : beat.fences + _FENCES_AT_ONCE]:
+                self._hub.send(name, fence)
+        if self._dismissed and name in self._servers:
+            self._hub.send(name, Dismiss())
+
+    def _fence(self, name: str) -> None:
+        """Have all servers refuse what a lost worker sends. Before the run begins there is none."""
+        if self.membership.epoch:
+            least = max(self._lives.get(name, 0), self._spoken.get(name, 0) + 1)
+            self._fences.append(Fence(name, least, len(self._fences)))
+            self._hub.send_all((*self._servers, *self._signs), self._fences[-1])
+
+    def _mourn(self, name: str, words: str) -> None:
+        """A worker's process is gone: its samples are given again, its late calls refused."""
+        self._signs.pop(name, None)
+        self._waiting.pop(name, None)
+        self._returned.discard(name)
+        self.membership = self.membership.left(name)
+        self._recorder.event("lost", {"member": name, "words": words})
+        self._fence(name)
+        if self._desk is not None:
+            self._desk.lose(name)
+
+    def _look_around(self) -> None:
+        now = self._clock()
+        if self._desk is not None and now - self._looked >= _RESEND_EVERY:
+            self._looked = now
+            self._desk.look_at_clock()
+        if now - self._told < _TELL_EVERY:
+            return
+        self._told = now
+        self._files.retry()
+        if self._gate is not None:
+            self._gate.look_around(now)
+        self._accuse(now)
+        self._eject(now)
+        self._tell_agent()
+        self._recorder.drain()
+
+    def _accuse(self, now: float) -> None:
+        """Name those who hold up the run, once; and say so when they are back."""
+        accused = set()
+        for suspect in suspects(now, self._signs, silence=SILENCE, stall=STALL):
+            accused.add(suspect.member.name)
+            if suspect.member.name not in self._accused:
+                self._recorder.event("suspect", {"words": str(suspect)})
+                self._hub.send("agent-0", Warn(str(suspect)))
+        for name in sorted(self._accused - accused & self._signs.keys()):
+            if name in self._signs:
+                words = f"{self._signs[name].member} is back"
+                self._recorder.event("back", {"words": words})
+                self._hub.send("agent-0", Warn(words))
+        self._accused = accused
+
+    def _eject(self, now: float) -> None:
+        """Have those ended, where the others can go on, who were not heard of for very long."""
+        if self._desk is None:
+            return
+        for sign in self._signs.values():
+            silent = now - sign.heard
+            starts = sign.member.name in self._starting
+            patience = max(self._patience, START_PATIENCE) if starts else self._patience
+            told = self._ejected.get(sign.member.name)
+            if silent > patience and (told is None or now - told > _EJECT_EVERY):
+                others = len(self._signs) - len(self._ejected.keys() & self._signs.keys()) - 1
+                if told is None and others < 1:
+                    return
+                self._ejected[sign.member.name] = now
+                words = f"ejected, because it was not heard of for {silent:.0f} s"
+                self._hub.send(self._agent_of(sign.member), Eject(sign.member.name, words))
+
+    def _agent_of(self, member: Member) -> str:
+        if self._gate is None or member.host == self._host:
+            return "agent-0"
+        return self._gate.agent_of(member.host)
+
+    def _tell_agent(self) -> None:
+        losses = self._losses.values()
+        status = Status(
+            epoch=self.membership.epoch,
+            joined=len(self._waiting),
+            expected=self._expected,
+            samples=self._desk.committed if self._desk else sum(self._samples.values()),
+            loss=sum(losses) / len(losses) if losses else None,
+            started=self.membership.epoch > 0,
+            phase=self._signs["worker-0"].phase if "worker-0" in self._signs else "",
+            returned=tuple(sorted(self._returned)),
+        )
+        if self._gate is not None:
+            status = self._gate.complete(status, {m.rank for m in self._waiting.values()})
+        for name in ("agent-0", *(self._gate.agents if self._gate else ())):
+            self._hub.send(name, status)
+
+    def disband(self, words: str) -> None:
+        """Tell other hosts that the run has failed."""
+        if self._gate is not None:
+            self._gate.disband(Disband(failed=True, words=words))
+
+    def pids(self) -> list[int]:
+        """The process ids of this host's workers and servers that have not left."""
+        members = [sign.member for sign in self._signs.values()]
+        everybody = (*members, *self._servers.values())
+        return [member.pid for member in everybody if member.host == self._host]

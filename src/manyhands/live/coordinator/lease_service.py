@@ -1,0 +1,144 @@
+"""The lease desk in the coordinator's process: conversations, the clock, the account of samples."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from manyhands.leasing.lease_service import Desk
+from manyhands.leasing.leases import Leases
+from manyhands.transport.reliable_channel import Conversation
+from manyhands.wire.leasing import Word
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from manyhands.leasing.lease_service import Letters
+    from manyhands.live.assignment import Leasing
+    from manyhands.trace import Recorder
+    from manyhands.transport.control import Hub
+    from manyhands.wire import Control
+
+
+class LeaseDesk:
+    """Carries messages between workers and `manyhands.leasing.lease_service`, which decides.
+
+    Args:
+        numbers: the job's.
+        workers: among how many a global batch is divided.
+        hub: where workers are answered.
+        recorder: the coordinator's trace; it accounts for the samples.
+        clock: seconds.
+    """
+
+    def __init__(
+        self,
+        numbers: Leasing,
+        workers: int,
+        hub: Hub,
+        recorder: Recorder,
+        clock: Callable[[], float],
+    ) -> None:
+        self._numbers = numbers
+        self._leases = Leases(
+            numbers.samples,
+            numbers.global_batch,
+            workers,
+            numbers.budget,
+            pauses=numbers.evaluates,
+            lockstep=numbers.lockstep,
+            by_rank=numbers.by_rank,
+        )
+        self._desk = Desk(self._leases, evaluates=numbers.evaluates, lockstep=numbers.lockstep)
+        self._hub = hub
+        self._recorder = recorder
+        self._clock = clock
+        self._begun: float | None = None
+        self._stopped = False
+        self._epochs = 0
+        self._accounted = (0, 0, 0)
+        self._talks: dict[str, Conversation] = {}
+        self._least: dict[str, int] = {}
+        """By worker that was lost, the least life that is still heard."""
+
+    @property
+    def committed(self) -> int:
+        """Samples that are trained on."""
+        return self._leases.committed
+
+    @property
+    def is_over(self) -> bool:
+        """Whether everything is committed and the model is stored."""
+        return self._desk.is_over
+
+    def open(self, workers: Iterable[str]) -> None:
+        """All have joined: time runs from here."""
+        self._desk.open(workers)
+        self._begun = self._clock()
+
+    def admit(self, worker: str) -> None:
+        """A worker comes back to a run that is under way."""
+        self._send(self._desk.admit(worker))
+
+    def hear(self, worker: str, word: Control) -> None:
+        """A worker wants something."""
+        if not isinstance(word, Word):
+            return
+        talk = self._talk(worker, word.life)
+        if talk is None:
+            return
+        for message in talk.hear(word):
+            self._send(self._desk.hear(worker, message))
+        self._account()
+
+    def _talk(self, worker: str, life: int) -> Conversation | None:
+        """The conversation with one life of a worker; None if that life is over.
+
+        A worker whose link was cut until it counted as lost may be heard of again.
+        """
+        talk = self._talks.get(worker)
+        if life < self._least.get(worker, life) or (talk is not None and life < talk.life):
+            return None
+        if talk is None or talk.life < life:
+            send = partial(self._hub.send, f"{worker}.leases")
+            talk = self._talks[worker] = Conversation(life, send, self._clock)
+        return talk
+
+    def _send(self, letters: Letters) -> None:
+        for worker, message in letters:
+            if worker in self._talks:
+                self._talks[worker].say(message)
+
+    def lose(self, worker: str) -> None:
+        """A worker is gone: what it held is given to others."""
+        talk = self._talks.pop(worker, None)
+        if talk is not None:
+            self._least[worker] = talk.life + 1
+        samples = self._leases.samples_of(worker)
+        letters = self._desk.lose(worker)
+        self._recorder.event("given again", {"member": worker, "samples": str(samples)})
+        self._send(letters)
+        self._account()
+
+    def look_at_clock(self) -> None:
+        """Stop when the job's time is up, and say again what was not heard."""
+        for talk in self._talks.values():
+            talk.look_at_clock()
+        limit = self._numbers.seconds
+        if limit is None or self._begun is None or self._stopped:
+            return
+        if self._clock() - self._begun >= limit:
+            self._stopped = True
+            self._send(self._desk.stop())
+
+    def _account(self) -> None:
+        leases = self._leases
+        account = (leases.committed, leases.repeated, leases.lost)
+        if account == self._accounted:
+            return
+        self._accounted = account
+        self._recorder.samples(*account)
+        while leases.committed + leases.lost >= (self._epochs + 1) * self._numbers.samples:
+            samples = str((self._epochs + 1) * self._numbers.samples)
+            self._recorder.event("epoch", {"number": str(self._epochs), "samples": samples})
+            self._epochs += 1

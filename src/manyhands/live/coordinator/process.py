@@ -1,0 +1,147 @@
+"""The coordinator's process: where members report and their traces come together.
+
+It never imports torch, so it starts at once and answers while others compute. If the agent is
+killed, it ends what that left behind and says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import sys
+import time
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from manyhands.live.assignment import Assignment
+from manyhands.live.coordinator.admission import Gate
+from manyhands.live.coordinator.coordinator import PATIENCE, Coordinator
+from manyhands.live.coordinator.lease_service import LeaseDesk
+from manyhands.live.member.trace_files import TraceFiles
+from manyhands.live.processes.descriptors import raise_descriptors
+from manyhands.live.processes.parent_death import die_with
+from manyhands.live.processes.standard_streams import outlast_full_disk
+from manyhands.trace import Recorder, live_header, trace_file
+from manyhands.transport.control import Hub
+from manyhands.wire import Warn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+
+
+class _AgentGone(Exception):  # noqa: N818 - an event, raised from a signal handler
+    pass
+
+
+def main(path: str) -> None:
+    """Run the coordinator of the assignment at `path`, as a child of the agent."""
+    assignment = Assignment.read(Path(path))
+    outlast_full_disk()
+    say = _agents_words(assignment.agent)
+    signal.signal(signal.SIGTERM, _raise_gone)
+    die_with(assignment.agent, signal.SIGTERM)
+    raise_descriptors()
+    folder = Path(assignment.folder)
+    clock, host = time.monotonic, assignment.host
+    head = live_header("coordinator", 0, clock=clock, wall=time.time, host=host)
+    outside = f"tcp://{assignment.address}:{assignment.port}" if assignment.hosts else None
+    with Hub(assignment.coordinator, outside, assignment.job_key()) as hub:
+        files = TraceFiles(lambda words: hub.send("agent-0", Warn(words)), clock)
+        recorder = Recorder(head, partial(files.append, trace_file(folder, head)), clock)
+        desk = None
+        if assignment.leasing is not None:
+            desk = LeaseDesk(assignment.leasing, assignment.workers, hub, recorder, clock)
+        gate = Gate(hub, assignment, recorder, clock, files) if assignment.hosts else None
+        coordinator = Coordinator(
+            hub,
+            assignment.workers,
+            folder,
+            host,
+            recorder,
+            clock,
+            desk,
+            gate,
+            PATIENCE if assignment.patience is None else assignment.patience,
+            takes_back=not (assignment.peers or assignment.memory is not None),
+            files=files,
+        )
+        try:
+            coordinator.serve()
+        except _AgentGone:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            if _is_orphaned(assignment.agent):
+                _bury(assignment, coordinator, recorder, say)
+
+
+def _is_orphaned(agent: int) -> bool:
+    """Whether the agent is dead, or only asks politely.
+
+    The kernel signals the death of the thread that started us. Until the agent's other threads
+    are dead too, which takes a busy machine a while, it still counts as our parent.
+    """
+    deadline = time.monotonic() + 2.0
+    while time.monotonic() < deadline:
+        if os.getppid() != agent or _is_dying(agent):
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def _is_dying(pid: int) -> bool:
+    """Whether a process has begun to end: its first thread has, or SIGKILL awaits it."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return True
+    facts = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
+    if facts.get("State", "").strip()[:1] in ("Z", "X"):
+        return True
+    kill = 1 << (signal.SIGKILL - 1)
+    return any(int(facts.get(name, "0"), 16) & kill for name in ("SigPnd", "ShdPnd"))
+
+
+def _raise_gone(_signal: int, _frame: FrameType | None) -> None:
+    raise _AgentGone
+
+
+def _agents_words(agent: int) -> Callable[[str], None]:
+    """A way to the agent's terminal that outlives the agent, opened while it lives."""
+    try:
+        descriptor = os.open(f"/proc/{agent}/fd/2", os.O_WRONLY | os.O_APPEND)
+    except OSError:  # its stderr may be a socket, or closed; the log still has the words
+        descriptor = sys.stderr.fileno()
+
+    def say(words: str) -> None:
+        with contextlib.suppress(OSError):
+            os.write(descriptor, f"\n{words}\n".encode())
+
+    return say
+
+
+def _bury(
+    assignment: Assignment,
+    coordinator: Coordinator,
+    recorder: Recorder,
+    say: Callable[[str], None],
+) -> None:
+    """The agent was killed: end what it left behind, remove its private folder and say so."""
+    for pid in coordinator.pids():
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, signal.SIGKILL)
+    words = (
+        f"manyhands: the agent (pid {assignment.agent}) was killed; its coordinator and "
+        f"{assignment.workers} workers ended with it. The run is in {assignment.folder}"
+    )
+    coordinator.disband(words)
+    recorder.event("end", {"status": "failed", "words": words})
+    recorder.flush()
+    shutil.rmtree(assignment.private, ignore_errors=True)
+    say(words)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,1 @@
+"""What workers and servers have in common: heartbeats, progress, traces, errors."""

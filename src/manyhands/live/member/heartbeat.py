@@ -1,0 +1,201 @@
+"""A worker's second thread: heartbeats, its trace on its way, and words from the coordinator."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import TYPE_CHECKING
+
+from manyhands.live.processes.incarnation import life
+from manyhands.trace import estimate_offset
+from manyhands.wire import Beat, Goodbye, Hello, Pong, Roll, TraceChunk
+from manyhands.wire.leasing import Dismiss, Fence
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from manyhands.live.member.progress import Progress
+    from manyhands.trace import Header, Recorder
+    from manyhands.transport.control import Line
+
+INTERVAL = 1.0
+"""Seconds between heartbeats."""
+_CHUNK = 512 * 1024
+_EXCHANGES = 64
+
+
+class VitalThread(threading.Thread):
+    """A thread that its process cannot do without: an exception in it ends the process."""
+
+
+def end_with_threads(failed: Callable[[BaseException], object]) -> None:
+    """Call `failed` in a vital thread that raised; other threads are left to Python.
+
+    Without that, a worker whose heartbeats or answers have ended would seem to be alive.
+    """
+    before = threading.excepthook
+
+    def hook(raised: threading.ExceptHookArgs) -> None:
+        before(raised)
+        if isinstance(raised.thread, VitalThread) and raised.exc_value is not None:
+            failed(raised.exc_value)
+
+    threading.excepthook = hook
+
+
+class Pulse(VitalThread):
+    """Beats until it is stopped.
+
+    Args:
+        recorder: flushed with every beat.
+        progress: what the beats tell.
+        clock: the worker's.
+    """
+
+    def __init__(self, recorder: Recorder, progress: Progress, clock: Callable[[], float]) -> None:
+        super().__init__(name="manyhands-pulse", daemon=True)
+        self._recorder = recorder
+        self._progress = progress
+        self._clock = clock
+        self._stopping = threading.Event()
+
+    def run(self) -> None:
+        """Beat once per interval."""
+        while not self._stopping.wait(INTERVAL):
+            self._beat()
+
+    def _beat(self) -> float | None:
+        """Put what happened since the last beat into the trace; the mean loss since then."""
+        drained = self._progress.drain_losses()
+        if drained is not None:
+            loss, samples = drained
+            self._recorder.point("loss", loss, samples=self._progress.samples, weight=samples)
+        if self._progress.accounts:
+            self._recorder.samples(self._progress.samples)
+        self._recorder.drain()
+        return drained[0] if drained else None
+
+    def stop(self) -> None:
+        """Beat a last time and end."""
+        self._stopping.set()
+        self.join(10.0)
+
+
+class FilePulse(Pulse):
+    """The pulse of a worker that has no coordinator: its trace goes straight to a file."""
+
+    def stop(self) -> None:
+        """End, then write what is left."""
+        super().stop()
+        self._beat()
+        self._recorder.flush()
+
+
+class LinkPulse(Pulse):
+    """The pulse of a worker that reports to a coordinator."""
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        progress: Progress,
+        clock: Callable[[], float],
+        header: Header,
+        connect: Callable[[], Line],
+        chunks: list[bytes],
+        address: str = "",
+    ) -> None:
+        super().__init__(recorder, progress, clock)
+        self._header = header
+        self._address = address
+        """Where other hosts reach the server in this process."""
+        self._connect = connect
+        self._chunks = chunks
+        self._exchanges: list[tuple[float, float, float]] = []
+        self._roll: Roll | None = None
+        self._fenced: deque[Fence] = deque()
+        self._fences = 0
+        """How many were heard."""
+        self.dismissed = False
+        """Whether the coordinator has said that the run is over."""
+        self._changed = threading.Condition()
+
+    def roll(self, timeout: float) -> Roll:
+        """The members of the run, as soon as all have joined."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._roll is not None, timeout):
+                raise TimeoutError(f"the run was not complete after {timeout:.0f} s")
+            assert self._roll is not None  # noqa: S101 - said by the condition just waited for
+            return self._roll
+
+    def take_fenced(self) -> list[Fence]:
+        """Workers that were lost since the last call."""
+        return [self._fenced.popleft() for _ in range(len(self._fenced))]
+
+    def run(self) -> None:
+        """Report for duty, then beat; the connection belongs to this thread."""
+        line = self._connect()
+        header = self._header
+        about = (header.role, header.rank, header.host, header.pid, header.boot)
+        line.send(Hello(*about, self._address, life()))
+        while not self._stopping.is_set():
+            self._tell(line)
+            due = self._clock() + INTERVAL
+            while not self._stopping.is_set() and self._clock() < due:
+                self._listen(line, min(0.25, max(0.0, due - self._clock())))
+        self._note_offset()
+        self._beat()
+        self._recorder.flush()
+        self._tell(line)
+        line.send(Goodbye(self._progress.step, self._progress.samples))
+        line.close(linger=5.0)
+
+    def _tell(self, line: Line) -> None:
+        loss = self._beat()
+        chunks = [*self._chunks]
+        del self._chunks[: len(chunks)]
+        for lines in _within(b"".join(chunks), _CHUNK):
+            line.send(TraceChunk(lines))
+        progress = self._progress
+        line.send(
+            Beat(
+                sent=self._clock(),
+                step=progress.step,
+                samples=progress.samples,
+                loss=loss,
+                phase=progress.phase,
+                line=progress.line(),
+                fences=self._fences,
+            )
+        )
+
+    def _listen(self, line: Line, timeout: float) -> None:
+        for message in line.receive(timeout):
+            if isinstance(message, Pong):
+                self._exchanges.append((message.sent, message.there, self._clock()))
+                del self._exchanges[:-_EXCHANGES]
+            elif isinstance(message, Fence):
+                # They come in order; one that comes again was heard, and one too early comes again.
+                if message.number == self._fences:
+                    self._fences += 1
+                    self._fenced.append(message)
+            elif isinstance(message, Dismiss):
+                self.dismissed = True
+            elif isinstance(message, Roll):
+                with self._changed:
+                    self._roll = message
+                    self._changed.notify_all()
+
+    def _note_offset(self) -> None:
+        if self._exchanges:
+            offset = estimate_offset(self._exchanges)
+            self._recorder.offset(offset.seconds, offset.error)
+
+
+def _within(lines: bytes, limit: int) -> list[bytes]:
+    """Whole lines in portions of at most `limit` bytes."""
+    portions = []
+    while lines:
+        cut = len(lines) if len(lines) <= limit else lines.rfind(b"\n", 0, limit) + 1 or limit
+        portions.append(lines[:cut])
+        lines = lines[cut:]
+    return portions

@@ -1,0 +1,51 @@
+"""How a process of a run tells where it is reached, and why it failed."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from manyhands.transport.listeners import listen
+
+if TYPE_CHECKING:
+    import socket
+
+    from manyhands.live.assignment import Assignment
+    from manyhands.live.member.heartbeat import LinkPulse
+
+
+def listen_outside(assignment: Assignment, number: int) -> socket.socket | None:
+    """Where other hosts reach the server in this process, listening already; None if none do.
+
+    Its port is told with the first heartbeat, long before anybody answers there. A successor
+    listens where its predecessor did.
+    """
+    if not assignment.hosts:
+        return None
+    file = Path(assignment.private) / f"server-{number}.port"
+    port = int(file.read_text(encoding="ascii")) if file.exists() else 0
+    listener = listen(assignment.address, port)
+    file.write_text(str(listener.getsockname()[1]), encoding="ascii")
+    return listener
+
+
+def fail(error: BaseException, pulse: LinkPulse) -> None:
+    """Leave a report, let the trace out and go, without waiting for threads that hang."""
+    from manyhands.failure import PeerLost  # noqa: PLC0415
+    from manyhands.live.processes.supervision import leave_report  # noqa: PLC0415
+
+    at = time.monotonic()
+    text = "".join(traceback.format_exception(error))
+    leave_report(error, text, consequence=isinstance(error, PeerLost), at=at)
+    stopper = threading.Thread(target=pulse.stop, daemon=True)
+    stopper.start()
+    stopper.join(2.0)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    code = error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else 1
+    os._exit(code or 1)

@@ -1,0 +1,1 @@
+"""Starting, watching and ending processes on one host."""

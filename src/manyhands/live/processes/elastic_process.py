@@ -1,0 +1,93 @@
+"""Starting a process afresh, by a torch.distributed.elastic context of its own.
+
+A shared context ends all siblings when one of them dies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs, start_processes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from manyhands.live.processes.supervision import Start
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+
+# Its warnings repeat, in other words, what the agent says about every failure.
+logging.getLogger("torch.distributed.elastic.multiprocessing").setLevel(logging.CRITICAL)
+
+
+class _Files(LogsSpecs):
+    """Two log files and an error file per process, by its name."""
+
+    def __init__(self, start: Start) -> None:
+        super().__init__(log_dir=str(Path(start.stem).parent))
+        self._start = start
+
+    def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:  # noqa: ARG002 - the contract
+        return LogsDest(
+            stdouts={0: self._start.out},
+            stderrs={0: self._start.err},
+            tee_stdouts={},
+            tee_stderrs={},
+            error_files={0: self._start.error},
+        )
+
+    @property
+    def root_log_dir(self) -> str:
+        return str(self._root_log_dir)
+
+
+class Direct:
+    """A process that does what `start` says, in a new interpreter."""
+
+    def __init__(self, start: Start) -> None:
+        with _handlers_kept():
+            context: Any = start_processes(
+                name=Path(start.stem).name,
+                entrypoint=sys.executable,
+                args={0: ("-m", start.module, *start.arguments)},
+                envs={0: start.settings},
+                logs_specs=_Files(start),
+            )
+        self._context = context
+        self.pid: int = context.pids()[0]
+        # The declared type of a context has no attribute for the one process that it holds.
+        self._process: subprocess.Popen[bytes] = context.subprocess_handlers[0].proc
+
+    def poll(self) -> int | None:
+        """Its exit code, negative for a signal; None while it runs."""
+        return self._process.poll()
+
+    def wait(self, timeout: float) -> None:
+        """Wait for its end, at most `timeout` seconds."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout)
+
+    def close(self) -> None:
+        """Let go of its files. Only for a process that has ended."""
+        self._context.close(timeout=5)
+
+
+@contextlib.contextmanager
+def _handlers_kept() -> Iterator[None]:
+    """Torch elastic installs signal handlers that raise its own exception; the agent has its."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    kept = {number: signal.getsignal(number) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in kept.items():
+            signal.signal(number, handler)

@@ -1,0 +1,1 @@
+"""The process of a parameter server: a shard, its protocol and its journal."""

@@ -1,0 +1,421 @@
+"""Storage of a server's journal: memory that outlives the server, or files in the run's folder.
+
+A log has numbered heads, places for payloads, and snapshots. The journal decides what they mean.
+
+`MemoryLog` lies in memory that belongs to the agent (a memfd). It survives the death of any
+process but the agent's, whose death ends the run. What a server receives over a socket is received
+into a place of the log, so that writing it down takes no copy; what lies in a worker's memory is
+copied once, at the speed of memory. Two snapshots are written in turn, so that one is always whole.
+
+`FileLog` lies in files, for models that are too large to keep their log in memory, and where what
+was answered must survive a loss of power.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import json
+import math
+import mmap
+import os
+import struct
+import time
+import zlib
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import torch
+
+from manyhands.files.checkpoint import Stored, open_tensors, write_tensors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    T = TypeVar("T")
+
+ROOM = 512
+"""Bytes of a head."""
+PORTION = 1 << 30
+"""Bytes that are given to the system in one write: Linux takes at most 2 GiB − 4 KiB."""
+_SPACE = 1 << 30
+"""Bytes of calls that a file holds between two snapshots, or twice the state if that is more."""
+_MOST = 256
+"""Calls between two snapshots at most."""
+
+IN_MEMORY = 128 << 20
+"""Bytes of parameters, of all servers of a host together, up to which journals lie in memory."""
+_BUDGET = 512 << 20
+"""Bytes of calls that the servers of a host keep in memory between two snapshots."""
+_MOST_IN_MEMORY = 32
+_LEAST_IN_MEMORY = 4
+_ALIGNED = 4096
+_SNAPSHOTS = (1 << 40, 1 << 41)
+"""Where the two snapshots begin. The memory is sparse: only what was written takes pages."""
+_END = 1 << 42
+_SNAPSHOT_HEAD = struct.Struct("<8sQQI")
+"""A mark, the generation, the bytes of the facts, their checksum."""
+_MARK = b"snapshot"
+
+Snapshot = tuple[Stored, dict[str, Any]]
+"""Tensors that are read one by one, and facts in the types of JSON."""
+
+
+class Log(Protocol):
+    """Storage of one server's journal."""
+
+    def limit(self, state: int) -> int:
+        """How many calls there may be between two snapshots of `state` bytes."""
+
+    def is_crowded(self) -> bool:
+        """Whether there is no place for another payload before the next snapshot."""
+
+    def supply(self) -> memoryview:
+        """Memory to receive a payload into."""
+
+    def keeps(self, payload: memoryview) -> bool:
+        """Whether a payload lies in the log already."""
+
+    def put(self, index: int, payload: memoryview) -> int:
+        """Write the payload of a call; the place where it lies."""
+
+    def write_head(self, index: int, head: bytes) -> None:
+        """Write the head of a call, `ROOM` bytes at most."""
+
+    def read_head(self, index: int) -> bytes:
+        """What was written as head of a call, with anything behind it."""
+
+    def read(self, place: int, size: int) -> torch.Tensor | None:
+        """A payload of a predecessor's; None if it is not there."""
+
+    def save(self, tensors: Mapping[str, torch.Tensor], facts: Mapping[str, Any]) -> None:
+        """Write a snapshot. The one before stays until this one is whole."""
+
+    def load(self) -> Snapshot | None:
+        """The last snapshot; None if there is none."""
+
+    def reuse(self) -> None:
+        """No call that was written so far is needed any more."""
+
+    def sync(self) -> None:
+        """Wait until all that was written survives a loss of power."""
+
+    def close(self) -> None:
+        """Release what is open."""
+
+    def remove(self) -> None:
+        """Delete it."""
+
+
+class FileLog:
+    """A log in two files: calls, and the last snapshot.
+
+    Args:
+        folder: the run's.
+        name: the server's.
+        size: bytes of an update.
+        durable: whether snapshots are on the disk before they count.
+        say: told when the disk is full and writing waits.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        size: int,
+        *,
+        durable: bool = False,
+        say: Callable[[str], object] = str,
+    ) -> None:
+        home = folder / "journal"
+        home.mkdir(exist_ok=True)
+        self._snapshot = home / f"{name}.safetensors"
+        self._size = size
+        self._stride = ROOM + size
+        self._file = os.open(home / f"{name}.log", os.O_RDWR | os.O_CREAT, 0o600)
+        self._durable = durable
+        self._say = say
+
+    def limit(self, state: int) -> int:
+        """So many that snapshots cost at most half as much as the calls."""
+        return max(2, min(_MOST, max(_SPACE, 2 * state) // self._stride))
+
+    def is_crowded(self) -> bool:
+        """Never: every call has a place."""
+        return False
+
+    def supply(self) -> memoryview:
+        """Memory of this process."""
+        return memoryview(bytearray(self._size))
+
+    def keeps(self, payload: memoryview) -> bool:
+        """Never: files hold copies."""
+        del payload
+        return False
+
+    def put(self, index: int, payload: memoryview) -> int:
+        """Write the payload of a call."""
+        self._write(payload, index * self._stride + ROOM)
+        return index
+
+    def write_head(self, index: int, head: bytes) -> None:
+        """Write the head of a call."""
+        self._write(memoryview(head), index * self._stride)
+
+    def read_head(self, index: int) -> bytes:
+        """What lies there."""
+        return os.pread(self._file, ROOM, index * self._stride)
+
+    def read(self, place: int, size: int) -> torch.Tensor | None:
+        """A payload, in memory of its own."""
+        payload = torch.empty(size, dtype=torch.uint8)
+        room, at = payload.numpy().data, place * self._stride + ROOM
+        done = 0
+        while done < size:
+            count = os.preadv(self._file, [room[done : done + PORTION]], at + done)
+            if count == 0:
+                return None
+            done += count
+        return payload
+
+    def save(self, tensors: Mapping[str, torch.Tensor], facts: Mapping[str, Any]) -> None:
+        """Write a snapshot beside the last one, then replace that."""
+        about = {"server": json.dumps(facts)}
+        self._until_there_is_room(
+            lambda: write_tensors(self._snapshot, tensors, about, durable=self._durable)
+        )
+
+    def load(self) -> Snapshot | None:
+        """The last snapshot. Its tensors are read before the next one is written."""
+        if not self._snapshot.exists():
+            return None
+        tensors, metadata = open_tensors(self._snapshot)
+        return tensors, json.loads(metadata["server"])
+
+    def reuse(self) -> None:
+        """Nothing: every call overwrites the one with its index."""
+
+    def sync(self) -> None:
+        """Wait for the disk."""
+        os.fdatasync(self._file)
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._file)
+
+    def remove(self) -> None:
+        """A run that ended well needs no journal."""
+        for path in (self._snapshot, self._snapshot.with_suffix(".log")):
+            path.unlink(missing_ok=True)
+
+    def _write(self, data: memoryview, at: int) -> None:
+        """All of it: the system may take less than it is given."""
+        done = 0
+        while done < len(data):
+            some = data[done : done + PORTION]
+            done += self._until_there_is_room(
+                lambda some=some, at=at + done: os.pwrite(self._file, some, at)  # type: ignore[misc]
+            )
+
+    def _until_there_is_room(self, write: Callable[[], T]) -> T:
+        """Write as soon as the disk is not full: training waits rather than ends."""
+        waited = False
+        while True:
+            try:
+                result = write()
+            except OSError as error:
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                if not waited:
+                    self._say(
+                        f"{self._snapshot.parent} cannot be written: {error.strerror}. The server "
+                        "waits until there is room"
+                    )
+                waited = True
+                time.sleep(_PAUSE)
+            else:
+                if waited:
+                    self._say(f"{self._snapshot.parent} can be written again")
+                return result
+
+
+_PAUSE = 0.5
+"""Seconds between attempts to write to a full disk."""
+
+
+class MemoryLog:
+    """A log in memory that another process holds.
+
+    Args:
+        pid: the process that holds it.
+        descriptor: the memory's, in that process.
+        size: bytes of an update.
+        servers: how many servers of this host keep such logs.
+        spare: places for payloads that are under way, besides those of calls written down.
+
+    Raises:
+        OSError: the memory cannot be had.
+    """
+
+    def __init__(self, pid: int, descriptor: int, size: int, servers: int, spare: int) -> None:
+        self._size = size
+        self._stride = -(-size // _ALIGNED) * _ALIGNED
+        fit = _BUDGET // max(1, servers * self._stride)
+        self._kept = max(_LEAST_IN_MEMORY, min(_MOST_IN_MEMORY, fit))
+        self._file = os.open(f"/proc/{pid}/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
+        try:
+            os.ftruncate(self._file, _END)
+            self._begin = _MOST * ROOM
+            self._places = self._kept + spare
+            size = self._begin + self._places * self._stride
+            self._memory = memoryview(self._map(0, size))
+        except OSError:
+            os.close(self._file)
+            raise
+        self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory)) + self._begin
+        self._free = list(range(self._places))
+        self._used: list[int] = []
+        """Places of calls since the last snapshot."""
+        self._areas: dict[int, mmap.mmap] = {}
+        self._next = 0
+
+    def _map(self, at: int, size: int) -> mmap.mmap:
+        return mmap.mmap(self._file, size, offset=at)
+
+    def _view(self, place: int, size: int) -> memoryview:
+        at = self._begin + place * self._stride
+        return self._memory[at : at + size]
+
+    def _place(self, payload: memoryview) -> int | None:
+        """Where a payload lies, if it begins a place of this log."""
+        if payload.readonly or not len(payload):
+            return None
+        at = ctypes.addressof(ctypes.c_char.from_buffer(payload)) - self._address
+        place, rest = divmod(at, self._stride)
+        return place if rest == 0 and 0 <= place < self._places else None
+
+    def limit(self, state: int) -> int:
+        """As many as there are heads for."""
+        del state
+        return _MOST
+
+    def is_crowded(self) -> bool:
+        """Whether only those places are left that payloads under way need."""
+        return len(self._used) >= self._kept
+
+    def supply(self) -> memoryview:
+        """A place of the log, where a call may stay when it is written down."""
+        return self._view(self._free.pop(), self._size)
+
+    def keeps(self, payload: memoryview) -> bool:
+        """Whether it was received into a place of the log."""
+        return self._place(payload) is not None
+
+    def put(self, index: int, payload: memoryview) -> int:
+        """Keep the payload where it is, or copy it to a free place."""
+        del index
+        if not len(payload):
+            return 0
+        place = self._place(payload)
+        if place is None:
+            place = self._free.pop()
+            self._view(place, len(payload))[:] = payload
+        self._used.append(place)
+        return place
+
+    def write_head(self, index: int, head: bytes) -> None:
+        """Write the head of a call."""
+        self._memory[index * ROOM : index * ROOM + len(head)] = head
+
+    def read_head(self, index: int) -> bytes:
+        """What lies there; nothing behind the last."""
+        return bytes(self._memory[index * ROOM : (index + 1) * ROOM]) if index < _MOST else b""
+
+    def read(self, place: int, size: int) -> torch.Tensor | None:
+        """A payload where it lies; its place is used again after the next snapshot."""
+        if not size:
+            return torch.empty(0, dtype=torch.uint8)
+        if place not in self._free or size > self._size:
+            return None
+        self._free.remove(place)
+        self._used.append(place)
+        return torch.frombuffer(self._view(place, size), dtype=torch.uint8)
+
+    def save(self, tensors: Mapping[str, torch.Tensor], facts: Mapping[str, Any]) -> None:
+        """Write a snapshot over the last but one. It counts from when its head is written."""
+        directory, at = {}, 0
+        for name, tensor in tensors.items():
+            directory[name] = (str(tensor.dtype).removeprefix("torch."), list(tensor.shape), at)
+            at += -(-tensor.nbytes // 64) * 64
+        text = json.dumps([directory, facts]).encode()
+        begin = -(-(_SNAPSHOT_HEAD.size + len(text)) // _ALIGNED) * _ALIGNED
+        area = self._area(self._next, begin + at)
+        area[: _SNAPSHOT_HEAD.size] = bytes(_SNAPSHOT_HEAD.size)
+        area[_SNAPSHOT_HEAD.size : _SNAPSHOT_HEAD.size + len(text)] = text
+        flat = torch.frombuffer(area, dtype=torch.uint8)
+        for name, tensor in tensors.items():
+            if tensor.nbytes:
+                start = begin + directory[name][2]
+                source = tensor.detach().reshape(-1).view(torch.uint8)
+                flat[start : start + tensor.nbytes].copy_(source)
+        head = (_MARK, facts["generation"], len(text), zlib.crc32(text))
+        area[: _SNAPSHOT_HEAD.size] = _SNAPSHOT_HEAD.pack(*head)
+        self._next = 1 - self._next
+
+    def _area(self, number: int, size: int) -> mmap.mmap:
+        """The memory of a snapshot; it is mapped anew if it must be larger."""
+        area = self._areas.get(number)
+        if area is None or len(area) < size:
+            area = self._areas[number] = self._map(_SNAPSHOTS[number], size)
+        return area
+
+    def load(self) -> Snapshot | None:
+        """The last snapshot that is whole, in memory of its own."""
+        found: list[tuple[int, int, int]] = []
+        for number in range(len(_SNAPSHOTS)):
+            head = self._area(number, _ALIGNED)[: _SNAPSHOT_HEAD.size]
+            mark, generation, length, checksum = _SNAPSHOT_HEAD.unpack(head)
+            if mark == _MARK:
+                text = self._text(number, length)
+                if zlib.crc32(text) == checksum:
+                    found.append((generation, number, length))
+        if not found:
+            return None
+        _, number, length = max(found)
+        self._next = 1 - number
+        directory, facts = json.loads(self._text(number, length))
+        begin = -(-(_SNAPSHOT_HEAD.size + length) // _ALIGNED) * _ALIGNED
+        readers = {
+            name: partial(self._copy, number, getattr(torch, dtype), shape, begin + at)
+            for name, (dtype, shape, at) in directory.items()
+        }
+        return Stored(readers), facts
+
+    def _copy(self, number: int, dtype: torch.dtype, shape: list[int], at: int) -> torch.Tensor:
+        """A tensor of a snapshot."""
+        count = math.prod(shape)
+        if not count:
+            return torch.empty(shape, dtype=dtype)
+        area = self._area(number, at + count * dtype.itemsize)
+        return torch.frombuffer(area, dtype=dtype, count=count, offset=at).reshape(shape).clone()
+
+    def _text(self, number: int, length: int) -> bytes:
+        area = self._area(number, _SNAPSHOT_HEAD.size + length)
+        return area[_SNAPSHOT_HEAD.size : _SNAPSHOT_HEAD.size + length]
+
+    def reuse(self) -> None:
+        """The places of all calls are free."""
+        self._free += self._used
+        self._used = []
+
+    def sync(self) -> None:
+        """Memory does not survive a loss of power."""
+        raise NotImplementedError("a log in memory cannot survive a loss of power")
+
+    def close(self) -> None:
+        """Close the descriptor; the memory stays while its holder lives."""
+        os.close(self._file)
+
+    def remove(self) -> None:
+        """Nothing: its pages go with the process that holds it."""

@@ -1,0 +1,49 @@
+"""The process of one parameter server."""
+
+from __future__ import annotations
+
+import functools
+import signal
+import sys
+import time
+from pathlib import Path
+
+from manyhands.live.assignment import Assignment
+from manyhands.live.member.heartbeat import LinkPulse, end_with_threads
+from manyhands.live.member.progress import Progress
+from manyhands.live.member.reporting import fail, listen_outside
+from manyhands.live.processes.descriptors import raise_descriptors
+from manyhands.live.processes.parent_death import die_with
+from manyhands.live.processes.standard_streams import outlast_full_disk
+from manyhands.trace import Recorder, live_header
+from manyhands.transport.listeners import endpoint
+
+
+def main(path: str, number: int) -> None:
+    """Serve the assignment at `path` as server `number`, as a child of the agent."""
+    assignment = Assignment.read(Path(path))
+    outlast_full_disk()
+    die_with(assignment.agent, signal.SIGKILL)
+    raise_descriptors()
+    clock = time.monotonic
+    head = live_header("server", number, clock=clock, wall=time.time, host=assignment.host)
+    chunks, progress = list[bytes](), Progress()
+    recorder = Recorder(head, chunks.append, clock)
+    outside = listen_outside(assignment, number)
+    address = endpoint(outside) if outside else ""
+    connect = functools.partial(assignment.line, head.name)
+    pulse = LinkPulse(recorder, progress, clock, head, connect, chunks, address)
+    end_with_threads(functools.partial(fail, pulse=pulse))
+    pulse.start()
+    try:
+        # Torch is imported after the first heartbeat, so that a slow start is seen as one.
+        from manyhands.live.server.shard_server import Serving  # noqa: PLC0415
+
+        Serving(assignment, number, recorder, progress, outside=outside).until_dismissed(pulse)
+    except BaseException as error:  # noqa: BLE001 - whatever it is, the agent must hear of it
+        fail(error, pulse)
+    pulse.stop()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

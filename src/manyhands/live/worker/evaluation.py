@@ -1,0 +1,145 @@
+"""Exact evaluation by all workers together.
+
+Every metric is a function of statistics that sum over samples, so each worker computes them on
+its part and one collective adds them up: the result does not depend on how many took part.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from manyhands.data.taking import as_pair
+from manyhands.live.worker.loading import Loading, move
+from manyhands.parameters.gradients import autocast
+from manyhands.parameters.ignored_targets import Counted, own_loss
+from manyhands.sampling.division import part
+from manyhands.seeding import VALIDATION
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import nn
+
+    from manyhands.job import Job
+    from manyhands.metrics import Metric
+    from manyhands.transport.collectives import Group
+
+
+@dataclass(frozen=True, eq=False)
+class Totals:
+    """Summed statistics: targets that count, their loss, then each metric's."""
+
+    tensor: torch.Tensor
+    metrics: tuple[Metric, ...]
+    sizes: tuple[int, ...]
+
+    def values(self) -> dict[str, float]:
+        """What the statistics say."""
+        counted, loss, *_ = self.tensor.tolist()
+        values = {"loss": loss / counted if counted else math.nan}
+        parts = self.tensor[2:].cpu().split_with_sizes(list(self.sizes))
+        for metric, statistics in zip(self.metrics, parts, strict=True):
+            values[metric.name] = metric.value(statistics)
+        return values
+
+
+@torch.no_grad()
+def evaluate(
+    job: Job,
+    model: nn.Module,
+    device: torch.device,
+    rank: int,
+    workers: int,
+    outputs: Callable[[Any], Any] | None = None,
+    *,
+    loading: Loading | None = None,
+    divided: int | None = None,
+) -> Totals:
+    """One worker's part of the statistics of the model on the job's validation data.
+
+    All compute equally many batches, because those that hold parts of one model need each other
+    for every one; what nothing is left of counts as nothing.
+
+    Args:
+        job: what is trained.
+        model: what is put into evaluation mode meanwhile.
+        device: where it computes.
+        rank: which part of the data.
+        workers: of how many.
+        outputs: what to call in the model's place; it gives None where only others know them.
+        loading: loads the batches; its processes are kept from one evaluation to the next.
+        divided: among how many workers a batch is divided, if more than evaluate.
+    """
+    data = job.validation
+    if data is None:
+        raise ValueError("this job has no validation data to evaluate on")
+    if not len(data):
+        raise ValueError("the validation data is empty")
+    wanted, counted = _chunks(len(data), rank, workers, job, divided or workers)
+    training = model.training
+    model.eval()
+    total = torch.zeros(0, dtype=torch.float64, device=device)
+    sizes = (0,) * len(job.measures)
+    measured = Counted(own_loss(job))
+    drawn = [(VALIDATION, indices) for indices in wanted]
+    loaded = (loading or Loading(job)).batches(data, drawn)
+    for count, batch in zip(counted, loaded, strict=True):
+        inputs, targets = as_pair(move(batch, device))
+        with autocast(job, device):
+            answers = (outputs or model)(inputs)
+            if answers is None:
+                continue
+            loss = measured(answers, targets).double().reshape(())
+        statistics = [metric.statistics(answers, targets) for metric in job.measures]
+        sizes = tuple(item.numel() for item in statistics)
+        head = measured.sums(loss, count or 1)
+        row = torch.cat([head, *statistics])
+        if not count:
+            row = torch.zeros_like(row)
+        total = total + row if len(total) else row
+    model.train(training)
+    return Totals(total, job.measures, sizes)
+
+
+def no_totals(
+    job: Job, model: nn.Module, device: torch.device, loading: Loading | None = None
+) -> Totals:
+    """The statistics of no samples, for a worker that has no part in an evaluation.
+
+    How many there are only the metrics know, so they are asked about the first sample.
+    """
+    one = evaluate(job, model, device, 0, len(job.validation or ()), loading=loading)
+    return Totals(torch.zeros_like(one.tensor), one.metrics, one.sizes)
+
+
+def sum_totals(totals: Totals, group: Group) -> Totals:
+    """The statistics of all workers together, those included that saw no outputs."""
+    seen = len(totals.tensor) > 0
+    word = torch.tensor([int(seen), *totals.sizes], device=totals.tensor.device)
+    group.sum(word)
+    seers, *summed = word.tolist()
+    sizes = tuple(size // seers for size in summed)
+    tensor = totals.tensor if seen else totals.tensor.new_zeros(2 + sum(sizes))
+    group.sum(tensor)
+    return Totals(tensor, totals.metrics, sizes)
+
+
+def _chunks(
+    samples: int, rank: int, workers: int, job: Job, divided: int
+) -> tuple[list[torch.Tensor], list[int]]:
+    """The batches of one worker, and how many samples of each count: all or none."""
+    size = max(1, min(job.micro_batch or sys.maxsize, job.batch_sizes.at(0) // divided))
+    mine = torch.arange(samples)[part(samples, rank, workers)]
+    wanted = list(torch.split(mine, size)) if len(mine) else []
+    counted = [len(indices) for indices in wanted]
+    # Parts differ by one sample at most, so a worker may lack a batch that the first one has.
+    longest = torch.arange(samples)[part(samples, 0, workers)]
+    for spare in torch.split(longest, size)[len(wanted) :]:
+        wanted.append(spare)
+        counted.append(0)
+    return wanted, counted

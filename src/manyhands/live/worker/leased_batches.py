@@ -1,0 +1,70 @@
+"""The batches of leases: each is loaded once, ahead if there are processes that load."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from manyhands.live.worker.loader_processes import Loader
+from manyhands.live.worker.loading import load_here
+from manyhands.sampling.permutation import permutation
+from manyhands.seeding import Seeded, epoch_seed
+
+if TYPE_CHECKING:
+    import torch
+
+    from manyhands.job import Job
+    from manyhands.wire.leasing import Granted
+
+
+class LeasedBatches:
+    """Loads what is leased, by one loader for the whole run.
+
+    Leases are taken in the order in which they are granted.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._seeded = Seeded(job.data, job.collate_fn)
+        self.ahead = self._seeded.take is None and job.num_workers > 0
+        """Whether batches are loaded while the worker computes."""
+        self._orders: dict[int, torch.Tensor] = {}
+        self._loader: Loader | None = None
+        self._asked: deque[int] = deque()
+        """The numbers of leases whose batches are being loaded."""
+
+    def ask(self, lease: Granted) -> None:
+        """Have the batch of a lease loaded, unless it is already being loaded."""
+        if not self.ahead or lease.start == lease.stop or lease.number in self._asked:
+            return
+        if self._loader is None:
+            self._loader = Loader(self._job, self._job.data)
+        self._loader.ask(self._seed(lease), self._indices(lease))
+        self._asked.append(lease.number)
+
+    def take(self, lease: Granted) -> Any:
+        """The batch of a lease."""
+        if not self.ahead:
+            return load_here(self._job, self._seeded, self._seed(lease), self._indices(lease))
+        self.ask(lease)
+        number = self._asked.popleft()
+        if self._loader is None or number != lease.number:
+            raise RuntimeError(f"lease {lease.number} was taken before lease {number}")
+        return self._loader.take()
+
+    def _seed(self, lease: Granted) -> int:
+        return epoch_seed(self._job.seed, lease.epoch)
+
+    def _indices(self, lease: Granted) -> torch.Tensor:
+        if lease.epoch not in self._orders:
+            # Leases of two epochs may alternate where one epoch ends.
+            self._orders = dict(list(self._orders.items())[-1:])
+            order = permutation(len(self._job.data), self._job.seed, lease.epoch)
+            self._orders[lease.epoch] = order
+        return self._orders[lease.epoch][lease.start : lease.stop]
+
+    def close(self) -> None:
+        """End the processes that load."""
+        if self._loader is not None:
+            self._loader.close()
+            self._loader = None

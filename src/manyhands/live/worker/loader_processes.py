@@ -1,0 +1,89 @@
+"""Processes that load batches for one worker, from the first batch to the last.
+
+Starting the processes of a `DataLoader` costs hundreds of milliseconds, and under a protocol a
+worker learns only lease by lease which samples it needs. So one `DataLoader` is kept, and its
+processes are told batch by batch what to load:
+
+    ask(indices) ──queue of process k──> process k loads ──DataLoader──> take()
+
+The data set that the `DataLoader` sees is an iterable one, whose items are batches: each process
+waits for index lists in a queue of its own. A `DataLoader` takes items from its processes in turn,
+and index lists are put into the queues in the same turn, so batches come in the order in which they
+were asked for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import multiprocessing
+from torch.utils.data import DataLoader, IterableDataset, default_collate, get_worker_info
+
+from manyhands.seeding import Seeded
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from manyhands.job import Job, SizedData
+
+
+class Loader:
+    """Loads batches of one data set in `job.num_workers` processes.
+
+    Args:
+        job: its loaders and its collate function.
+        data: what to load from.
+    """
+
+    def __init__(self, job: Job, data: SizedData) -> None:
+        self._queues: list[Any] = [multiprocessing.SimpleQueue() for _ in range(job.num_workers)]
+        loader: DataLoader[Any] = DataLoader(
+            _Told(job, data, self._queues),
+            batch_size=None,
+            num_workers=job.num_workers,
+            # Its own draws must not move the source that the model draws from.
+            generator=torch.Generator().manual_seed(job.seed),
+        )
+        self._batches: Iterator[Any] = iter(loader)
+        self._asked = 0
+        self.pending = 0
+        """Batches that were asked for and not taken."""
+
+    def ask(self, seed: int, indices: torch.Tensor) -> None:
+        """Have a batch loaded, with the seed of its epoch."""
+        self._queues[self._asked % len(self._queues)].put((seed, indices.tolist()))
+        self._asked += 1
+        self.pending += 1
+
+    def take(self) -> Any:
+        """The oldest batch that was asked for and not taken."""
+        self.pending -= 1
+        return next(self._batches)
+
+    def close(self) -> None:
+        """End the processes."""
+        queues, self._queues = self._queues, []
+        for queue in queues:
+            queue.put(None)
+        # The last reference to it: a DataLoader joins its processes when it is collected.
+        self._batches = iter(())
+
+    def __del__(self) -> None:
+        # A process that waits in its queue would keep the DataLoader waiting when it is collected.
+        self.close()
+
+
+class _Told(IterableDataset[Any]):
+    """The batches that a process is told to load."""
+
+    def __init__(self, job: Job, data: SizedData, queues: list[Any]) -> None:
+        self._seeded = Seeded(data, job.collate_fn)
+        self._collate = job.collate_fn or default_collate
+        self._queues = queues
+
+    def __iter__(self) -> Iterator[Any]:
+        info = get_worker_info()
+        assert info is not None  # noqa: S101 - it is used with processes only
+        while (draw := self._queues[info.id].get()) is not None:
+            yield self._collate(self._seeded.__getitems__(draw))

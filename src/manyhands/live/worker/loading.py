@@ -1,0 +1,95 @@
+"""Batches from data: the fastest way that a data set offers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch.utils.data import default_collate
+
+from manyhands.data.taking import rebuilt
+from manyhands.live.worker.loader_processes import Loader
+from manyhands.seeding import Seeded, epoch_seed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    import torch
+
+    from manyhands.job import Job, SizedData
+
+    Wanted = Iterable[tuple[int, torch.Tensor]]
+
+
+class Loading:
+    """A worker's batches, the fastest way that its data sets offer.
+
+    Data with `take(indices)` and tensors are indexed as a whole; any other data, and any that the
+    job collates itself, is loaded sample by sample, in `job.num_workers` processes if there are
+    any. The processes of a data set are kept until `close`. What the data draws depends on the
+    job's seed, the epoch and the sample alone.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._idle: list[tuple[SizedData, Loader]] = []
+
+    def batches(self, data: SizedData, wanted: Wanted) -> Iterator[Any]:
+        """The batches with the wanted samples, in order; each is given as its epoch and indices.
+
+        Where there are processes that load, some batches are loaded ahead.
+        """
+        seeded = Seeded(data, self._job.collate_fn)
+        draws = ((epoch_seed(self._job.seed, epoch), indices) for epoch, indices in wanted)
+        if seeded.take is None and self._job.num_workers:
+            yield from self._ahead(data, draws)
+            return
+        for seed, indices in draws:
+            yield load_here(self._job, seeded, seed, indices)
+
+    def _ahead(self, data: SizedData, draws: Wanted) -> Iterator[Any]:
+        loader = self._loader(data)
+        try:
+            for seed, indices in draws:
+                loader.ask(seed, indices)
+                if loader.pending > 2 * self._job.num_workers:
+                    yield loader.take()
+            while loader.pending:
+                yield loader.take()
+        except BaseException:
+            # Batches that are not wanted any more are still under way in it.
+            loader.close()
+            raise
+        self._idle.append((data, loader))
+
+    def _loader(self, data: SizedData) -> Loader:
+        for at, (known, loader) in enumerate(self._idle):
+            if known is data:
+                del self._idle[at]
+                return loader
+        return Loader(self._job, data)
+
+    def close(self) -> None:
+        """End the processes."""
+        for _, loader in self._idle:
+            loader.close()
+        self._idle = []
+
+
+def load_here(job: Job, seeded: Seeded, seed: int, indices: torch.Tensor) -> Any:
+    """A batch, loaded in this process."""
+    with seeded.drawing():
+        if seeded.take is not None:
+            return seeded.batch(seed, indices)
+        samples = seeded.__getitems__((seed, indices.tolist()))
+        return (job.collate_fn or default_collate)(samples)
+
+
+def move(value: Any, device: torch.device) -> Any:
+    """A batch, with every tensor in it, on a device."""
+    if device.type == "cpu":
+        return value
+    if isinstance(value, dict):
+        return {key: move(item, device) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return rebuilt(value, [move(item, device) for item in value])
+    return value.to(device, non_blocking=True) if hasattr(value, "to") else value

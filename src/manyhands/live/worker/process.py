@@ -1,0 +1,255 @@
+"""The process of one worker."""
+
+from __future__ import annotations
+
+import functools
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from manyhands.live.assignment import Assignment, eager_limit
+from manyhands.live.member.heartbeat import LinkPulse, end_with_threads
+from manyhands.live.member.progress import Progress
+from manyhands.live.member.reporting import fail, listen_outside
+from manyhands.live.processes.descriptors import raise_descriptors
+from manyhands.live.processes.incarnation import life
+from manyhands.live.processes.parent_death import die_with
+from manyhands.live.processes.standard_streams import outlast_full_disk
+from manyhands.live.worker.slowdown import Pacer
+from manyhands.pacing import factor
+from manyhands.script.origin import override
+from manyhands.trace import Recorder, live_header
+from manyhands.transport.listeners import endpoint
+from manyhands.transport.reliable_channel import SureLine
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+
+    from manyhands.job import Job
+    from manyhands.live.worker.trainer import Trainer
+    from manyhands.transport.collectives import Group
+    from manyhands.wire import Roll
+
+JOIN_TIMEOUT = 600.0
+"""Seconds until the other workers must have joined."""
+
+
+def main(path: str, rank: int) -> None:
+    """Work on the assignment at `path` as worker `rank`, as a child of the agent."""
+    assignment = Assignment.read(Path(path))
+    outlast_full_disk()
+    die_with(assignment.agent, signal.SIGKILL)
+    raise_descriptors()
+    clock = time.monotonic
+    head = live_header("worker", rank, clock=clock, wall=time.time, host=assignment.host)
+    chunks, progress = list[bytes](), Progress()
+    recorder = Recorder(head, chunks.append, clock)
+    outside = listen_outside(assignment, rank) if assignment.peers else None
+    address = endpoint(outside) if outside else ""
+    connect = functools.partial(assignment.line, head.name)
+    pulse = LinkPulse(recorder, progress, clock, head, connect, chunks, address)
+    end_with_threads(functools.partial(fail, pulse=pulse))
+    pulse.start()
+    try:
+        _work(assignment, rank, recorder, progress, pulse, outside)
+    except BaseException as error:  # noqa: BLE001 - whatever it is, the agent must hear of it
+        fail(error, pulse)
+    pulse.stop()
+
+
+def _work(
+    assignment: Assignment,
+    rank: int,
+    recorder: Recorder,
+    progress: Progress,
+    pulse: LinkPulse,
+    outside: socket.socket | None,
+) -> None:
+    # Torch is imported after the first heartbeat, so that a slow start is seen as one.
+    from manyhands.live.devices import take  # noqa: PLC0415
+    from manyhands.script.loading import load  # noqa: PLC0415
+    from manyhands.transport.collectives import Group, connect_store  # noqa: PLC0415
+
+    job, loop = load(assignment.origin)
+    job = override(job, assignment.overrides)
+    roll = pulse.roll(JOIN_TIMEOUT)
+    if roll.over:
+        return
+    if assignment.leasing is not None:
+        if loop is not None:
+            raise ValueError(f"{assignment.strategy} has a loop of its own: leave out loop=")
+        _work_free(assignment, rank, job, roll, recorder, progress, pulse, outside)
+        return
+    store = connect_store(assignment.store_address, assignment.store_port)
+    device = take(assignment.device(rank))
+    group = Group(
+        store,
+        rank,
+        assignment.workers,
+        epoch=roll.epoch,
+        device=device,
+        address=assignment.address,
+    )
+    run_loop(
+        job,
+        assignment.strategy,
+        group,
+        device,
+        recorder,
+        progress,
+        loop,
+        Path(assignment.folder),
+        Pacer(factor(assignment.slow, rank)),
+    )
+    group.close()
+
+
+def _work_free(
+    assignment: Assignment,
+    rank: int,
+    job: Job,
+    roll: Roll,
+    recorder: Recorder,
+    progress: Progress,
+    pulse: LinkPulse,
+    outside: socket.socket | None,
+) -> None:
+    """Work under a protocol."""
+    import torch  # noqa: PLC0415 - torch is imported late
+
+    from manyhands.files.checkpoint import MODEL, member_file, save_model  # noqa: PLC0415
+    from manyhands.live.devices import take  # noqa: PLC0415
+    from manyhands.live.member.shared_parameters import Common  # noqa: PLC0415
+    from manyhands.live.worker.peer_server import Hosted  # noqa: PLC0415
+    from manyhands.live.worker.protocol_loop import run_free  # noqa: PLC0415
+    from manyhands.parameters import Copy, counting_among  # noqa: PLC0415
+    from manyhands.protocols import StrategyProtocol  # noqa: PLC0415
+    from manyhands.strategies import strategy  # noqa: PLC0415
+    from manyhands.transport.caller import Caller  # noqa: PLC0415
+    from manyhands.transport.memory import Segment, can_share  # noqa: PLC0415
+
+    protocol = strategy(assignment.strategy)
+    if not isinstance(protocol, StrategyProtocol):
+        raise TypeError(f"{protocol} is no protocol")
+    begun = time.monotonic()
+    device = take(assignment.device(rank))
+    segments: list[Segment] = []
+    commons: list[Common] = []
+
+    def allocate(size: int) -> torch.Tensor:
+        if not can_share():
+            return torch.zeros(size, dtype=torch.uint8)
+        segments.append(Segment(size))
+        return torch.frombuffer(segments[0].memory, dtype=torch.uint8)
+
+    def home(size: int, fill: Callable[[torch.Tensor], None]) -> torch.Tensor:
+        commons.append(Common(assignment, size, fill))
+        return commons[0].parameters
+
+    shared = home if protocol.shares else None
+    clip = job.clip if protocol.clips == "workers" else None
+    counted = counting_among(job, assignment.strategy, assignment.workers)
+    copy = Copy(
+        counted, protocol.shards, device, allocate, shared, beside=protocol.keeps, clip=clip
+    )
+    addresses = where_servers_are(assignment, roll)
+    # A worker's successor must not be taken for itself: its calls are numbered from one again.
+    caller = Caller(
+        f"worker-{rank}.{life()}",
+        addresses,
+        eager=eager_limit(assignment.workers),
+        clock=time.monotonic,
+        key=assignment.job_key(),
+        segment=segments[0] if segments else None,
+    )
+    caller.epoch = roll.epoch
+    hosted = None
+    if protocol.peers:
+        hosted = Hosted(assignment, rank, job, pulse, recorder, outside)
+    if hosted is not None:
+        hosted.start()
+    recorder.span("start", begun, time.monotonic() - begun, 0)
+    with assignment.line(f"worker-{rank}.leases") as line:
+        desk = SureLine(line, life())
+        replica = run_free(
+            job,
+            protocol,
+            rank,
+            assignment.workers,
+            hosted.gone if hosted is not None else (),
+            copy,
+            caller,
+            desk,
+            device,
+            recorder,
+            progress,
+            commons[0].writes if commons and protocol.local else None,
+            pacer=Pacer(factor(assignment.slow, rank)),
+        )
+        progress.phase = "finish"
+        if replica.stores:
+            path = Path(assignment.folder) / MODEL
+            recorder.event("parameters", {"sha256": save_model(copy.model, path)})
+            replica.saved()
+    if protocol.committee and not replica.stores:
+        save_model(copy.model, Path(assignment.folder) / member_file(rank))
+    caller.close()
+    if hosted is not None:
+        hosted.stop()
+
+
+def where_servers_are(assignment: Assignment, roll: Roll) -> dict[str, str]:
+    """The address of every server: on this host by way of its private folder."""
+    here = {f"server-{number}": at for number, at in enumerate(assignment.servers)}
+    return here | {name: at for name, host, at in roll.servers if host != assignment.host}
+
+
+def run_loop(
+    job: Job,
+    strategy: str,
+    group: Group,
+    device: Any,
+    recorder: Recorder,
+    progress: Progress,
+    loop: Callable[[Trainer], object] | None,
+    folder: Path,
+    pacer: Pacer,
+) -> None:
+    """Train as one member of `group`; the first worker stores the model."""
+    from manyhands.files.checkpoint import MODEL  # noqa: PLC0415 - torch is imported late
+    from manyhands.live.worker.trainer import Trainer  # noqa: PLC0415
+    from manyhands.placements import Placement  # noqa: PLC0415
+    from manyhands.strategies import strategy as read_strategy  # noqa: PLC0415
+
+    placement = read_strategy(strategy)
+    if not isinstance(placement, Placement):
+        raise TypeError(
+            f"{placement} needs a coordinator, which torchrun does not start; use manyhands train"
+        )
+    begun = time.monotonic()
+    trainer = Trainer(job, placement, group, device, recorder, progress, time.monotonic, pacer)
+    recorder.span("start", begun, time.monotonic() - begun, 0)
+    recorder.event("training")
+    (loop or train_all)(trainer)
+    # Before the state is brought together: bringing it to a file is no training.
+    recorder.event("trained")
+    state = trainer.finish()
+    progress.phase = "finish"
+    if trainer.rank == 0:
+        recorder.event("parameters", {"sha256": state.save(folder / MODEL)})
+    else:
+        for _ in state.fetch():
+            pass
+
+
+def train_all(trainer: Trainer) -> None:
+    """The loop of those who bring none of their own."""
+    for batch in trainer.batches():
+        trainer.step(batch)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

@@ -1,0 +1,353 @@
+"""A live worker's replica of the model, with samples that the coordinator leases to it."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from manyhands.data.taking import as_pair
+from manyhands.endpoint import Terms
+from manyhands.live.member.divergence import Divergence
+from manyhands.live.worker.evaluation import Totals, evaluate, no_totals
+from manyhands.live.worker.leased_batches import LeasedBatches
+from manyhands.live.worker.loading import Loading, move
+from manyhands.live.worker.slowdown import Pacer
+from manyhands.parameters import Committee, Local, difference, lerp, trade
+from manyhands.wire.leasing import (
+    Ask,
+    Commit,
+    Cut,
+    Enough,
+    Forgo,
+    Granted,
+    Nothing,
+    Over,
+    Saved,
+    Sum,
+    Tally,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from manyhands.endpoint import LeasedBatch
+    from manyhands.job import Job
+    from manyhands.live.member.progress import Progress
+    from manyhands.parameters import Copy, Writes
+    from manyhands.protocols import StrategyProtocol
+    from manyhands.trace import Recorder
+    from manyhands.transport.reliable_channel import SureLine
+    from manyhands.wire.leasing import Leasing
+
+
+class Leased:
+    """A batch and the lease that it is made of."""
+
+    def __init__(self, lease: Granted, round_: int, inputs: Any, targets: Any) -> None:
+        self.lease = lease
+        self.samples = lease.stop - lease.start
+        self.total = lease.total
+        self.dealt = lease.dealt
+        self.round = round_
+        self.inputs = inputs
+        self.targets = targets
+
+
+class LiveReplica:
+    """A worker's copy of the model, its samples from the coordinator.
+
+    The next lease is asked for while the present one is being computed, so that asking costs no
+    time.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        protocol: StrategyProtocol,
+        rank: int,
+        workers: int,
+        copy: Copy,
+        line: SureLine,
+        device: torch.device,
+        recorder: Recorder,
+        progress: Progress,
+        writes: Writes | None = None,
+        pacer: Pacer | None = None,
+    ) -> None:
+        self.rank = rank
+        count = protocol.count_servers(workers)
+        self.servers = tuple(f"server-{number}" for number in range(count))
+        self.returns = False
+        self.terms = Terms(job.batch_sizes, workers, copy.rate)
+        self.versions = [0] * len(self.servers)
+        self.rests = False
+        self.stores = False
+        """Whether this worker is the one that stores the model."""
+        self._job = job
+        self._leased = LeasedBatches(job)
+        self._loading = Loading(job)
+        self._divergence = Divergence(job, rank, recorder, copy.model.parameters)
+        self._keeps = protocol.keeps
+        self._speaks_as_committee = protocol.committee
+        self._evaluators = protocol.evaluators
+        self.hear_members: Callable[[], list[torch.Tensor]] = list
+        """The replicas of a committee; set by whoever runs the protocol."""
+        self._copy = copy
+        self._local: Local | None = None
+        if protocol.local:
+            self._local = Local(job, copy.model, copy.layout, copy.parameters)
+        self._line = line
+        self._device = device
+        self._recorder = recorder
+        self._progress = progress
+        self._pacer = pacer or Pacer()
+        self._writes = writes
+        """Where workers write shared parameters themselves: how often each has."""
+        self._read = 0
+        """How often the others had, when this worker last read."""
+        self._has_batch = False
+        """Whether there was a batch since the last one was asked for."""
+        self._words: list[Leasing] = []
+        self.refresh: Callable[[], None] = lambda: None
+        """Brings the copy to the shared state; set by whoever runs the protocol."""
+        self.stand_by: Callable[[], None] = lambda: None
+        """What is done in its place before an evaluation that others make; set likewise."""
+
+    def batches(self) -> AsyncIterator[Leased | None]:
+        """Batches until the run ends."""
+        self._line.send(Ask())
+        return _Batches(self._next)
+
+    def _next(self) -> Leased | None:
+        """The next batch, whatever evaluations come before it; None if there is none at present.
+
+        A step is what is done about one batch, be it committed at once or together with others.
+
+        Raises:
+            StopAsyncIteration: the run is over.
+        """
+        self._progress.step += self._has_batch
+        self._has_batch = False
+        while True:
+            begun = time.monotonic()
+            self._progress.phase = "lease"
+            word = self._hear()
+            self._recorder.span("wait", begun, time.monotonic() - begun, self._progress.step)
+            match word:
+                case Granted():
+                    self._line.send(Ask())
+                    self._has_batch = True
+                    return self._load(word)
+                case Cut():
+                    self._evaluate(word)
+                    self._line.send(Ask())
+                case Nothing():
+                    return None
+                case Over(stores=stores):
+                    self.stores = stores
+                    raise StopAsyncIteration
+
+    def _hear(self) -> Leasing:
+        while not self._words:
+            self._words += self._line.receive(1.0)
+        return self._words.pop(0)
+
+    def _load(self, lease: Granted) -> Leased:
+        round_ = lease.number // self.terms.workers
+        if lease.start == lease.stop:
+            return Leased(lease, round_, None, None)
+        begun = time.monotonic()
+        self._progress.phase = "data"
+        inputs, targets = as_pair(move(self._leased.take(lease), self._device))
+        self._recorder.span("data", begun, time.monotonic() - begun, self._progress.step)
+        return Leased(lease, round_, inputs, targets)
+
+    def _load_ahead(self) -> None:
+        """Have the batches of leases that were granted meanwhile loaded during this one."""
+        if self._leased.ahead:
+            self._words += self._line.receive(0.0)
+            for word in self._words:
+                if isinstance(word, Granted):
+                    self._leased.ask(word)
+
+    def check_finite(self) -> None:
+        """Check the parameters that the run ends with."""
+        self._divergence.finally_()
+
+    def close(self) -> None:
+        """End the processes that load data."""
+        self._leased.close()
+        self._loading.close()
+
+    async def gradient(
+        self, batch: LeasedBatch, ready: Callable[[int], object] | None = None
+    ) -> None:
+        """Compute the update of a batch."""
+        if not isinstance(batch, Leased):
+            raise TypeError("only batches of this replica can be computed")
+        if not batch.samples:
+            for shard in range(len(self._copy.parameters)):
+                if ready is not None:
+                    ready(shard)
+            return
+        self._load_ahead()
+        begun = time.monotonic()
+        self._progress.phase = "compute"
+        self._copy.received()
+        if self._writes is not None:
+            self._read = self._writes.by_others(self.rank)
+        self._pacer.begin()
+        loss = self._copy.gradient(batch.inputs, batch.targets, self._pacer.before(ready))
+        self._pacer.stretch()
+        self._recorder.span("compute", begun, time.monotonic() - begun, self._progress.step)
+        self._progress.losses.append((loss, batch.samples))
+        self._divergence.training(loss, batch.dealt)
+
+    def apply(self, batch: LeasedBatch, counts: int | None = None) -> None:
+        """Take a step of this worker's own optimizer."""
+        if self._local is None:
+            raise TypeError("this strategy's workers have no optimizer of their own")
+        if not batch.samples:
+            return
+        begun = time.monotonic()
+        if self._writes is not None:
+            versions = self._writes.by_others(self.rank) - self._read
+            self._recorder.staleness(versions, f"worker-{self.rank}")
+        samples = batch.total if counts is None else counts
+        self._pacer.begin()
+        weight = self.terms.weigh(samples, batch.dealt)
+        self._local.step(self._copy.updates, weight, batch.dealt)
+        self._copy.note_buffers(self._copy.parameters[-1])
+        self._pacer.stretch()
+        if self._writes is not None:
+            self._writes.add(self.rank)
+        self._recorder.span("compute", begun, time.monotonic() - begun, self._progress.step)
+
+    def beside(self, server: int) -> torch.Tensor:
+        """Room for somebody else's parameters."""
+        return self._copy.beside[server]
+
+    def draw(self, by: float) -> None:
+        """Move the parameters towards those beside them."""
+        for shard in self._copy.layout.shards:
+            number = shard.number
+            lerp(shard, self._copy.parameters[number], self._copy.beside[number], by)
+
+    def scale(self, by: float) -> None:
+        """Multiply the parameters."""
+        for shard in self._copy.layout.shards:
+            for stretch in shard.stretches:
+                stretch.view(self._copy.parameters[shard.number]).mul_(by)
+
+    def trade(self, by: float) -> None:
+        """The same, and leave the parameters as they were beside them."""
+        for shard in self._copy.layout.shards:
+            number = shard.number
+            trade(shard, self._copy.parameters[number], self._copy.beside[number], by)
+
+    def lay_aside(self) -> None:
+        """Have a copy of the parameters lie beside them."""
+        for beside, parameters in zip(self._copy.beside, self._copy.parameters, strict=True):
+            beside.copy_(parameters)
+
+    def moved(self, server: int) -> torch.Tensor:
+        """How far the parameters are from those beside them, whose place it takes."""
+        shard, beside = self._copy.layout.shards[server], self._copy.beside[server]
+        difference(shard, beside, self._copy.parameters[server], beside, 1.0)
+        return beside
+
+    def compare(self, by: float) -> None:
+        """Make the update: how far the parameters are from those beside them."""
+        copy = self._copy
+        for shard in copy.layout.shards:
+            number = shard.number
+            one, other = copy.parameters[number], copy.beside[number]
+            difference(shard, copy.updates[number], one, other, by)
+
+    def adopt(self) -> None:
+        """Take over the buffers that came with the parameters."""
+        self._copy.received()
+        self._copy.adopt_buffers()
+
+    def update(self, server: int) -> torch.Tensor:
+        """The update for a server."""
+        return self._copy.updates[server]
+
+    def parameters(self, server: int) -> torch.Tensor:
+        """The parameters of a server, where they are computed on."""
+        return self._copy.parameters[server]
+
+    def commit(self, *batches: LeasedBatch) -> None:
+        """What came of the batches is part of the shared state."""
+        for batch in batches:
+            if isinstance(batch, Leased):
+                self._line.send(Commit(batch.lease.number), later=True)
+            self._recorder.count(samples=batch.samples, steps=1)
+            self._progress.samples += batch.samples
+
+    def forgo(self, batch: LeasedBatch) -> None:
+        """What came of the batch is not wanted."""
+        if isinstance(batch, Leased):
+            self._line.send(Forgo(batch.lease.number), later=True)
+
+    def saved(self) -> None:
+        """The model is stored: tell the desk, for which the others wait, until it has heard it."""
+        self._line.send(Saved())
+        while not isinstance(self._hear(), Over):
+            pass
+
+    def _evaluate(self, cut: Cut) -> None:
+        """Evaluate a part of the validation data on the consistent cut that all workers see."""
+        begun = time.monotonic()
+        self._progress.phase = "evaluate"
+        kept = [stretch.clone() for stretch in self._copy.parameters] if self._keeps else []
+        model, job, parts = self._copy.model, self._job, self._evaluators(cut.parts)
+        if cut.index >= parts:
+            self.stand_by()
+            totals = no_totals(job, model, self._device, self._loading)
+        else:
+            self.refresh()
+            self.adopt()
+            if self._speaks_as_committee:
+                model = Committee(self._copy, self.hear_members())
+            about = (job, model, self._device, cut.index, parts)
+            totals = evaluate(*about, loading=self._loading, divided=cut.parts)
+        for stretch, own in zip(self._copy.parameters, kept, strict=False):
+            stretch.copy_(own)
+        if kept:
+            self.adopt()
+        self._line.send(Tally(cut.round, tuple(totals.tensor.tolist())))
+        word = self._hear()
+        while not isinstance(word, Sum):
+            if isinstance(word, Cut):
+                # Somebody was lost during the evaluation: those who are left begin it again.
+                self._evaluate(word)
+                return
+            word = self._hear()
+        tensor = torch.tensor(word.values, dtype=torch.float64)
+        values = Totals(tensor, totals.metrics, totals.sizes).values()
+        self._recorder.span("evaluate", begun, time.monotonic() - begun, self._progress.step)
+        if cut.index == 0:
+            for name, value in values.items():
+                self._recorder.point(f"validation/{name}", value, samples=cut.samples)
+        self._divergence.validation(values, cut.samples)
+        if job.goal and job.goal.reached(values):
+            if cut.index == 0:
+                detail = {"target": str(job.goal), "samples": str(cut.samples)}
+                self._recorder.event("target", detail)
+            self._line.send(Enough())
+
+
+class _Batches:
+    """An asynchronous iterator, not a generator, so that a dropped one runs nothing more."""
+
+    def __init__(self, take: Callable[[], Leased | None]) -> None:
+        self._take = take
+
+    def __aiter__(self) -> _Batches:
+        return self
+
+    async def __anext__(self) -> Leased | None:
+        return self._take()

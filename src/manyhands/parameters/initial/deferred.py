@@ -1,0 +1,224 @@
+"""Making a model that is larger than the memory, with the values that it would have had.
+
+A layer is made of uninitialised memory (`torch.empty`) that it then fills, mostly at random. A
+worker that is to hold only parts of all layers watches that memory: when the parameters that were
+made so far take too much of it, it keeps its own part of the one that was touched longest ago, and
+gives the memory back. So all workers draw the same random numbers in the same order as one worker
+that makes the whole model, each holds its part of the same values, and none ever holds much more.
+
+Which parts are its own a worker knows only when it knows the model's structure. So a model is made
+twice: first for its structure, then for its values.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from manyhands.parameters.initial.trimming import trim
+from manyhands.parameters.initial.watching import Pinning, Unmakeable, Watching
+from manyhands.seeding import random_state, restore_random_state
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from manyhands.parameters.initial.watching import Keep
+
+HELD = 64 * 1024 * 1024
+"""Bytes of whole parameters that a worker holds while it makes a model, or three times the
+largest: what fills it may need room beside it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Outline:
+    """A model without most of its values."""
+
+    model: nn.Module
+    """On the meta device, but for what was never uninitialised memory."""
+    numbers: Mapping[str, int]
+    """Of the parameters and buffers that are not there, by name: which memory each was made of."""
+
+
+def outline(make: Callable[[], nn.Module], held: int = HELD) -> Outline:
+    """A model's structure; the random sources are left as they were.
+
+    Raises:
+        Unmakeable: the model's first values cannot be had part by part.
+    """
+    before = random_state()
+    model, mode = _make({}, make, held)
+    restore_random_state(before)
+    return _outline(model, mode)
+
+
+def outline_or_whole(make: Callable[[], nn.Module], held: int = HELD) -> nn.Module | Outline:
+    """A model with its values if it is small enough to be here at once, else its structure.
+
+    The structure is all that it is good for: values that are no parameters or buffers may be gone.
+
+    The random sources stand afterwards where they would if the whole model had been made, or, with
+    an outline, are left as they were.
+
+    Raises:
+        Unmakeable: the model's first values cannot be had part by part.
+    """
+    before = random_state()
+    model, mode = _make({}, make, held, everything=True)
+    if not mode.has_let_go:
+        return model
+    restore_random_state(before)
+    return _outline(model, mode)
+
+
+def on_meta(make: Callable[[], nn.Module]) -> nn.Module:
+    """A model's structure alone, without its values; the random sources are left as they were."""
+    before = random_state()
+    with torch.device("meta"):
+        model = make()
+    restore_random_state(before)
+    return model
+
+
+def first_values(
+    make: Callable[[], nn.Module],
+    numbers: Mapping[str, int],
+    keep: Callable[[str, torch.Tensor], torch.Tensor],
+    held: int = HELD,
+) -> dict[str, torch.Tensor]:
+    """What this worker keeps of each parameter and buffer, by name.
+
+    Args:
+        make: makes the model; the random sources stand where they would for a whole model.
+        numbers: of the outline.
+        keep: what to keep of the whole tensor of that name.
+        held: bytes of whole parameters that may be here at a time.
+
+    Raises:
+        Unmakeable: the model's first values cannot be had part by part.
+    """
+    model, mode = _make(
+        {number: _keeper(name, _cloning(keep)) for name, number in numbers.items()}, make, held
+    )
+    return _kept(model, mode, numbers, _cloning(keep))
+
+
+def place_values(
+    make: Callable[[], nn.Module],
+    numbers: Mapping[str, int],
+    place: Callable[[str, torch.Tensor], torch.Tensor],
+    held: int = HELD,
+) -> dict[str, torch.Tensor]:
+    """As `first_values`, but what is kept lies in memory that exists already.
+
+    Args:
+        make: as for `first_values`.
+        numbers: of the outline that `outline_or_whole` gave.
+        place: copies what is to be kept of the whole tensor of that name to its place, and gives
+            that place. It may be called again for the same name: the last values count.
+        held: as for `first_values`.
+
+    Raises:
+        Unmakeable: the model's first values cannot be had part by part.
+    """
+    keep = {number: _keeper(name, place) for name, number in numbers.items()}
+    model, mode = _make(keep, make, held, everything=True)
+    kept = _kept(model, mode, numbers, place)
+    del model
+    trim()
+    return kept
+
+
+def _kept(
+    model: nn.Module,
+    mode: Watching,
+    numbers: Mapping[str, int],
+    place: Callable[[str, torch.Tensor], torch.Tensor],
+) -> dict[str, torch.Tensor]:
+    """What was kept of a model that was made; what was not watched is kept now."""
+    if _numbers(model, mode) != dict(numbers):
+        raise Unmakeable("the model is made differently when it is made again")
+    mode.let_go_of_all()
+    kept = {name: mode.parts[number] for name, number in numbers.items()}
+    for name, tensor in _named(model):
+        if name not in numbers:
+            kept[name] = place(name, tensor.detach())
+    return kept
+
+
+def _make(
+    keep: Mapping[int, Keep],
+    make: Callable[[], nn.Module],
+    held: int,
+    *,
+    everything: bool = False,
+) -> tuple[nn.Module, Watching]:
+    mode = Watching(keep, held, everything=everything)
+    with mode, Pinning(mode):
+        return make(), mode
+
+
+def _outline(model: nn.Module, mode: Watching) -> Outline:
+    numbers = _numbers(model, mode)
+    _forget(model, mode)
+    trim()
+    return Outline(model, numbers)
+
+
+def _numbers(model: nn.Module, mode: Watching) -> dict[str, int]:
+    """By name, the memory of each parameter and buffer that was uninitialised memory.
+
+    Raises:
+        Unmakeable: a parameter is a part or another view of its memory.
+    """
+    numbers: dict[str, int] = {}
+    taken: set[int] = set()
+    for name, tensor in _named(model):
+        number = mode.number(tensor)
+        if number is None:
+            continue
+        if number in taken or not mode.is_all_of_its_memory(tensor):
+            raise Unmakeable(f"{name} is a view of memory that was made for more than it")
+        numbers[name] = number
+        taken.add(number)
+    return numbers
+
+
+def _forget(model: nn.Module, mode: Watching) -> None:
+    """Put meta tensors in the place of what is not here."""
+    seen: dict[int, torch.Tensor] = {}
+    for module in model.modules():
+        for tensors in (module._parameters, module._buffers):
+            for name, tensor in list(tensors.items()):
+                if tensor is None or mode.number(tensor) is None:
+                    continue
+                if id(tensor) not in seen:
+                    seen[id(tensor)] = _absent(tensor)
+                # By attribute: recurrent layers keep a list of their own.
+                setattr(module, name, seen[id(tensor)])
+
+
+def _absent(tensor: torch.Tensor) -> torch.Tensor:
+    empty = torch.empty_strided(
+        tensor.shape, tensor.stride(), dtype=tensor.dtype, device=torch.device("meta")
+    )
+    if isinstance(tensor, nn.Parameter):
+        return nn.Parameter(empty, requires_grad=tensor.requires_grad)
+    return empty
+
+
+def _cloning(
+    keep: Callable[[str, torch.Tensor], torch.Tensor],
+) -> Callable[[str, torch.Tensor], torch.Tensor]:
+    return lambda name, whole: keep(name, whole).clone()
+
+
+def _keeper(name: str, keep: Callable[[str, torch.Tensor], torch.Tensor]) -> Keep:
+    return lambda whole: keep(name, whole)
+
+
+def _named(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    yield from model.named_parameters()
+    yield from model.named_buffers()

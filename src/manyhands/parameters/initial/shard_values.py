@@ -1,0 +1,136 @@
+"""The state that a shard begins with, without the whole model in memory at any time.
+
+A model that is small is made whole, and the shard is copied out of it. A larger one is made twice
+(`manyhands.parameters.initial.deferred`): first for its structure, of which the layout and the
+optimizer are made, then for its values, of which only the shard's are kept. The values are equal
+to the bit either way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from manyhands.parameters.gradients import build
+from manyhands.parameters.initial.deferred import HELD, Outline, outline_or_whole, place_values
+from manyhands.parameters.initial.trimming import trim
+from manyhands.parameters.initial.watching import Unmakeable
+from manyhands.parameters.layout import Layout
+from manyhands.seeding import seed_all
+
+if TYPE_CHECKING:
+    from torch import nn, optim
+
+    from manyhands.job import Job
+    from manyhands.parameters.layout import Shard
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """What a shard begins with."""
+
+    layout: Layout
+    bytes: torch.Tensor
+    """The shard's parameters, then its buffers."""
+    optimizer: optim.Optimizer
+    """The job's, over parameters that the shard's are to replace."""
+
+
+def make(job: Job) -> tuple[nn.Module, optim.Optimizer]:
+    """The job's model and optimizer, begun with its seed as everywhere."""
+    seed_all(job.seed)
+    model = build(job)
+    return model, job.optimizer(model)
+
+
+def begin(job: Job, number: int, servers: int, held: int = HELD) -> Beginning:
+    """The first state of a shard.
+
+    Args:
+        job: whose model and optimizer.
+        number: which shard.
+        servers: of how many.
+        held: bytes of whole parameters up to which a model is made whole.
+    """
+    with contextlib.suppress(Unmakeable):
+        seed_all(job.seed)
+        made = outline_or_whole(lambda: build(job), held)
+        if isinstance(made, Outline):
+            return _begin_in_parts(job, made, number, servers, held)
+        return _begin_whole(made, job.optimizer(made), number, servers)
+    # Outside of the handler, whose traceback would keep what was made so far in memory.
+    trim()
+    return _begin_whole(*make(job), number, servers)
+
+
+def _begin_whole(
+    model: nn.Module, optimizer: optim.Optimizer, number: int, servers: int
+) -> Beginning:
+    layout = Layout.of(model, optimizer, servers)
+    shard = layout.shards[number]
+    room = torch.zeros(shard.nbytes, dtype=torch.uint8)
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        _Placing(shard, room)(name, tensor.detach())
+    return Beginning(layout, room, optimizer)
+
+
+def _begin_in_parts(job: Job, sketch: Outline, number: int, servers: int, held: int) -> Beginning:
+    before = _tensors(sketch.model)
+    with _Unchanging():  # type: ignore[no-untyped-call]  # torch's
+        optimizer = _optimizer(job, sketch.model)
+    after = _tensors(sketch.model)
+    if before.keys() != after.keys() or any(before[name] is not after[name] for name in before):
+        raise Unmakeable("the optimizer's function changes the model")
+    layout = Layout.of(sketch.model, optimizer, servers)
+    shard = layout.shards[number]
+    room = torch.zeros(shard.nbytes, dtype=torch.uint8)
+    seed_all(job.seed)
+    place_values(lambda: build(job), sketch.numbers, _Placing(shard, room), held)
+    return Beginning(layout, room, optimizer)
+
+
+def _optimizer(job: Job, model: nn.Module) -> optim.Optimizer:
+    try:
+        return job.optimizer(model)
+    except Exception as error:
+        # Perhaps because there are no values: with values it is tried again, and may fail again.
+        raise Unmakeable(f"the optimizer cannot be made without values: {error}") from error
+
+
+class _Placing:
+    """Copies what a shard has of a tensor to its place in the shard's bytes."""
+
+    def __init__(self, shard: Shard, room: torch.Tensor) -> None:
+        self._fragments = {piece.name: piece for piece in (*shard.parameters, *shard.buffers)}
+        self._room = room
+
+    def __call__(self, name: str, whole: torch.Tensor) -> torch.Tensor:
+        """The place."""
+        fragment = self._fragments.get(name)
+        if fragment is None:
+            return torch.empty(0, dtype=whole.dtype)
+        place = fragment.view(self._room).view(-1)
+        return place.copy_(whole.reshape(-1)[fragment.start : fragment.stop])
+
+
+class _Unchanging(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
+    """While it is active, a tensor without values is not written to: that would be lost."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Carry out an operation, unless it is one of those."""
+        if func._schema.is_mutable and any(
+            isinstance(one, torch.Tensor) and one.is_meta for one in tree_leaves((args, kwargs))
+        ):
+            raise Unmakeable(f"{func} changes a parameter where the optimizer is made")
+        return func(*args, **(kwargs or {}))
+
+
+def _tensors(model: nn.Module) -> dict[str, torch.Tensor]:
+    return dict(model.named_parameters()) | dict(model.named_buffers())

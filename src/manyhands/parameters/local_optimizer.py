@@ -1,0 +1,54 @@
+"""A worker's own optimizer, on parameters that are laid out as the servers' are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from manyhands.parameters.weighted_step import weighted_step
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from manyhands.job import Job
+    from manyhands.parameters.layout import Layout
+
+
+class Local:
+    """The user's optimizer on the bytes of one worker.
+
+    Args:
+        job: whose optimizer.
+        model: a copy of its model; only what the optimizer is made of is looked at.
+        layout: how its parameters lie.
+        parameters: the bytes, one tensor per shard.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        model: torch.nn.Module,
+        layout: Layout,
+        parameters: Sequence[torch.Tensor],
+    ) -> None:
+        optimizer = job.optimizer(model)
+        groups: list[list[torch.nn.Parameter]] = [[] for _ in optimizer.param_groups]
+        self._pieces = []
+        for shard, stretch in zip(layout.shards, parameters, strict=True):
+            for fragment in shard.parameters:
+                parameter = torch.nn.Parameter(fragment.view(stretch))
+                self._pieces.append((shard.number, fragment, parameter))
+                groups[fragment.group].append(parameter)
+        for group, members in zip(optimizer.param_groups, groups, strict=True):
+            group["params"] = members
+        self.optimizer = optimizer
+        self._lr_factor = job.lr_factor
+
+    def step(self, updates: Sequence[torch.Tensor], weight: float, dealt: int) -> None:
+        """A step with an update from a batch after `dealt` samples, acting with `weight`."""
+        for number, fragment, parameter in self._pieces:
+            parameter.grad = fragment.view(updates[number])
+        weighted_step(self.optimizer, weight * self._lr_factor(dealt))
+        for _, _, parameter in self._pieces:
+            parameter.grad = None

@@ -1,0 +1,1 @@
+"""What placements send and hold, computed without running them."""

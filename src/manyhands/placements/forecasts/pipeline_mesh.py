@@ -1,0 +1,123 @@
+"""What pipelines on a mesh send, worker by worker."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from manyhands.costs import Collective, Forecast
+from manyhands.placements.forecasts.tensor_parallel import part_of, split_collectives
+from manyhands.placements.pipelines.messages import messages_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+    from torch import nn
+
+    from manyhands.costs import LayerSize, TensorSize
+    from manyhands.job import Job
+    from manyhands.placements.model.tensor_plan import Plan
+    from manyhands.placements.pipeline import Pipeline
+
+
+def lines_forecast(
+    axes: Mapping[str, int],
+    line: Pipeline,
+    parameters: Sequence[TensorSize],
+    layers: Sequence[LayerSize],
+    loose: Collection[str] = (),
+) -> Forecast:
+    """Messages between stages, what split layers exchange, shards and means of gradients.
+
+    Args:
+        axes: the mesh: how long `data`, `pipeline`, `shard` and `tensor` are.
+        line: one of the pipelines on it.
+        parameters: their `unit` is the number of a stage.
+        layers: every stage's calls and those of every split layer, one for each microbatch.
+        loose: parameters that are not sharded.
+    """
+    data, pipeline, shard, tensor = (axes[name] for name in ("data", "pipeline", "shard", "tensor"))
+    microbatches = sum(call.role == "stage" and call.name == "0" for call in layers)
+    table = line.table(pipeline, microbatches)
+    units = {one.name: one.unit for one in parameters}
+    roles = {layer.name: layer.role for layer in layers if layer.role != "stage"}
+    step: dict[tuple[int, int], tuple[Collective, ...]] = {}
+    memory = 0
+    for place, sent in enumerate(messages_of(table, layers)):
+        held = [str(stage) for stage in range(table.stages) if table.rank_of(stage) == place]
+        split = [one for one in layers if units.get(f"{one.name}.weight") in held]
+        exchanged = split_collectives([_learning(one, units) for one in split], tensor)
+        for share in range(tensor):
+            parts = [part_of(one, roles, tensor, share) for one in parameters]
+            own = [one for one in parts if one.unit in held]
+            copied = [one for one in own if shard == 1 or one.name in loose]
+            rest = [one for one in own if one not in copied]
+            sharded = [[one for one in rest if one.unit == stage] for stage in held]
+            reduced = chain.from_iterable(_reduced(stage, shard, data) for stage in sharded)
+            step[place, share] = (*sent, *exchanged, *reduced, *_averaged(copied, (data, shard)))
+            whole = sum(_held(stage, shard) for stage in sharded)
+            memory = max(memory, _held(copied, 1) + whole)
+    within = shard * tensor
+    by_worker = tuple(
+        step[rank // within % pipeline, rank % tensor] for rank in range(data * pipeline * within)
+    )
+    return Forecast(start=(), step=by_worker[0], memory=memory, by_worker=by_worker)
+
+
+def _learning(layer: LayerSize, units: Mapping[str, str]) -> LayerSize:
+    """What a later stage is given always has a gradient: the stage before waits for it."""
+    return layer if units[f"{layer.name}.weight"] == "0" else replace(layer, learns=True)
+
+
+def _reduced(stage: Sequence[TensorSize], shard: int, data: int) -> Iterable[Collective]:
+    """A stage is gathered once for all microbatches, and its gradients are scattered once."""
+    if not stage:
+        return
+    yield Collective("all_gather", sum(one.padded(shard) for one in stage), shard)
+    scattered = sum(one.padded(shard) for one in stage if one.trained)
+    if scattered:
+        yield Collective("reduce_scatter", scattered, shard)
+        if data > 1:
+            yield Collective("allreduce", scattered // shard, data)
+
+
+def _averaged(copied: Sequence[TensorSize], axes: Iterable[int]) -> Iterable[Collective]:
+    """The gradients of a worker are averaged together, over one axis after the other."""
+    size = sum(one.size for one in copied if one.trained)
+    for copies in axes:
+        if size and copies > 1:
+            yield Collective("allreduce", size, copies)
+
+
+def _held(tensors: Sequence[TensorSize], shards: int) -> int:
+    """Parameters and gradients; of what is sharded the shards, and the whole of it in a step."""
+    padded = sum(one.padded(shards) * (2 if one.trained else 1) for one in tensors)
+    return padded // shards + (padded if shards > 1 else 0)
+
+
+def forecast_lines(
+    axes: Mapping[str, int], line: Pipeline, job: Job, find: Callable[[nn.Module], Plan]
+) -> Forecast:
+    """The same for a step with a whole batch of a job, without making the model's parameters.
+
+    Stages have about equally many parameters, unless it is said where they begin.
+    """
+    from manyhands.parameters.microbatches import sizes_of  # noqa: PLC0415 - torch is lazy
+    from manyhands.placements.forecasts.layer_sizes import look_at, tensor_roles  # noqa: PLC0415
+    from manyhands.placements.pipelines.stages import look_at_stages  # noqa: PLC0415
+
+    workers = axes["pipeline"]
+    share = -(-job.batch_sizes.at(0) // (axes["data"] * axes["shard"]))
+    sizes = sizes_of(share, line.most_microbatches(share, workers))
+    model, pieces, inputs = line.outline(job, workers, find)
+    held = line.held(workers)
+    parameters, layers = look_at_stages(model, pieces, inputs, held, line.split_points, sizes)
+    if axes["tensor"] > 1:
+        roles = tensor_roles(job.model, find)
+        calls = {
+            size: look_at(job.model, inputs.new_empty(size, *inputs.shape[1:]), roles)
+            for size in {*sizes}
+        }
+        layers += chain.from_iterable(calls[size] for size in sizes)
+    return lines_forecast(axes, line, parameters, layers, pieces.loose)

@@ -1,0 +1,1 @@
+"""A model prepared for placement: plans, layouts, ties, and its first values."""

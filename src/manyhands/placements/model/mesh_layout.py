@@ -1,0 +1,122 @@
+"""Laying a model out over the axes of a mesh."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from manyhands.engine.sharding import shard
+from manyhands.engine.tensor_parallel import split
+from manyhands.parameters.module_units import separate_units
+from manyhands.placements.model.tensor_plan import Plan, find_plan, given_plan
+from manyhands.placements.model.tied_parameters import check_untorn, keeping_ties, without_torn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Sequence
+
+    from torch import nn
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from manyhands.transport.mesh import Mesh
+
+
+def lay_out(model: nn.Module, mesh: Mesh, plan: Plan) -> None:
+    """Split the model's layers along `tensor`, then shard what is left along `data` and `shard`.
+
+    Args:
+        model: on any device, the meta device included.
+        mesh: with these three axes; those of length one do nothing.
+        plan: what is split along `tensor`.
+    """
+    _split(model, mesh, plan)
+    if mesh.axes["data"] * mesh.axes["shard"] > 1:
+        shard(model, separate_units(model), _sharing(mesh), reshard_after_forward=True)
+
+
+@dataclass(frozen=True, eq=False)
+class Division:
+    """How the workers of a mesh divide the stages of their pipelines further."""
+
+    mesh: Mesh
+    find: Callable[[nn.Module], Plan]
+    """What of a model is split along `tensor`."""
+
+    def split(self, model: nn.Module, plan: Plan) -> None:
+        """Along `tensor`; on any device, the meta device included."""
+        _split(model, self.mesh, plan)
+
+    def shard(self, stages: Iterable[nn.Module], loose: Collection[str]) -> None:
+        """Along `shard`, each stage as a whole: it is gathered once for all microbatches.
+
+        Args:
+            stages: this worker's.
+            loose: parameters that belong to no layer, and stay whole.
+        """
+        if self.mesh.axes["shard"] == 1:
+            return
+        for stage in stages:
+            whole = [one for name, one in stage.named_parameters() if name in loose]
+            shard(
+                stage, [stage], _sharing(self.mesh), reshard_after_forward=False, left_alone=whole
+            )
+
+
+def _split(model: nn.Module, mesh: Mesh, plan: Plan) -> None:
+    if mesh.axes["tensor"] > 1:
+        keeping_ties(
+            model,
+            lambda: split(
+                model,
+                mesh.handle["tensor"],
+                columns=[pair.columns for pair in plan.pairs],
+                rows=[pair.row for pair in plan.pairs if pair.row],
+                tables=plan.embeddings,
+                gathered=plan.logits,
+            ),
+        )
+
+
+def _sharing(mesh: Mesh) -> DeviceMesh:
+    """The workers that share parameters, and those with copies of them."""
+    return mesh.handle["data", "shard"] if mesh.axes["data"] > 1 else mesh.handle["shard"]
+
+
+def inseparable(model: nn.Module, plan: Plan) -> list[tuple[str, ...]]:
+    """Layers between which each worker has a part of what passes, so that no stage begins there.
+
+    In a plan by hand, columns go with the next row in the model.
+    """
+    found = [(*pair.columns, pair.row) for pair in plan.pairs if pair.columns and pair.row]
+    columns = {name for pair in plan.pairs if not pair.row for name in pair.columns}
+    rows = {pair.row for pair in plan.pairs if not pair.columns}
+    begun: list[str] = []
+    for name, _ in model.named_modules():
+        if name in columns | rows:
+            begun.append(name)
+        if name in rows:
+            found.append(tuple(begun))
+            begun = []
+    return found
+
+
+def plan_of(model: nn.Module, ways: int, lines: Sequence[str], strategy: str) -> Plan:
+    """The plan that was given or is found.
+
+    Raises:
+        ValueError: there is nothing to split; the message says why, layer by layer.
+    """
+    if ways == 1:
+        return Plan()
+    if lines:
+        plan = given_plan(model, lines)
+        check_untorn(model, plan)
+    else:
+        plan = without_torn(model, find_plan(model, ways))
+    if plan.pairs or lines:
+        return plan
+    reasons = "; ".join(f"{name}: {why}" for name, why in list(plan.whole.items())[:4])
+    raise ValueError(
+        f"{strategy} finds nothing to split in {type(model).__name__}; "
+        f"{reasons or 'it has no linear layer'}. "
+        'Use fully_sharded(), or name layers: plan=["*.up column", "*.down row"]'
+    )

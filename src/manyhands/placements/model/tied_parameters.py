@@ -1,0 +1,116 @@
+"""Tied parameters: one tensor that several layers of a model use."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from manyhands.placements.model.materialize import aliases, tie
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from torch import nn
+
+    from manyhands.placements.model.tensor_plan import Plan
+
+_Layout = int | None
+"""The dim along which a parameter is split; None if every worker has all of it."""
+
+
+def keeping_ties(model: nn.Module, split: Callable[[], None]) -> None:
+    """Split a model's layers, and have tied parameters be one tensor afterwards too."""
+    again = aliases(model)
+    split()
+    tie(model, again)
+
+
+def without_torn(model: nn.Module, plan: Plan) -> Plan:
+    """The plan without layers that share a parameter with others that it splits differently.
+
+    A tied embedding stays split if the layer that it is tied to is split in the same way.
+    """
+    while torn := _torn(model, plan):
+        why = {
+            name: f"{parameter} belongs to {' and '.join(users)}, which are not split alike"
+            for parameter, users in torn.items()
+            for name in users
+        }
+        kept = tuple(pair for pair in plan.pairs if not {*pair.columns, pair.row} & why.keys())
+        gone = {
+            name for pair in plan.pairs if pair not in kept for name in (*pair.columns, pair.row)
+        }
+        reason = next(iter(why.values()))
+        plan = replace(
+            plan,
+            pairs=kept,
+            embeddings=tuple(name for name in plan.embeddings if name not in why),
+            logits=tuple(name for name in plan.logits if name not in why),
+            whole={**plan.whole, **dict.fromkeys(gone, reason), **why},
+        )
+    return plan
+
+
+def check_untorn(model: nn.Module, plan: Plan) -> None:
+    """Refuse a plan by hand that splits the layers of a tied parameter differently."""
+    for parameter, users in _torn(model, plan).items():
+        raise ValueError(
+            f"the plan does not split {' and '.join(users)} alike, which share {parameter}: "
+            "name all of them in the same way, or none"
+        )
+
+
+def check_owners(model: nn.Module, owners: Mapping[str, tuple[int, ...]]) -> None:
+    """Refuse modules on different workers that share a parameter: its gradients would not meet."""
+    placed = {id(model.get_submodule(module)): module for module in owners}
+    seen: dict[int, str] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        first = seen.setdefault(id(parameter), name)
+        one, other = _owner(model, first, placed), _owner(model, name, placed)
+        together = owners.get(one, ()) == owners.get(other, ()) and len(owners.get(one, ())) == 1
+        if one != other and not together:
+            raise ValueError(
+                f"{first} and {name} are one parameter, and lie in {one or 'no placed module'} and "
+                f"{other or 'no placed module'}: place both on the same worker, or the modules "
+                "around them"
+            )
+
+
+def _owner(model: nn.Module, name: str, placed: Mapping[int, str]) -> str:
+    """The placed module through which a name leads, whatever it is called there; none is empty.
+
+    A placed module that the model calls in two places is computed where it is placed both times.
+    """
+    module = model
+    for child in name.split(".")[:-1]:
+        module = module.get_submodule(child)
+        if id(module) in placed:
+            return placed[id(module)]
+    return ""
+
+
+def _torn(model: nn.Module, plan: Plan) -> dict[str, list[str]]:
+    """Parameters of layers that the plan splits differently, with the layers; these are split."""
+    layouts = _layouts(plan)
+    users: dict[int, list[tuple[str, str]]] = {}
+    names: dict[int, str] = {}
+    # Each module once: a module that is used twice is split once.
+    for path, module in model.named_modules():
+        for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
+            users.setdefault(id(parameter), []).append((path, name))
+            names.setdefault(id(parameter), f"{path}.{name}")
+    torn = {}
+    for number, some in users.items():
+        if len({layouts.get(one) for one in some}) > 1:
+            torn[names[number]] = [path for path, _ in some]
+    return torn
+
+
+def _layouts(plan: Plan) -> dict[tuple[str, str], _Layout]:
+    by_outputs = [name for pair in plan.pairs for name in pair.columns]
+    found: dict[tuple[str, str], _Layout] = {
+        (layer, name): 0
+        for layer in (*by_outputs, *plan.embeddings, *plan.logits)
+        for name in ("weight", "bias")
+    }
+    return found | {(pair.row, "weight"): 1 for pair in plan.pairs if pair.row}

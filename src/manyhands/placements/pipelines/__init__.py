@@ -1,0 +1,1 @@
+"""Pipelines: stages, what passes between them, and the loops that run them."""

@@ -1,0 +1,220 @@
+"""A pipeline in lockstep: all microbatches of a batch, then one update of every stage."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from torch import nn
+
+from manyhands.engine.pipelines import Stage, runtime
+from manyhands.engine.sharding import give_back, is_sharded
+from manyhands.engine.tensors import gradient_of, norm, own
+from manyhands.parameters.gradients import check_scalar
+from manyhands.parameters.microbatches import divide, sizes_of
+from manyhands.placements.bound import Bound
+from manyhands.placements.model.buffers import average_buffers, untouched
+from manyhands.placements.pipelines.transfers import Handover
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from manyhands.engine.pipelines import Arrival
+    from manyhands.files.checkpoint import State
+    from manyhands.job import Job
+    from manyhands.placements.pipelines.stage_group import Line
+    from manyhands.placements.pipelines.stages import Staged
+    from manyhands.schedules import Table
+    from manyhands.transport.collectives import Group
+    from manyhands.transport.waits import Waits
+
+LOSS: Final = 1 << 20
+EVALUATION: Final = 1 << 21
+"""Tags, beyond those that a step uses."""
+_KEPT: Final = 4
+"""Divisions of a batch that are kept: the full one, and those of the short batches at an end."""
+_AHEAD: Final = 8
+"""Tensors of an evaluation that a worker may have given and the next one not yet taken."""
+
+
+class Stages(Bound):
+    """What all pipelines share: a worker has some stages, and the last worker knows the outputs."""
+
+    waiting = "wait"
+
+    def __init__(
+        self,
+        job: Job,
+        group: Group,
+        device: torch.device,
+        waits: Waits,
+        made: Staged,
+        microbatches: int,
+    ) -> None:
+        self.model = nn.ModuleList(made.sections.values())
+        self.optimizer = made.optimizer
+        self.replica, self.replicas = 0, 1
+        self.speaks = self._at_end = group.rank == group.size - 1
+        self.words = made.words
+        self._job, self._group, self._made = job, group, made
+        self._others = Handover(group, waits)
+        self._device = device
+        self._microbatches = self.parts = microbatches
+        self._stages = made.stages
+        self._leaving: deque[Arrival] = deque()
+
+    def outputs(self, inputs: Any) -> Any:
+        """By microbatches; the first worker goes on to the next before the last is done."""
+        self._made.passing.check(inputs)
+        count = min(self._microbatches, len(inputs)) if self._made.passing.joins else 1
+        answers = [self._answer(given) for given in divide(inputs, sizes_of(len(inputs), count))]
+        give_back(self._made.sections.values())
+        if not self._at_end:
+            return None
+        return torch.cat(answers) if self._made.passing.joins else answers[0]
+
+    def _answer(self, value: torch.Tensor) -> Any:
+        """What the last of this worker's stages gives for a microbatch."""
+        samples = len(value)
+        for number, section in self._made.sections.items():
+            if number and self._group.size > 1:
+                shape, dtype = self._made.passing.after(number - 1, samples)
+                value = torch.empty(shape, dtype=dtype, device=value.device)
+                source = (number - 1) % self._group.size
+                self._others.arrive(self._others.receive(value, source, EVALUATION + number))
+            value = section(value)
+            if number + 1 < self._stages and self._group.size > 1:
+                to, tag = (number + 1) % self._group.size, EVALUATION + number + 1
+                self._leaving.append(self._others.send(value, to, tag))
+                while len(self._leaving) > _AHEAD:
+                    self._leaving.popleft().wait()
+        return value
+
+    def tell(self, loss: torch.Tensor) -> torch.Tensor:
+        """The loss that the last worker knows, on all of them."""
+        word = loss.double().to(self._device)
+        if self._at_end:
+            # Nobody waits for the others: they take it when they come to it.
+            self._leaving.extend(
+                self._others.send(word, to, LOSS) for to in range(self._group.size - 1)
+            )
+            while len(self._leaving) > _AHEAD * self._group.size:
+                self._leaving.popleft().wait()
+        else:
+            self._others.arrive(self._others.receive(word, self._group.size - 1, LOSS))
+        return word
+
+    def clip(self, limit: float) -> None:
+        """Each worker knows the norm of its part; the whole's is the root of their squares' sum."""
+        gradients = self._gradients()
+        square = norm(gradients).double().square().to(self._device)
+        self._group.sum(square)
+        factor = torch.clamp(limit / (square.sqrt() + 1e-6), max=1.0)
+        for gradient in gradients:
+            own(gradient).mul_(factor)
+
+    def _gradients(self) -> list[torch.Tensor]:
+        groups = self.optimizer.param_groups
+        trained = (parameter for group in groups for parameter in group["params"])
+        return [one for one in map(gradient_of, trained) if one is not None]
+
+    def average_buffers(self) -> None:
+        """Every buffer lies on one worker of a pipeline."""
+
+    def state(self) -> State:
+        """The stages' together; nobody may leave before what it sent is taken."""
+        while self._leaving:
+            self._leaving.popleft().wait()
+        return self._made.state(self._group)
+
+
+class Piped(Stages):
+    """One update per batch, by torch.distributed.pipelining.
+
+    Args:
+        job: what is trained.
+        group: the workers.
+        device: where this one computes.
+        waits: told when this worker waits for a neighbour.
+        made: its stages.
+        microbatches: into how many a batch is divided.
+        count: into how many microbatches so many samples can be divided.
+        table: the schedule for so many microbatches.
+        line: where it stands among others.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        group: Group,
+        device: torch.device,
+        waits: Waits,
+        made: Staged,
+        microbatches: int,
+        count: Callable[[int], int],
+        table: Callable[[int], Table],
+        line: Line,
+    ) -> None:
+        super().__init__(job, group, device, waits, made, microbatches)
+        self._line = line
+        self.replica, self.replicas = line.replica, line.replicas
+        self.speaks = self._at_end and line.speaks
+        self._count, self._table = count, table
+        self._runs: dict[tuple[int, ...], Callable[..., object]] = {}
+        self._losses: list[torch.Tensor] = []
+
+    def gradient(self, inputs: Any, targets: Any, weight: float) -> torch.Tensor:
+        """Each microbatch's loss weighs as many samples as it has."""
+        self._made.passing.check(inputs)
+        sizes = sizes_of(len(inputs), self._count(len(inputs)))
+        shares = [size / len(inputs) for size in sizes]
+        wanted = zip(divide(targets, sizes), shares, (weight for _ in sizes), strict=True)
+        with untouched(self.model, when=not weight):
+            self._run(sizes)([*divide(inputs, sizes)], [*wanted])
+        copied = [own(one) for one in self._gradients() if not is_sharded(one)]
+        for copies in self._line.copies:
+            self._others.average(copied, copies)
+        return self.tell(sum(self._taken(), torch.zeros((), dtype=torch.float64)))
+
+    def average_buffers(self) -> None:
+        """Over the copies."""
+        for copies in self._line.copies:
+            average_buffers(self.model, copies)
+
+    def _run(self, sizes: tuple[int, ...]) -> Callable[..., object]:
+        """What executes the schedule for microbatches of these sizes."""
+        if sizes not in self._runs:
+            if len(self._runs) >= _KEPT:
+                del self._runs[next(iter(self._runs))]
+            self._runs[sizes] = self._make(sizes)
+        return self._runs[sizes]
+
+    def _make(self, sizes: tuple[int, ...]) -> Callable[..., object]:
+        table = self._table(len(sizes))
+        after = self._made.passing.after
+        stages = [
+            Stage(
+                section,
+                number,
+                table.stages,
+                self._device,
+                self._others,
+                [after(number - 1, size) for size in sizes] if number else None,
+                [after(number, size) for size in sizes] if number + 1 < table.stages else None,
+            )
+            for number, section in self._made.sections.items()
+        ]
+        order = [[*map(str, actions)] for actions in table.ranks]
+        return runtime(stages, order, len(sizes), self._loss)
+
+    def _loss(self, outputs: Any, wanted: tuple[Any, float, float]) -> torch.Tensor:
+        target, share, weight = wanted
+        loss = self._job.loss(outputs, target)
+        check_scalar(loss)
+        self._losses.append(loss.detach().double() * share)
+        return loss * (share * weight)
+
+    def _taken(self) -> list[torch.Tensor]:
+        losses, self._losses = self._losses, []
+        return losses

@@ -1,0 +1,34 @@
+"""What the workers of a pipeline send each other, by their schedule and the sizes of layers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from manyhands.costs import Collective
+from manyhands.schedules import messages
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torch import nn
+
+    from manyhands.costs import LayerSize
+    from manyhands.placements.model.tensor_plan import Plan
+    from manyhands.schedules import Table
+
+    Find = Callable[[nn.Module], Plan]
+
+
+_LOSS = 8
+"""Bytes of the loss, which the last worker tells the others."""
+
+
+def messages_of(table: Table, layers: Sequence[LayerSize]) -> list[list[Collective]]:
+    """By worker, what it sends to others of its pipeline in a step; the last one tells the loss."""
+    calls: dict[int, list[int]] = {}
+    for call in layers:
+        if call.role == "stage":
+            calls.setdefault(int(call.name), []).append(call.outputs)
+    sizes = [*map(list, messages(table, lambda stage, microbatch: calls[stage][microbatch]))]
+    sizes[-1] += [_LOSS] * (len(sizes) - 1)
+    return [[Collective("send", size, workers=2) for size in own] for own in sizes]

@@ -1,0 +1,367 @@
+"""One worker's stages of a model, and what it must know of the others'."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+import torch
+from torch import nn
+
+from manyhands.costs import LayerSize, TensorSize
+from manyhands.engine.fake_tensors import is_imagined, really
+from manyhands.engine.tensors import gathered, laid_out, own_part
+from manyhands.files.checkpoint import Entry, State
+from manyhands.parameters.gradients import build
+from manyhands.parameters.initial.deferred import first_values, on_meta, outline
+from manyhands.placements.model.materialize import aliases
+from manyhands.placements.model.mesh_layout import inseparable
+from manyhands.placements.model.sample_batch import example
+from manyhands.placements.model.tensor_plan import Plan
+from manyhands.placements.pipelines.boundaries import Passing
+from manyhands.seeding import random_state, restore_random_state
+from manyhands.splitting import (
+    Measured,
+    Unsplittable,
+    chain,
+    check_stages,
+    describe,
+    fill,
+    guess,
+    measure,
+    partition,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+
+    from manyhands.job import Job
+    from manyhands.placements.pipelines.stage_group import Line
+    from manyhands.splitting import Chain, Section
+    from manyhands.transport.collectives import Group
+
+_FINENESS: Final = 4
+"""Pieces per stage that are looked for, so that stages can be made alike."""
+_STATE: Final = 1 << 22
+"""The tag under which the state is sent, beyond those of a step and of an evaluation."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A tensor of the model's state: who has it, and what it is."""
+
+    owner: int
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Staged:
+    """A model in stages, of which this worker has some."""
+
+    sections: dict[int, Section]
+    """This worker's stages by their number."""
+    optimizer: torch.optim.Optimizer
+    """The job's, of this worker's parameters."""
+    passing: Passing
+    """What passes between stages."""
+    stages: int
+    """How many there are."""
+    words: tuple[str, ...]
+    """Where it was split, a line for every stage; then which layers are split themselves."""
+    pieces: dict[str, Piece]
+    """The whole model's state by name."""
+    tensors: dict[str, torch.Tensor]
+    """What this worker has of it."""
+    aliases: dict[str, str]
+    """Other names of the same tensors."""
+
+    def state(self, group: Group) -> State:
+        """The whole model's, sent to the first worker tensor by tensor."""
+        entries = {
+            name: Entry(piece.dtype, piece.shape, _fetch(group, piece, self.tensors.get(name)))
+            for name, piece in self.pieces.items()
+        }
+        return State(entries, self.aliases)
+
+
+def _fetch(group: Group, piece: Piece, tensor: torch.Tensor | None) -> Callable[[], torch.Tensor]:
+    def fetch() -> torch.Tensor:
+        # What does not lie here is received, or is none of this worker's business.
+        empty = partial(torch.empty, piece.shape, dtype=piece.dtype, device=group.device)
+        held = empty() if tensor is None else gathered(tensor)
+        if group.rank == 0 != piece.owner:
+            group.receive(held, piece.owner, _STATE).wait()
+        elif group.rank == piece.owner != 0:
+            group.send(held, 0, _STATE).wait()
+        return held.cpu()
+
+    return fetch
+
+
+def make_stages(
+    job: Job,
+    line: Line,
+    device: torch.device,
+    held: Sequence[int],
+    samples: int,
+    split_points: Sequence[str],
+) -> Staged:
+    """Make the job's model, split it, and keep this worker's stages.
+
+    Args:
+        job: what is trained; its random source stands at the seed.
+        line: the workers; stage s is the s-th's, modulo their number.
+        device: where this worker computes.
+        held: for each stage, how many microbatches' activations it holds at once.
+        samples: of a microbatch.
+        split_points: the pieces at which stages begin, by name; measured, if there are none.
+    """
+    group, division, imagined = line.group, line.division, is_imagined()
+    find = division.find if division else _nothing
+    with really():
+        inputs = example(job, samples)
+        model, pieces, plan, numbers = _structure(
+            job, inputs, device, len(held), split_points, find, imagined
+        )
+        if split_points:
+            starts = by_hand(pieces, split_points)
+            words = _names(pieces, starts)
+        else:
+            measured = (
+                guess(pieces, inputs.to("meta"))
+                if imagined
+                else _measured(pieces, inputs.to(device), line.everybody, device)
+            )
+            starts = partition(measured, held)
+            words = describe(measured, starts, held)
+        borders = [*pairwise([*starts, len(pieces)])]
+        stages = [pieces.section(first, stop) for first, stop in borders]
+        passing = Passing(model, stages, inputs.to("meta" if numbers is not None else device))
+    owners = {
+        name: number % group.size
+        for number, stage in reversed([*enumerate(stages)])
+        for name in (*dict(stage.named_parameters()), *dict(stage.named_buffers()))
+    }
+    # What no stage uses is as it was made, and the first worker's to store.
+    own = {name for name, _ in _named(model) if owners.get(name, 0) == group.rank} | {
+        name
+        for number, stage in enumerate(stages)
+        if number % group.size == group.rank
+        for name, _ in stage.named_buffers()
+    }
+    if division:
+        with really():
+            division.split(model, plan)
+    if imagined:
+        fill(model, _imagined(model, own, device))
+    elif numbers is not None:
+        fill(model, _values(job, numbers, model, own, device))
+    sections = {
+        number: pieces.section(first, stop)
+        for number, (first, stop) in enumerate(borders)
+        if number % group.size == group.rank
+    }
+    again = aliases(model)
+    stored = [name for name in model.state_dict() if name not in again]
+    if division:
+        division.shard(sections.values(), pieces.loose)
+    named = dict(_named(model))
+    state = {name: named[name] for name in stored if name in named}
+    return Staged(
+        sections,
+        _own_part(job.optimizer(model), sections.values()),
+        passing,
+        len(stages),
+        (*words, *plan.words),
+        {
+            name: Piece(owners.get(name, 0), tensor.dtype, tuple(tensor.shape))
+            for name, tensor in state.items()
+        },
+        {name: tensor for name, tensor in state.items() if name in own},
+        {name: first for name, first in again.items() if first in state},
+    )
+
+
+def _structure(
+    job: Job,
+    inputs: torch.Tensor,
+    device: torch.device,
+    stages: int,
+    split_points: Sequence[str],
+    find: Callable[[nn.Module], Plan],
+    imagined: bool,
+) -> tuple[nn.Module, Chain, Plan, Mapping[str, int] | None]:
+    """The model without its values, its pieces, what of them is split, and how to have the values.
+
+    A model that cannot be had without its values is made whole, unless it is only imagined.
+    """
+    state = random_state()
+    try:
+        make = partial(build, job)
+        model = on_meta(make)
+        plan = find(model)
+        pieces = find_pieces(model, inputs.to("meta"), stages, split_points, plan)
+        return model, pieces, plan, {} if imagined else outline(make).numbers
+    except Unsplittable:
+        raise
+    except Exception:
+        # A model may need its values for anything.
+        if imagined:
+            raise
+        restore_random_state(state)
+        model = build(job).to(device)
+        plan = find(model)
+        return model, find_pieces(model, inputs.to(device), stages, split_points, plan), plan, None
+
+
+def _nothing(_: nn.Module) -> Plan:
+    return Plan()
+
+
+def _named(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    yield from model.named_parameters()
+    yield from model.named_buffers()
+
+
+def _values(
+    job: Job,
+    numbers: Mapping[str, int],
+    model: nn.Module,
+    own: Collection[str],
+    device: torch.device,
+) -> dict[str, torch.Tensor]:
+    """The first values of this worker's tensors, as one that made the whole model has them."""
+    laid = dict(_named(model))
+    kept = first_values(
+        partial(build, job),
+        numbers,
+        lambda name, whole: own_part(laid[name], whole) if name in own else whole.new_empty(0),
+    )
+    return {
+        name: laid_out(value.to(device), laid[name]) for name, value in kept.items() if name in own
+    }
+
+
+def _imagined(
+    model: nn.Module, own: Collection[str], device: torch.device
+) -> dict[str, torch.Tensor]:
+    """This worker's tensors, with a place and no content."""
+    return {
+        name: torch.empty_like(tensor, device=device)
+        for name, tensor in _named(model)
+        if name in own
+    }
+
+
+def find_pieces(
+    model: nn.Module,
+    inputs: torch.Tensor,
+    stages: int,
+    split_points: Sequence[str],
+    plan: Plan | None = None,
+) -> Chain:
+    """The pieces of a model that is to have so many stages, or to be split at these layers.
+
+    Layers that a plan splits together are in one of them.
+
+    Raises:
+        Unsplittable: there are fewer pieces than stages, or none of this name.
+    """
+    together = inseparable(model, plan) if plan else []
+    found = chain(model, inputs, _FINENESS * stages, together)
+    check_stages(found, stages)
+    for name in split_points:
+        if name not in found.names:
+            raise Unsplittable(
+                f"no stage can begin at {name!r}; it can at {', '.join(found.names[1:])}"
+            )
+    return found
+
+
+def look_at_stages(
+    model: nn.Module,
+    pieces: Chain,
+    inputs: torch.Tensor,
+    held: Sequence[int],
+    split_points: Sequence[str],
+    samples: Sequence[int],
+) -> tuple[list[TensorSize], list[LayerSize]]:
+    """The parameters of stages, and their calls for microbatches of so many samples.
+
+    Unless it is said where they begin, stages take about as many multiplications.
+    """
+    if split_points:
+        starts = by_hand(pieces, split_points)
+    else:
+        starts = partition(guess(pieces, inputs.new_empty(samples[0], *inputs.shape[1:])), held)
+    stages = [pieces.section(first, stop) for first, stop in pairwise([*starts, len(pieces)])]
+    passing = Passing(model, stages, inputs)
+    parameters = [
+        TensorSize(name, one.nbytes, one.requires_grad, _rows(one), str(number))
+        for number, stage in enumerate(stages)
+        for name, one in stage.named_parameters()
+    ]
+    calls = []
+    for number in range(len(stages) - 1):
+        for count in samples:
+            given = passing.size_after(number - 1, count) if number else 0
+            gives = passing.size_after(number, count)
+            calls.append(LayerSize(str(number), "stage", given, gives))
+    return parameters, calls
+
+
+def _rows(tensor: torch.Tensor) -> int:
+    return tensor.shape[0] if tensor.dim() else 1
+
+
+def by_hand(pieces: Chain, split_points: Sequence[str]) -> tuple[int, ...]:
+    """The numbers of the pieces at which stages begin, given the names of all but the first."""
+    starts = (0, *(pieces.names.index(name) for name in split_points))
+    if [*starts] != sorted(set(starts)):
+        raise Unsplittable(
+            f"the layers at which stages begin must be given in order: {', '.join(split_points)}"
+        )
+    return starts
+
+
+def _names(pieces: Chain, starts: Sequence[int]) -> tuple[str, ...]:
+    return tuple(
+        f"stage {number}: {pieces.names[first]} to {pieces.names[stop - 1]}, by hand"
+        for number, (first, stop) in enumerate(pairwise([*starts, len(pieces)]))
+    )
+
+
+def _measured(
+    pieces: Chain, inputs: torch.Tensor, group: Group, device: torch.device
+) -> tuple[Measured, ...]:
+    """What the first worker measures: all must split alike."""
+    word = torch.zeros(len(pieces), 4, dtype=torch.float64, device=device)
+    if group.rank == 0:
+        word = torch.tensor(
+            [
+                [one.forward, one.backward, one.parameters, one.activations]
+                for one in measure(pieces, inputs)
+            ],
+            dtype=torch.float64,
+            device=device,
+        )
+    group.broadcast(word)
+    return tuple(
+        Measured(name, forward, backward, int(parameters), int(activations))
+        for name, (forward, backward, parameters, activations) in zip(
+            pieces.names, word.tolist(), strict=True
+        )
+    )
+
+
+def _own_part(
+    optimizer: torch.optim.Optimizer, sections: Iterable[nn.Module]
+) -> torch.optim.Optimizer:
+    """Let go of the parameters of other workers; the groups and their settings stay."""
+    own = {id(parameter) for section in sections for parameter in section.parameters()}
+    for group in optimizer.param_groups:
+        group["params"] = [parameter for parameter in group["params"] if id(parameter) in own]
+    return optimizer

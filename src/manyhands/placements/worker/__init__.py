@@ -1,0 +1,1 @@
+"""What a worker trains under a placement, one class each."""

@@ -1,0 +1,133 @@
+"""Shards in the host's memory, updated by a thread while the device computes."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+from manyhands.engine.fake_tensors import is_imagined
+from manyhands.engine.tensors import own
+from manyhands.parameters.module_units import separate_units
+from manyhands.parameters.weighted_step import weighted_step
+from manyhands.placements.bound import clip
+from manyhands.placements.model.local_optimizer import step_plainly
+from manyhands.placements.worker.sharded import Sharded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+    from torch import nn
+
+    from manyhands.files.checkpoint import State
+    from manyhands.job import Job
+    from manyhands.transport.collectives import Group
+
+
+class Offloaded(Sharded):
+    """Sharded, with a thread that takes the optimizer's steps, unit by unit.
+
+    The next forward begins at once: a unit waits until its own parameters are updated, while
+    those behind it still are.
+    """
+
+    def __init__(
+        self, job: Job, group: Group, device: torch.device, spread: Callable[[nn.Module], None]
+    ) -> None:
+        super().__init__(job, group, device, spread)
+        self._turns = self._in_turn()
+        every = [parameter for turn in self._turns for parameter in turn.parameters]
+        self._plain = step_plainly(self.optimizer, every)
+        self._updater: threading.Thread | None = None
+        self._failure: BaseException | None = None
+
+    def _in_turn(self) -> list[_Turn]:
+        """The parameters in the order in which the forward needs them."""
+        inner = [_Turn(list(unit.parameters()), unit) for unit in separate_units(self.model)]
+        known = {id(parameter) for turn in inner for parameter in turn.parameters}
+        rest = [parameter for parameter in self.model.parameters() if id(parameter) not in known]
+        turns = [*([_Turn(rest, self.model)] if rest else []), *inner]
+        for turn in turns:
+            # Before the engine gathers what this unit is made of.
+            turn.unit.register_forward_pre_hook(turn.wait, prepend=True)
+        return turns
+
+    def gradient(self, inputs: Any, targets: Any, weight: float) -> torch.Tensor:
+        """As ever; but a step must be over before there are new gradients."""
+        handle = self.model.register_forward_hook(lambda *_: self._join())
+        try:
+            return super().gradient(inputs, targets, weight)
+        finally:
+            handle.remove()
+
+    def clip(self, limit: float) -> None:
+        """Of what the optimizer trains."""
+        groups = self.optimizer.param_groups
+        trained = {id(plain) for group in groups for plain in group["params"]}
+        clip([laid for laid, plain in self._plain.items() if id(plain) in trained], limit)
+
+    def step(self, weight: float) -> None:
+        """Begin to update; who needs a parameter waits for it."""
+        given = {
+            plain: None if laid.grad is None else own(laid.grad) if plain is not laid else laid.grad
+            for laid, plain in self._plain.items()
+        }
+        self.model.zero_grad()
+        for turn in self._turns:
+            turn.ready.clear()
+        if is_imagined():
+            # What is imagined is so in one thread alone.
+            self._update(given, weight)
+            return
+        self._updater = threading.Thread(
+            target=self._update, args=(given, weight), name="optimizer", daemon=True
+        )
+        self._updater.start()
+
+    def _update(self, given: dict[nn.Parameter, torch.Tensor | None], weight: float) -> None:
+        """An optimizer steps on what has a gradient: give it one unit's after the other."""
+        try:
+            for turn in self._turns:
+                mine = [self._plain[parameter] for parameter in turn.parameters]
+                for parameter in mine:
+                    # Nobody else holds it, so that it is gone before the unit computes again.
+                    parameter.grad = given.pop(parameter, None)
+                weighted_step(self.optimizer, weight)
+                for parameter in mine:
+                    parameter.grad = None
+                turn.ready.set()
+        except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+            self._failure = error
+            for turn in self._turns:
+                turn.ready.set()
+
+    def _join(self) -> None:
+        if self._updater is not None:
+            self._updater.join()
+            self._updater = None
+        if self._failure is not None:
+            raise self._failure
+
+    def outputs(self, inputs: Any) -> Any:
+        """With all that was learnt so far."""
+        self._join()
+        return super().outputs(inputs)
+
+    def state(self) -> State:
+        """With all that was learnt."""
+        self._join()
+        return super().state()
+
+
+class _Turn:
+    """One unit's parameters, and whether they are up to date."""
+
+    def __init__(self, parameters: list[nn.Parameter], unit: nn.Module) -> None:
+        self.parameters = parameters
+        self.unit = unit
+        self.ready = threading.Event()
+        self.ready.set()
+
+    def wait(self, *_: object) -> None:
+        """Until they are."""
+        self.ready.wait()

@@ -1,0 +1,152 @@
+"""Whole replicas whose optimizer states are divided among the workers: ZeRO's first stage."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from manyhands.engine.tensors import from_rows, own
+from manyhands.parameters.weighted_step import weighted_step
+from manyhands.placements.bound import clip
+from manyhands.placements.model.local_optimizer import step_plainly
+from manyhands.placements.worker.whole_model import Replica
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from manyhands.job import Job
+    from manyhands.transport.collectives import Group
+    from manyhands.transport.mesh import Mesh
+    from manyhands.transport.waits import Waits
+
+
+class Partitioned(Replica):
+    """A copy of the model on every worker, each of which updates its own rows of it.
+
+    The optimizer knows only these rows. If it may look at more than single elements, they are laid
+    out as torch's engine lays out a divided tensor, so one that takes a norm of a whole tensor is
+    right as well. After its step the rows of
+    all workers are gathered, in buckets.
+
+    Args:
+        job: what is trained.
+        group: the workers.
+        device: where the copy lies.
+        waits: see `Replica`.
+        wrap: see `Replica`.
+        mesh: all workers on one axis, called "shard".
+        bucket: bytes that are gathered together, about.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        group: Group,
+        device: torch.device,
+        waits: Waits,
+        wrap: Callable[[nn.Module], nn.Module],
+        mesh: Mesh,
+        bucket: int,
+    ) -> None:
+        self._mesh = mesh
+        self._own: list[tuple[nn.Parameter, nn.Parameter, slice]] = []
+        super().__init__(job, group, device, waits, wrap)
+        self._waits = waits
+        everything = [whole for whole, _, _ in self._own]
+        self._buckets = [_Bucket(tensors, group) for tensors in _fill(everything, bucket)]
+
+    def _make_optimizer(self, job: Job) -> torch.optim.Optimizer:
+        """The user's optimizer, for a model that seems to consist of this worker's rows."""
+        rank, size = self._mesh.place["shard"], self._mesh.axes["shard"]
+        rows: dict[int, nn.Parameter] = {}
+        places: list[tuple[dict[str, nn.Parameter | None], str, nn.Parameter]] = []
+        for module in self.model.modules():
+            for name, whole in module._parameters.items():
+                # What is not trained needs no optimizer; a single number has no rows, and every
+                # worker updates it for itself, with the gradient that all have.
+                if whole is None or not whole.requires_grad or not whole.numel() or not whole.dim():
+                    continue
+                if id(whole) not in rows:
+                    part = _rows(whole, rank, size)
+                    laid = from_rows(whole.detach()[part], whole, self._mesh.handle)
+                    rows[id(whole)] = nn.Parameter(laid, requires_grad=whole.requires_grad)
+                    self._own.append((whole, rows[id(whole)], part))
+                places.append((module._parameters, name, whole))
+        for parameters, name, whole in places:
+            parameters[name] = rows[id(whole)]
+        try:
+            optimizer = job.optimizer(self.model)
+        finally:
+            for parameters, name, whole in places:
+                parameters[name] = whole
+        plain = step_plainly(optimizer, [laid for _, laid, _ in self._own])
+        self._own = [(whole, plain[laid], part) for whole, laid, part in self._own]
+        return optimizer
+
+    def clip(self, limit: float) -> None:
+        """Every worker has the whole gradient."""
+        clip(self.model.parameters(), limit)
+
+    def step(self, weight: float) -> None:
+        """Update this worker's rows, and hear of the others'."""
+        for whole, rows, part in self._own:
+            if whole.grad is not None:
+                gradient, plain = whole.grad[part], own(rows) is rows
+                laid = gradient if plain else from_rows(gradient, whole, self._mesh.handle)
+                rows.grad = laid
+        weighted_step(self.optimizer, weight)
+        self.optimizer.zero_grad()
+        self.model.zero_grad()
+        for bucket in self._buckets:
+            bucket.gather(self._waits)
+
+
+def _rows(tensor: torch.Tensor, rank: int, size: int) -> slice:
+    """The rows of one of so many workers, all of which but the last have equally many."""
+    each = -(-len(tensor) // size)
+    return slice(min(rank * each, len(tensor)), min((rank + 1) * each, len(tensor)))
+
+
+@dataclass(frozen=True, eq=False)
+class _Bucket:
+    """Tensors of one type whose rows are gathered together."""
+
+    tensors: list[nn.Parameter]
+    group: Group
+
+    @torch.no_grad()
+    def gather(self, waits: Waits) -> None:
+        """Replace all rows by those of their owners."""
+        rank, size = self.group.rank, self.group.size
+        padded = [-(-len(one) // size) * one[0].numel() for one in self.tensors]
+        first = self.tensors[0]
+        mine, everybody = first.new_zeros(sum(padded)), first.new_empty(size * sum(padded))
+        for one, place in zip(self.tensors, mine.split_with_sizes(padded), strict=True):
+            rows = one[_rows(one, rank, size)]
+            place[: rows.numel()] = rows.reshape(-1)
+        waits.note("all_gather", everybody.nbytes, size)
+        waits.begin()
+        self.group.gather(everybody, mine)
+        waits.end()
+        columns = everybody.view(size, -1).split_with_sizes(padded, dim=1)
+        for one, parts in zip(self.tensors, columns, strict=True):
+            for owner, part in enumerate(parts):
+                rows = one[_rows(one, owner, size)]
+                rows.copy_(part[: rows.numel()].view_as(rows))
+
+
+def _fill(tensors: list[nn.Parameter], limit: int) -> Iterator[list[nn.Parameter]]:
+    """Tensors in buckets of one type each, closed when they reach the limit."""
+    filled: list[nn.Parameter] = []
+    size = 0
+    for tensor in tensors:
+        if filled and (size >= limit or filled[0].dtype != tensor.dtype):
+            yield filled
+            filled, size = [], 0
+        filled.append(tensor)
+        size += tensor.nbytes
+    if filled:
+        yield filled

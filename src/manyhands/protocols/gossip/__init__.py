@@ -1,0 +1,1 @@
+"""Gossip: protocols without servers, in which workers exchange with neighbours."""

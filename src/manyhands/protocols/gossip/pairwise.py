@@ -1,0 +1,84 @@
+"""Gossip in which nobody waits: a worker and one neighbour become the mean of the two (AD-PSGD)."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from manyhands.endpoint import Arrived, Change, MembershipChanged, Parameters, Pull, Push
+from manyhands.protocols.actions import Action, Add, Answer, Call, Forget, Move
+from manyhands.protocols.parts.pull_and_rest import answer
+
+if TYPE_CHECKING:
+    from manyhands.endpoint import Endpoint, LeasedBatch, Replica
+    from manyhands.protocols.gossip.lockstep import Mixing
+    from manyhands.protocols.gossip.topologies import Graph
+
+
+async def meet_one(
+    neighbours: Graph, replica: Replica, endpoint: Endpoint, batch: LeasedBatch, read: int
+) -> int:
+    """x_i and x_j both become their mean, then x_i ← x_i − η·∇f(what x_i was); the version of it.
+
+    The replica is given before the gradient is computed, and the other's is received after it.
+    """
+    ranks = neighbours(replica.rank, replica.terms.workers, endpoint.rng.getrandbits(30))
+    there = [replica.servers[rank] for rank in ranks if endpoint.reaches(replica.servers[rank])]
+    if not there:
+        await replica.gradient(batch)
+        return await step(replica, endpoint, batch, read)
+    other = there[endpoint.rng.randrange(len(there))]
+    payload, into = replica.parameters(0), replica.beside(0)
+    endpoint.post(other, Push(read, batch.samples), payload=payload, into=into)
+    await replica.gradient(batch)
+    try:
+        await answer(endpoint, other)
+    except MembershipChanged:
+        return await step(replica, endpoint, batch, read)
+    endpoint.post(other, Arrived())
+    replica.trade(0.5)
+    replica.apply(batch)
+    replica.compare(1.0)
+    read = await change(replica, endpoint, read)
+    with suppress(MembershipChanged):
+        await answer(endpoint, other)
+    return read
+
+
+async def step(replica: Replica, endpoint: Endpoint, batch: LeasedBatch, read: int) -> int:
+    """Step alone, with whatever others have mixed into the replica meanwhile."""
+    replica.lay_aside()
+    replica.apply(batch)
+    replica.compare(1.0)
+    return await change(replica, endpoint, read)
+
+
+async def change(replica: Replica, endpoint: Endpoint, read: int) -> int:
+    """Add the update to this worker's own replica, which others may have mixed with since."""
+    own = replica.servers[replica.rank]
+    payload, into = replica.update(0), replica.parameters(0)
+    endpoint.post(own, Change(read), payload=payload, into=into)
+    return (await answer(endpoint, own)).version
+
+
+def decide(state: Mixing, call: Call) -> tuple[Mixing, list[Action]]:
+    """What a worker's own server does: both go half of the way that is between them."""
+    match call.message:
+        case Push():
+            now = replace(state, version=state.version + 1)
+            # It is answered with the replica as it was, and half of the way is the caller's.
+            back = Answer(call, Parameters(now.version), remember=True)
+            return now, [Add(call, 1.0), back, Move(by=0.5, over=1.0)]
+        case Arrived():
+            done = Answer(call, Parameters(state.version), parameters=False)
+            return state, [Forget(call.sender), done]
+        case Pull():
+            return state, [Answer(call, Parameters(state.version))]
+        case _:
+            return state, []
+
+
+def again(state: Mixing, call: Call) -> Answer:
+    """The answer to a replica that came before: the meeting was as it was."""
+    return Answer(call, Parameters(state.version), parameters=call.room, recall=True)

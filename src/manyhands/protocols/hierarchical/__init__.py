@@ -1,0 +1,1 @@
+"""Hierarchies: islands of workers, and a server between the islands."""

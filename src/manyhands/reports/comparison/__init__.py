@@ -1,0 +1,1 @@
+"""Comparisons of runs: results, statistics, standings and the verdict."""

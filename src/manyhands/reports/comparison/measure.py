@@ -1,0 +1,186 @@
+"""From a run's trace to its figures in `results.json`."""
+
+import re
+from typing import Final, Literal
+
+from manyhands.reports.comparison.results import PARTS, Curve, Measured, Staleness
+from manyhands.reports.figures.breakdown import breakdown
+from manyhands.reports.figures.outcome import ending, settings
+from manyhands.reports.figures.speed import accounting, throughput, training_seconds
+from manyhands.reports.figures.trace_figures import (
+    loss_curve,
+    staleness,
+    staleness_counts,
+    traffic,
+    validation_series,
+)
+from manyhands.trace import Trace
+
+_TARGET: Final = re.compile(r"\s*(\w+)\s*(>=|<=)\s*(\S+)\s*")
+
+
+def measure(
+    trace: Trace,
+    *,
+    strategy: str | None = None,
+    workers: int | None = None,
+    repeat: int = 0,
+    seed: int | None = None,
+    folder: str | None = None,
+    target: str | None = None,
+    price: float | None = None,
+) -> Measured:
+    """The figures of one run.
+
+    Args:
+        trace: the run's.
+        strategy: as text; by default what the trace says, as are workers, seed and target.
+        workers: how many.
+        repeat: which repeat of a comparison it belongs to.
+        seed: the run's.
+        folder: where the run is, relative to the comparison's; by default as it was read.
+        target: as in "accuracy >= 0.98".
+        price: of a worker for an hour.
+    """
+    told = {setting.name: setting.value for setting in settings(trace)}
+    if workers is None:
+        workers = int(told.get("workers") or len({w.header.rank for w in trace.workers}))
+    if folder is None:
+        folder = str(trace.folder or "")
+    target = target or told.get("target")
+    end, speed, kept = ending(trace), throughput(trace), accounting(trace)
+    curves = _validation(trace)
+    reached = _reached(curves, target)
+    sent = _sent(trace)
+    hours = (speed.start_up + speed.seconds) / 3600
+    return Measured(
+        strategy=strategy or told.get("strategy", "a run"),
+        kind=trace.kind,
+        workers=workers,
+        repeat=repeat,
+        seed=int(told.get("seed", "0")) if seed is None else seed,
+        folder=folder,
+        status="finished" if end.status == "finished" else "failed",
+        words="" if end.status == "finished" else f"{end.status}: {end.words}".rstrip(": "),
+        samples=speed.samples,
+        seconds=speed.seconds,
+        start_up=speed.start_up,
+        rate=speed.rate,
+        first_epoch=speed.first_epoch,
+        later_epoch=speed.later_epoch,
+        evaluation=speed.evaluation,
+        validation=curves,
+        loss=_loss(trace),
+        time_to_target=reached and reached[0],
+        samples_to_target=reached and reached[1],
+        shares=_shares(trace),
+        sent=sent,
+        sent_per_sample=sent / kept.seen if sent is not None and kept.seen else None,
+        staleness=_staleness(trace),
+        seen=kept.seen,
+        repeated=kept.repeated,
+        lost=kept.lost,
+        cost=None if price is None else price * workers * hours,
+    )
+
+
+def failed(
+    words: str,
+    *,
+    strategy: str,
+    kind: Literal["live", "virtual"],
+    workers: int,
+    repeat: int,
+    seed: int,
+    folder: str,
+) -> Measured:
+    """A run that left no trace to measure, and why."""
+    return Measured(
+        strategy=strategy,
+        kind=kind,
+        workers=workers,
+        repeat=repeat,
+        seed=seed,
+        folder=folder,
+        status="failed",
+        words=words,
+    )
+
+
+def read_target(text: str) -> tuple[str, str, float]:
+    """A target's metric, its direction and its value.
+
+    >>> read_target("accuracy >= 0.98")
+    ('accuracy', '>=', 0.98)
+    """
+    # A job reads it the same, but stands in a file that needs torch.
+    match = _TARGET.fullmatch(text)
+    try:
+        if match:
+            return match[1], match[2], float(match[3])
+    except ValueError:
+        pass
+    raise ValueError(f"target {text!r} is not of the form 'accuracy >= 0.98' or 'loss <= 0.1'")
+
+
+def _validation(trace: Trace) -> dict[str, Curve]:
+    origin, _ = training_seconds(trace)
+    return {
+        name: Curve(
+            seconds=tuple(point.at - origin for point in points),
+            samples=tuple(point.samples for point in points),
+            value=tuple(point.value for point in points),
+        )
+        for name, points in validation_series(trace).items()
+    }
+
+
+def _loss(trace: Trace) -> Curve:
+    points = loss_curve(trace)
+    return Curve(
+        seconds=tuple(point.seconds for point in points),
+        samples=tuple(point.samples for point in points),
+        value=tuple(point.value for point in points),
+    )
+
+
+def _reached(curves: dict[str, Curve], target: str | None) -> tuple[float, int] | None:
+    """After how many seconds and samples the target was first met."""
+    if target is None:
+        return None
+    metric, direction, wanted = read_target(target)
+    curve = curves.get(metric, Curve())
+    for seconds, samples, value in zip(curve.seconds, curve.samples, curve.value, strict=True):
+        if value is not None and (value >= wanted if direction == ">=" else value <= wanted):
+            return seconds, samples
+    return None
+
+
+def _shares(trace: Trace) -> dict[str, float]:
+    if not trace.workers:
+        return {}
+    overall = breakdown(trace).overall
+    return {part: getattr(overall, part) for part in PARTS}
+
+
+def _sent(trace: Trace) -> int | None:
+    bytes_ = traffic(trace)
+    if bytes_.measured:
+        return bytes_.sent
+    alone = len({worker.header.rank for worker in trace.workers}) == 1
+    # Workers that applied updates themselves, and sent none, wrote into shared memory.
+    shared = any(worker.staleness for worker in trace.workers)
+    return 0 if alone or shared else None
+
+
+def _staleness(trace: Trace) -> Staleness | None:
+    spread = staleness(trace)
+    if spread is None:
+        return None
+    return Staleness(
+        mean=spread.mean,
+        p99=spread.p99,
+        most=spread.most,
+        updates=spread.updates,
+        histogram=staleness_counts(trace),
+    )

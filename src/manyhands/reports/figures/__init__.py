@@ -1,0 +1,1 @@
+"""Figures of one run, each a pure function of its trace."""

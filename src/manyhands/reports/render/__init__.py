@@ -1,0 +1,1 @@
+"""A run or a comparison as text, SVG or another tool's format."""

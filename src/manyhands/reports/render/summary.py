@@ -1,0 +1,222 @@
+"""The words a run ends with: what was trained, how well, where the time went."""
+
+import textwrap
+from collections.abc import Iterable
+
+from manyhands.reports.figures.breakdown import breakdown
+from manyhands.reports.figures.outcome import division, ending, mishaps, parameters_digest, settings
+from manyhands.reports.figures.speed import accounting, epochs, throughput
+from manyhands.reports.figures.trace_figures import (
+    Metric,
+    loss_curve,
+    staleness,
+    staleness_by_process,
+    staleness_by_sender,
+    traffic,
+    validation,
+)
+from manyhands.reports.formatting import count, duration, plural, size, value
+from manyhands.trace import Setting, Trace, digest
+
+_WIDTH = 80
+_LABEL = 15
+_TIED = "\N{NO-BREAK SPACE}"
+"""Keeps a figure and its unit on one line; printed as a plain space."""
+_SOURCES = ("command line", "script", "torchrun")
+"""In this order; what else there is comes after them, defaults last."""
+
+
+def summary(trace: Trace) -> str:
+    """A run in some fifteen lines of 80 columns."""
+    rows = [
+        ("trained", _trained(trace)),
+        ("epochs", _epochs(trace)),
+        ("validation", ", ".join(map(_metric, validation(trace).values()))),
+        ("loss", _loss(trace)),
+        ("time", _time(trace)),
+        ("paced", _paced(settings(trace))),
+        ("sent", _sent(trace)),
+        ("staleness", _staleness(trace)),
+        ("samples", _samples(trace)),
+        ("mishaps", _mishaps(trace)),
+        *(_part(line) for line in division(trace)),
+        ("settings", _settings(s for s in settings(trace) if s.name != "slow")),
+        ("parameters", parameters_digest(trace) or ""),
+        # Only virtual runs can be repeated to the bit.
+        ("digest", digest(trace) if trace.kind == "virtual" else ""),
+        ("trace", _skipped(trace.skipped)),
+        ("folder", str(trace.folder) if trace.folder else ""),
+    ]
+    lines = textwrap.wrap(
+        _headline(trace),
+        _WIDTH,
+        subsequent_indent="  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    for label, words in rows:
+        # What was asked for is told whole; defaults may be cut short.
+        lines += _row(label, words, most=3 if label == "settings" else 2)
+    return "\n".join(lines)
+
+
+def _row(label: str, words: str, most: int) -> list[str]:
+    """A label and its words, wrapped to the width, in so many lines at most."""
+    if not words:
+        return []
+    wrapped = textwrap.wrap(
+        words,
+        _WIDTH,
+        initial_indent=f"  {label}".ljust(_LABEL),
+        subsequent_indent=" " * _LABEL,
+        # A path or a digest is copied whole or not at all.
+        break_long_words=False,
+        break_on_hyphens=False,
+        max_lines=most,
+        placeholder=" …",
+    )
+    return [line.replace(_TIED, " ") for line in wrapped]
+
+
+def _part(line: str) -> tuple[str, str]:
+    """A part of a divided model: its name is the label."""
+    name, _, words = line.partition(": ")
+    return name, words
+
+
+def _mishaps(trace: Trace) -> str:
+    found = mishaps(trace)
+    more = f", and {len(found) - 1} more" if len(found) > 1 else ""
+    return found[0] + more if found else ""
+
+
+def _headline(trace: Trace) -> str:
+    told = {setting.name: setting.value for setting in settings(trace)}
+    workers = told.get("workers") or str(len({w.header.rank for w in trace.workers}))
+    hosts = told.get("hosts") or str(len({w.header.host for w in trace.workers}))
+    kind = "virtual " if trace.kind == "virtual" else ""
+    what = (
+        f"{told.get('strategy', 'a run')} on {workers} {kind}worker{plural(workers)}, "
+        f"{hosts} host{plural(hosts)}"
+    )
+    end = ending(trace)
+    if end.status == "running":
+        return f"{what}: is still running; {end.words}"
+    if end.status == "unfinished":
+        return f"{what}: did not end properly; {end.words}"
+    return f"{what}: {end.status}{end.words and f': {end.words}'}"
+
+
+def _trained(trace: Trace) -> str:
+    speed = throughput(trace)
+    done = len(epochs(trace))
+    return (
+        f"{speed.samples:,} samples{f', {done:,} epoch{plural(done)}' if done else ''}, "
+        f"{duration(speed.seconds)}: {count(speed.rate)} samples/s"
+    )
+
+
+def _epochs(trace: Trace) -> str:
+    """How long epochs and evaluations took, which the speed above is made of."""
+    speed = throughput(trace)
+    told = []
+    if speed.first_epoch is not None and speed.later_epoch is not None:
+        told.append(
+            f"the first {duration(speed.first_epoch)}, then {duration(speed.later_epoch)} each"
+        )
+    if speed.evaluation is not None:
+        told.append(f"each evaluation {duration(speed.evaluation)}")
+    return "; ".join(told)
+
+
+def _metric(metric: Metric) -> str:
+    best = ""
+    if metric.best is not None and metric.best != metric.last:
+        best = f" (best {value(metric.best)} at {duration(metric.best_seconds or 0.0)})"
+    return f"{metric.name} {value(metric.last)}{best}"
+
+
+def _loss(trace: Trace) -> str:
+    curve = loss_curve(trace)
+    if not curve:
+        return ""
+    first, last = curve[0], curve[-1]
+    if len(curve) == 1:
+        return f"{value(last.value)} in training (mean of all {last.samples:,} samples)"
+    of_last = last.samples - curve[-2].samples
+    return (
+        f"{value(last.value)} in training (mean of the last {of_last:,} samples), from "
+        f"{value(first.value)} (the first {first.samples:,})"
+    )
+
+
+def _time(trace: Trace) -> str:
+    if not trace.workers:
+        return ""
+    share = breakdown(trace).overall
+    parts = {
+        "compute": share.compute,
+        "wait": share.wait,
+        "communication": share.communication,
+        "data": share.data,
+        "evaluation": share.evaluation,
+        "other": share.other,
+    }
+    shares = ", ".join(f"{name}{_TIED}{100 * part:.1f}{_TIED}%" for name, part in parts.items())
+    return f"{shares}; {duration(throughput(trace).start_up)} to start not counted"
+
+
+def _sent(trace: Trace) -> str:
+    measured = traffic(trace)
+    if not measured.measured:
+        alone = len({worker.header.rank for worker in trace.workers}) < 2
+        # Workers that applied updates themselves, and sent none, wrote into shared memory.
+        shared = any(worker.staleness for worker in trace.workers)
+        return "nothing" if alone or shared else "not measured"
+    return f"{size(measured.sent)}, {size(measured.sent_per_sample)} per sample"
+
+
+def _staleness(trace: Trace) -> str:
+    spread = staleness(trace)
+    if spread is None:
+        return "none: lockstep"
+    by_sender = staleness_by_sender(trace)
+    means = [each.mean for each in (by_sender or staleness_by_process(trace)).values()]
+    by = ""
+    if len(means) > 1:
+        whose = "worker" if by_sender else "process"
+        by = f"; means by {whose} {value(min(means))} to {value(max(means))}"
+    return (
+        f"mean {value(spread.mean)}, 99 % within {spread.p99:,}, at most {spread.most:,} "
+        f"({spread.updates:,} updates{by})"
+    )
+
+
+def _samples(trace: Trace) -> str:
+    kept = accounting(trace)
+    if kept.repeated is None or kept.lost is None:
+        return f"{kept.seen:,} seen; repeated and lost ones were not recorded"
+    return f"{kept.seen:,} seen, {kept.repeated:,} repeated, {kept.lost:,} lost"
+
+
+def _settings(given: Iterable[Setting]) -> str:
+    by_source: dict[str, list[str]] = {}
+    for setting in given:
+        by_source.setdefault(setting.source, []).append(f"{setting.name} {setting.value}")
+
+    def order(source: str) -> tuple[int, str]:
+        known = _SOURCES.index(source) if source in _SOURCES else len(_SOURCES)
+        return known + (source == "default"), source
+
+    return "; ".join(
+        f"{source}: {', '.join(by_source[source])}" for source in sorted(by_source, key=order)
+    )
+
+
+def _paced(given: Iterable[Setting]) -> str:
+    """Whom the user slowed; a run must not be read without it."""
+    return next((setting.value for setting in given if setting.name == "slow"), "")
+
+
+def _skipped(lines: int) -> str:
+    return f"{lines:,} line{plural(lines)} could not be read" if lines else ""

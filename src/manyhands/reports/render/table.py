@@ -1,0 +1,200 @@
+"""A comparison in the terminal: the figures that decide it, and the verdict, in 80 columns."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from manyhands.reports.comparison.columns import Column
+from manyhands.reports.comparison.results import Comparison
+from manyhands.reports.comparison.standings import Field, Standing, fields, ordered
+from manyhands.reports.comparison.verdict import Contest, judge
+from manyhands.reports.figures.trace_figures import lower_is_better
+from manyhands.reports.formatting import plural
+
+_ABSENT: Final = "–"
+_PARTS: Final = {
+    "compute": "comp",
+    "wait": "wait",
+    "communication": "comm",
+    "data": "data",
+    "evaluation": "eval",
+    "other": "other",
+}
+"""Headings that leave room for the figures."""
+_REST: Final = {
+    "sent_per_sample": "sent/sample",
+    "staleness_mean": "mean staleness",
+    "staleness_p99": "99 % within",
+}
+_LONGEST: Final = 34
+"""Letters of a strategy's name in a line; a longer one goes on in the next."""
+
+
+def table(comparison: Comparison) -> RenderableType:
+    """What a comparison has found so far, for rich to print or to show while runs go on.
+
+    Live runs stand before virtual ones, in tables of their own.
+    """
+    found = fields(comparison)
+    parts: list[RenderableType] = []
+    for field in found:
+        alike = [each.workers for each in found if each.kind == field.kind]
+        # One worker is what the others are held against; it has its line in the scaling table.
+        if field.workers > 1 or alike == [1]:
+            parts += _field(field)
+        if field.workers == min(alike) and len(alike) > 1:
+            parts.append(_scaling([each for each in found if each.kind == field.kind]))
+    parts += (
+        Text(f"{run.label}, repeat {run.repeat}, {run.words}", style="red")
+        for run in comparison.runs
+        if run.status == "failed"
+    )
+    return Group(*(parts or [Text("no run has ended yet", style="dim")]))
+
+
+def _field(field: Field) -> Iterator[RenderableType]:
+    verdict = judge(field)
+    runs = f"{field.kind} runs on {field.workers} worker{plural(field.workers)}"
+    yield Text(runs, style="bold")
+    if speed := verdict.contests.get("speed"):
+        yield _contested(field, speed, ("speedup", "efficiency", "cost"))
+    if end := verdict.contests.get("end"):
+        others = [
+            column.name
+            for column in field.columns
+            if column.name.startswith("final_")
+            and column != end.column
+            and not lower_is_better(column.name)
+        ]
+        yield _contested(field, end, (*others, "within", "time_to_target"))
+    yield from _figures(field, "% of the time", _PARTS)
+    yield from _figures(field, "traffic and staleness", _REST)
+    yield Text(verdict.recommendation, style="bold")
+    yield Padding(Group(*(_reason(line) for line in verdict.reasons)), (0, 0, 1, 0))
+
+
+def _contested(field: Field, contest: Contest, further: tuple[str, ...]) -> RenderableType:
+    """A question's figure with its spread and its answer, and figures that belong to it."""
+    columns = [column for name in further if (column := field.column(name))]
+    result = _table("strategy")
+    result.add_column(_heading(contest.column), justify="right")
+    result.add_column("of the best" if _is_share(contest) else "against the best", no_wrap=True)
+    for column in columns:
+        result.add_column(_heading(column), justify="right")
+    for standing in field.standings:
+        result.add_row(
+            standing.strategy,
+            _figure(field, standing, contest.column.name, spread=True),
+            _answer(contest, standing),
+            *(_figure(field, standing, column.name) for column in columns),
+        )
+    return Padding(result, (0, 0, 1, 0))
+
+
+def _figures(field: Field, title: str, headings: dict[str, str]) -> Iterator[RenderableType]:
+    """The figures of these names that any run has, under these headings."""
+    shown = {name: heading for name, heading in headings.items() if field.column(name)}
+    if not shown:
+        return
+    result = _table(title)
+    for heading in shown.values():
+        result.add_column(heading, justify="right", no_wrap=True)
+    for standing in field.standings:
+        cells = (_figure(field, standing, name) for name in shown)
+        result.add_row(standing.strategy, *cells)
+    yield Padding(result, (0, 0, 1, 0))
+
+
+def _reason(line: str) -> RenderableType:
+    """A line of the verdict, its continuation indented."""
+    result = Table.grid(padding=(0, 1, 0, 0))
+    result.add_row("\N{BULLET}", line)
+    return result
+
+
+def _scaling(alike: list[Field]) -> RenderableType:
+    """Throughput, speedup and efficiency by the number of workers."""
+    result = _table(f"{alike[0].kind} scaling")
+    for heading in ("workers", "samples/s", "speedup", "efficiency"):
+        result.add_column(heading, justify="right")
+    for strategy in ordered(alike[0].comparison):
+        lines = {
+            standing.workers: (field, standing)
+            for field in reversed(alike)
+            for standing in field.standings
+            if standing.strategy == strategy
+        }
+        for number, (workers, (field, standing)) in enumerate(sorted(lines.items())):
+            result.add_row(
+                "" if number else strategy,
+                str(workers),
+                _figure(field, standing, "rate", spread=True),
+                _figure(field, standing, "speedup"),
+                _figure(field, standing, "efficiency"),
+            )
+    return Padding(result, (0, 0, 1, 0))
+
+
+def _table(first: str) -> Table:
+    result = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
+    result.add_column(first, overflow="fold", max_width=_LONGEST)
+    return result
+
+
+def _heading(column: Column) -> str:
+    if column.name == "rate":
+        return column.unit
+    words = column.title.removesuffix(" in the end").removeprefix("Scaling ").lower()
+    if column.name == "within":
+        words = "in budget"
+    is_short = column.unit in {"%", "s"} and column.name != "efficiency"
+    return f"{words}, {column.unit}" if is_short else words
+
+
+def _figure(field: Field, standing: Standing, name: str, *, spread: bool = False) -> str:
+    column = field.column(name)
+    found = standing.middle(column) if column else None
+    if column is None or found is None:
+        return _ABSENT
+    unit = {"speedup": "×", "efficiency": " %"}.get(name, "")
+    low, high = column.show(found.low), column.show(found.high)
+    between = f" ({low}–{high})" if spread and low != high else ""
+    missing = f" ({found.runs}/{len(standing.runs)})" if found.runs < len(standing.runs) else ""
+    return f"{column.show(found.value)}{unit}{between}{missing}"
+
+
+def _answer(contest: Contest, standing: Standing) -> Text:
+    if standing is contest.best:
+        return Text("best" if contest.differences else "", style="bold green")
+    difference = contest.differences.get(standing.strategy)
+    if difference is None or difference.estimate is None:
+        return Text(_ABSENT)
+    by = _by(contest, difference.estimate)
+    if standing.strategy in contest.behind:
+        return Text(f"{by}, {_worse(contest)}", style="yellow")
+    if standing.strategy in contest.even:
+        return Text(f"{by}, no difference", style="cyan")
+    return Text(f"{by}, too few runs", style="dim")
+
+
+def _worse(contest: Contest) -> str:
+    return "slower" if contest.question == "speed" else "worse"
+
+
+def _is_share(contest: Contest) -> bool:
+    return contest.by_factor and contest.column.better == "higher"
+
+
+def _by(contest: Contest, estimate: float) -> str:
+    """How one stands to the best: a share of its speed, times its loss, or so many points."""
+    if _is_share(contest):
+        return f"{100 * estimate:.0f} %"
+    if contest.by_factor:
+        return f"{estimate:.2f} times it"
+    scale, unit = (100, " points") if contest.column.unit == "%" else (1, "")
+    return f"{scale * estimate:+.2g}{unit}"

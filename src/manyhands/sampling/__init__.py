@@ -1,0 +1,1 @@
+"""Which samples make which batch, and whose they are."""

@@ -1,0 +1,106 @@
+"""Which samples make which batch, for strategies that step together.
+
+The global batch is a pure function of (seed, epoch, step), split by rank, so no two workers need
+to talk about data, and a run on another number of workers sees the same batches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import torch
+
+from manyhands.sampling.batches import deal
+from manyhands.sampling.division import nested
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from manyhands.sampling.batches import BatchSizes
+
+
+@dataclass(frozen=True)
+class Share:
+    """One worker's part of one global batch."""
+
+    epoch: int
+    step: int
+    """Steps since the run began."""
+    total: int
+    """Samples in this global batch: fewer than in a whole one where an epoch or the run ends."""
+    whole: int
+    """Samples in a whole global batch at this point of the run."""
+    dealt: int
+    """Samples of the run before this global batch."""
+    indices: torch.Tensor
+    """The samples of this worker. Never empty: see `samples`."""
+    samples: int
+    """How many of them count. A worker for whom nothing is left computes on the first worker's
+    part with weight zero, because a collective needs everybody."""
+    ends_epoch: bool
+
+
+@lru_cache(maxsize=2)
+def permutation(samples: int, seed: int, epoch: int) -> torch.Tensor:
+    """The order of one epoch: every sample once."""
+    generator = torch.Generator().manual_seed(mix(seed, epoch))
+    return torch.randperm(samples, generator=generator)
+
+
+def mix(seed: int, *words: int) -> int:
+    """A seed for one purpose, from the run's seed and what tells the purpose apart.
+
+    Neighbouring seeds must not give related streams, hence splitmix64 and not a sum; the seed is
+    mixed before the first word meets it, or (0, 1) and (1, 0) would be one.
+    """
+    mask = (1 << 64) - 1
+    state = 0
+    for word in (seed, *words):
+        state = (state ^ (word & mask)) + 0x9E3779B97F4A7C15 & mask
+        state = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9 & mask
+        state = (state ^ (state >> 27)) * 0x94D049BB133111EB & mask
+        state ^= state >> 31
+    return state >> 1
+
+
+def member_seed(seed: int, rank: int) -> int:
+    """The seed of one member of a committee: the first one's is the run's own."""
+    return seed if rank == 0 else mix(seed, 4, rank)
+
+
+def shares(
+    samples: int,
+    sizes: int | BatchSizes,
+    seed: int,
+    rank: int,
+    workers: int,
+    budget: int,
+    copies: int = 1,
+) -> Iterator[Share]:
+    """The shares of one worker, in order, until `budget` samples were dealt to all together.
+
+    Args:
+        samples: how many the data has.
+        sizes: how many all workers together take in a step.
+        seed: the run's.
+        rank: whose shares.
+        workers: of how many.
+        budget: samples until the run ends; the last global batch is cut to fit it exactly.
+        copies: among how many a global batch is divided first, and then among each one's workers.
+    """
+    for step, one in enumerate(deal(samples, sizes, budget)):
+        order = permutation(samples, seed, one.epoch)
+        batch = order[one.start : one.start + one.total]
+        mine = batch[nested(len(batch), rank, workers, copies)]
+        yield Share(
+            epoch=one.epoch,
+            step=step,
+            total=one.total,
+            whole=one.whole,
+            dealt=one.dealt,
+            indices=mine if len(mine) else batch[nested(len(batch), 0, workers, copies)],
+            samples=len(mine),
+            ends_epoch=one.ends_epoch,
+        )

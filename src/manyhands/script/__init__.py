@@ -1,0 +1,1 @@
+"""A user's script: loading it in other processes, and where a job in it is found."""

@@ -1,0 +1,36 @@
+"""What each piece of a model would take, where nothing can be measured."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from manyhands.splitting.cost_measurement import Saved
+from manyhands.splitting.partition import Measured
+
+if TYPE_CHECKING:
+    from manyhands.splitting.chain import Chain
+
+
+def guess(pieces: Chain, inputs: torch.Tensor) -> tuple[Measured, ...]:
+    """Each piece's memory, and its time in multiplications; there are twice as many backwards.
+
+    Args:
+        pieces: of a model on the meta device.
+        inputs: a microbatch, there as well.
+    """
+    guessed = []
+    for number, name in enumerate(pieces.names):
+        section = pieces.section(number, number + 1)
+        saved = Saved(section)
+        counter = FlopCounterMode(display=False)
+        with counter, torch.autograd.graph.saved_tensors_hooks(saved.keep, saved.give):
+            outputs = section(inputs)
+        count = float(counter.get_total_flops())
+        parameters = sum(tensor.nbytes for tensor in section.parameters())
+        guessed.append(Measured(name, count, 2 * count, parameters, saved.size))
+        if isinstance(outputs, torch.Tensor):
+            inputs = outputs.detach().requires_grad_(outputs.is_floating_point())
+    return tuple(guessed)

@@ -1,0 +1,42 @@
+"""Running a model only to learn from it: nothing of it is changed."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from manyhands.engine.fake_tensors import imagine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from torch import nn
+
+
+@contextlib.contextmanager
+def untouched(model: nn.Module, device: torch.device) -> Iterator[None]:
+    """Put buffers and the random source back afterwards."""
+    kept = [buffer.clone() for buffer in model.buffers()]
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        yield
+    with torch.no_grad():
+        for buffer, before in zip(model.buffers(), kept, strict=True):
+            buffer.copy_(before)
+
+
+def look(model: nn.Module, compute: Callable[..., Any], *inputs: torch.Tensor) -> Any:
+    """What `compute` gives, for its shapes and types alone: imagined, or computed if need be.
+
+    A layer that branches on the content of a tensor cannot be imagined.
+    """
+    with untouched(model, inputs[0].device):
+        try:
+            return imagine(compute, *inputs)
+        except Exception:
+            # torch has many ways to say that it cannot.
+            if inputs[0].is_meta:
+                raise
+            with torch.no_grad():
+                return compute(*inputs)

@@ -1,0 +1,1 @@
+"""The simulator: virtual time, cores, and the network between hosts."""

@@ -1,0 +1,78 @@
+"""A host's cores, which its processes share."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from manyhands.virtual.simulator.kernel import happens
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from simpy import Event
+
+    from manyhands.virtual.simulator.kernel import Kernel
+    from manyhands.virtual.simulator.member import Member
+
+
+class Cores:
+    """So many cores, given in the order of asking, each held until its computation is done.
+
+    An operating system would let all who want to compute take turns; here they queue. As many
+    computations are done in the same time, but one by one rather than all at once. A process that
+    is made to stand still keeps its core.
+
+    Args:
+        kernel: the clock.
+        count: how many.
+    """
+
+    def __init__(self, kernel: Kernel, count: int) -> None:
+        self._kernel = kernel
+        self._free = count
+        self._holding: set[Member] = set()
+        self._queue: deque[tuple[Member, Event]] = deque()
+
+    async def compute(
+        self, member: Member, seconds: float, begin: Callable[[], object] | None = None
+    ) -> float:
+        """Compute for so long as soon as a core is free, and call `begin` then; when it began.
+
+        Time in which the member stood still is not time in which it computed.
+        """
+        kernel = self._kernel
+        if self._free:
+            self._free -= 1
+            self._holding.add(member)
+        else:
+            turn = kernel.env.event()
+            self._queue.append((member, turn))
+            await happens(turn)
+        begun, stopped = kernel.now, member.stopped
+        if begin is not None:
+            begin()
+        due = begun + seconds
+        await happens(kernel.env.timeout(seconds))
+        while member.stopped != stopped:
+            due += member.stopped - stopped
+            stopped = member.stopped
+            if due > kernel.now:
+                await happens(kernel.env.timeout(due - kernel.now))
+        self._give_up(member)
+        return begun
+
+    def drop(self, member: Member) -> None:
+        """A process is dead: it holds no core and asks for none."""
+        self._queue = deque(waiting for waiting in self._queue if waiting[0] is not member)
+        if member in self._holding:
+            self._give_up(member)
+
+    def _give_up(self, member: Member) -> None:
+        self._holding.remove(member)
+        if self._queue:
+            heir, turn = self._queue.popleft()
+            self._holding.add(heir)
+            turn.succeed()
+        else:
+            self._free += 1

@@ -1,0 +1,314 @@
+"""A virtual worker's way to the servers.
+
+Calls to one server are sent in order, each when the one before it has been delivered. A call that
+was lost, on its way there or on its way back, is sent again `PROBE` seconds later, as the live
+messenger asks again after that much silence; while the server cannot be reached, that costs
+nothing and is repeated. The server knows calls by their numbers, so one that it has carried out
+is only answered again, and then only its head is sent.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, NoReturn, Protocol
+
+from manyhands.endpoint import MembershipChanged
+from manyhands.virtual.simulator.kernel import happens
+from manyhands.virtual.simulator.member import Crashed
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Mapping
+
+    import torch
+    from simpy import Event
+
+    from manyhands.endpoint import Said
+    from manyhands.virtual.log import WorkerLog
+    from manyhands.virtual.simulator.kernel import Kernel
+    from manyhands.virtual.simulator.member import Member
+    from manyhands.virtual.simulator.network import Network
+
+PROBE = 1.0
+"""Seconds after which a lost call is sent again: the live messenger's."""
+HEAD = 64
+"""Bytes of a message beside its payload."""
+
+
+class Answering(Protocol):
+    """Whoever is called: what a caller needs of a server."""
+
+    name: str
+    member: Member
+
+    def has_heard(self, parcel: Parcel) -> bool:
+        """Whether it has decided about a call already."""
+
+    def hear(self, parcel: Parcel) -> None:
+        """A call has arrived."""
+
+
+@dataclass(eq=False, slots=True)
+class Parcel:
+    """A call, from its posting to its answer."""
+
+    endpoint: VirtualEndpoint
+    server: Answering
+    number: int
+    message: Said
+    payload: torch.Tensor | None
+    into: torch.Tensor | None
+    life: int
+    """The server's, when it was posted."""
+    arrived: float = 0.0
+    """When the server had it."""
+
+    @property
+    def sender(self) -> str:
+        """Who called."""
+        return self.endpoint.caller
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are sent: the payload only as long as the server has not carried it out."""
+        if self.payload is None or self.server.has_heard(self):
+            return HEAD
+        return HEAD + self.payload.nbytes
+
+    def lose(self) -> None:
+        """The call or its answer is lost."""
+        self.endpoint.again(self)
+
+
+@dataclass(eq=False, slots=True)
+class _Line:
+    """What is between a worker and one server."""
+
+    number: int = 0
+    """The last call's."""
+    calls: deque[Parcel] = field(default_factory=deque)
+    """Those without an answer, in order."""
+    unsent: deque[Parcel] = field(default_factory=deque)
+    """Those of them that are to be sent; the first may be on its way."""
+    sending: bool = False
+    broken: bool = False
+    """Something was lost, and will be sent again."""
+    answers: deque[Said] = field(default_factory=deque)
+    held: float = 0.0
+    """Seconds that the server had the last call that was answered."""
+    gone: bool = False
+    """There is nobody at the other end."""
+    vain: int = 0
+    """What was asked of somebody who is gone, and still awaits to be told so."""
+    listener: Event | None = None
+
+
+def caller(name: str, life: int) -> str:
+    """What a worker is called by the servers in one of its lives.
+
+    >>> caller("worker-3", 1), caller("worker-3", 2)
+    ('worker-3', 'worker-3.2')
+    """
+    return name if life == 1 else f"{name}.{life}"
+
+
+class VirtualEndpoint:
+    """The endpoint of one life of a virtual worker.
+
+    Args:
+        member: whose.
+        servers: by name.
+        kernel: the clock.
+        network: the way.
+        rng: the worker's own random source.
+        log: its trace.
+    """
+
+    def __init__(
+        self,
+        member: Member,
+        servers: Mapping[str, Answering],
+        kernel: Kernel,
+        network: Network,
+        rng: random.Random,
+        log: WorkerLog,
+    ) -> None:
+        self.name = member.name
+        self.caller = caller(member.name, member.life)
+        """By what servers know this life: a life is a caller of its own, and counts from 1."""
+        self.rng = rng
+        self.member = member
+        self._life = member.life
+        self._servers = servers
+        self._lines: dict[str, _Line] = {}
+        """By server, from the first word on: of ten thousand peers a worker meets a few."""
+        self._kernel = kernel
+        self._network = network
+        self._log = log
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether the life is over: nothing that is done here has an effect any more."""
+        return not self.member.is_in(self._life)
+
+    def clock(self) -> float:
+        """Virtual seconds."""
+        return self._kernel.now
+
+    def post(
+        self,
+        to: str,
+        message: Said,
+        payload: torch.Tensor | None = None,
+        into: torch.Tensor | None = None,
+    ) -> None:
+        """Send a copy of the payload, without waiting."""
+        if self.is_dead:
+            return
+        line, server = self._line(to), self._servers[to]
+        if line.gone:
+            line.vain += 1
+            return
+        line.number += 1
+        copied = None if payload is None else payload.clone()
+        parcel = Parcel(self, server, line.number, message, copied, into, server.member.life)
+        line.calls.append(parcel)
+        line.unsent.append(parcel)
+        self._send(line)
+
+    def _line(self, name: str) -> _Line:
+        line = self._lines.get(name)
+        if line is None:
+            line = self._lines[name] = _Line()
+        return line
+
+    def reaches(self, name: str) -> bool:
+        """Whether a member is there, as far as is known."""
+        return name not in self._lines or not self._lines[name].gone
+
+    def lose(self, name: str) -> None:
+        """A server is gone for good: whoever waits for its answer need wait no longer."""
+        line = self._line(name)
+        vain = line.vain + len(line.calls) + len(line.answers)
+        self._lines[name] = _Line(gone=True, vain=vain)
+        if line.listener is not None:
+            line.listener.succeed()
+
+    def regain(self, name: str) -> None:
+        """There is a server again, which knows nothing of what was asked of the one before."""
+        self._lines[name] = _Line(vain=self._line(name).vain)
+
+    async def receive(self, sender: str, timeout: float | None = None) -> Said:
+        """Wait for an answer."""
+        if self.is_dead:
+            raise Crashed(f"{self.name} is dead and receives nothing")
+        line = self._line(sender)
+        if line.gone or line.vain:
+            self._give_up(sender)
+        if not line.answers:
+            if not line.calls:
+                raise RuntimeError(f"nothing was asked of {sender}, so no answer will come")
+            await self._answer(line, sender, timeout)
+        return line.answers.popleft()
+
+    async def _answer(self, line: _Line, sender: str, timeout: float | None) -> None:
+        kernel = self._kernel
+        begun, line.listener = kernel.now, kernel.env.event()
+        if timeout is None:
+            await happens(line.listener)
+        else:
+            await happens(kernel.env.any_of([line.listener, kernel.env.timeout(timeout)]))
+        # What the server had to wait for, or to do, is waiting; the rest is the way.
+        waited = min(line.held, kernel.now - begun)
+        self._log.time("wait", begun, waited)
+        self._log.time("receive", begun + waited, kernel.now - begun - waited)
+        if self._lines[sender] is not line:
+            self._give_up(sender)
+        if not line.answers:
+            line.listener = None
+            raise TimeoutError(f"{sender} did not answer within {timeout} s")
+
+    def _give_up(self, sender: str) -> NoReturn:
+        """Whoever was asked is gone, even if there is somebody in its place again."""
+        line = self._lines[sender]
+        line.vain = max(0, line.vain - 1)
+        raise MembershipChanged(f"{sender} is gone")
+
+    def _send(self, line: _Line) -> None:
+        if line.sending or line.broken or not line.unsent:
+            return
+        parcel = line.unsent[0]
+        line.sending, nbytes = True, parcel.nbytes
+        self._log.sent(parcel.server.name, nbytes)
+        self._network.send(
+            self.member,
+            parcel.server.member,
+            nbytes,
+            deliver=partial(self._delivered, line, parcel),
+            lose=partial(self._undelivered, line, parcel),
+        )
+
+    def _delivered(self, line: _Line, parcel: Parcel) -> None:
+        line.sending = False
+        line.unsent.popleft()
+        parcel.server.hear(parcel)
+        self._send(line)
+
+    def _undelivered(self, line: _Line, parcel: Parcel) -> None:
+        line.sending = False
+        if parcel in line.calls:
+            self.again(parcel)
+        else:
+            line.unsent.popleft()
+            self._send(line)
+
+    def again(self, parcel: Parcel) -> None:
+        """Something was lost: send all that has no answer again, in order, in a while."""
+        line = self._lines[parcel.server.name]
+        if self.is_dead or line.broken or parcel not in line.calls:
+            return
+        line.broken = True
+        self._kernel.after(PROBE, partial(self._probe, line, parcel.server))
+
+    def _probe(self, line: _Line, server: Answering) -> None:
+        if self.is_dead:
+            return
+        if line.sending or not self._network.reaches(self.member, server.member):
+            self._kernel.after(PROBE, partial(self._probe, line, server))
+            return
+        line.broken = False
+        line.unsent = deque(line.calls)
+        self._send(line)
+
+    def take(
+        self, parcel: Parcel, message: Said, payload: torch.Tensor | None, held: float
+    ) -> None:
+        """An answer has arrived. One that came before, to the same call, is enough."""
+        line = self._lines[parcel.server.name]
+        if self.is_dead or parcel not in line.calls:
+            return
+        nbytes = HEAD + (0 if payload is None else payload.nbytes)
+        self._log.received(parcel.server.name, nbytes)
+        line.calls.remove(parcel)
+        if parcel in line.unsent and not (line.sending and line.unsent[0] is parcel):
+            line.unsent.remove(parcel)
+        if payload is not None:
+            _fill(parcel, payload)
+        line.answers.append(message)
+        line.held = held
+        if line.listener is not None:
+            listener, line.listener = line.listener, None
+            listener.succeed()
+
+
+def _fill(parcel: Parcel, payload: torch.Tensor) -> None:
+    """Put an answer's payload where its call wanted it: a live caller takes no other."""
+    room = 0 if parcel.into is None else parcel.into.nbytes
+    if parcel.into is None or payload.nbytes != room:
+        raise ValueError(
+            f"{parcel.message} of {parcel.sender} has room for {room} bytes, and "
+            f"{parcel.server.name} answered with {payload.nbytes}"
+        )
+    parcel.into.copy_(payload)

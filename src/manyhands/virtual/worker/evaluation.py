@@ -1,0 +1,50 @@
+"""Exact evaluation of a model on a job's validation data, in this process."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+
+from manyhands.parameters.gradients import autocast
+from manyhands.parameters.ignored_targets import Counted, own_loss
+from manyhands.seeding import VALIDATION
+from manyhands.virtual.worker.loading import loader
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from manyhands.job import Job
+
+
+@torch.no_grad()
+def evaluate(job: Job, model: nn.Module) -> dict[str, float]:
+    """The loss and the job's metrics, from statistics that sum over batches."""
+    data = job.validation
+    if data is None:
+        raise ValueError("this job has no validation data to evaluate on")
+    if not len(data):
+        raise ValueError("the validation data is empty")
+    load = loader(job, data)
+    training = model.training
+    model.eval()
+    sums = torch.zeros(2, dtype=torch.float64)
+    measured = Counted(own_loss(job))
+    totals: list[torch.Tensor] = []
+    for indices in torch.split(torch.arange(len(data)), job.batch_sizes.at(0)):
+        inputs, targets = load(VALIDATION, indices)
+        with autocast(job, torch.device("cpu")):
+            outputs = model(inputs)
+            loss = measured(outputs, targets).double().reshape(())
+        sums += measured.sums(loss, len(indices))
+        statistics = [metric.statistics(outputs, targets) for metric in job.measures]
+        if totals:
+            statistics = [total + more for total, more in zip(totals, statistics, strict=True)]
+        totals = statistics
+    model.train(training)
+    counted, total_loss = sums.tolist()
+    values = {"loss": total_loss / counted if counted else math.nan}
+    for metric, total in zip(job.measures, totals, strict=True):
+        values[metric.name] = metric.value(total)
+    return values

@@ -1,0 +1,34 @@
+"""Batches from data, one at a time, in this process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch.utils.data import default_collate
+
+from manyhands.data.taking import as_pair
+from manyhands.seeding import Seeded, epoch_seed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+
+    from manyhands.job import Job, SizedData
+
+
+def loader(job: Job, data: SizedData) -> Callable[[int, torch.Tensor], tuple[Any, Any]]:
+    """What gives the inputs and targets of an epoch's samples, the fastest way the data offers.
+
+    What the data draws is what it draws for live workers.
+    """
+    seeded, collate = Seeded(data, job.collate_fn), job.collate_fn or default_collate
+
+    def load(epoch: int, indices: torch.Tensor) -> tuple[Any, Any]:
+        seed = epoch_seed(job.seed, epoch)
+        with seeded.drawing():
+            if seeded.take is not None:
+                return as_pair(seeded.batch(seed, indices))
+            return as_pair(collate(seeded.__getitems__((seed, indices.tolist()))))
+
+    return load

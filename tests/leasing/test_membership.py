@@ -1,0 +1,195 @@
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from manyhands.leasing.membership import Member, Membership, Sign, suspects
+
+SILENCE, STALL = 5.0, 10.0
+
+names = st.integers(0, 5).map("worker-{}".format)
+members = st.builds(
+    Member, st.just("worker"), st.integers(0, 5), st.sampled_from("ab"), st.integers(1, 99)
+)
+signs = st.builds(
+    Sign,
+    member=members,
+    heard=st.floats(0, 100),
+    moved=st.floats(0, 100),
+    step=st.integers(0, 9),
+    phase=st.sampled_from(["start", "compute", "exchange", "evaluate", "finish"]),
+    line=st.just("train.py:7 in loop"),
+)
+gatherings = st.lists(signs, max_size=6).map(
+    lambda several: {sign.member.name: sign for sign in several}
+)
+
+
+def member(rank: int, pid: int = 100) -> Member:
+    return Member("worker", rank, "hostB", pid)
+
+
+def sign(rank: int, *, silent: float = 0.0, still: float = 0.0, phase: str = "compute") -> Sign:
+    """Of a worker at second 1,000."""
+    return Sign(member(rank), 1000.0 - silent, 1000.0 - still, 7, phase, f"train.py:{rank} in f")
+
+
+def accused(*given: Sign) -> list[tuple[int, str]]:
+    named = {one.member.name: one for one in given}
+    found = suspects(1000.0, named, silence=SILENCE, stall=STALL)
+    return [(suspect.member.rank, suspect.reason) for suspect in found]
+
+
+def test_a_member_is_named_by_role_and_rank_and_told_with_its_host() -> None:
+    assert member(3).name == "worker-3"
+    assert str(member(3)) == "worker 3 on hostB"
+
+
+def test_members_sort_by_rank_and_not_by_name() -> None:
+    assert [one.rank for one in sorted([member(10), member(9)])] == [9, 10]
+
+
+def test_who_joins_is_here_one_epoch_later() -> None:
+    alone = Membership()
+    both = alone.joined(member(0), member(1))
+    assert (alone.epoch, dict(alone.members)) == (0, {}), "what was is not changed"
+    assert both.epoch == 1, "joining together is one change"
+    assert both.members == {"worker-0": member(0), "worker-1": member(1)}
+
+
+def test_a_restarted_process_replaces_its_former_self() -> None:
+    before = Membership().joined(member(0, pid=1), member(1))
+    after = before.joined(member(0, pid=2))
+    assert after.epoch == before.epoch + 1
+    assert after.members == {"worker-0": member(0, pid=2), "worker-1": member(1)}
+
+
+def test_a_newcomer_with_the_pid_of_its_former_self_is_still_a_newcomer() -> None:
+    # In a container every first process has the pid 1, so a restart can look the same.
+    before = Membership().joined(member(0, pid=1))
+    assert before.joined(member(0, pid=1)).epoch == before.epoch + 1
+
+
+def test_nobody_joining_and_strangers_leaving_change_nothing() -> None:
+    here = Membership().joined(member(0))
+    assert here.joined() is here
+    assert here.left() is here
+    assert here.left("worker-7", "agent-0") is here
+
+
+def test_who_leaves_is_gone_one_epoch_later() -> None:
+    here = Membership().joined(member(0), member(1), member(2))
+    left = here.left("worker-0", "worker-2", "worker-9")
+    assert left.epoch == here.epoch + 1
+    assert list(left.members) == ["worker-1"]
+
+
+@given(
+    st.lists(
+        st.tuples(st.just("joined"), st.lists(members, max_size=3))
+        | st.tuples(st.just("left"), st.lists(names, max_size=3))
+    )
+)
+def test_the_epoch_rises_by_one_exactly_when_somebody_came_or_went(
+    history: list[tuple[str, list[Member] | list[str]]],
+) -> None:
+    membership, expected = Membership(), dict[str, Member]()
+    for what, who in history:
+        before = membership
+        if what == "joined":
+            membership = membership.joined(*who)
+            expected |= {one.name: one for one in who}
+            changed = bool(who)
+        else:
+            membership = membership.left(*who)
+            changed = any(name in expected for name in who)
+            expected = {name: one for name, one in expected.items() if name not in who}
+        assert membership.epoch == before.epoch + changed
+        assert membership.members == expected
+        assert all(one.name == name for name, one in membership.members.items())
+
+
+def test_nobody_is_accused_up_to_the_thresholds() -> None:
+    assert accused() == []
+    assert accused(sign(0, silent=SILENCE), sign(1)) == []
+    assert accused(sign(0, still=STALL, phase="exchange"), sign(1)) == []
+    assert accused(sign(0, still=1000.0), sign(1, still=1000.0)) == [], "nobody waits for them"
+
+
+def test_who_is_not_heard_of_is_silent_whatever_it_did() -> None:
+    found = accused(sign(0, silent=5.1), sign(1, silent=6, phase="exchange"), sign(2))
+    assert found == [(0, "silent"), (1, "silent")]
+
+
+def test_who_keeps_others_waiting_is_stuck_and_the_waiting_are_victims() -> None:
+    waiting = [sign(rank, still=10.1, phase="exchange") for rank in (0, 2)]
+    assert accused(*waiting, sign(1, still=60), sign(3)) == [(1, "stuck"), (3, "stuck")]
+
+
+def test_silence_explains_the_waiting_so_nobody_else_is_accused() -> None:
+    waiting = sign(0, still=60, phase="exchange")
+    assert accused(waiting, sign(1, silent=60, still=60), sign(2, still=60)) == [(1, "silent")]
+
+
+def test_where_all_wait_nobody_is_accused() -> None:
+    assert accused(*(sign(rank, still=600, phase="exchange") for rank in range(4))) == []
+
+
+def test_the_longest_wait_counts() -> None:
+    found = suspects(
+        1000.0,
+        {
+            "worker-0": sign(0, still=1, phase="exchange"),
+            "worker-1": sign(1, still=42, phase="exchange"),
+            "worker-2": sign(2),
+        },
+        silence=SILENCE,
+        stall=STALL,
+    )
+    assert [suspect.seconds for suspect in found] == [42.0]
+
+
+@pytest.mark.parametrize(
+    ("others", "words"),
+    [
+        ({"silent": 17.0}, "has not been heard of for 17 s; it was at train.py:3 in f"),
+        ({"still": 17.0}, "keeps the others waiting for 12 s; it is at train.py:3 in f"),
+    ],
+)
+def test_the_words_say_who_where_for_how_long_and_at_which_line(
+    others: dict[str, float], words: str
+) -> None:
+    given = {"worker-0": sign(0, still=12, phase="exchange"), "worker-3": sign(3, **others)}
+    (suspect,) = suspects(1000.0, given, silence=SILENCE, stall=STALL)
+    assert str(suspect) == f"worker 3 on hostB (pid 100) {words}"
+
+
+@given(gatherings, st.floats(100, 200), st.floats(0.1, 60), st.floats(0.1, 60))
+def test_whoever_waits_and_was_heard_of_is_never_a_suspect(
+    here: dict[str, Sign], now: float, silence: float, stall: float
+) -> None:
+    for suspect in suspects(now, here, silence=silence, stall=stall):
+        one = here[suspect.member.name]
+        assert suspect.member == one.member
+        assert suspect.line == one.line
+        assert one.phase != "exchange" or now - one.heard > silence
+        assert suspect.seconds > (silence if suspect.reason == "silent" else stall)
+
+
+@given(gatherings, st.floats(100, 200))
+def test_reasons_are_not_mixed_and_more_patience_accuses_nobody_new_as_silent(
+    here: dict[str, Sign], now: float
+) -> None:
+    eager = suspects(now, here, silence=SILENCE, stall=STALL)
+    assert len({suspect.reason for suspect in eager}) <= 1
+    patient = suspects(now, here, silence=2 * SILENCE, stall=STALL)
+    for suspect in patient:
+        if suspect.reason == "silent":
+            assert suspect in eager
+
+
+@given(gatherings, st.floats(100, 200))
+def test_when_everybody_moves_on_nobody_is_accused(here: dict[str, Sign], now: float) -> None:
+    moving = {name: dataclasses.replace(one, heard=now, moved=now) for name, one in here.items()}
+    assert suspects(now, moving, silence=SILENCE, stall=STALL) == []

@@ -1,0 +1,159 @@
+"""What a real coordinator does about workers whose processes are replaced."""
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from manyhands.live.assignment import Assignment, Leasing
+from manyhands.script.origin import Origin, Overrides
+from manyhands.transport.control import Line
+from manyhands.wire import Beat, Control, Goodbye, Hello, Roll, Status
+from manyhands.wire.joining import Missed
+from manyhands.wire.leasing import Ask, Dismiss, Eject, Fence, Granted, Lost, Word
+
+Kind = TypeVar("Kind", bound=Control)
+
+
+class Talks:
+    """Lines to a coordinator, one for each name."""
+
+    def __init__(self, address: str, lines: ExitStack) -> None:
+        self._address = address
+        self._open = lines
+        self._lines: dict[str, Line] = {}
+
+    def __getitem__(self, name: str) -> Line:
+        if name not in self._lines:
+            self._lines[name] = self._open.enter_context(Line(self._address, name))
+        return self._lines[name]
+
+    def hello(self, rank: int, life: int) -> None:
+        self[f"worker-{rank}"].send(Hello("worker", rank, "localhost", life, "boot", life=life))
+
+    def hear(self, name: str, kind: type[Kind]) -> Kind:
+        """The next message of a kind."""
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline:
+            for message in self[name].receive(0.1):
+                if isinstance(message, kind):
+                    return message
+        pytest.fail(f"{name} has heard no {kind.__name__}")
+
+
+@pytest.fixture
+def coordinate(start: Callable[..., object], tmp_path: Path) -> Iterator[Callable[..., Talks]]:
+    """Start a coordinator of two workers."""
+    address = f"ipc://{tmp_path}/coordinator"
+    with ExitStack() as lines:
+
+        def begin(*, peers: bool) -> Talks:
+            (tmp_path / "trace").mkdir()
+            assignment = Assignment(
+                origin=Origin("", "", "", (), "job", None),
+                overrides=Overrides(),
+                strategy="gossip()" if peers else "asynchronous()",
+                workers=2,
+                host="localhost",
+                folder=str(tmp_path),
+                coordinator=address,
+                private=str(tmp_path / "private"),
+                store_address="",
+                store_port=0,
+                servers=(),
+                leasing=Leasing(100, 10, 100, None, evaluates=False),
+                agent=os.getpid(),
+                devices=("cpu", "cpu"),
+                peers=peers,
+            )
+            assignment.write(tmp_path / "assignment.json")
+            start(
+                sys.executable,
+                "-m",
+                "manyhands.live.coordinator.process",
+                tmp_path / "assignment.json",
+            )
+            return Talks(address, lines)
+
+        yield begin
+
+
+def test_a_worker_that_is_lost_before_all_have_joined_is_awaited_again(coordinate) -> None:
+    talks = coordinate(peers=True)
+    talks.hello(0, 1)
+    talks["agent-0"].send(Lost("worker-0", "killed", life=1))
+    assert talks.hear("agent-0", Missed) == Missed("worker-0", begun=False)
+    talks.hello(1, 1)
+    assert not talks.hear("agent-0", Status).started
+    talks.hello(0, 2)
+    assert talks.hear("worker-1", Roll).epoch == 1
+    assert talks.hear("worker-0", Roll).epoch == 1
+
+
+def test_a_peer_that_comes_back_too_late_is_ejected(coordinate) -> None:
+    talks = coordinate(peers=True)
+    talks.hello(0, 1)
+    talks.hello(1, 1)
+    talks.hear("worker-1", Roll)
+    talks["agent-0"].send(Lost("worker-0", "killed", life=1))
+    assert talks.hear("agent-0", Missed).begun
+    talks.hello(0, 2)
+    assert talks.hear("agent-0", Eject).name == "worker-0"
+
+
+def test_a_successor_gets_samples_and_its_predecessor_gets_no_more(coordinate) -> None:
+    talks = coordinate(peers=False)
+    talks.hello(0, 1)
+    talks.hello(1, 1)
+    talks.hear("worker-0", Roll)
+    talks["worker-0.leases"].send(Word(1, 0, 0, (Ask(),)))
+    assert talks.hear("worker-0.leases", Word).life == 1
+    talks.hello(0, 2)
+    talks.hear("worker-0", Roll)
+    talks["worker-0.leases"].send(Word(2, 0, 0, (Ask(),)))
+    talks["worker-0.leases"].send(Word(1, 1, 0, (Ask(),)))
+    word = talks.hear("worker-0.leases", Word)
+    while word.life == 1:
+        word = talks.hear("worker-0.leases", Word)
+    assert isinstance(word.messages[0], Granted)
+    assert word.messages[0].start == 0, "its predecessor's samples are given again"
+
+
+def serve(talks: Talks, life: int) -> None:
+    """A server reports for duty, and has heard of no fence."""
+    talks["server-0"].send(Hello("server", 0, "localhost", 900 + life, "boot", life=life))
+    talks["server-0"].send(Beat(0.0, 0, 0, None, "serve", "", fences=0))
+
+
+def test_a_server_that_is_started_again_hears_who_was_lost(coordinate):
+    talks = coordinate(peers=False)
+    serve(talks, 1)
+    for rank in (0, 1):
+        talks.hello(rank, 1)
+    talks.hear("worker-0", Roll)
+    talks["agent-0"].send(Lost("worker-1", "killed", 1))
+    lost = Fence("worker-1", 2, 0)
+    assert talks.hear("server-0", Fence) == lost
+    serve(talks, 2)
+    assert talks.hear("server-0", Fence) == lost
+    talks["server-0"].send(Beat(0.0, 0, 0, None, "serve", "", fences=1))
+    talks["agent-0"].send(Lost("worker-0", "killed", 1))
+    assert talks.hear("server-0", Fence) == Fence("worker-0", 2, 1), "what was heard is not said"
+
+
+def test_a_server_that_is_started_again_at_the_end_is_dismissed(coordinate):
+    talks = coordinate(peers=False)
+    serve(talks, 1)
+    for rank in (0, 1):
+        talks.hello(rank, 1)
+    talks.hear("worker-0", Roll)
+    for rank in (0, 1):
+        talks[f"worker-{rank}"].send(Goodbye(1, 1))
+    talks.hear("server-0", Dismiss)
+    serve(talks, 2)
+    talks.hear("server-0", Dismiss)

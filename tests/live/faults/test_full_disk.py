@@ -1,0 +1,126 @@
+"""A disk that is full for a while costs time, and no run."""
+
+import contextlib
+import errno
+import subprocess
+import threading
+from pathlib import Path
+
+import pytest
+
+from manyhands.files.disk_space import stored_patiently
+from manyhands.live.member.trace_files import TraceFiles
+from manyhands.reports import Run
+from support import wait_for
+
+SCRIPT = """
+    import time
+    import torch, torch.nn.functional as F
+    import manyhands as mh
+
+    def loss(outputs, targets):
+        time.sleep(0.03)
+        print("a line in the log of every worker " * 8)
+        return F.cross_entropy(outputs, targets)
+
+    torch.manual_seed(0)
+    job = mh.Job(
+        model=lambda: torch.nn.Linear(4, 2),
+        optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=0.1),
+        loss=loss,
+        data=torch.utils.data.TensorDataset(torch.randn(2400, 4), torch.randint(0, 2, (2400,))),
+        global_batch=12,
+        epochs=1,
+        metrics=(),
+    )
+
+    if __name__ == "__main__":
+        mh.train(job, "allreduce()", workers=2, output="disk/run")
+"""
+
+
+@pytest.fixture
+def disk(tmp_path: Path):
+    """A file system of 4 MiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounting = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)]
+    done = subprocess.run(mounting, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"a small file system cannot be mounted here: {done.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def fill(disk: Path) -> Path:
+    """Take all the space there is; the file that has it."""
+    filler = disk / "filler"
+    with filler.open("ab", buffering=0) as file:
+        for size in (1 << 16, 1 << 12, 1):
+            with contextlib.suppress(OSError):
+                while True:
+                    file.write(bytes(size))
+    return filler
+
+
+def test_a_disk_that_is_full_for_three_seconds_does_not_end_a_run(run_script, disk):
+    started = run_script(SCRIPT)
+    trace = disk / "run" / "trace" / "worker-0.jsonl"
+    wait_for(lambda: trace.exists() and b'"compute"' in trace.read_bytes(), 60, "training")
+    filler = fill(disk)
+    wait_for(lambda: "cannot be written: No space left" in started.text(), 20, "the words")
+    threading.Event().wait(3.0)
+    filler.unlink()
+    wait_for(lambda: "trace: written again" in started.text(), 20, "the words")
+    assert started.finish(90) == 0, started.text()
+    assert "nothing is missing" in started.text()
+    run = Run(disk / "run")
+    assert run.status == "finished"
+    assert run.samples == 2400
+    assert (disk / "run" / "model.safetensors").exists()
+
+
+def test_a_file_waits_for_space(disk):
+    filler, said = fill(disk), []
+    freeing = threading.Timer(1.0, filler.unlink)
+    freeing.start()
+    with stored_patiently(disk / "model", 30.0, said.append) as file:
+        for _ in range(8):
+            file.write(b"12345678" * 8192)
+    freeing.join()
+    assert (disk / "model").read_bytes() == b"12345678" * 65536
+    assert "Free some space" in said[0]
+    assert "writing goes on" in said[1]
+
+
+def test_a_file_that_finds_no_space_fails_in_words_and_leaves_nothing(disk):
+    fill(disk)
+    with (
+        pytest.raises(OSError, match="free space on that disk or choose another folder") as raised,
+        stored_patiently(disk / "model", 1.0, lambda _: None) as file,
+    ):
+        file.write(bytes(1 << 20))
+    assert raised.value.errno == errno.ENOSPC
+    assert not (disk / "model").exists()
+
+
+def test_traces_beyond_the_limit_are_left_out_and_counted(disk):
+    said: list[str] = []
+    now = [0.0]
+    files = TraceFiles(said.append, lambda: now[0], kept=5000)
+    path = disk / "worker-0.jsonl"
+    files.append(path, b"the first line\n")
+    filler = fill(disk)
+    # There is no page left for a line that does not fit into the first one.
+    for number in range(4):
+        files.append(path, f"{number}".encode() * 1999 + b"\n" * 3000)
+    assert said[0].startswith("trace: worker-0.jsonl cannot be written: No space left on device")
+    filler.unlink()
+    now[0] = 3.0
+    files.append(path, b"the last line\n")
+    assert said[1] == "trace: written again after 3 s; 14,997 bytes of 1 files are missing"
+    lines = path.read_bytes().split(b"\n")
+    assert lines[0] == b"the first line"
+    assert lines[1] == b"0" * 1999
+    assert lines[-2] == b"the last line"
+    assert not any(set(line) & set(b"123") and line != b"the last line" for line in lines[2:-2])

@@ -1,0 +1,147 @@
+"""Batches are the same however they are loaded, and loaders are started once."""
+
+import psutil
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import manyhands as mh
+from manyhands.live.worker.leased_batches import LeasedBatches
+from manyhands.live.worker.loading import Loading
+from manyhands.wire.leasing import Granted
+
+
+class Rows(torch.utils.data.Dataset):
+    """Samples one by one; a loader has to collate them."""
+
+    def __len__(self) -> int:
+        return 96
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return torch.full((3,), float(index)), index
+
+
+def job(loaders: int) -> mh.Job:
+    return mh.Job(
+        model=lambda: nn.Linear(3, 4),
+        optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=0.1),
+        loss=functional.cross_entropy,
+        data=Rows(),
+        validation=Rows(),
+        global_batch=8,
+        epochs=2,
+        num_workers=loaders,
+    )
+
+
+def leases() -> list[Granted]:
+    return [
+        Granted(number, number // 12, start := 8 * (number % 12), start + 8, 8)
+        for number in range(24)
+    ]
+
+
+def children() -> set[int]:
+    return {child.pid for child in psutil.Process().children()}
+
+
+def test_leases_are_loaded_by_processes_that_are_started_once() -> None:
+    before, seen = children(), set()
+    batches, alone = LeasedBatches(job(num_workers=2)), LeasedBatches(job(num_workers=0))
+    given = leases()
+    for at, lease in enumerate(given):
+        inputs, targets = batches.take(lease)
+        for granted in given[at + 1 : at + 3]:
+            batches.ask(granted)
+        expected = alone.take(lease)
+        assert torch.equal(inputs, expected[0])
+        assert torch.equal(targets, expected[1])
+        seen |= children() - before
+    batches.close()
+    assert len(seen) == 2
+    psutil.wait_procs([psutil.Process(pid) for pid in seen if psutil.pid_exists(pid)], timeout=10)
+    assert not children() & seen
+
+
+def test_loading_leaves_the_workers_random_state_as_it_is() -> None:
+    drawn = []
+    for loaders in (0, 2):
+        torch.manual_seed(3)
+        batches = LeasedBatches(job(loaders))
+        for lease in leases()[:4]:
+            batches.take(lease)
+        drawn.append(torch.rand(2))
+        batches.close()
+    assert torch.equal(*drawn)
+
+
+def test_passes_over_one_data_set_use_the_same_processes() -> None:
+    before, seen = children(), set()
+    one = job(num_workers=2)
+    loading = Loading(one)
+    for _ in range(3):
+        wanted = [(0, indices) for indices in torch.arange(96).split(8)]
+        for (_, indices), (inputs, targets) in zip(
+            wanted, loading.batches(one.data, wanted), strict=True
+        ):
+            assert torch.equal(targets, indices)
+            assert torch.equal(inputs[:, 0], indices.float())
+            seen |= children() - before
+    loading.close()
+    assert len(seen) == 2
+
+
+def test_data_that_fails_in_a_loader_fails_in_the_worker() -> None:
+    class Broken(Rows):
+        def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+            raise OSError(f"sample {index} cannot be read")
+
+    loading = Loading(job(num_workers=1))
+    with pytest.raises(OSError, match="sample 0 cannot be read"):
+        next(loading.batches(Broken(), [(0, torch.arange(4))]))
+
+
+SCRIPT = """
+import os, sys, torch, torch.nn.functional as F
+import manyhands as mh
+
+class Rows(torch.utils.data.Dataset):
+    def __len__(self):
+        return 64
+    def __getitem__(self, index):
+        made = torch.Generator().manual_seed(index)
+        values = torch.randn(4, generator=made)
+        return values, int(values.sum() > 0)
+
+def model():
+    return torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 2))
+
+def note(samples):
+    if __name__ != "__main__":  # the job is tried there
+        with open(os.environ["NOTES"], "a") as file:
+            file.write(f"{os.getpid()}\\n")
+    return torch.utils.data.default_collate(samples)
+
+job = mh.Job(
+    model=model,
+    optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=0.1),
+    loss=F.cross_entropy, data=Rows(), global_batch=8, epochs=3, collate_fn=note,
+    num_workers=int(os.environ["LOADERS"]),
+)
+if __name__ == "__main__":
+    mh.train(job, "synchronous()", workers=1, output="out-" + os.environ["LOADERS"])
+"""
+
+
+def test_a_protocol_trains_alike_with_loaders_and_starts_them_once(run_script, tmp_path) -> None:
+    found = {}
+    for loaders in ("0", "2"):
+        notes = tmp_path / f"notes-{loaders}"
+        run = run_script(SCRIPT, NOTES=str(notes), LOADERS=loaders)
+        assert run.finish() == 0, run.text()
+        found[loaders] = {*notes.read_text().split()}
+    assert len(found["2"]) == 2, "24 leases, two processes"
+    one, other = (mh.Run(tmp_path / f"out-{n}").state_dict() for n in (0, 2))
+    for name, tensor in one.items():
+        assert torch.equal(tensor, other[name])

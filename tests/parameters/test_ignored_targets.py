@@ -1,0 +1,67 @@
+"""How many targets a mean is taken over is found inside of the loss."""
+
+import warnings
+from functools import partial
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812 - as everybody calls it
+from torch import nn
+
+from manyhands.parameters.ignored_targets import Counted
+
+OUTPUTS = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
+TARGETS = torch.tensor([0, 1, -100, 3, -100, -100])
+
+
+def in_a_function(outputs, targets):
+    return F.cross_entropy(outputs, targets, ignore_index=-100) * 1.0
+
+
+@pytest.mark.parametrize(
+    ("loss", "counted"),
+    [
+        (F.cross_entropy, 3),
+        (nn.CrossEntropyLoss(), 3),
+        (partial(F.cross_entropy, label_smoothing=0.1), 3),
+        (in_a_function, 3),
+        (lambda outputs, targets: F.nll_loss(outputs.log_softmax(1), targets), 3),
+        (nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 3.0, 4.0])), 7),
+        # Nothing is known of these: a mean counts for its samples.
+        (nn.CrossEntropyLoss(reduction="sum"), 6),
+        (lambda outputs, targets: (outputs.sum(1) - targets).square().mean(), 6),
+    ],
+)
+def test_means_of_parts_add_up_to_the_mean(loss, counted):
+    whole = Counted(loss)
+    mean = whole(OUTPUTS, TARGETS)
+    assert torch.equal(mean, loss(OUTPUTS, TARGETS))
+    assert whole.sums(mean, 6)[0].item() == counted
+    if counted != 6:
+        sums = sum(
+            whole.sums(whole(o, t), len(t))
+            for o, t in zip(OUTPUTS.split(2), TARGETS.split(2), strict=True)
+        )
+        assert sums[1] / sums[0] == pytest.approx(mean.item(), rel=1e-5)
+
+
+def test_warns_once_where_means_are_weighed_by_samples():
+    loss = Counted(in_a_function)
+    loss(OUTPUTS[:2], TARGETS[:2])
+    loss(OUTPUTS[:3], TARGETS[:3])
+    loss.divided = "allreduce()"
+    loss(OUTPUTS[:2], TARGETS[:2])
+    with pytest.warns(UserWarning, match=r"counts 2 of 3 targets.*allreduce\(\) weighs means by"):
+        loss(OUTPUTS[:3], TARGETS[:3])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loss(OUTPUTS, TARGETS)
+
+
+def test_says_nothing_if_equally_many_count():
+    loss = Counted(F.cross_entropy)
+    loss.divided = "allreduce()"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for some in (slice(0, 2), slice(3, 4)):
+            loss(OUTPUTS[some], TARGETS[some])

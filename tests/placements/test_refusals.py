@@ -1,0 +1,187 @@
+"""What cannot be is refused before a process starts, with words that name the way out."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.nn import functional
+
+from manyhands.job import Job
+from manyhands.models import GPT, LeNet, ResidualNetwork
+from manyhands.notation import NotationError
+from manyhands.placements import Place
+from manyhands.placements.model.mesh_layout import inseparable
+from manyhands.placements.model.tensor_plan import find_plan, given_plan
+from manyhands.strategies import strategy
+
+JOB = Job(
+    model=lambda: GPT(width=32, layers=2, heads=4, length=24),
+    optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=0.1),
+    loss=functional.cross_entropy,
+    data=[(torch.zeros(24, dtype=torch.int64), torch.zeros(24, dtype=torch.int64))] * 8,
+    global_batch=4,
+    epochs=1,
+)
+DENSE = replace(
+    JOB,
+    model=lambda: torch.nn.Sequential(
+        torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 8)
+    ),
+    data=[(torch.zeros(8), torch.zeros(8))] * 8,
+)
+IMAGES = replace(JOB, data=[(torch.zeros(3, 32, 32), 0)] * 8, model=ResidualNetwork)
+
+
+@pytest.mark.parametrize(
+    ("text", "workers", "words"),
+    [
+        ("hybrid(data=2, shard=2, tensor=2)", 6, "a mesh of 8 workers, not 6; use 8 workers"),
+        ("hybrid(shard=2, tensor=2)", 8, "use 4 workers, or data=2"),
+        ("hybrid(tensor=2, pipeline=2)", 6, "a mesh of 4 workers, not 6; use 4 workers"),
+        ("hybrid(tensor=2, pipeline=2)", 8, "use 4 workers, or data=2"),
+        ("hybrid(data=2, together=2, outer=diloco())", 12, "use 4 workers, or data=6"),
+        ("tensor(ways=4)", 6, "6 workers cannot be divided into models of 4; use 8"),
+        ("context(ways=2)", 3, "3 workers cannot be divided into models of 2; use 4"),
+        ('place(["a on 0", "b on 2"])', 3, "does not fit 3 workers: worker 1 has nothing to do"),
+        ('place(["a on 0", "b on 2, 1"])', 2, "does not fit 2 workers: use 3 workers"),
+        ("place()", 2, "places nothing"),
+    ],
+)
+def test_a_mesh_that_does_not_fit_the_workers(text, workers, words):
+    with pytest.raises(ValueError, match=words.replace("(", r"\(").replace(")", r"\)")):
+        strategy(text).check(workers)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("tensor(ways=1)", "ways must be at least 2, not 1; for 1 use allreduce"),
+        ("context(ways=1)", "for 1 use allreduce"),
+        ("zero(stage=4)", "stage must be 1, 2 or 3, not 4"),
+        ("hybrid(data=0)", "data must be at least 1, not 0"),
+        ("hybrid(tensor=2, pipeline=2, schedule=pipedream)", "which pipedream never has"),
+        ("hybrid(data=2, outer=allreduce())", "in every step: leave out outer"),
+        ("hybrid(data=2, outer=synchronous())", "in every step: leave out outer"),
+        *(
+            (f"hybrid(data=2, outer={name}())", rf"where all wait.*every=….* or {name}\(\) alone")
+            for name in ("asynchronous", "ssp", "softsync", "hogwild")
+        ),
+        *(
+            (f"hybrid(data=2, outer={name}())", rf"in pairs.* or {name}\(\) alone")
+            for name in ("gossip", "push_sum")
+        ),
+        ("hybrid(data=2, outer=easgd())", r"a centre that servers hold: take diloco\(every=…\)"),
+        ("hybrid(data=2, outer=ensemble())", "never meet, which are runs of their own"),
+        (
+            "hybrid(data=2, outer=hierarchical(outer=averaging(every=4)))",
+            r"copies are islands, so take its outer=averaging\(every=4\)",
+        ),
+        ("hybrid(data=2, outer=fully_sharded())", "which the axes inside a copy do"),
+        ("hybrid(data=2, outer=diloco(servers=2))", "without servers; leave out servers"),
+        ("hybrid(data=2, together=3)", "leave out together, and take data=6"),
+        ("hybrid(data=2, together=0, outer=diloco())", "together must be at least 1, not 0"),
+        (
+            "hierarchical(inner=allreduce(), outer=averaging(every=4), islands=3)",
+            r"are hybrid\(data=3, together=N, outer=averaging\(every=4\)\)",
+        ),
+        ('place(["a at 0"])', "places nothing; write it as in 'encoder on 0, 1'"),
+        ('place(["a on 0", "a.b on 1"])', "a.b lies in a, which is placed as a whole already"),
+        ('place(["a on 0", "a on 1"])', "for the second time"),
+        ("fully_sharded(codec=topk(0.01))", "codec"),
+    ],
+)
+def test_values_that_mean_nothing(text, words):
+    with pytest.raises(NotationError, match=words):
+        strategy(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "job", "words"),
+    [
+        (
+            "tensor(ways=2)",
+            IMAGES,
+            r"tensor\(\) finds nothing to split in ResidualNetwork; .*it stands alone",
+        ),
+        ("tensor(ways=5)", JOB, "5 workers cannot share 32 outputs evenly"),
+        (
+            'tensor(plan=["*.nothing row"])',
+            JOB,
+            "is no line of a plan for GPT: write a layer's name",
+        ),
+        (
+            "hybrid(tensor=2, pipeline=2, microbatches=4)",
+            IMAGES,
+            "finds nothing to split in ResidualNetwork",
+        ),
+        (
+            "hybrid(tensor=2, pipeline=2, microbatches=4)",
+            DENSE,
+            r"become 2 stages \(0, 2 are divided together and stay together\); take at most 1",
+        ),
+        ("hybrid(shard=2, pipeline=2)", JOB, "cannot be split into 8 microbatches; take at most 4"),
+        ("context(ways=5)", JOB, r"they are of shape \(1, 24\); choose another length"),
+        ("context(ways=2)", replace(IMAGES, data=[(torch.zeros(4, 3, 32), 0)]), "never calls it"),
+        (
+            'place(["body on 0"])',
+            JOB,
+            "GPT has no module 'body' to place; it consists of embedding",
+        ),
+    ],
+)
+def test_a_job_that_cannot_be_divided_so(text, job, words):
+    chosen = strategy(text)
+    if text.startswith("context(ways=2)"):
+        job = replace(job, model=lambda: torch.nn.Linear(32, 2))
+    with pytest.raises(ValueError, match=words):
+        chosen.check_job(job, getattr(chosen, "ways", 2))
+
+
+@pytest.mark.parametrize(
+    "text", ["tensor()", "context()", "hybrid(shard=2)", "fully_sharded()", "zero()", "offload()"]
+)
+def test_a_job_that_can_is_not_refused(text):
+    chosen = strategy(text)
+    chosen.check(2)
+    chosen.check_job(JOB, 2)
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "one_f_one_b", "interleaved", "zero_bubble"])
+def test_stages_that_are_divided_are_not_refused(schedule):
+    chosen = strategy(
+        f"hybrid(data=2, shard=2, tensor=2, pipeline=2, microbatches=4, schedule={schedule})"
+    )
+    chosen.check(16)
+    chosen.check_job(JOB, 16)
+
+
+def test_places_are_written_as_a_mapping_in_python():
+    place = Place({"encoder": (0, 1), "merge": 2})
+    assert str(place) == 'place(modules=["encoder on 0, 1", "merge on 2"])'
+    assert strategy(str(place)) == place
+
+
+def test_a_plan_by_hand_names_layers_by_patterns():
+    plan = given_plan(GPT(layers=2), ["*.mlp.up column", "*.mlp.down row", "embedding.token row"])
+    assert [pair.columns or pair.row for pair in plan.pairs] == [
+        ("block1.mlp.up",),
+        ("block2.mlp.up",),
+        "block1.mlp.down",
+        "block2.mlp.down",
+    ]
+    assert plan.embeddings == ("embedding.token",)
+    with pytest.raises(
+        TypeError, match=r"block1.mlp is a FeedForward; a plan splits linear layers"
+    ):
+        given_plan(GPT(), ["block1.mlp row"])
+
+
+def test_columns_of_a_plan_by_hand_stay_with_the_next_row():
+    plan = given_plan(GPT(layers=1), ["*.query column", "*.value column", "*.out row"])
+    assert inseparable(GPT(layers=1), plan) == [
+        ("block1.attention.query", "block1.attention.value", "block1.attention.out")
+    ]
+
+
+def test_a_network_of_convolutions_has_its_dense_layers_split():
+    assert [pair.row for pair in find_plan(LeNet(), 2).pairs] == ["classifier.3"]
