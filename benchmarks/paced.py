@@ -21,7 +21,6 @@ from torch import nn
 
 import manyhands as mh
 from benchmarks.server_sides import session
-from manyhands.protocols import StrategyProtocol
 from manyhands.reports import Run, epochs
 from manyhands.strategies import strategy as read_strategy
 from manyhands.trace import ProcessTrace
@@ -179,10 +178,10 @@ def _exchanges(worker: ProcessTrace) -> Iterator[float]:
 def simulate(strategy: str, pace: Pace, conditions: Conditions, folder: Path, seed: int = 0) -> Run:
     """The same run on a virtual cluster, with a host for everybody unless they share memory."""
     protocol = read_strategy(strategy)
-    assert isinstance(protocol, StrategyProtocol)
-    if protocol.shares:
+    needs = protocol.needs(pace.workers)
+    if needs.shared_memory:
         # Those who sleep hold no core, so a server need not wait for one.
-        where = {"cores": pace.workers + protocol.servers}
+        where = {"cores": pace.workers + needs.servers}
     else:
         where = {"bandwidth": 2e9, "latency": conditions.way}
     return mh.simulate(

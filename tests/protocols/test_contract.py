@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from virtual_jobs import a_job
 
 from manyhands import protocols
 from manyhands.endpoint import Parameters, Pull, Push
@@ -60,10 +61,11 @@ def test_it_says_how_many_workers_it_serves(cls: type[StrategyProtocol]) -> None
 def test_it_says_who_clips(cls: type[StrategyProtocol]) -> None:
     one = cls()
     assert one.clips in {"workers", "servers"}
-    one.check_clip()
+    clipped = a_job(clip=1.0)
+    one.check_job(clipped, 2)
     if one.clips == "servers" and any(field.name == "servers" for field in fields(cls)):
         with pytest.raises(ValueError, match="none knows its norm"):
-            replace(one, servers=2).check_clip()
+            replace(one, servers=2).check_job(clipped, 2)
 
 
 @every

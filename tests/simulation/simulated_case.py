@@ -173,7 +173,7 @@ def draw(variant: str, protocol: Draw, seed: int) -> Case:
     rng = random.Random(mix(seed, 11))  # noqa: S311 - not for secrets
     workers, servers = rng.randint(2, 6), rng.choice((1, 1, 2))
     drawn = protocol(rng, workers, servers)
-    servers = 0 if drawn.peers else drawn.count_servers(workers)
+    servers = drawn.needs(workers).server_processes
     size, samples, epochs = rng.randint(1, 3), rng.randint(1, 20), rng.choice((1, 2, 3, 1.5))
     batch = max(rng.randint(1, 12), round(samples * epochs / 6))
     momentum = rng.choice((0.0, 0.0, 0.5))
@@ -208,7 +208,7 @@ def draw(variant: str, protocol: Draw, seed: int) -> Case:
     conditions = Conditions(times, service=rng.choice((0.0, 0.02)), detection=detection)
     places = (
         Places.host_each(workers, servers, link)
-        if rng.random() < 0.7 and not drawn.shares
+        if rng.random() < 0.7 and not drawn.shared_memory
         else Places.one_host(workers, servers, rng.randint(1, workers))
     )
     count = rng.choice((0, 1, 2, 3, 4, 6, 8))
@@ -285,7 +285,9 @@ def trouble(case: Case, seed: int) -> Case:
             case "lose" if case.servers and server != f"server-{worker}":
                 pair = (f"worker-{worker}", server)
                 more.append(Lose(*(pair if rng.random() < 0.3 else pair[::-1]), at=at))
-            case "isolate" if case.servers and not (protocol.peers or protocol.shares):
+            case "isolate" if case.servers and not (
+                protocol.peer_servers or protocol.shared_memory
+            ):
                 seconds = round(rng.choice((0.5, 1.2, 3.0)) * max(detection, tick), 3)
                 stays_away = worker > 0 and rng.random() < 0.4
                 more.append(Isolate(worker, at, seconds, None if stays_away else back))
@@ -316,7 +318,7 @@ def trouble(case: Case, seed: int) -> Case:
 
 def _kinds(protocol: StrategyProtocol, servers: int) -> tuple[str, ...]:
     """What can go wrong under a protocol."""
-    if protocol.peers:
+    if protocol.peer_servers:
         return ("worker", "worker", "pause", "cut peers", "cut peers")
     if not servers:
         return ("worker", "worker", "pause")

@@ -30,7 +30,7 @@ def virtually(tmp_path: Path) -> Callable[..., Done]:
         nonlocal made
         made += 1
         protocol = protocol or Asynchronous()
-        servers = 0 if protocol.peers else protocol.count_servers(workers)
+        servers = protocol.needs(workers).server_processes
         places = places or Places.one_host(workers, servers)
         folder = tmp_path / f"run-{made}"
         world = simulate_job(

@@ -13,10 +13,9 @@ import typer
 from manyhands.cli.exit import leave
 from manyhands.cli.script_job import enter, load_job
 from manyhands.costs import sent_per_worker
-from manyhands.placements import Placement
 from manyhands.placements.forecasts.dry_run import rehearse
 from manyhands.reports.formatting import size
-from manyhands.strategies import strategy
+from manyhands.strategies import placement_of, strategy
 from manyhands.verbs.progress import shown
 
 if TYPE_CHECKING:
@@ -34,11 +33,12 @@ def forecast(script: Path, arguments: list[str], options: Mapping[str, Any]) -> 
     workers = options["workers"]
     begun = time.monotonic()
     try:
-        chosen = strategy(options["strategy"])
-        if not isinstance(chosen, Placement):
+        given = strategy(options["strategy"])
+        chosen = placement_of(given)
+        if chosen is None:
             leave(
-                f"manyhands: {chosen} exchanges messages, which are not forecast; simulate it: "
-                f"manyhands simulate {script} --strategy '{chosen}' --workers {workers}"
+                f"manyhands: {given} exchanges messages, which are not forecast; simulate it: "
+                f"manyhands simulate {script} --strategy '{given}' --workers {workers}"
             )
         chosen.check(workers)
         chosen.check_job(job, workers)

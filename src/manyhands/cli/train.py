@@ -11,7 +11,6 @@ from manyhands.cli.script_job import enter, explained, jobs_of, load_job, paced
 from manyhands.failure import Refused, RunFailed
 from manyhands.live.hosts.host_list import Hosts
 from manyhands.live.hosts.invitation import check_key, choose_address
-from manyhands.protocols import StrategyProtocol
 from manyhands.script.loading import execute
 from manyhands.strategies import strategy
 from manyhands.verbs import train as train_verb
@@ -86,7 +85,7 @@ def _check_hosts(command: Command) -> None:
             if command.key_file is not None:
                 check_key(command.key_file)
             chosen = None if command.strategy is None else strategy(command.strategy)
-            if isinstance(chosen, StrategyProtocol):
+            if chosen is not None:
                 chosen.check_places(hosts.names, ())
         elif command.listen is not None or command.key_file is not None:
             leave("manyhands: --listen and --key-file are for other hosts: name them with --hosts")

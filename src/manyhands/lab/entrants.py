@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from manyhands.notation import parse, spelled, split
 from manyhands.pacing import Pace
-from manyhands.placements import Single
 from manyhands.strategies import Strategy, strategy
 
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ class Entrant:
 
     def workers(self, asked: int) -> int:
         """With how many it runs where so many are asked for: `single()` with one, always."""
-        return 1 if isinstance(self.strategy, Single) else asked
+        return 1 if self.strategy.needs(asked).only_one_worker else asked
 
 
 def read_entrants(source: str | Iterable[str | Strategy]) -> tuple[Entrant, ...]:

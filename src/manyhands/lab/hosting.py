@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from manyhands.protocols import StrategyProtocol
+from manyhands.strategies import protocol_of
 
 if TYPE_CHECKING:
     from manyhands.lab.design import Design
@@ -29,13 +29,13 @@ def hosts_of(design: Design, workers: int) -> tuple[int, int] | None:
     islands: dict[int, str] = {}
     servers = 0
     for entrant in design.entrants:
-        protocol = entrant.strategy
-        if not isinstance(protocol, StrategyProtocol):
+        protocol = protocol_of(entrant.strategy)
+        if protocol is None:
             continue
         sites = [numbers for ranks, numbers in protocol.sites(workers) if ranks]
         if sites:
             islands[len(sites)] = entrant.label
-        every = 0 if protocol.peers else protocol.count_servers(workers)
+        every = protocol.needs(workers).server_processes
         servers = max(servers, every - sum(map(len, sites)))
     return _choose(conditions.hosts, islands, workers), servers
 

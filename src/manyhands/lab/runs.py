@@ -14,7 +14,6 @@ from manyhands.lab.hosting import hosts_of
 from manyhands.lab.launcher import Launcher, end, start
 from manyhands.lab.networks.namespaces import check_permitted
 from manyhands.live.devices import devices
-from manyhands.protocols import StrategyProtocol
 from manyhands.verbs.simulate import Asked, plan
 
 if TYPE_CHECKING:
@@ -58,8 +57,7 @@ class LiveRuns:
         if self.design.network:
             hosts = [f"w{number}" for number in range(turn.workers)]
             check_permitted()
-        if isinstance(turn.entrant.strategy, StrategyProtocol):
-            turn.entrant.strategy.check_places(hosts, devices(turn.workers))
+        turn.entrant.strategy.check_places(hosts, devices(turn.workers))
 
     def make(self, turn: Turn, folder: Path, log: Path, tell: Callable[[str], None]) -> str:
         """Start it, follow its log, and end it whatever happens here."""

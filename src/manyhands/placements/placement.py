@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from manyhands.notation import Value
+from manyhands.runtime_needs import RuntimeNeeds
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     import torch
 
@@ -51,6 +52,13 @@ class Placement(Value, ABC):
         """Raise ValueError, naming the fix, if this placement cannot serve so many workers."""
         if workers < 1:
             raise ValueError(f"a run needs at least 1 worker, not {workers}")
+
+    def needs(self, workers: int) -> RuntimeNeeds:  # noqa: ARG002 - the contract
+        """What the runtime has to provide."""
+        return RuntimeNeeds(collectives=True, lockstep=True, by_rank=True)
+
+    def check_places(self, hosts: Collection[str], devices: Collection[str]) -> None:
+        """Raise ValueError, naming the fix, if workers on these hosts and devices cannot do it."""
 
     def check_job(self, job: Job, workers: int) -> None:
         """Raise ValueError, naming the fix, if it cannot train this job; no process has started."""

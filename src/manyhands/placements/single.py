@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from manyhands.costs import Forecast
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from manyhands.costs import TensorSize
     from manyhands.job import Job
     from manyhands.placements.bound import Bound
+    from manyhands.runtime_needs import RuntimeNeeds
     from manyhands.transport.collectives import Group
     from manyhands.transport.waits import Waits
 
@@ -34,6 +35,10 @@ class Single(Placement):
         "fully_sharded(), under which each of N workers holds 1/N of the model, or zero(stage=1), "
         "under which it holds 1/N of the optimizer's state"
     )
+
+    def needs(self, workers: int) -> RuntimeNeeds:
+        """One worker, and nothing else."""
+        return replace(super().needs(workers), only_one_worker=True)
 
     def check(self, workers: int) -> None:
         """One worker, neither more nor fewer."""

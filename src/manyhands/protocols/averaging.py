@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class Meeting(Rounds):
     """Workers that step alone with optimizers of their own, and meet every so many steps."""
 
-    local: ClassVar[bool] = True
+    local_optimizer: ClassVar[bool] = True
     if TYPE_CHECKING:
         every: int
 

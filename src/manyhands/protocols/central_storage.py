@@ -33,7 +33,7 @@ class CentralStorage(Together):
 
     name: ClassVar[str] = "central_storage"
     support: ClassVar[Literal["beta"]] = "beta"
-    shares: ClassVar[bool] = True
+    shared_memory: ClassVar[bool] = True
     servers = 1
 
     async def worker(self, replica: Replica, endpoint: Endpoint) -> None:

@@ -36,8 +36,8 @@ class ElasticAveraging(Rounds):
 
     name: ClassVar[str] = "easgd"
     support: ClassVar[Literal["beta"]] = "beta"
-    local: ClassVar[bool] = True
-    keeps: ClassVar[bool] = True
+    local_optimizer: ClassVar[bool] = True
+    own_parameters: ClassVar[bool] = True
 
     rho: float | None = None
     """ρ: the strength of the springs. By default such that N·η·ρ = 0.9, as the paper has it."""

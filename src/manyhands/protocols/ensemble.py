@@ -32,10 +32,10 @@ class Ensemble(StrategyProtocol):
 
     name: ClassVar[str] = "ensemble"
     support: ClassVar[Literal["experimental"]] = "experimental"
-    local: ClassVar[bool] = True
-    keeps: ClassVar[bool] = True
-    peers: ClassVar[bool] = True
-    committee: ClassVar[bool] = True
+    local_optimizer: ClassVar[bool] = True
+    own_parameters: ClassVar[bool] = True
+    peer_servers: ClassVar[bool] = True
+    ensemble: ClassVar[bool] = True
     servers = 1
 
     async def worker(self, replica: Replica, endpoint: Endpoint) -> None:

@@ -33,8 +33,8 @@ class Hogwild(StrategyProtocol):
 
     name: ClassVar[str] = "hogwild"
     support: ClassVar[Literal["beta"]] = "beta"
-    local: ClassVar[bool] = True
-    shares: ClassVar[bool] = True
+    local_optimizer: ClassVar[bool] = True
+    shared_memory: ClassVar[bool] = True
     servers = 0
 
     async def worker(self, replica: Replica, endpoint: Endpoint) -> None:

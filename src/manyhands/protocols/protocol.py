@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, ClassVar, Final, Literal, TypeAlias
 from manyhands.endpoint import Parameters, Terms
 from manyhands.notation import Value
 from manyhands.protocols.actions import Answer
+from manyhands.runtime_needs import RuntimeNeeds
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from manyhands.endpoint import Endpoint, Replica
+    from manyhands.job import Job
     from manyhands.protocols.actions import Action, Call
 
 
@@ -43,20 +45,13 @@ class StrategyProtocol(Value, ABC):
     """
 
     support: ClassVar[Literal["stable", "beta", "experimental"]]
-    local: ClassVar[bool] = False
-    """Whether workers step with optimizers of their own."""
-    keeps: ClassVar[bool] = False
-    """Whether a worker's parameters are its own, and not the shared ones."""
-    peers: ClassVar[bool] = False
-    """Whether every worker has a server of its own, with a whole replica in it."""
-    committee: ClassVar[bool] = False
-    """Whether the replicas stay apart, and the mean of their outputs is what they say."""
-    shares: ClassVar[bool] = False
-    """Whether the parameters lie in memory that everybody on one host uses where it is: then
-    servers write there what workers read, and without servers the workers write themselves."""
+    local_optimizer: ClassVar[bool] = False
+    """What `needs` hands to the runtime; `RuntimeNeeds` explains each of these."""
+    own_parameters: ClassVar[bool] = False
+    peer_servers: ClassVar[bool] = False
+    ensemble: ClassVar[bool] = False
+    shared_memory: ClassVar[bool] = False
     clips: ClassVar[Literal["workers", "servers"]] = "workers"
-    """Who has what one optimizer step consumes, and so limits its norm if the job wants it: workers
-    that step or push for a step each, or servers that step with the mean of what they gathered."""
     if TYPE_CHECKING:  # every protocol declares it where it wants it among its own parameters
         servers: int
         """How many processes hold the parameters, a part each."""
@@ -80,14 +75,34 @@ class StrategyProtocol(Value, ABC):
         if chosen and not 1 <= self.servers <= 1024:
             raise ValueError(f"servers must be between 1 and 1024, not {self.servers}")
 
+    def needs(self, workers: int) -> RuntimeNeeds:
+        """What the runtime has to provide.
+
+        Where every worker has a replica of its own, one that evaluates needs all of them. So only
+        `EVALUATORS` do, or the square of the number of workers would be sent.
+        """
+        return RuntimeNeeds(
+            servers=self.count_servers(workers),
+            peer_servers=self.peer_servers,
+            shards=self.shards,
+            shared_memory=self.shared_memory,
+            local_optimizer=self.local_optimizer,
+            own_parameters=self.own_parameters,
+            ensemble=self.ensemble,
+            lockstep=self.lockstep,
+            by_rank=self.by_rank(workers),
+            evaluators=EVALUATORS if self.peer_servers else None,
+            clips=self.clips,
+        )
+
     @property
     def shards(self) -> int:
         """Into how many parts the parameters are cut."""
-        return 1 if self.peers else max(1, self.servers)
+        return 1 if self.peer_servers else max(1, self.servers)
 
     def count_servers(self, workers: int) -> int:
         """How many servers there are with so many workers."""
-        return workers if self.peers else self.servers
+        return workers if self.peer_servers else self.servers
 
     def shared_by(self, workers: int) -> range:
         """The numbers of those servers that hold what is shared by all, a part each in order."""
@@ -108,9 +123,10 @@ class StrategyProtocol(Value, ABC):
         if workers < 1:
             raise ValueError(f"a run needs at least 1 worker, not {workers}")
 
-    def check_clip(self) -> None:
-        """Raise ValueError, naming the fix, if nobody knows the norm of what a step consumes."""
-        if self.clips == "servers" and self.shards > 1:
+    def check_job(self, job: Job, workers: int) -> None:
+        """Raise ValueError, naming the fix, if it cannot train this job; no process has started."""
+        del workers
+        if job.clip is not None and self.clips == "servers" and self.shards > 1:
             raise ValueError(
                 f"{self} steps with a mean of which each of its {self.shards} servers has a part, "
                 "so none knows its norm, which the job's clip limits: use servers=1, or allreduce()"
@@ -123,7 +139,7 @@ class StrategyProtocol(Value, ABC):
             hosts: the names of all on which somebody runs.
             devices: what the workers compute on, as torch names it.
         """
-        if not self.shares:
+        if not self.shared_memory:
             return
         if len(set(hosts)) > 1:
             raise ValueError(
@@ -132,7 +148,7 @@ class StrategyProtocol(Value, ABC):
                 "sends them, as synchronous() or asynchronous()"
             )
         others = sorted({device for device in devices if device != "cpu"})
-        if self.local and others:
+        if self.local_optimizer and others:
             raise ValueError(
                 f"{self} has all workers write the parameters in the host's memory, which "
                 f"{', '.join(others)} cannot: hide the GPUs (CUDA_VISIBLE_DEVICES=) to compute on "
@@ -153,14 +169,6 @@ class StrategyProtocol(Value, ABC):
 
         Called by a worker for itself, and by the runtime before an evaluation.
         """
-
-    def evaluators(self, workers: int) -> int:
-        """How many of so many workers evaluate, a part of the validation data each.
-
-        Where every worker has a replica of its own, one that evaluates needs all of them. So only
-        `EVALUATORS` do, or the square of the number of workers would be sent.
-        """
-        return min(workers, EVALUATORS) if self.peers else workers
 
     async def stand_by(self, replica: Replica, endpoint: Endpoint) -> None:
         """What a worker does, in place of `refresh`, before an evaluation that others make."""
@@ -186,7 +194,9 @@ class StrategyProtocol(Value, ABC):
 
         Parameters are sent only if the call has room for them: a runtime raises otherwise.
         """
-        return Answer(call, Parameters(state.version), parameters=call.room and not self.shares)
+        return Answer(
+            call, Parameters(state.version), parameters=call.room and not self.shared_memory
+        )
 
     def on_leave(self, state: ServerState, worker: str) -> tuple[ServerState, list[Action]]:
         """What a server does when a worker is gone, and its state afterwards."""

@@ -15,7 +15,7 @@ from manyhands.protocols import StrategyProtocol
 from manyhands.reports import Run
 from manyhands.script import loading as script
 from manyhands.script.origin import Overrides, override
-from manyhands.strategies import Strategy
+from manyhands.strategies import Strategy, protocol_of
 from manyhands.strategies import strategy as read_strategy
 from manyhands.trace import Setting
 from manyhands.units import bandwidth as read_bandwidth
@@ -201,8 +201,9 @@ def plan(job: Job, asked: Asked, source: str) -> Plan:
     )
     job = override(job, given)
     faults = Faults.read(asked.faults or "[]")
-    servers = 0 if protocol.peers else protocol.count_servers(workers)
-    faults.check(workers, servers, peers=protocol.peers)
+    needs = protocol.needs(workers)
+    servers = needs.server_processes
+    faults.check(workers, servers, peers=needs.peer_servers)
     paces = asked.slow or ()
     for pace in paces:
         pace.check(workers)
@@ -239,8 +240,8 @@ def plan(job: Job, asked: Asked, source: str) -> Plan:
 
 
 def _protocol(strategy: Strategy) -> StrategyProtocol:
-    if isinstance(strategy, StrategyProtocol):
-        return strategy
+    if protocol := protocol_of(strategy):
+        return protocol
     known = ", ".join(f"{protocol.name}()" for protocol in PROTOCOLS)
     raise TypeError(
         f"{strategy} runs in lockstep inside PyTorch's own engine, which has no virtual clock; "

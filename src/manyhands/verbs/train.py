@@ -17,7 +17,6 @@ from manyhands.live.hosts.host_list import Hosts
 from manyhands.live.request import Request, Setting
 from manyhands.live.worker import torchrun
 from manyhands.pacing import Pace, words
-from manyhands.placements import Placement
 from manyhands.reports import Run
 from manyhands.script import loading as script
 from manyhands.script.origin import Overrides, override
@@ -117,7 +116,7 @@ def train_from(
         workers = spread.workers if spread else workers
         paces = None if slow is None else tuple(map(Pace.read, slow))
         plan = _plan(job, strategy, workers, cluster, paces, output, command, spread)
-        if loop is not None and not isinstance(plan.strategy, Placement):
+        if loop is not None and not plan.strategy.needs(plan.workers).collectives:
             raise ValueError(
                 f"{plan.strategy} has a training loop of its own and cannot use loop=: leave it "
                 "out, or use a strategy without servers, such as allreduce()"
@@ -206,15 +205,14 @@ def _plan(
         count, counted_by = torchrun.workers(), "torchrun"
     elif hosts is not None:
         count, counted_by = hosts.workers, "command line" if command.hosts else "script"
-    elif counted_by == "default" and str(command.strategy or strategy).startswith("single"):
-        count = 1
     recipe, told_by = choose(
         command.strategy, strategy, "single()" if count == 1 else "allreduce()"
     )
     chosen = read_strategy(recipe)
+    if counted_by == "default" and chosen.needs(count).only_one_worker:
+        count = 1
     chosen.check(count)
-    if isinstance(chosen, Placement):
-        chosen.check_job(job, count)
+    chosen.check_job(job, count)
     paces, paced_by = choose(command.slow, slow, ())
     for pace in paces:
         pace.check(count)

@@ -60,10 +60,10 @@ def simulate_job(
     faults = faults or Faults()
     protocol.check(len(places.workers))
     protocol.check_places({*places.workers, *places.servers}, ())
-    if job.clip is not None:
-        protocol.check_clip()
-    servers = 0 if protocol.peers else len(places.servers)
-    faults.check(len(places.workers), servers, peers=protocol.peers)
+    protocol.check_job(job, len(places.workers))
+    needs = protocol.needs(len(places.workers))
+    servers = 0 if needs.peer_servers else len(places.servers)
+    faults.check(len(places.workers), servers, peers=needs.peer_servers)
     job.make_ready()
     kernel = Kernel()
     logs = Logs(folder, len(places.workers), kernel)
@@ -80,7 +80,7 @@ def simulate_job(
             kernel.run()
             sha256 = save_model(world.shared(), folder / MODEL)
             logs.coordinator.event("parameters", {"sha256": sha256})
-            if protocol.committee:
+            if needs.ensemble:
                 for rank, model in world.members():
                     save_model(model, folder / member_file(rank))
     except Exception as error:

@@ -122,24 +122,25 @@ class World:
     ) -> None:
         self._job = job
         self._protocol = protocol
+        self._needs = needs = protocol.needs(len(places.workers))
         self._conditions = conditions
         self._kernel = kernel
         self._logs = logs
         self._network = Network(kernel, places.cluster, conditions.copy_rate, conditions.handover)
         self._cores = {host.name: Cores(kernel, host.cores) for host in places.cluster.hosts}
-        clip = job.clip if protocol.clips == "workers" else None
+        clip = job.clip if needs.clips == "workers" else None
         if bench is None:
             counted = counting_among(job, str(protocol), len(places.workers))
-            bench = Bench(counted, protocol.shards, clip)
+            bench = Bench(counted, needs.shards, clip)
         self._bench = bench
         self._terms = Terms(job.batch_sizes, len(places.workers), self._bench.rate)
         self._servers = {
             f"server-{number}": self._server(number, host)
-            for number, host in enumerate(places.workers if protocol.peers else places.servers)
+            for number, host in enumerate(places.workers if needs.peer_servers else places.servers)
         }
         self._common = self._share()
         writes = torch.zeros(len(places.workers), dtype=torch.int64)
-        self._writes = Writes(writes) if protocol.shares and protocol.local else None
+        self._writes = Writes(writes) if needs.shared_memory and needs.local_optimizer else None
         self._workers = [
             _Worker(
                 Member(f"worker-{rank}", host),
@@ -153,8 +154,8 @@ class World:
             kernel,
             logs,
             self._evaluate,
-            lockstep=protocol.lockstep,
-            by_rank=protocol.by_rank(len(self._workers)),
+            lockstep=needs.lockstep,
+            by_rank=needs.by_rank,
         )
         self._losses: list[tuple[str, int]] = []
         """Workers that were lost, each with the least of its lives that is not over."""
@@ -176,18 +177,18 @@ class World:
         )
 
     def _holder(self, number: int) -> Holder:
-        if not self._protocol.peers:
-            clip = self._job.clip if self._protocol.clips == "servers" else None
-            shards = self._protocol.shards
+        if not self._needs.peer_servers:
+            clip = self._job.clip if self._needs.clips == "servers" else None
+            shards = self._needs.shards
             return Holder(self._job, number % shards, shards, clip=clip)
         seed = self._job.seed
-        if self._protocol.committee:
+        if self._needs.ensemble:
             seed = member_seed(seed, number)
         return Holder(replace(self._job, seed=seed), 0, 1)
 
     def _share(self) -> list[torch.Tensor] | None:
         """The parameters that everybody uses where they lie, if the protocol has it so."""
-        if not self._protocol.shares:
+        if not self._needs.shared_memory:
             return None
         held = [server.holder.bytes for server in self._servers.values()]
         return held or self._bench.first_parameters()
@@ -202,17 +203,17 @@ class World:
     def shared(self) -> nn.Module:
         """The model as it is shared; the mean of the servers' replicas, if they have whole ones.
 
-        Of a committee it is the first member's.
+        Of an ensemble it is the first member's.
         """
         servers, protocol = list(self._servers.values()), self._protocol
         first = self._workers[0].replication
         if self._common is not None:
             return self._bench.shared(self._common, first)
-        if not protocol.peers:
+        if not self._needs.peer_servers:
             centre = protocol.shared_by(len(self._workers))
             held = [servers[number].holder.bytes for number in centre]
             return self._bench.shared(held, first)
-        if protocol.committee and first is not None:
+        if self._needs.ensemble and first is not None:
             return self._bench.shared([first.parameters[0].clone()], first)
         # When the run is over, those are let go that had lived until then.
         now = self._kernel.now
@@ -247,10 +248,10 @@ class World:
         return tuple(server.state.version for server in self._servers.values())
 
     def _evaluate(self) -> dict[str, float]:
-        if self._protocol.committee:
+        if self._needs.ensemble:
             members = [worker.replication for worker in self._workers if worker.member.alive]
             replicas = [one.parameters[0].clone() for one in members if one is not None]
-            return self._checked(evaluate(self._job, self._bench.committee(replicas)))
+            return self._checked(evaluate(self._job, self._bench.ensemble(replicas)))
         values = self._checked(evaluate(self._job, self.shared()))
         kept = (worker.replication for worker in self._workers if worker.member.alive)
         self._bench.adopt_shared_buffers([one for one in kept if one is not None])
@@ -277,12 +278,12 @@ class World:
         log = self._logs.worker(member, rank)
         endpoint = VirtualEndpoint(member, self._servers, self._kernel, self._network, rng, log)
         worker.endpoint = endpoint
-        if self._protocol.peers and life > 1:
+        if self._needs.peer_servers and life > 1:
             self._bring_back(rank)
             for other in self._workers:
                 if other.member.life in other.missed:
                     endpoint.lose(_server_of(other.member.name))
-        local, keeps = self._protocol.local, self._protocol.keeps
+        local, keeps = self._needs.local_optimizer, self._needs.own_parameters
         worker.replication = Replication(
             self._bench, rank, local=local, beside=keeps, common=self._common
         )
@@ -304,7 +305,7 @@ class World:
         replica.saving = self._conditions.saving
         replica.refresh = partial(self._protocol.refresh, replica, endpoint)
         replica.stand_by = partial(self._protocol.stand_by, replica, endpoint)
-        replica.evaluators = self._protocol.evaluators
+        replica.evaluators = self._needs.evaluating
         work = self._protocol.worker(replica, endpoint)
         worker.works = True
         self._working += 1
@@ -351,7 +352,7 @@ class World:
             return
         self._note(fault)
         self._kill(worker.member)
-        if self._protocol.peers:
+        if self._needs.peer_servers:
             own = self._servers[_server_of(worker.member.name)]
             self._kill(own.member)
             own.crash()
@@ -385,7 +386,7 @@ class World:
         for server in self._servers.values():
             if server.member.alive:
                 server.fence(name, life + 1)
-        if self._protocol.peers:
+        if self._needs.peer_servers:
             for other in self._workers:
                 if other.endpoint is not None and not other.endpoint.is_dead:
                     other.endpoint.lose(_server_of(name))
@@ -475,7 +476,7 @@ class World:
             return
         self._note(fault)
         member.stand_still(self._kernel.now, seconds)
-        if self._protocol.peers:
+        if self._needs.peer_servers:
             # What a worker hosts is in its process, and stands still with it.
             self._servers[_server_of(name)].member.stand_still(self._kernel.now, seconds)
 

@@ -32,7 +32,6 @@ from manyhands.live.processes.fork_server import Nursery, environment, nursery
 from manyhands.live.processes.host_processes import NURSERY, Crew, private_folder
 from manyhands.live.processes.parent_death import signals_raise
 from manyhands.live.processes.supervision import Exit, Process, end, first_failure
-from manyhands.protocols import StrategyProtocol
 from manyhands.script.origin import override
 from manyhands.trace import Recorder, live_header, trace_file
 from manyhands.transport.collectives import LOOPBACK, serve_store
@@ -140,6 +139,7 @@ class _Run:
         self._recorder = recorder
         self._display = display
         self._invitation = invitation
+        self._needs = request.strategy.needs(request.workers)
         self._place = choose_address(request.listen) if invitation else (LOOPBACK, 0)
         told, env = private / "assignment.json", _environment(request)
         self._crew = Crew(request.host, told, request.folder, env, loaded)
@@ -169,10 +169,9 @@ class _Run:
     def to_its_end(self) -> None:
         """Start, watch, end."""
         strategy = self._request.strategy
-        collective = not isinstance(strategy, StrategyProtocol)
+        collective = self._needs.collectives
         store, port = serve_store(self._place[0]) if collective else (None, 0)
-        shares = isinstance(strategy, StrategyProtocol) and strategy.shares
-        memory = reserve() if shares else None
+        memory = reserve() if self._needs.shared_memory else None
         journals = self._reserve_journals()
         assignment = self._assign(port, memory, journals)
         if collective and self._invitation is not None:
@@ -209,21 +208,16 @@ class _Run:
 
     def _reserve_journals(self) -> tuple[int, ...]:
         """Memory for the journals of servers: it outlives them, because the agent does."""
-        strategy = self._request.strategy
-        if not isinstance(strategy, StrategyProtocol) or strategy.peers or not can_share():
-            return ()
-        return tuple(reserve() for _ in range(strategy.count_servers(self._request.workers)))
+        count = self._needs.server_processes if can_share() else 0
+        return tuple(reserve() for _ in range(count))
 
     def _assign(self, port: int, memory: int | None, journals: tuple[int, ...]) -> Assignment:
         request = self._request
-        strategy = request.strategy
-        servers = 0
-        if isinstance(strategy, StrategyProtocol):
-            servers = strategy.count_servers(request.workers)
+        servers = range(self._needs.servers)
         assignment = Assignment(
             origin=request.origin,
             overrides=request.overrides,
-            strategy=str(strategy),
+            strategy=str(request.strategy),
             workers=request.workers,
             host=request.host,
             folder=str(request.folder.resolve()),
@@ -231,14 +225,14 @@ class _Run:
             private=str(self._private),
             store_address=self._place[0],
             store_port=port,
-            servers=tuple(f"ipc://{self._private}/server-{number}" for number in range(servers)),
+            servers=tuple(f"ipc://{self._private}/server-{number}" for number in servers),
             leasing=self._leasing(),
             agent=os.getpid(),
             devices=devices(request.here),
             memory=memory,
             journals=journals,
             patience=request.patience,
-            peers=isinstance(strategy, StrategyProtocol) and strategy.peers,
+            peers=self._needs.peer_servers,
             slow=request.slow,
         )
         if request.hosts is not None and self._invitation is not None:
@@ -255,17 +249,17 @@ class _Run:
         return assignment
 
     def _leasing(self) -> Leasing | None:
-        job, strategy = override(self._request.job, self._request.overrides), self._request.strategy
-        if not isinstance(strategy, StrategyProtocol):
+        if not self._needs.leases:
             return None
+        job = override(self._request.job, self._request.overrides)
         return Leasing(
             samples=len(job.data),
             global_batch=job.batch_sizes,
             budget=job.budget,
             seconds=job.seconds,
             evaluates=job.validation is not None,
-            lockstep=strategy.lockstep,
-            by_rank=strategy.by_rank(self._request.workers),
+            lockstep=self._needs.lockstep,
+            by_rank=self._needs.by_rank,
         )
 
     def _start(self, line: Line) -> None:
@@ -273,11 +267,9 @@ class _Run:
         unfit = self._crew.await_nursery(lambda: self._follow_closely(line))
         if unfit:
             self._recorder.event("no nursery", {"words": unfit})
-        strategy = self._request.strategy
-        if isinstance(strategy, StrategyProtocol) and not strategy.peers:
-            for number in range(strategy.count_servers(self._request.workers)):
-                name = f"server-{number}"
-                self._servers[name] = self._crew.fork(name, _SERVER, str(number))
+        for number in range(self._needs.server_processes):
+            name = f"server-{number}"
+            self._servers[name] = self._crew.fork(name, _SERVER, str(number))
         for rank in range(self._request.here):
             name = f"worker-{rank}"
             self._workers[name] = self._crew.fork(name, _WORKER, str(rank))
@@ -320,7 +312,7 @@ class _Run:
             self._recorder.event("restart", {"member": exit_.name, "words": str(exit_)})
             self._display.say(f"{exit_}; another one is started")
             return True
-        if not killed or not isinstance(self._request.strategy, StrategyProtocol):
+        if not killed or not self._needs.leases:
             return False
         job = override(self._request.job, self._request.overrides)
         kept = job.durability != "none"
@@ -364,9 +356,7 @@ class _Run:
         Once a run has begun, what a worker had for others to ask for, or shared with them in
         memory, is gone with it. Before that there is nothing that could be gone.
         """
-        strategy = self._request.strategy
-        kept = isinstance(strategy, StrategyProtocol) and not (strategy.peers or strategy.shares)
-        if (begun and not kept) or self._returns >= 2 * self._request.workers:
+        if (begun and not self._needs.takes_back) or self._returns >= 2 * self._request.workers:
             return False
         if begun and self._count_workers() == 0:
             return False

@@ -12,7 +12,6 @@ from manyhands.live.agent.memory_check import available, estimate
 from manyhands.live.devices import devices
 from manyhands.live.processes.descriptors import check_descriptors
 from manyhands.live.processes.fork_server import can_fork
-from manyhands.protocols import StrategyProtocol
 from manyhands.script.origin import override
 
 if TYPE_CHECKING:
@@ -31,13 +30,9 @@ def check_request(request: Request) -> str:
     strategy = request.strategy
     job, places = override(request.job, request.overrides), devices(request.here)
     with refusing():
-        servers = 0
-        if isinstance(strategy, StrategyProtocol):
-            servers = strategy.count_servers(request.workers)
-            strategy.check_places(request.hosts.names if request.hosts else (request.host,), places)
-            if request.job.clip is not None:
-                strategy.check_clip()
-        check_descriptors(request.workers, servers)
+        strategy.check_places(request.hosts.names if request.hosts else (request.host,), places)
+        strategy.check_job(job, request.workers)
+        check_descriptors(request.workers, strategy.needs(request.workers).servers)
         about = (job, strategy, request.workers, request.here, places)
         return estimate(*about, forks=can_fork()).check(*available())
 

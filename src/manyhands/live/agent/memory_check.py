@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from manyhands.protocols import StrategyProtocol
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -115,11 +113,13 @@ def estimate(
     on_cpu = all(device == "cpu" for device in devices)
     servers = shared = model = 0
     size = _model_bytes(job) if on_cpu else 0
-    if isinstance(strategy, StrategyProtocol):
-        if first and not strategy.peers:
-            servers, shared = strategy.count_servers(workers), size
+    needs = strategy.needs(workers)
+    if needs.leases:
+        if first and not needs.peer_servers:
+            servers, shared = needs.servers, size
         # Its update; its parameters, unless they are shared; and what it answers others with.
-        model = size * (1 + (not strategy.shares) + strategy.keeps + strategy.peers)
+        kept = (not needs.shared_memory) + needs.own_parameters + needs.peer_servers
+        model = size * (1 + kept)
     elif on_cpu:
         model = _placed_bytes(job, strategy, workers)
     process = FORKED if forks else AFRESH
@@ -172,11 +172,11 @@ def _model_bytes(job: Job) -> int:
 
 
 def _placed_bytes(job: Job, strategy: Strategy, workers: int) -> int:
-    from manyhands.placements import Placement  # noqa: PLC0415 - see above
+    from manyhands.strategies import placement_of  # noqa: PLC0415 - see above
 
     try:
-        if isinstance(strategy, Placement):
-            return strategy.forecast_job(job, workers).memory
+        if placement := placement_of(strategy):
+            return placement.forecast_job(job, workers).memory
     except Exception:  # noqa: BLE001, S110 - what it cannot forecast it will refuse in its own words
         pass
     return 0

@@ -28,14 +28,13 @@ from manyhands.protocols import (
     ServerState,
     Shift,
     Step,
-    StrategyProtocol,
     Terms,
     carry_out,
 )
 from manyhands.sampling.permutation import member_seed
 from manyhands.script.loading import load
 from manyhands.script.origin import override
-from manyhands.strategies import strategy
+from manyhands.strategies import protocol_of, strategy
 from manyhands.transport.responder import Incoming, Responder
 
 if TYPE_CHECKING:
@@ -77,27 +76,32 @@ class Serving:
     ) -> None:
         if job is None:
             job = override(load(assignment.origin)[0], assignment.overrides)
-        protocol = strategy(assignment.strategy)
-        if not isinstance(protocol, StrategyProtocol):
-            raise TypeError(f"{protocol} has no servers")
+        protocol = protocol_of(strategy(assignment.strategy))
+        if protocol is None:
+            raise TypeError(f"{assignment.strategy} has no servers")
         self._protocol = protocol
+        needs = protocol.needs(assignment.workers)
         self._recorder = recorder
         self._progress = progress
-        if protocol.peers:
-            seed = member_seed(job.seed, number) if protocol.committee else job.seed
+        if needs.peer_servers:
+            seed = member_seed(job.seed, number) if needs.ensemble else job.seed
             self._holder = Holder(dataclasses.replace(job, seed=seed), 0, 1)
         else:
-            clip = job.clip if protocol.clips == "servers" else None
-            shards = protocol.shards
-            self._holder = Holder(job, number % shards, shards, clip=clip)
+            clip = job.clip if needs.clips == "servers" else None
+            self._holder = Holder(job, number % needs.shards, needs.shards, clip=clip)
         terms = Terms(job.batch_sizes, assignment.workers, self._holder.rate, number)
         self._state = protocol.begin(terms)
         size = self._holder.shard.nbytes
         self._common: torch.Tensor | None = None
         """Where the workers read, if they share memory with this server."""
-        if protocol.shares:
+        if needs.shared_memory:
             self._common = Common(assignment, size, self._fill).parameters
-        self._journal = self._open_journal(assignment, job, number, size)
+        # What lives in a worker dies with it: there is no successor to read a journal.
+        self._journal = (
+            NoJournal(size)
+            if needs.peer_servers
+            else self._open_journal(assignment, job, number, size)
+        )
         self._open: dict[tuple[str, int], Incoming | None] = {}
         """Calls that are still to be answered; None until one of a predecessor's comes again."""
         self._early: Holding[Incoming] = Holding(protocol)
@@ -119,8 +123,7 @@ class Serving:
 
     def _open_journal(self, assignment: Assignment, job: Job, number: int, size: int) -> Journal:
         """The journal that the job's durability asks for."""
-        # What lives in a worker dies with it: there is no successor to read a journal.
-        if self._protocol.peers or job.durability == "none":
+        if job.durability == "none":
             return NoJournal(size)
         durable = job.durability == "power"
         if number < len(assignment.journals) and not durable:

@@ -126,14 +126,14 @@ def _work_free(
     from manyhands.live.worker.peer_server import Hosted  # noqa: PLC0415
     from manyhands.live.worker.protocol_loop import run_free  # noqa: PLC0415
     from manyhands.parameters import Copy, counting_among  # noqa: PLC0415
-    from manyhands.protocols import StrategyProtocol  # noqa: PLC0415
-    from manyhands.strategies import strategy  # noqa: PLC0415
+    from manyhands.strategies import protocol_of, strategy  # noqa: PLC0415
     from manyhands.transport.caller import Caller  # noqa: PLC0415
     from manyhands.transport.memory import Segment, can_share  # noqa: PLC0415
 
-    protocol = strategy(assignment.strategy)
-    if not isinstance(protocol, StrategyProtocol):
-        raise TypeError(f"{protocol} is no protocol")
+    protocol = protocol_of(strategy(assignment.strategy))
+    if protocol is None:
+        raise TypeError(f"{assignment.strategy} leases no samples")
+    needs = protocol.needs(assignment.workers)
     begun = time.monotonic()
     device = take(assignment.device(rank))
     segments: list[Segment] = []
@@ -149,11 +149,11 @@ def _work_free(
         commons.append(Common(assignment, size, fill))
         return commons[0].parameters
 
-    shared = home if protocol.shares else None
-    clip = job.clip if protocol.clips == "workers" else None
+    shared = home if needs.shared_memory else None
+    clip = job.clip if needs.clips == "workers" else None
     counted = counting_among(job, assignment.strategy, assignment.workers)
     copy = Copy(
-        counted, protocol.shards, device, allocate, shared, beside=protocol.keeps, clip=clip
+        counted, needs.shards, device, allocate, shared, beside=needs.own_parameters, clip=clip
     )
     addresses = where_servers_are(assignment, roll)
     # A worker's successor must not be taken for itself: its calls are numbered from one again.
@@ -167,7 +167,7 @@ def _work_free(
     )
     caller.epoch = roll.epoch
     hosted = None
-    if protocol.peers:
+    if needs.peer_servers:
         hosted = Hosted(assignment, rank, job, pulse, recorder, outside)
     if hosted is not None:
         hosted.start()
@@ -186,7 +186,7 @@ def _work_free(
             device,
             recorder,
             progress,
-            commons[0].writes if commons and protocol.local else None,
+            commons[0].writes if commons and needs.local_optimizer else None,
             pacer=Pacer(factor(assignment.slow, rank)),
         )
         progress.phase = "finish"
@@ -194,7 +194,7 @@ def _work_free(
             path = Path(assignment.folder) / MODEL
             recorder.event("parameters", {"sha256": save_model(copy.model, path)})
             replica.saved()
-    if protocol.committee and not replica.stores:
+    if needs.ensemble and not replica.stores:
         save_model(copy.model, Path(assignment.folder) / member_file(rank))
     caller.close()
     if hosted is not None:
@@ -221,13 +221,13 @@ def run_loop(
     """Train as one member of `group`; the first worker stores the model."""
     from manyhands.files.checkpoint import MODEL  # noqa: PLC0415 - torch is imported late
     from manyhands.live.worker.trainer import Trainer  # noqa: PLC0415
-    from manyhands.placements import Placement  # noqa: PLC0415
+    from manyhands.strategies import placement_of  # noqa: PLC0415
     from manyhands.strategies import strategy as read_strategy  # noqa: PLC0415
 
-    placement = read_strategy(strategy)
-    if not isinstance(placement, Placement):
+    placement = placement_of(read_strategy(strategy))
+    if placement is None:
         raise TypeError(
-            f"{placement} needs a coordinator, which torchrun does not start; use manyhands train"
+            f"{strategy} needs a coordinator, which torchrun does not start; use manyhands train"
         )
     begun = time.monotonic()
     trainer = Trainer(job, placement, group, device, recorder, progress, time.monotonic, pacer)

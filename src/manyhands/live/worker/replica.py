@@ -77,8 +77,8 @@ class LiveReplica:
         pacer: Pacer | None = None,
     ) -> None:
         self.rank = rank
-        count = protocol.count_servers(workers)
-        self.servers = tuple(f"server-{number}" for number in range(count))
+        self._needs = protocol.needs(workers)
+        self.servers = tuple(f"server-{number}" for number in range(self._needs.servers))
         self.returns = False
         self.terms = Terms(job.batch_sizes, workers, copy.rate)
         self.versions = [0] * len(self.servers)
@@ -89,14 +89,11 @@ class LiveReplica:
         self._leased = LeasedBatches(job)
         self._loading = Loading(job)
         self._divergence = Divergence(job, rank, recorder, copy.model.parameters)
-        self._keeps = protocol.keeps
-        self._speaks_as_committee = protocol.committee
-        self._evaluators = protocol.evaluators
         self.hear_members: Callable[[], list[torch.Tensor]] = list
-        """The replicas of a committee; set by whoever runs the protocol."""
+        """The replicas of an ensemble; set by `run_free`."""
         self._copy = copy
         self._local: Local | None = None
-        if protocol.local:
+        if self._needs.local_optimizer:
             self._local = Local(job, copy.model, copy.layout, copy.parameters)
         self._line = line
         self._device = device
@@ -302,15 +299,19 @@ class LiveReplica:
         """Evaluate a part of the validation data on the consistent cut that all workers see."""
         begun = time.monotonic()
         self._progress.phase = "evaluate"
-        kept = [stretch.clone() for stretch in self._copy.parameters] if self._keeps else []
-        model, job, parts = self._copy.model, self._job, self._evaluators(cut.parts)
+        kept = (
+            [stretch.clone() for stretch in self._copy.parameters]
+            if self._needs.own_parameters
+            else []
+        )
+        model, job, parts = self._copy.model, self._job, self._needs.evaluating(cut.parts)
         if cut.index >= parts:
             self.stand_by()
             totals = no_totals(job, model, self._device, self._loading)
         else:
             self.refresh()
             self.adopt()
-            if self._speaks_as_committee:
+            if self._needs.ensemble:
                 model = Committee(self._copy, self.hear_members())
             about = (job, model, self._device, cut.index, parts)
             totals = evaluate(*about, loading=self._loading, divided=cut.parts)

@@ -51,9 +51,9 @@ class Gossip(StrategyProtocol):
 
     name: ClassVar[str] = "gossip"
     support: ClassVar[Literal["experimental"]] = "experimental"
-    local: ClassVar[bool] = True
-    keeps: ClassVar[bool] = True
-    peers: ClassVar[bool] = True
+    local_optimizer: ClassVar[bool] = True
+    own_parameters: ClassVar[bool] = True
+    peer_servers: ClassVar[bool] = True
     servers = 1
 
     graph: Literal["ring", "exponential", "random_pairs"] = "ring"

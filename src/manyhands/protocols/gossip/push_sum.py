@@ -54,9 +54,9 @@ class PushSum(StrategyProtocol):
 
     name: ClassVar[str] = "push_sum"
     support: ClassVar[Literal["experimental"]] = "experimental"
-    local: ClassVar[bool] = True
-    keeps: ClassVar[bool] = True
-    peers: ClassVar[bool] = True
+    local_optimizer: ClassVar[bool] = True
+    own_parameters: ClassVar[bool] = True
+    peer_servers: ClassVar[bool] = True
     servers = 1
 
     graph: Literal["ring", "exponential"] = "exponential"

@@ -60,7 +60,7 @@ class Hierarchical(StrategyProtocol):
 
     name: ClassVar[str] = "hierarchical"
     support: ClassVar[Literal["experimental"]] = "experimental"
-    keeps: ClassVar[bool] = True
+    own_parameters: ClassVar[bool] = True
     clips: ClassVar[Literal["servers"]] = "servers"
 
     inner: Value = field(default_factory=Synchronous)

@@ -141,7 +141,7 @@ class Rounds(Centred):
 
     def _told(self, call: Call, version: int) -> Answer:
         """The answer to a call: with the parameters, unless their reader shares them anyway."""
-        return Answer(call, Parameters(version), parameters=not self.shares)
+        return Answer(call, Parameters(version), parameters=not self.shared_memory)
 
 
 def _with(state: Round, worker: str) -> Round:

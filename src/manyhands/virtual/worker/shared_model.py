@@ -175,7 +175,7 @@ class Bench:
         for buffer, kept in zip(self._copy.model.buffers(), worker.buffers, strict=True):
             buffer.copy_(kept)
 
-    def committee(self, replicas: Sequence[torch.Tensor]) -> nn.Module:
+    def ensemble(self, replicas: Sequence[torch.Tensor]) -> nn.Module:
         """A model that says what these replicas say in the mean."""
         self._loaded = None
         return Committee(self._copy, replicas)

@@ -1,0 +1,63 @@
+"""What a strategy needs of the runtime that carries it out, live or virtual, as one value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class RuntimeNeeds:
+    """What a strategy needs of its runtime with a given number of workers.
+
+    A strategy gives it by `needs(workers)`. Whoever starts processes, reserves memory or simulates
+    them asks this value, and not what kind of strategy it is.
+    """
+
+    collectives: bool = False
+    """Workers step together in a process group. Otherwise they lease samples and exchange
+    messages with servers."""
+    only_one_worker: bool = False
+    servers: int = 0
+    """Servers that workers exchange messages with."""
+    peer_servers: bool = False
+    """Every worker's process holds a server with a whole replica, which ends with the worker.
+    Otherwise servers are processes of their own, which are restarted from their journals."""
+    shards: int = 1
+    """Parts into which the parameters are divided."""
+    shared_memory: bool = False
+    """The parameters are in memory that all processes of one host use: servers write there what
+    workers read, and without servers the workers write themselves."""
+    local_optimizer: bool = False
+    """Workers step with optimizers of their own."""
+    own_parameters: bool = False
+    """A worker's parameters differ from the shared ones."""
+    ensemble: bool = False
+    """The replicas stay apart, and their outputs are averaged."""
+    lockstep: bool = False
+    """Workers are waited for, so each gets a part of every global batch, be it empty."""
+    by_rank: bool = False
+    """A worker gets its own part of every global batch, and not the next part."""
+    evaluators: int | None = None
+    """Workers that evaluate at most; None for all."""
+    clips: Literal["workers", "servers"] = "workers"
+    """Which processes have what one optimizer step consumes, and so can clip its norm."""
+
+    @property
+    def leases(self) -> bool:
+        """Whether the coordinator leases samples to workers."""
+        return not self.collectives
+
+    @property
+    def server_processes(self) -> int:
+        """Servers that are processes of their own."""
+        return 0 if self.peer_servers else self.servers
+
+    @property
+    def takes_back(self) -> bool:
+        """Whether a worker that was lost can be started again and rejoin while the run goes on."""
+        return self.leases and not self.peer_servers and not self.shared_memory
+
+    def evaluating(self, workers: int) -> int:
+        """How many of the workers that are present evaluate, a part of the data each."""
+        return workers if self.evaluators is None else min(workers, self.evaluators)
