@@ -33,7 +33,7 @@ from benchmarks.scale_driver import BEATS, CHUNKS, LEASES, STOP, counts_of
 from manyhands.live.assignment import Assignment, Leasing
 from manyhands.live.processes.descriptors import check_descriptors, raise_descriptors
 from manyhands.live.processes.fork_server import environment, nursery
-from manyhands.live.processes.host_processes import Crew, private_folder
+from manyhands.live.processes.host_processes import HostProcesses, private_folder
 from manyhands.live.processes.supervision import Process, end
 from manyhands.parameters import Layout
 from manyhands.parameters.initial.shard_values import make
@@ -45,7 +45,7 @@ from manyhands.wire import Goodbye
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from manyhands.live.processes.fork_server import Nursery
+    from manyhands.live.processes.fork_server import ForkServer
 
 _JOB = Path(__file__).with_name("scale_job.py")
 _SAMPLES = 32
@@ -146,7 +146,7 @@ def _running(
     workers: int,
     servers: int,
     drivers: int,
-    loaded: Nursery | None,
+    loaded: ForkServer | None,
 ) -> Iterator[_Run]:
     for name in ("trace", "logs"):
         (folder / name).mkdir()
@@ -156,7 +156,7 @@ def _running(
     job, _ = load(assignment.origin)
     sizes = [str(shard.nbytes) for shard in Layout.of(*make(job), servers).shards]
     (private / "counts").write_bytes(bytes(workers * 4 * 8))
-    crew = Crew("localhost", told, folder, environment(1, 1), loaded)
+    crew = HostProcesses("localhost", told, folder, environment(1, 1), loaded)
     crew.await_nursery(lambda: None)
     processes: list[Process] = []
     started: list[subprocess.Popen[bytes]] = []

@@ -26,7 +26,7 @@ from manyhands.live.processes.parent_death import die_with
 from manyhands.trace import Recorder, live_header
 from manyhands.transport.caller import Caller
 from manyhands.transport.control import Line
-from manyhands.transport.reliable_channel import SureLine
+from manyhands.transport.reliable_channel import ReliableLine
 from manyhands.wire import Beat, Goodbye, Hello, Roll, TraceChunk
 from manyhands.wire.leasing import Ask, Commit, Enough, Granted, Over, Saved
 
@@ -90,7 +90,7 @@ class LightWorker(threading.Thread):
         rooms = [memoryview(bytearray(size)) for size in self._sizes]
         address = self._assignment.coordinator
         line = Line(address, f"{self.name}.leases", context=self._context)
-        desk = SureLine(line, _LIFE)
+        desk = ReliableLine(line, _LIFE)
         calls: list[tuple[Said, memoryview | None]] = [(Pull(), None)] * len(names)
         self._exchange(caller, names, calls, rooms)
         desk.send(Ask())
@@ -133,7 +133,7 @@ class LightWorker(threading.Thread):
         self.recorder.span("receive", sent, time.monotonic() - sent, self.step)
         self._versions = [answer.version for answer in answers]
 
-    def _hear(self, desk: SureLine) -> Leasing:
+    def _hear(self, desk: ReliableLine) -> Leasing:
         while True:
             while not self._words:
                 self._words += desk.receive(1.0)

@@ -11,7 +11,7 @@ from benchmarks.peers.work import BATCH, WORKERS
 from benchmarks.turnstile import Turnstile
 from manyhands.endpoint import Push
 from manyhands.live.assignment import Assignment, eager_limit
-from manyhands.live.member.heartbeat import FilePulse
+from manyhands.live.member.heartbeat import FileHeartbeat
 from manyhands.live.member.progress import Progress
 from manyhands.live.processes.parent_death import die_with
 from manyhands.live.server import shard_server
@@ -54,7 +54,7 @@ def elements(assignment: Assignment) -> list[int]:
     return [shard.nbytes // torch.float32.itemsize for shard in shards]
 
 
-class _Pulse(FilePulse):
+class _Pulse(FileHeartbeat):
     """Drains the trace every second, as a server's second thread does; never dismisses."""
 
     dismissed = False
@@ -73,7 +73,7 @@ def serve(assignment: Assignment, number: int) -> None:
     recorder = Recorder(header, lambda _: None, time.monotonic)
     pulse = _Pulse(recorder, progress, time.monotonic)
     pulse.start()
-    shard_server.Serving(assignment, number, recorder, progress).until_dismissed(pulse)
+    shard_server.ShardServer(assignment, number, recorder, progress).until_dismissed(pulse)
 
 
 def work(assignment: Assignment, rank: int, path: str, shares: bool) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from manyhands.live.worker.slowdown import Pacer
+from manyhands.live.worker.slowdown import Slowdown
 from manyhands.pacing import Pace, factor, words
 
 
@@ -60,7 +60,7 @@ class Clock:
 @pytest.mark.parametrize("oversleep", [0.0, 0.002])
 def test_computing_takes_so_many_times_as_long_however_long_sleeps_take(oversleep: float) -> None:
     clock = Clock(oversleep)
-    pacer = Pacer(3.0, clock, clock.sleep)
+    pacer = Slowdown(3.0, clock, clock.sleep)
     paced = 0.0
     for _ in range(100):
         clock.now += 0.5  # somebody else's time, which is not computing
@@ -75,7 +75,7 @@ def test_computing_takes_so_many_times_as_long_however_long_sleeps_take(overslee
 
 def test_what_is_ready_is_told_late_and_in_order() -> None:
     clock = Clock(0.0)
-    pacer = Pacer(2.0, clock, clock.sleep)
+    pacer = Slowdown(2.0, clock, clock.sleep)
     told = []
     ready = pacer.before(lambda shard: told.append((shard, clock.now)))
     assert ready is not None
@@ -90,6 +90,6 @@ def test_nobody_is_slowed_by_a_factor_of_one() -> None:
     def never(_: float) -> None:
         raise AssertionError
 
-    pacer = Pacer(1.0, sleep=never)
+    pacer = Slowdown(1.0, sleep=never)
     assert pacer.before(print) is print
     pacer.stretch()

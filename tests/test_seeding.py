@@ -60,7 +60,7 @@ def test_a_sample_is_drawn_alike_whatever_batch_it_is_in():
     assert torch.equal(loaded(JOB, 0, [7, 5]), together[[2, 1]])
 
 
-@pytest.mark.parametrize("num_workers", [1, 2])
+@pytest.mark.parametrize("loaders", [1, 2])
 def test_loader_processes_draw_what_the_worker_would(loaders):
     expected = loaded(JOB, 2, [0, 1], [2, 3], [4, 5])
     assert torch.equal(

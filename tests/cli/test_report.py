@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from manyhands.cli.app import app
-from manyhands.reports import Comparison, Measured, write_results
+from manyhands.reports import Comparison, RunResult, write_results
 from manyhands.trace import Header, Recorder, trace_file
 
 
@@ -37,7 +37,7 @@ def test_runs_become_a_page_and_a_table(tmp_path: Path) -> None:
 
 
 def test_results_are_drawn_again_where_they_lie(tmp_path: Path) -> None:
-    run = Measured(
+    run = RunResult(
         strategy="a()",
         kind="virtual",
         workers=2,

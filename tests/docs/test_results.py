@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from manyhands.reports import Comparison, Curve, Machine, Measured, Staleness
+from manyhands.reports import Comparison, Curve, Machine, RunResult, StalenessSummary
 from support import ROOT
 
 TEXT = (ROOT / "docs" / "results.md").read_text("utf-8")
@@ -15,9 +15,9 @@ TEXT = (ROOT / "docs" / "results.md").read_text("utf-8")
     [
         ("### The comparison", Comparison),
         ("### `machine`", Machine),
-        ("### An entry of `runs`", Measured),
+        ("### An entry of `runs`", RunResult),
         ("### A curve", Curve),
-        ("### `staleness`", Staleness),
+        ("### `staleness`", StalenessSummary),
     ],
 )
 def test_every_field_is_explained(heading, kind) -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import manyhands as mh
-from manyhands.lab.design import Budget, Conditions, Design, Script
+from manyhands.lab.design import Budget, Design, Script, VirtualConditions
 from manyhands.lab.entrants import read_entrants
 from manyhands.lab.folder import claimed
 from manyhands.lab.provenance import account, budget_words
@@ -150,12 +150,12 @@ def test_more_repeats_another_margin_and_a_price_belong_to_the_same_comparison()
         a_design(seed=1),
         a_design(budget=Budget(samples=5)),
         a_design(slow=(Pace(1, 2.0),)),
-        a_design(virtual=Conditions()),
+        a_design(virtual=VirtualConditions()),
         a_design(network="100mbit"),
     ):
         assert other.identity() != plain
-    conditions = a_design(virtual=Conditions(bandwidth="1gbit")).identity()
-    assert conditions != a_design(virtual=Conditions()).identity()
+    conditions = a_design(virtual=VirtualConditions(bandwidth="1gbit")).identity()
+    assert conditions != a_design(virtual=VirtualConditions()).identity()
 
 
 def test_a_script_that_changed_makes_another_comparison(tmp_path: Path) -> None:

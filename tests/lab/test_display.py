@@ -4,16 +4,16 @@ import io
 
 from rich.console import Console
 
-from manyhands.lab.display import Display, outcome
+from manyhands.lab.display import ComparisonDisplay, outcome
 from manyhands.lab.entrants import read_entrants
 from manyhands.lab.order import turns
-from manyhands.reports import Comparison, Curve, Measured
+from manyhands.reports import Comparison, Curve, RunResult
 
 FIRST, SECOND, THIRD = turns(read_entrants("allreduce, ssp, gossip"), [2], 1, 0)
 
 
-def a_run(strategy: str = "allreduce()", **figures: object) -> Measured:
-    return Measured(
+def a_run(strategy: str = "allreduce()", **figures: object) -> RunResult:
+    return RunResult(
         **{
             "strategy": strategy,
             "kind": "live",
@@ -31,10 +31,12 @@ def a_run(strategy: str = "allreduce()", **figures: object) -> Measured:
     )
 
 
-def shown(width: int = 100, terminal: bool = False) -> tuple[Display, io.StringIO, list[float]]:
+def shown(
+    width: int = 100, terminal: bool = False
+) -> tuple[ComparisonDisplay, io.StringIO, list[float]]:
     stream, now = io.StringIO(), [0.0]
     console = Console(file=stream, width=width, force_terminal=terminal)
-    return Display(3, console, lambda: now[0]), stream, now
+    return ComparisonDisplay(3, console, lambda: now[0]), stream, now
 
 
 def test_lines_say_what_begins_what_came_of_it_and_how_long_it_takes() -> None:

@@ -3,11 +3,11 @@
 import pytest
 
 from manyhands.lab.scaling import markdown, remarks, scaling
-from manyhands.reports import Comparison, Machine, Measured
+from manyhands.reports import Comparison, Machine, RunResult
 
 
 def a_run(workers: int, repeat: int, rate: float, status="finished"):
-    return Measured(
+    return RunResult(
         strategy="allreduce()",
         kind="live",
         workers=workers,
@@ -19,7 +19,7 @@ def a_run(workers: int, repeat: int, rate: float, status="finished"):
     )
 
 
-def a_comparison(*runs: Measured, repeats: int = 3) -> Comparison:
+def a_comparison(*runs: RunResult, repeats: int = 3) -> Comparison:
     return Comparison(
         strategies=("allreduce()",),
         workers=(1, 2, 4),

@@ -7,9 +7,9 @@ from collections import defaultdict
 
 import pytest
 
-from manyhands.leasing.lease_service import Desk
+from manyhands.leasing.lease_service import LeaseService
 from manyhands.leasing.leases import Leases
-from manyhands.wire.leasing import Ask, Commit, Cut, Granted, Nothing, Over, Saved, Sum, Tally
+from manyhands.wire.leasing import Ask, Commit, Evaluate, Granted, Nothing, Over, Saved, Sum, Tally
 
 
 class Workers:
@@ -20,7 +20,7 @@ class Workers:
         self.book = Leases(
             samples, samples, count, epochs * samples, pauses=evaluates, lockstep=lockstep
         )
-        self.desk = Desk(self.book, evaluates=evaluates, lockstep=lockstep)
+        self.desk = LeaseService(self.book, evaluates=evaluates, lockstep=lockstep)
         self.told: dict[str, list] = defaultdict(list)
         self.names = [f"worker-{rank}" for rank in range(count)]
         self.desk.open(self.names)
@@ -100,7 +100,7 @@ def test_a_second_loss_during_an_evaluation_does_not_drop_a_successors_request()
     workers.say("worker-1", Ask())
     workers.lose("worker-2")
     *_, cut = workers.told["worker-0"]
-    assert cut == Cut(3, 0, 1, 6)
+    assert cut == Evaluate(3, 0, 1, 6)
     workers.say("worker-0", Tally(3, (1.0, 2.0)))
     assert workers.told["worker-0"][-1] == Sum(3, (1.0, 2.0))
     assert isinstance(workers.take("worker-1"), Granted), "it was forgotten"
@@ -112,7 +112,7 @@ def test_an_evaluation_goes_on_with_successors_if_all_who_began_it_are_lost():
     for name in workers.names:
         workers.replace(name)
         workers.say(name, Ask())
-    assert workers.take("worker-0") == Cut(3, 0, 1, 4)
+    assert workers.take("worker-0") == Evaluate(3, 0, 1, 4)
     workers.say("worker-0", Tally(3, (1.0,)))
     assert workers.take("worker-0") == Sum(3, (1.0,))
     assert isinstance(workers.take("worker-1"), Granted)
@@ -179,7 +179,7 @@ def _run(rng: random.Random, *, evaluates: bool, lockstep: bool) -> None:
             case Granted(number=number):
                 leased[name].append(number)
                 workers.say(name, Ask())
-            case Cut(round=number):
+            case Evaluate(round=number):
                 assert not any(leased.values()), "a cut while samples were held"
                 workers.say(name, Tally(number, (1.0,)))
             case Sum():

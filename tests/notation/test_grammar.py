@@ -14,14 +14,14 @@ from manyhands.notation.grammar import (
     MAX_ELEMENTS,
     MAX_LENGTH,
     MAX_WORD,
-    Call,
-    Integer,
-    Items,
-    Keyword,
+    CallNode,
+    IntegerNode,
+    KeywordNode,
+    ListNode,
     Node,
-    Real,
-    Text,
-    Word,
+    RealNode,
+    TextNode,
+    WordNode,
     is_word,
     quote,
 )
@@ -30,35 +30,35 @@ from manyhands.notation.grammar import (
 @pytest.mark.parametrize(
     ("text", "tree"),
     [
-        ("allreduce", Word("allreduce")),
-        ("allreduce()", Call("allreduce")),
-        ("true", Word("true")),
-        ("0", Integer(0)),
-        ("-12", Integer(-12)),
-        ("007", Integer(7)),
-        ("0.5", Real(0.5)),
-        ("-1e-05", Real(-1e-05)),
-        ("1E+3", Real(1000.0)),
-        ("0.0e-999", Real(0.0)),
-        ('""', Text("")),
-        (r'"a \"b\" \\ \n \u{1f} \u{1F600}"', Text('a "b" \\ \n \x1f 😀')),
-        ("[]", Items(())),
-        ("[1, [2], x]", Items((Integer(1), Items((Integer(2),)), Word("x")))),
-        ("[1,]", Items((Integer(1),))),
+        ("allreduce", WordNode("allreduce")),
+        ("allreduce()", CallNode("allreduce")),
+        ("true", WordNode("true")),
+        ("0", IntegerNode(0)),
+        ("-12", IntegerNode(-12)),
+        ("007", IntegerNode(7)),
+        ("0.5", RealNode(0.5)),
+        ("-1e-05", RealNode(-1e-05)),
+        ("1E+3", RealNode(1000.0)),
+        ("0.0e-999", RealNode(0.0)),
+        ('""', TextNode("")),
+        (r'"a \"b\" \\ \n \u{1f} \u{1F600}"', TextNode('a "b" \\ \n \x1f 😀')),
+        ("[]", ListNode(())),
+        ("[1, [2], x]", ListNode((IntegerNode(1), ListNode((IntegerNode(2),)), WordNode("x")))),
+        ("[1,]", ListNode((IntegerNode(1),))),
         (
             "ssp(4, codec=topk(0.01), names=[a],)",
-            Call(
+            CallNode(
                 "ssp",
-                (Integer(4),),
+                (IntegerNode(4),),
                 (
-                    Keyword("codec", Call("topk", (Real(0.01),))),
-                    Keyword("names", Items((Word("a"),))),
+                    KeywordNode("codec", CallNode("topk", (RealNode(0.01),))),
+                    KeywordNode("names", ListNode((WordNode("a"),))),
                 ),
             ),
         ),
         (
             " \t\r\n ssp \n ( staleness\n=\n4 ) ",
-            Call("ssp", (), (Keyword("staleness", Integer(4)),)),
+            CallNode("ssp", (), (KeywordNode("staleness", IntegerNode(4)),)),
         ),
     ],
 )
@@ -67,9 +67,9 @@ def test_reads(text: str, tree: Node) -> None:
 
 
 def test_numbers_keep_their_type() -> None:
-    assert isinstance(parse("1"), Integer)
-    assert isinstance(parse("1.0"), Real)
-    assert isinstance(parse("1e0"), Real)
+    assert isinstance(parse("1"), IntegerNode)
+    assert isinstance(parse("1.0"), RealNode)
+    assert isinstance(parse("1e0"), RealNode)
 
 
 @pytest.mark.parametrize(
@@ -171,14 +171,14 @@ def test_error_can_be_copied() -> None:
 @given(st.text(alphabet=st.characters(), max_size=200))
 def test_quoted_text_reads_back(text: str) -> None:
     quoted = quote(text)
-    assert parse(quoted) == Text(text)
+    assert parse(quoted) == TextNode(text)
     assert len(quoted.splitlines()) == 1
     quoted.encode()
 
 
 @given(st.from_regex(r"[a-z][a-z0-9_]{0,63}", fullmatch=True))
 def test_a_word_parses_to_itself(text: str) -> None:
-    assert parse(text) == Word(text)
+    assert parse(text) == WordNode(text)
     assert is_word(text) == (text not in {"true", "false", "none"})
 
 

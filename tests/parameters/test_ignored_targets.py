@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - as everybody calls it
 from torch import nn
 
-from manyhands.parameters.ignored_targets import Counted
+from manyhands.parameters.ignored_targets import CountedLoss
 
 OUTPUTS = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
 TARGETS = torch.tensor([0, 1, -100, 3, -100, -100])
@@ -33,7 +33,7 @@ def in_a_function(outputs, targets):
     ],
 )
 def test_means_of_parts_add_up_to_the_mean(loss, counted):
-    whole = Counted(loss)
+    whole = CountedLoss(loss)
     mean = whole(OUTPUTS, TARGETS)
     assert torch.equal(mean, loss(OUTPUTS, TARGETS))
     assert whole.sums(mean, 6)[0].item() == counted
@@ -46,7 +46,7 @@ def test_means_of_parts_add_up_to_the_mean(loss, counted):
 
 
 def test_warns_once_where_means_are_weighed_by_samples():
-    loss = Counted(in_a_function)
+    loss = CountedLoss(in_a_function)
     loss(OUTPUTS[:2], TARGETS[:2])
     loss(OUTPUTS[:3], TARGETS[:3])
     loss.divided = "allreduce()"
@@ -59,7 +59,7 @@ def test_warns_once_where_means_are_weighed_by_samples():
 
 
 def test_says_nothing_if_equally_many_count():
-    loss = Counted(F.cross_entropy)
+    loss = CountedLoss(F.cross_entropy)
     loss.divided = "allreduce()"
     with warnings.catch_warnings():
         warnings.simplefilter("error")

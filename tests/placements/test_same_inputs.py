@@ -89,7 +89,7 @@ def test_members_of_a_replica_have_the_same_inputs(fork):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("num_workers", [1, 2])
+@pytest.mark.parametrize("loaders", [1, 2])
 def test_loader_processes_of_members_draw_alike(fork, loaders):
     check_alike(fork(SCRIPT, 4, DIVIDED, 0.1, loaders, seconds=300), DIVIDED)
 

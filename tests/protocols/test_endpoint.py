@@ -16,7 +16,7 @@ from manyhands.virtual.log import Logs
 from manyhands.virtual.server import Server
 from manyhands.virtual.simulator.cores import Cores
 from manyhands.virtual.simulator.kernel import Kernel, happens
-from manyhands.virtual.simulator.member import Crashed, Member
+from manyhands.virtual.simulator.member import Crashed, VirtualProcess
 from manyhands.virtual.simulator.network import Network
 from manyhands.virtual.worker.endpoint import HEAD, VirtualEndpoint
 
@@ -64,7 +64,7 @@ class Stage:
         self.network = Network(self.kernel, Cluster(hosts, Link(bandwidth, latency)), 1e9)
         logs = Logs(folder, 1, self.kernel)
         Recording.heard.clear()
-        member = Member("server-0", "b")
+        member = VirtualProcess("server-0", "b")
         self.shelf = Shelf()
         self.server = Server(
             member,
@@ -78,7 +78,7 @@ class Stage:
             logs.server(member, 0),
         )
         self.start_server()
-        self.worker = Member("worker-0", "a")
+        self.worker = VirtualProcess("worker-0", "a")
         self.worker.begin()
         rng = random.Random(1)  # noqa: S311 - nothing secret is drawn
         log = logs.worker(self.worker, 0)
@@ -246,7 +246,7 @@ def test_a_caller_that_is_fenced_is_not_heard(stage: Stage) -> None:
 
 def test_a_call_that_overtakes_a_lost_one_is_not_heard_before_it(tmp_path: Path) -> None:
     stage = Stage(tmp_path, bandwidth=100.0, service=2.0)
-    other = Member("worker-1", "a")
+    other = VirtualProcess("worker-1", "a")
     other.begin()
 
     async def work(endpoint: VirtualEndpoint) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from manyhands.endpoint import Pull, Push
 from manyhands.protocols import Call, StrategyProtocol, Terms
-from manyhands.protocols.parts.persistent_map import Book
+from manyhands.protocols.parts.persistent_map import PersistentMap
 from manyhands.strategies import strategy
 
 PROTOCOLS = [
@@ -55,7 +55,7 @@ def test_a_decision_costs_as_much_with_a_thousand_workers_as_with_ten(text):
 
 
 def test_a_book_keeps_its_older_versions():
-    first = Book.of(["a", "b"], 0)
+    first = PersistentMap.of(["a", "b"], 0)
     second = first.put("a", 1)
     third = second.put("c", 2)
     fourth = third.without("b")
@@ -67,8 +67,8 @@ def test_a_book_keeps_its_older_versions():
 
 
 def test_books_are_equal_if_their_contents_are():
-    first = Book.of(["a"], 0)
-    same, other = first.put("a", 0), Book.of(["a"], 0).put("a", 1)
+    first = PersistentMap.of(["a"], 0)
+    same, other = first.put("a", 0), PersistentMap.of(["a"], 0).put("a", 1)
     assert first == same
-    assert same == Book({"a": 0})
-    assert other != Book({"a": 0})
+    assert same == PersistentMap({"a": 0})
+    assert other != PersistentMap({"a": 0})

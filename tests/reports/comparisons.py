@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from manyhands.reports import Comparison, Curve, Measured
-from manyhands.reports import Staleness as StalenessFigures
+from manyhands.reports import Comparison, Curve, RunResult
+from manyhands.reports import StalenessSummary as StalenessFigures
 
 QUIET = (1.0, 1.004, 0.997)
 """By which factor repeats differ."""
@@ -20,7 +20,7 @@ def run(
     samples: int = 6000,
     shares: dict[str, float] | None = None,
     **changes: Any,
-) -> Measured:
+) -> RunResult:
     """A run of three evaluations, the last at its end."""
     seconds = samples / rate
     parts = (1 / 3, 2 / 3, 1.0)
@@ -57,7 +57,7 @@ def run(
         "repeated": 0,
         "lost": 0,
     }
-    return Measured(**(given | changes))
+    return RunResult(**(given | changes))
 
 
 def repeated(strategy: str, rate: float, factors: Sequence[float] = QUIET, **of: Any):
@@ -67,7 +67,7 @@ def repeated(strategy: str, rate: float, factors: Sequence[float] = QUIET, **of:
     ]
 
 
-def compared(*runs: Measured, **changes: Any) -> Comparison:
+def compared(*runs: RunResult, **changes: Any) -> Comparison:
     """A comparison of these runs."""
     return Comparison(
         strategies=tuple(dict.fromkeys(run.strategy for run in runs)),

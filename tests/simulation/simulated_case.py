@@ -14,9 +14,19 @@ from torch.utils.data import TensorDataset
 from manyhands.cluster import Link
 from manyhands.job import Job
 from manyhands.sampling.permutation import mix, permutation
-from manyhands.virtual import Conditions, Crash, Cut, Fault, Faults, Isolate, Lose, Pause, Places
+from manyhands.virtual import (
+    Conditions,
+    Crash,
+    Cut,
+    Fault,
+    Faults,
+    Isolate,
+    Lose,
+    Pause,
+    ProcessHosts,
+)
 from manyhands.virtual.conditions.compute_times import Constant, Exponential, LogNormal, Slow
-from manyhands.virtual.worker.shared_model import Bench
+from manyhands.virtual.worker.shared_model import SharedModel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -40,7 +50,7 @@ class Case:
     targets: np.ndarray
     """The problem: the gradient of a sample is x − its target."""
     momentum: float
-    places: Places
+    places: ProcessHosts
     conditions: Conditions
     faults: Faults
     deadline: float
@@ -141,7 +151,7 @@ class Descent:
                 parameter.data.add_(velocity, alpha=-group["lr"])
 
 
-class Formula(Bench):
+class Formula(SharedModel):
     """A bench whose gradients are a formula, so that a run costs milliseconds."""
 
     def __init__(self, case: Case) -> None:
@@ -207,9 +217,9 @@ def draw(variant: str, protocol: Draw, seed: int) -> Case:
     detection = rng.choice((0.0, 0.3, 2.0, 8.0))
     conditions = Conditions(times, service=rng.choice((0.0, 0.02)), detection=detection)
     places = (
-        Places.host_each(workers, servers, link)
+        ProcessHosts.host_each(workers, servers, link)
         if rng.random() < 0.7 and not drawn.shared_memory
-        else Places.one_host(workers, servers, rng.randint(1, workers))
+        else ProcessHosts.one_host(workers, servers, rng.randint(1, workers))
     )
     count = rng.choice((0, 1, 2, 3, 4, 6, 8))
     faults = tuple(_fault(rng, drawn, workers, servers, horizon, mean) for _ in range(count))

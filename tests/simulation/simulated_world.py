@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from manyhands.protocols import Action, Answer, Call, ServerState, StrategyProtocol, Terms
     from manyhands.virtual.log import WorkerLog
     from manyhands.virtual.server import Server
-    from manyhands.virtual.simulator.member import Member
+    from manyhands.virtual.simulator.member import VirtualProcess
     from manyhands.virtual.worker.endpoint import Parcel
     from manyhands.virtual.worker.shared_model import Replication
 
@@ -42,7 +42,7 @@ class Memory(Logs):
         """One for every life of a worker."""
         super().__init__(Path(), workers, kernel)
 
-    def worker(self, member: Member, rank: int) -> WorkerLog:
+    def worker(self, member: VirtualProcess, rank: int) -> WorkerLog:
         self.lives.append(super().worker(member, rank))
         return self.lives[-1]
 

@@ -12,9 +12,9 @@ import simulated_world
 from simulated_variants import BY_NAME
 
 from manyhands.leasing.fences import Fences
-from manyhands.leasing.lease_service import Desk
+from manyhands.leasing.lease_service import LeaseService
 from manyhands.leasing.leases import Leases
-from manyhands.parameters import Holder, Writes
+from manyhands.parameters import Holder, UpdateCounts
 from manyhands.protocols import (
     Add,
     Answer,
@@ -41,7 +41,7 @@ from manyhands.protocols.hierarchical import worker as hierarchical_worker
 from manyhands.protocols.parts.rounds import Rounds
 from manyhands.protocols.synchronous import Together
 from manyhands.virtual import world
-from manyhands.virtual.coordinator import Coordinator
+from manyhands.virtual.coordinator import VirtualCoordinator
 from manyhands.virtual.server import Server
 from manyhands.virtual.worker.replica import VirtualReplica
 from manyhands.virtual.worker.shared_model import Replication
@@ -350,7 +350,7 @@ MUTANTS = (
     ),
     Mutant("a step for all", "hogwild", VirtualReplica, "apply", steps_for_all),
     Mutant("reads while it computes", "hogwild", Replication, "look", does_not_look),
-    Mutant("a write not counted", "hogwild", Writes, "add", is_not_counted),
+    Mutant("a write not counted", "hogwild", UpdateCounts, "add", is_not_counted),
     Mutant("laid open elsewhere", "ensemble", Ensemble, "refresh", lies_open_elsewhere),
     Mutant("all begin alike", "ensemble", world, "member_seed", like_the_first),
     Mutant("reads unseen", "central_storage", CentralStorage, "refresh", goes_on_where_it_was),
@@ -361,7 +361,9 @@ MUTANTS = (
     Mutant("what is given is kept", "push_sum", PushSum, "on_message", keeps_what_it_gives),
     Mutant("mass without a limit", "push_sum_straggler", push_sum, "LEAST", lambda right: 0.0),
     Mutant("a step for its part", "hierarchical", inner_server, "_weigh", for_its_part),
-    Mutant("stays at home", "hierarchical", hierarchical_worker.Messenger, "_carry", stays_at_home),
+    Mutant(
+        "stays at home", "hierarchical", hierarchical_worker.InnerWorker, "_carry", stays_at_home
+    ),
     Mutant("sums counted twice", "hierarchical_sums", outer_sum, "_counts", every_sum_is_new),
     Mutant("a lost sum forgotten", "hierarchical_sums", inner_sum, "_is_old", what_was_read_is_new),
     Mutant("sums weighed", "hierarchical_sums", outer_sum.Unites, "gather", multiplied_again),
@@ -373,9 +375,9 @@ MUTANTS = (
         whatever_there_is_room_for,
     ),
     Mutant("half answered again", "push_sum", PushSum, "on_repeat", whatever_there_is_room_for),
-    Mutant("stored by one only", "asynchronous", Desk, "_appoint", appointed_once),
-    Mutant("an evaluation forgets", "asynchronous", Desk, "_call_cut", forgets_who_waits),
-    Mutant("the lost are heard", "diloco", Coordinator, "hear", the_lost_are_heard),
+    Mutant("stored by one only", "asynchronous", LeaseService, "_appoint", appointed_once),
+    Mutant("an evaluation forgets", "asynchronous", LeaseService, "_call_cut", forgets_who_waits),
+    Mutant("the lost are heard", "diloco", VirtualCoordinator, "hear", the_lost_are_heard),
     Mutant("losses not written down", "asynchronous", simulated_world, "DESK_HEARS", no_losses),
     Mutant("fences unsent", "synchronous", World, "_start_server", is_told_nothing),
     Mutant("the dead awaited", "gossip_lockstep", lockstep, "leave", whoever_gave_is_there),

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manyhands.splitting import Measured, describe, partition
+from manyhands.splitting import PieceCost, describe, partition
 
 pieces = st.builds(
-    Measured,
+    PieceCost,
     name=st.just("layer"),
     forward=st.integers(0, 20).map(float),
     backward=st.integers(0, 20).map(float),
@@ -48,14 +48,14 @@ def test_no_other_split_is_faster_nor_as_fast_with_less_memory(layers, data):
 
 def test_a_stage_without_a_piece_is_refused():
     with pytest.raises(ValueError, match="2 pieces cannot become 3 stages"):
-        partition([Measured("a", 1, 1, 1, 1), Measured("b", 1, 1, 1, 1)], [1, 1, 1])
+        partition([PieceCost("a", 1, 1, 1, 1), PieceCost("b", 1, 1, 1, 1)], [1, 1, 1])
 
 
 def test_the_split_in_words():
     layers = [
-        Measured("tokens", 0.0, 0.0, 4_000_000, 0),
-        Measured("block", 1.0, 2.0, 2_500, 300),
-        Measured("head", 0.5, 0.5, 1_500_000_000, 1_000),
+        PieceCost("tokens", 0.0, 0.0, 4_000_000, 0),
+        PieceCost("block", 1.0, 2.0, 2_500, 300),
+        PieceCost("head", 0.5, 0.5, 1_500_000_000, 1_000),
     ]
     assert describe(layers, (0, 2), held=(4, 1)) == (
         "stage 0: tokens to block, 75 % of the time, 4.0 MB of parameters, 1.2 kB of activations",

@@ -16,7 +16,7 @@ from manyhands.trace import (
     Point,
     Record,
     Recorder,
-    Samples,
+    SampleCount,
     SenderStaleness,
     Setting,
     Span,
@@ -71,7 +71,7 @@ def test_everything_recorded_is_written_in_order() -> None:
         Event(101.0, "checkpoint", {"path": "x"}),
         Offset(101.0, 1.5, 0.01),
         Staleness(101.0, {3: 1}),
-        Samples(101.0, 32, 1, 2),
+        SampleCount(101.0, 32, 1, 2),
         Totals(101.0, 1, 32, {"compute": 0.25}, {"worker-1": 10}, {"worker-1": 20}),
     ]
 

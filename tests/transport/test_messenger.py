@@ -16,12 +16,12 @@ import zmq
 from manyhands.endpoint import Parameters, Pull, Push
 from manyhands.live.processes.descriptors import raise_descriptors
 from manyhands.transport import caller as caller_module
-from manyhands.transport.caller import Caller, Refused
+from manyhands.transport.caller import Caller, CallRefused
 from manyhands.transport.listeners import endpoint, listen
 from manyhands.transport.memory import Segment, can_share
 from manyhands.transport.responder import Responder
 from manyhands.transport.security import JobKey
-from manyhands.wire.envelope import Chunk, Grant, Offer, Progress, open_answer, seal
+from manyhands.wire.envelope import CallStatus, Chunk, Grant, Offer, open_answer, seal
 from support import wait_for
 
 SIZE = 3_000_000
@@ -378,11 +378,11 @@ def test_what_comes_from_an_old_epoch_or_does_not_fit_is_refused(ending, tmp_pat
     one.receive("server-0", 10)
     server.responder._peers["worker-0"].epoch = 5
     one.post("server-0", Pull(), into=memoryview(bytearray(SIZE)))
-    with pytest.raises(Refused, match="epoch 0 is over"):
+    with pytest.raises(CallRefused, match="epoch 0 is over"):
         one.receive("server-0", 10)
     one.epoch = 5
     one.post("server-0", Push(0, 1), memoryview(bytes(SIZE + 1)))
-    with pytest.raises(Refused, match="bytes were offered where"):
+    with pytest.raises(CallRefused, match="bytes were offered where"):
         one.receive("server-0", 10)
 
 
@@ -441,7 +441,7 @@ def flood_a_caller(ending, folder, frames):
     name = liar.recv_multipart()[0]
     for parts in mutations(frames, seed=2):
         liar.send_multipart([name, *parts])
-    with pytest.raises((TimeoutError, Refused)):
+    with pytest.raises((TimeoutError, CallRefused)):
         one.receive("server-0", 3)
     liar.close(linger=0)
     context.term()
@@ -465,7 +465,7 @@ def test_a_reply_with_more_than_there_is_room_for_is_refused_and_not_written(end
     server.payload[:] = b"\xff" * SIZE
     room = bytearray(SIZE)
     one.post("server-0", Pull(), into=memoryview(room)[: SIZE // 2])
-    with pytest.raises(Refused, match=f"{SIZE} bytes where {SIZE // 2} fit"):
+    with pytest.raises(CallRefused, match=f"{SIZE} bytes where {SIZE // 2} fit"):
         one.receive("server-0", 10.0)
     assert room[SIZE // 2 :] == bytes(SIZE - SIZE // 2)
 
@@ -497,7 +497,7 @@ def test_an_answer_that_is_on_its_way_is_not_sent_again(ending, tmp_path):
     socket = one._peers["server-0"].socket
     for _ in range(5):
         socket.send(seal(Offer(1, 0, 0, SIZE, Push(0, 1))))
-        assert open_answer(socket.recv()) == Progress(1, 0, SIZE, 1, answered=True)
+        assert open_answer(socket.recv()) == CallStatus(1, 0, SIZE, 1, answered=True)
     assert server.repeated == 0
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from manyhands.transport.control import Hub, Line
-from manyhands.transport.reliable_channel import Conversation, SureLine
+from manyhands.transport.reliable_channel import ReliableChannel, ReliableLine
 from manyhands.transport.security import JobKey
 from manyhands.wire.leasing import Commit, Granted, Word
 
@@ -31,8 +31,8 @@ class Lossy:
         self._rng = random.Random(seed)  # noqa: S311 - for a test
         self._loss = loss
         self.sides = [
-            Conversation(7, lambda word: self._send(1, word), lambda: self.now),
-            Conversation(7, lambda word: self._send(0, word), lambda: self.now),
+            ReliableChannel(7, lambda word: self._send(1, word), lambda: self.now),
+            ReliableChannel(7, lambda word: self._send(0, word), lambda: self.now),
         ]
         self.heard: list[list[int]] = [[], []]
         self.sent = 0
@@ -152,14 +152,14 @@ class Breaking:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[tuple[Hub, Breaking, SureLine]]:
+def desk(tmp_path: Path) -> Iterator[tuple[Hub, Breaking, ReliableLine]]:
     """The coordinator's end, and a worker's that comes through a relay."""
     key = JobKey.new()
     with Hub(f"ipc://{tmp_path}/hub", "tcp://127.0.0.1:0", key) as hub:
         assert hub.outside is not None
         relay = Breaking(("127.0.0.1", int(hub.outside.rpartition(":")[2])))
         with Line(f"tcp://127.0.0.1:{relay.port}", "worker-0.leases", key) as line:
-            yield hub, relay, SureLine(line, 1)
+            yield hub, relay, ReliableLine(line, 1)
         relay.close()
 
 
@@ -175,7 +175,7 @@ def test_nothing_is_lost_with_a_connection(desk):
             assert name == "worker-0.leases"
             assert isinstance(word, Word)
             if talk is None:
-                talk = Conversation(word.life, partial(hub.send, name), time.monotonic)
+                talk = ReliableChannel(word.life, partial(hub.send, name), time.monotonic)
             for message in talk.hear(word):
                 assert isinstance(message, Commit)
                 asked.append(message.number)

@@ -9,7 +9,7 @@ from virtual_jobs import Done, a_job
 from manyhands.job import Job
 from manyhands.protocols import Asynchronous, StrategyProtocol
 from manyhands.reports import Run
-from manyhands.virtual import Conditions, Faults, Places, simulate_job, times
+from manyhands.virtual import Conditions, Faults, ProcessHosts, simulate_job, times
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def virtually(tmp_path: Path) -> Callable[..., Done]:
         protocol: StrategyProtocol | None = None,
         *,
         workers: int = 4,
-        places: Places | None = None,
+        places: ProcessHosts | None = None,
         seconds: str = "constant(0.1)",
         faults: str | Faults = "[]",
         **conditions: float,
@@ -31,7 +31,7 @@ def virtually(tmp_path: Path) -> Callable[..., Done]:
         made += 1
         protocol = protocol or Asynchronous()
         servers = protocol.needs(workers).server_processes
-        places = places or Places.one_host(workers, servers)
+        places = places or ProcessHosts.one_host(workers, servers)
         folder = tmp_path / f"run-{made}"
         world = simulate_job(
             job or a_job(),

@@ -14,7 +14,7 @@ from manyhands.endpoint import Pull
 from manyhands.failure import RunFailed
 from manyhands.protocols import Asynchronous, Gossip
 from manyhands.reports import Run, accounting, throughput
-from manyhands.virtual import Crash, Faults, Places
+from manyhands.virtual import Crash, Faults, ProcessHosts
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,7 +45,7 @@ def test_the_others_wait_for_what_a_dead_worker_held_until_it_is_missed(virtuall
 
 def test_a_worker_that_dies_between_push_and_answer_has_its_update_applied(virtually) -> None:
     # A round trip of 0.2 s: pushed at 0.3, delivered at 0.4; dead at 0.35, when all had left.
-    places = Places.host_each(2, 1, Link(1e9, 0.1))
+    places = ProcessHosts.host_each(2, 1, Link(1e9, 0.1))
     job = a_job(size=40, global_batch=2, epochs=1)
     done = virtually(job, places=places, faults="crash(worker=1, at=0.35)")
     kept = accounting(done.run.trace)
@@ -55,7 +55,7 @@ def test_a_worker_that_dies_between_push_and_answer_has_its_update_applied(virtu
 
 def test_what_had_not_left_when_its_sender_died_never_arrives(virtually) -> None:
     # 104 bytes at 1 kB/s take 0.1 s: pushed at 0.2 or later, dead in the middle of it.
-    places = Places.host_each(2, 1, Link(1e3, 0.0))
+    places = ProcessHosts.host_each(2, 1, Link(1e3, 0.0))
     job = a_job(size=40, global_batch=2, epochs=1)
     clean = virtually(job, places=places)
     spans = [s for s in clean.run.trace.workers[1].spans if s.kind == "compute"]
@@ -104,7 +104,7 @@ def _until_the_end(done) -> float:
 def test_every_update_is_applied_once_though_a_server_dies(
     virtually, servers: int, at: float
 ) -> None:
-    places = Places.host_each(4, servers, Link(1e4, 0.01))
+    places = ProcessHosts.host_each(4, servers, Link(1e4, 0.01))
     job = a_job(global_batch=4, size=100, epochs=1)
     faults = f"[crash(server=0, at={at}, restart=0.7), crash(server=0, at={at + 2.5}, restart=0.0)]"
     done = virtually(job, Asynchronous(servers=servers), places=places, faults=faults)
@@ -128,7 +128,7 @@ def test_a_server_s_death_costs_a_probe_and_the_parameters_survive_it(virtually)
 
 def test_a_cut_link_holds_up_those_it_joined_and_heals(virtually) -> None:
     job = a_job(size=120, global_batch=4, epochs=1)
-    places = Places.host_each(4, 2, Link(1e6, 1e-3))
+    places = ProcessHosts.host_each(4, 2, Link(1e6, 1e-3))
     faults = 'cut(a="worker-0", b="server-1", start=0.5, stop=4.0)'
     done = virtually(job, Asynchronous(servers=2), places=places, faults=faults)
     assert done.world.versions == (120, 120)
@@ -140,7 +140,7 @@ def test_a_cut_link_holds_up_those_it_joined_and_heals(virtually) -> None:
 
 def test_a_cut_between_push_and_answer_applies_the_update_once(virtually) -> None:
     # The push is delivered at 0.4 and its answer under way until 0.5, when the cut begins.
-    places = Places.host_each(1, 1, Link(1e9, 0.1))
+    places = ProcessHosts.host_each(1, 1, Link(1e9, 0.1))
     job = a_job(size=10, global_batch=1, epochs=1)
     faults = 'cut(a="worker-0", b="server-0", start=0.45, stop=0.6)'
     done = virtually(job, places=places, faults=faults)
@@ -164,7 +164,7 @@ def test_a_paused_worker_keeps_its_samples_and_goes_on(virtually) -> None:
 
 def test_a_cut_between_peers_holds_up_both(virtually) -> None:
     job = a_job(size=120, global_batch=4, epochs=1)
-    places = Places.host_each(2, 0, Link(1e6, 1e-3))
+    places = ProcessHosts.host_each(2, 0, Link(1e6, 1e-3))
     cut = 'cut(a="worker-{}", b="worker-{}", start=0.5, stop=4.0)'
     calm = virtually(job, Gossip(), places=places)
     for faults in (cut.format(0, 1), cut.format(1, 0)):
@@ -258,7 +258,7 @@ class Stubborn(Asynchronous):
 @pytest.mark.parametrize("at", [0.0, 0.05, 0.15, 0.21])
 def test_after_a_crash_not_even_a_finally_has_an_effect(virtually, at: float) -> None:
     stubborn = Stubborn()
-    places = Places.host_each(3, 1, Link(1e5, 0.02))
+    places = ProcessHosts.host_each(3, 1, Link(1e5, 0.02))
     faults = f"crash(worker=1, at={at})"
     done = virtually(a_job(epochs=1), stubborn, places=places, faults=faults)
     plain = virtually(a_job(epochs=1), Asynchronous(), places=places, faults=faults)
@@ -287,7 +287,7 @@ def test_an_error_of_the_user_s_ends_the_run_as_it_is(virtually, tmp_path: Path)
 def test_any_schedule_of_faults_ends_with_every_sample_trained(virtually, seed: int) -> None:
     servers = 1 + seed % 2
     faults = Faults.draw(seed, workers=5, servers=servers, horizon=3.0)
-    places = Places.host_each(5, servers, Link(2e4, 5e-3))
+    places = ProcessHosts.host_each(5, servers, Link(2e4, 5e-3))
     job = a_job(size=150, global_batch=10, epochs=2, seed=seed)
 
     def run():

@@ -13,7 +13,7 @@ from virtual_jobs import a_job as a_regression
 from manyhands.cluster import Link
 from manyhands.sampling.permutation import permutation
 from manyhands.strategies import strategy
-from manyhands.virtual import Places, World
+from manyhands.virtual import ProcessHosts, World
 
 
 def by_hand(kind: str, batch: int = 37) -> dict[str, torch.Tensor]:
@@ -215,7 +215,7 @@ def test_lockstep_gossip_is_decentralised_sgd_as_it_was_published(virtually, gra
 def test_lockstep_gossip_exchanges_while_it_computes(virtually):
     # There and back takes as long as a batch, and so do both at once.
     job = replace(a_job("plain", batch=36, validates=False), epochs=None, samples=4 * 36)
-    places = Places.host_each(4, 0, Link(1e12, 0.049))
+    places = ProcessHosts.host_each(4, 0, Link(1e12, 0.049))
     done = virtually(job, strategy("gossip"), workers=4, places=places, seconds="constant(0.1)")
     assert done.run.seconds < 4 * 0.1 + 0.05
 

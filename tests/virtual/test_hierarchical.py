@@ -9,7 +9,7 @@ from classification import EPOCHS, SAMPLES, UNEVEN, a_job
 
 from manyhands.cluster import Link
 from manyhands.strategies import strategy
-from manyhands.virtual import Places
+from manyhands.virtual import ProcessHosts
 
 RECIPES = [
     "hierarchical(synchronous(), averaging(every=2), islands=2)",
@@ -47,7 +47,7 @@ def test_every_sample_is_seen_whoever_dies(virtually, recipe, seed):
 
 def test_an_island_has_a_host_of_its_own():
     protocol = strategy("hierarchical(islands=2)")
-    places = Places.on_sites(protocol.sites(5), Link(1e6))
+    places = ProcessHosts.on_sites(protocol.sites(5), Link(1e6))
     assert places.workers == ("host-0",) * 3 + ("host-1",) * 2
     assert places.servers == ("host-0", "host-1", "host-2")
 
@@ -58,7 +58,7 @@ def test_a_step_within_an_island_costs_no_link(virtually):
     sent = {}
     for every in (1, 4):
         recipe = strategy(f"hierarchical(outer=averaging(every={every}), islands=2)")
-        places = Places.on_sites(recipe.sites(4), Link(1e4, 1e-3))
+        places = ProcessHosts.on_sites(recipe.sites(4), Link(1e4, 1e-3))
         done = virtually(job, recipe, workers=4, places=places)
         sent[every] = done.run.seconds
     # 83 parameters of 8 bytes there and back take 0.13 s on such a link, and computing takes 0.1 s.
@@ -66,6 +66,6 @@ def test_a_step_within_an_island_costs_no_link(virtually):
 
 
 def test_servers_beside_workers_are_reached_without_a_link():
-    places = Places.colocated(3, 4, Link(1e6))
+    places = ProcessHosts.colocated(3, 4, Link(1e6))
     assert places.workers == ("host-0", "host-1", "host-2")
     assert places.servers == ("host-0", "host-1", "host-2", "host-0")

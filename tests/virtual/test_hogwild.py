@@ -12,7 +12,7 @@ from manyhands.cluster import Link
 from manyhands.protocols import CentralStorage, Hogwild
 from manyhands.reports import accounting, staleness
 from manyhands.sampling.permutation import permutation
-from manyhands.virtual import Faults, Places
+from manyhands.virtual import Faults, ProcessHosts
 
 SAMPLES, WORKERS, BATCH = 120, 3, 12
 STEP = 0.1
@@ -121,7 +121,7 @@ def test_every_sample_is_trained_on_whatever_happens(virtually, protocol, seed) 
 
 @pytest.mark.parametrize("protocol", [Hogwild(), CentralStorage()], ids=str)
 def test_more_than_one_host_is_refused_with_the_fix(virtually, protocol) -> None:
-    places = Places.host_each(2, protocol.servers, Link(1e9))
+    places = ProcessHosts.host_each(2, protocol.servers, Link(1e9))
     with pytest.raises(ValueError, match=r"run it on one, or use .* synchronous\(\)"):
         virtually(a_job(), protocol, places=places)
 

@@ -12,7 +12,7 @@ from manyhands.protocols import Asynchronous
 from manyhands.reports import accounting, breakdown, epochs, loss_curve, throughput, traffic
 from manyhands.trace import read
 from manyhands.trace.recorder import PEERS
-from manyhands.virtual import Places
+from manyhands.virtual import ProcessHosts
 from manyhands.virtual.log import FULL
 from manyhands.virtual.worker.endpoint import HEAD
 
@@ -110,7 +110,7 @@ def test_bytes_are_counted_by_both_sides(virtually) -> None:
 
 
 def test_all_of_a_worker_s_time_is_accounted_for(virtually) -> None:
-    places = Places.host_each(6, 1, mh.Link(1e4, 1e-2))
+    places = ProcessHosts.host_each(6, 1, mh.Link(1e4, 1e-2))
     shares = breakdown(virtually(places=places, seconds="exponential(0.1)").run.trace).overall
     assert shares.other == pytest.approx(0, abs=1e-6)
     assert min(shares.compute, shares.communication, shares.wait) > 0

@@ -8,7 +8,7 @@ from virtual_jobs import a_job
 
 import manyhands as mh
 from manyhands.protocols import ALL
-from manyhands.reports import Comparison, Measured, measure
+from manyhands.reports import Comparison, RunResult, measure
 from manyhands.reports.comparison.standings import fields
 from manyhands.reports.comparison.verdict import judge
 
@@ -24,7 +24,7 @@ TIMES = ("lognormal(0.02, cv=0.5)", "lognormal(0.03, cv=0.5)")
 def test_less_virtual_time_is_never_called_slower_under_any_protocol(tmp_path) -> None:
     inputs = torch.randn(200, 4, generator=torch.Generator().manual_seed(5))
     job = a_job(600, validation=torch.utils.data.TensorDataset(inputs, inputs[:, :2]), epochs=3)
-    runs: list[Measured] = []
+    runs: list[RunResult] = []
     walls: dict[str, float] = {}
     for number, (cls, times) in enumerate(itertools.product(ALL, TIMES)):
         name, folder = f"{cls.name} {times}", tmp_path / str(number)
@@ -41,7 +41,7 @@ def test_less_virtual_time_is_never_called_slower_under_any_protocol(tmp_path) -
         assert (found.samples, found.lost) == (1800, 0), name
         assert found.rate == pytest.approx(1800 / walls[name]), name
         fields_of = {field: getattr(found, field) for field in found.__struct_fields__}
-        runs += (Measured(**{**fields_of, "repeat": repeat}) for repeat in range(3))
+        runs += (RunResult(**{**fields_of, "repeat": repeat}) for repeat in range(3))
     (field,) = fields(Comparison(strategies=tuple(walls), workers=(4,), runs=tuple(runs)))
     contest = judge(field).contests["speed"]
     assert contest.best.strategy == min(walls, key=walls.__getitem__)

@@ -6,7 +6,7 @@ from virtual_jobs import a_job
 from manyhands.cluster import Link
 from manyhands.protocols import Asynchronous
 from manyhands.reports import staleness
-from manyhands.virtual import Places
+from manyhands.virtual import ProcessHosts
 
 
 @pytest.mark.parametrize("workers", [1, 2, 5, 16])
@@ -36,7 +36,7 @@ def test_equal_workers_are_n_minus_1_stale_after_the_start(virtually, workers: i
 def test_its_mean_is_n_minus_1_for_any_times(virtually, seconds: str, servers: int) -> None:
     workers = 8
     job = a_job(size=800, global_batch=workers, epochs=1)
-    places = Places.host_each(workers, servers, Link(1e6, 1e-3))
+    places = ProcessHosts.host_each(workers, servers, Link(1e6, 1e-3))
     done = virtually(job, Asynchronous(servers=servers), places=places, seconds=seconds)
     spread = staleness(done.run.trace)
     assert spread is not None

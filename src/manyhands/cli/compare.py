@@ -11,7 +11,7 @@ from manyhands.cli.exit import leave
 from manyhands.cli.script_job import enter, load_job, paced
 from manyhands.cluster import Cluster
 from manyhands.lab.compare import STRATEGIES, VIRTUAL, Compared, carry_out
-from manyhands.lab.design import Budget, Conditions, Design, Script
+from manyhands.lab.design import Budget, Design, Script, VirtualConditions
 from manyhands.lab.entrants import read_entrants
 from manyhands.reports.render.table import table
 
@@ -66,7 +66,7 @@ def design_of(job: Job, script: Script, options: Mapping[str, Any]) -> Design:
         budget=Budget(**{name: options.get(name) for name in Budget.__dataclass_fields__}),
         slow=options.get("slow") or (),
         network=options.get("network") or "",
-        virtual=Conditions(**asked) if virtual else None,
+        virtual=VirtualConditions(**asked) if virtual else None,
         repeats=options["repeats"],
         margin=options["margin"],
         price=options.get("price"),

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from manyhands.costs import Collective
-    from manyhands.placements.forecasts.dry_run import Rehearsal
+    from manyhands.placements.forecasts.dry_run import DryRun
 
 
 def forecast(script: Path, arguments: list[str], options: Mapping[str, Any]) -> None:
@@ -70,7 +70,7 @@ def forecast(script: Path, arguments: list[str], options: Mapping[str, Any]) -> 
         _show(told)
 
 
-def _told(one: Rehearsal, workers: int) -> dict[str, Any]:
+def _told(one: DryRun, workers: int) -> dict[str, Any]:
     counted = Counter(one.step)
     step = [
         {

@@ -12,7 +12,7 @@ from manyhands.cluster import Cluster
 from manyhands.failure import RunFailed
 from manyhands.files.run_folders import check_free, new_folder, release, stamp
 from manyhands.lab.network_run import train_spread
-from manyhands.lab.networks.namespaces import Network, NotPermitted
+from manyhands.lab.networks.namespaces import NetworkShape, NotPermitted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -28,7 +28,7 @@ def train(script: Path, arguments: list[str], options: Mapping[str, Any], networ
     words = [str(script), *_written(chosen), *(["--", *arguments] if arguments else ())]
     output = asked
     try:
-        shape = Network.read(network)
+        shape = NetworkShape.read(network)
         if asked is None:
             output = new_folder(Path("runs") / f"{stamp()}-{workers}")
         else:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
 
 
-class ImaginedAverage(nn.Module):
+class FakeDDP(nn.Module):
     """Stands where DistributedDataParallel would, with `gradient_as_bucket_view`.
 
     Args:

@@ -202,7 +202,7 @@ def read_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
         return tensors, file.metadata() or {}
 
 
-class Stored(Mapping[str, "torch.Tensor"]):
+class StoredTensors(Mapping[str, "torch.Tensor"]):
     """Tensors that are read when they are asked for, each time into memory of their own.
 
     Args:
@@ -222,7 +222,7 @@ class Stored(Mapping[str, "torch.Tensor"]):
         return len(self._readers)
 
 
-def open_tensors(path: Path) -> tuple[Stored, dict[str, str]]:
+def open_tensors(path: Path) -> tuple[StoredTensors, dict[str, str]]:
     """What `write_tensors` wrote, tensor by tensor: no more than one has to be in memory."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
@@ -233,7 +233,7 @@ def open_tensors(path: Path) -> tuple[Stored, dict[str, str]]:
         for name, about in head.items()
         for at in about["data_offsets"][:1]
     }
-    return Stored(readers), metadata
+    return StoredTensors(readers), metadata
 
 
 def _read(path: Path, name: str, shape: list[int], at: int) -> torch.Tensor:

@@ -13,8 +13,8 @@ from rich.console import Console
 from manyhands.cluster import Cluster
 from manyhands.files.run_folders import new_folder, release, stamp
 from manyhands.lab.conduct import conduct
-from manyhands.lab.design import Budget, Conditions, Design, Script
-from manyhands.lab.display import Display
+from manyhands.lab.design import Budget, Design, Script, VirtualConditions
+from manyhands.lab.display import ComparisonDisplay
 from manyhands.lab.entrants import read_entrants
 from manyhands.lab.launcher import start
 from manyhands.pacing import Pace
@@ -154,7 +154,7 @@ def carry_out(
     """Make the runs of a design, showing how far it is, and write its report."""
     folder = folder or new_folder(Path("comparisons") / stamp())
     try:
-        with Display(len(design.turns), console) as display:
+        with ComparisonDisplay(len(design.turns), console) as display:
             results = conduct(design, job, folder, display, launch)
     except (TypeError, ValueError):
         release(folder)
@@ -201,8 +201,10 @@ def _conditions(
     latency: str | None,
     cores: int | None,
     hosts: int | None,
-) -> Conditions | None:
-    given = Conditions(times=times, bandwidth=bandwidth, latency=latency, cores=cores, hosts=hosts)
+) -> VirtualConditions | None:
+    given = VirtualConditions(
+        times=times, bandwidth=bandwidth, latency=latency, cores=cores, hosts=hosts
+    )
     if virtual:
         return given
     for name, value in vars(given).items():

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
     from manyhands.job import Job
     from manyhands.lab.design import Design
-    from manyhands.lab.display import Display
+    from manyhands.lab.display import ComparisonDisplay
     from manyhands.lab.launcher import Launcher
-    from manyhands.lab.order import Turn
+    from manyhands.lab.order import PlannedRun
     from manyhands.lab.runs import Runs
-    from manyhands.reports import Comparison, Measured
+    from manyhands.reports import Comparison, RunResult
     from manyhands.trace import Trace
 
 
@@ -40,7 +40,7 @@ def check(design: Design, job: Job) -> None:
 
 
 def conduct(
-    design: Design, job: Job, path: Path, display: Display, launch: Launcher = start
+    design: Design, job: Job, path: Path, display: ComparisonDisplay, launch: Launcher = start
 ) -> Comparison:
     """Make the runs that are not there yet; the results, which stand in `results.json` too.
 
@@ -57,7 +57,7 @@ def conduct(
     """
     check(design, job)
     way = _way(design, job, launch)
-    runs: list[Measured] = []
+    runs: list[RunResult] = []
     with claimed(path, design.identity() | surroundings(design)) as folder, signals_raise():
         results = account(design, job, runs, folder.created)
         for turn in design.turns:
@@ -78,7 +78,9 @@ def _way(design: Design, job: Job, launch: Launcher) -> Runs:
     return LiveRuns(design, launch) if design.virtual is None else VirtualRuns(design, job)
 
 
-def _known(design: Design, results: Comparison, turn: Turn, folder: Folder) -> Measured | None:
+def _known(
+    design: Design, results: Comparison, turn: PlannedRun, folder: Folder
+) -> RunResult | None:
     """The result of a run that was made before."""
     trace = folder.finished(turn)
     if trace is not None:
@@ -89,11 +91,11 @@ def _known(design: Design, results: Comparison, turn: Turn, folder: Folder) -> M
 def _make(
     design: Design,
     results: Comparison,
-    turn: Turn,
+    turn: PlannedRun,
     folder: Folder,
     way: Runs,
-    display: Display,
-) -> Measured:
+    display: ComparisonDisplay,
+) -> RunResult:
     folder.clear(turn)
     words = way.make(turn, folder.run(turn), folder.log(turn), display.hears)
     trace = folder.trace(turn)
@@ -115,8 +117,8 @@ def _make(
 
 
 def _measured(
-    design: Design, results: Comparison, turn: Turn, folder: Folder, trace: Trace
-) -> Measured:
+    design: Design, results: Comparison, turn: PlannedRun, folder: Folder, trace: Trace
+) -> RunResult:
     return measure(
         trace,
         strategy=turn.entrant.label,

@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from manyhands.lab.order import Turn, turns
+from manyhands.lab.order import PlannedRun, turns
 from manyhands.pacing import Pace, words
 from manyhands.script.origin import Overrides, override
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from manyhands.job import Job
     from manyhands.lab.entrants import Entrant
-from manyhands.lab.networks.namespaces import Network
+from manyhands.lab.networks.namespaces import NetworkShape
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class Budget:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Conditions:
+class VirtualConditions:
     """What a virtual comparison runs on; None where `simulate` has a default."""
 
     times: str | None = None
@@ -71,7 +71,7 @@ class Design:
     budget: Budget = Budget()
     slow: tuple[Pace, ...] = ()
     """Who is slowed under all strategies."""
-    virtual: Conditions | None = None
+    virtual: VirtualConditions | None = None
     """None: on real processes."""
     network: str = ""
     """Between the workers, as text: "100mbit"; empty: the machine's own."""
@@ -88,11 +88,11 @@ class Design:
             raise ValueError(f"the margin is a share, as in 0.05 for 5 %, not {self.margin:g}")
 
     @property
-    def turns(self) -> tuple[Turn, ...]:
+    def turns(self) -> tuple[PlannedRun, ...]:
         """All runs, in their order."""
         return turns(self.entrants, self.workers, self.repeats, self.seed)
 
-    def paces(self, turn: Turn) -> tuple[Pace, ...]:
+    def paces(self, turn: PlannedRun) -> tuple[Pace, ...]:
         """Who is slowed in a run: of those that it has."""
         asked = (*self.slow, *turn.entrant.slow)
         return tuple(p for p in asked if p.worker is None or p.worker < turn.workers)
@@ -115,7 +115,7 @@ class Design:
             except ValueError as error:
                 raise ValueError(f"{turn.entrant.label}: {error}") from error
         if self.network:
-            Network.read(self.network)
+            NetworkShape.read(self.network)
         for pace in (*self.slow, *(p for entrant in self.entrants for p in entrant.slow)):
             pace.check(max(self.workers))
 

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-    from manyhands.lab.order import Turn
-    from manyhands.reports import Comparison, Measured
+    from manyhands.lab.order import PlannedRun
+    from manyhands.reports import Comparison, RunResult
 
 _PLAIN_EVERY = 30.0
 """Seconds between two lines about one run, where there is no terminal."""
 
 
-class Display:
+class ComparisonDisplay:
     """How far a comparison is.
 
     Args:
@@ -68,7 +68,7 @@ class Display:
             self._live.stop()
         self._tell_found()
 
-    def begins(self, turn: Turn, results: Comparison) -> None:
+    def begins(self, turn: PlannedRun, results: Comparison) -> None:
         """A run is started."""
         self._tell_found()
         self._begun = self._said = self._clock()
@@ -87,7 +87,7 @@ class Display:
             self._say(f"  {words}")
             self._said = self._clock()
 
-    def made(self, turn: Turn, run: Measured) -> None:
+    def made(self, turn: PlannedRun, run: RunResult) -> None:
         """A run has ended."""
         self._spent.append(self._clock() - self._begun)
         self._done += 1
@@ -126,7 +126,7 @@ class Display:
         return Group(*parts)
 
 
-def outcome(run: Measured) -> str:
+def outcome(run: RunResult) -> str:
     """A run in some words."""
     if run.status == "failed":
         return f"failed: {run.words}"

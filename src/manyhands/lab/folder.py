@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from manyhands.reports import Measured, ending, read_results
+from manyhands.reports import RunResult, ending, read_results
 from manyhands.reports.comparison.results import FILE
 from manyhands.trace import Trace, read
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from manyhands.lab.order import Turn
+    from manyhands.lab.order import PlannedRun
 
 _IDENTITY = "comparison.json"
 _SCRIPT = "content of the script"
@@ -88,34 +88,34 @@ class Folder:
         runs = former.runs if former else ()
         self._failed = {run.folder: run for run in runs if run.status == "failed"}
 
-    def place(self, turn: Turn) -> str:
+    def place(self, turn: PlannedRun) -> str:
         """A run's folder, relative to this one."""
         return f"runs/{turn.name}"
 
-    def run(self, turn: Turn) -> Path:
+    def run(self, turn: PlannedRun) -> Path:
         """A run's folder."""
         return self.path / self.place(turn)
 
-    def log(self, turn: Turn) -> Path:
+    def log(self, turn: PlannedRun) -> Path:
         """What a run printed."""
         return self.path / "logs" / f"{turn.name}.log"
 
-    def finished(self, turn: Turn) -> Trace | None:
+    def finished(self, turn: PlannedRun) -> Trace | None:
         """The trace of a run that was made and finished."""
         trace = self.trace(turn)
         return trace if trace is not None and ending(trace).status == "finished" else None
 
-    def failed(self, turn: Turn) -> Measured | None:
+    def failed(self, turn: PlannedRun) -> RunResult | None:
         """The result of a run that was made and failed; remove its folder to try it again."""
         return self._failed.get(self.place(turn)) if self.run(turn).exists() else None
 
-    def trace(self, turn: Turn) -> Trace | None:
+    def trace(self, turn: PlannedRun) -> Trace | None:
         """What a run wrote, if it can be read."""
         try:
             return read(self.run(turn))
         except (OSError, ValueError):
             return None
 
-    def clear(self, turn: Turn) -> None:
+    def clear(self, turn: PlannedRun) -> None:
         """Remove what an interrupted run left."""
         shutil.rmtree(self.run(turn), ignore_errors=True)

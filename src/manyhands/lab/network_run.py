@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from manyhands.failure import RunFailed
 from manyhands.lab.launcher import end
-from manyhands.lab.networks.namespaces import Network, Place, network
+from manyhands.lab.networks.namespaces import NamespaceHost, NetworkShape, network
 from manyhands.live.hosts.invitation import LINES
 from manyhands.live.processes.parent_death import signals_raise
 from manyhands.transport.security import JobKey
@@ -32,7 +32,7 @@ _PARTING = 5.0
 """Seconds in which those who joined must have left when the run is over."""
 
 
-def train_spread(arguments: Sequence[str], shape: Network, workers: int, output: Path) -> int:
+def train_spread(arguments: Sequence[str], shape: NetworkShape, workers: int, output: Path) -> int:
     """Run `manyhands train` with these arguments, each worker behind a link; its exit code.
 
     Args:
@@ -122,7 +122,7 @@ def _check(joiners: list[_Joiner]) -> None:
                 raise RunFailed(f"host {joiner.name} could not join: {words}")
 
 
-def _start(place: Place, words: list[str], log: Path | None) -> subprocess.Popen[bytes]:
+def _start(place: NamespaceHost, words: list[str], log: Path | None) -> subprocess.Popen[bytes]:
     """A command of ours at a place."""
     with contextlib.ExitStack() as stack:
         stream = None if log is None else stack.enter_context(log.open("wb"))

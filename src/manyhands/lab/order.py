@@ -22,7 +22,7 @@ _Part = TypeVar("_Part")
 
 
 @dataclass(frozen=True)
-class Turn:
+class PlannedRun:
     """One run of a comparison."""
 
     entrant: Entrant
@@ -45,7 +45,7 @@ class Turn:
 
 def turns(
     entrants: Sequence[Entrant], workers: Sequence[int], repeats: int, seed: int
-) -> tuple[Turn, ...]:
+) -> tuple[PlannedRun, ...]:
     """All runs, in their order; each repeat has a seed of its own, the same for all in it."""
     # single() runs with one worker, whatever the others run with: once.
     pairs = {
@@ -54,7 +54,7 @@ def turns(
         for place, entrant in enumerate(entrants)
     }
     return tuple(
-        Turn(entrant, place, count, repeat, seed + repeat)
+        PlannedRun(entrant, place, count, repeat, seed + repeat)
         for repeat in range(repeats)
         for (place, count), entrant in _turned(list(pairs.items()), repeat)
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from manyhands.lab.hosting import hosts_of
 from manyhands.lab.machine import this_machine
-from manyhands.lab.networks.namespaces import Network
+from manyhands.lab.networks.namespaces import NetworkShape
 from manyhands.reports import Comparison
 from manyhands.reports.formatting import plural
 from manyhands.verbs.simulate import LATENCY
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
     from manyhands.job import Job
     from manyhands.lab.design import Design
-    from manyhands.reports import Measured
+    from manyhands.reports import RunResult
 
 
 def account(
-    design: Design, job: Job, runs: Iterable[Measured], created: str | None = None
+    design: Design, job: Job, runs: Iterable[RunResult], created: str | None = None
 ) -> Comparison:
     """The results of a comparison so far; `created` is when it was begun, if not just now."""
     machine = this_machine()
@@ -98,7 +98,7 @@ def _settings(design: Design, job: Job) -> dict[str, str]:
 def _network(design: Design) -> str:
     """The links between hosts, real or virtual; nothing where all share one host."""
     if design.network:
-        return Network.read(design.network).words
+        return NetworkShape.read(design.network).words
     hosts = hosts_of(design, max(design.workers))
     if design.virtual is None or hosts is None:
         return ""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from manyhands.job import Job
     from manyhands.lab.design import Design
-    from manyhands.lab.order import Turn
+    from manyhands.lab.order import PlannedRun
 
 _LOOK_EVERY = 0.2
 """Seconds between two looks at a run that is under way."""
@@ -36,10 +36,10 @@ class Runs(Protocol):
     def kind(self) -> Literal["live", "virtual"]:
         """Of which kind."""
 
-    def check(self, turn: Turn) -> None:
+    def check(self, turn: PlannedRun) -> None:
         """Raise ValueError or TypeError, naming the fix, if a run cannot be made so."""
 
-    def make(self, turn: Turn, folder: Path, log: Path, tell: Callable[[str], None]) -> str:
+    def make(self, turn: PlannedRun, folder: Path, log: Path, tell: Callable[[str], None]) -> str:
         """Make the run in that folder; why it failed, or nothing. `tell` hears how far it is."""
 
 
@@ -51,7 +51,7 @@ class LiveRuns:
     launch: Launcher = start
     kind: Literal["live"] = "live"
 
-    def check(self, turn: Turn) -> None:
+    def check(self, turn: PlannedRun) -> None:
         """Workers of one host can share memory; those of GPUs, or of several hosts, cannot."""
         hosts = ["this host"]
         if self.design.network:
@@ -59,7 +59,7 @@ class LiveRuns:
             check_permitted()
         turn.entrant.strategy.check_places(hosts, devices(turn.workers))
 
-    def make(self, turn: Turn, folder: Path, log: Path, tell: Callable[[str], None]) -> str:
+    def make(self, turn: PlannedRun, folder: Path, log: Path, tell: Callable[[str], None]) -> str:
         """Start it, follow its log, and end it whatever happens here."""
         process = self.launch(command(self.design, turn, folder), log)
         try:
@@ -81,7 +81,7 @@ def _why(code: int, last: str) -> str:
     return last or f"it left with code {code} and without a word"
 
 
-def command(design: Design, turn: Turn, folder: Path) -> list[str]:
+def command(design: Design, turn: PlannedRun, folder: Path) -> list[str]:
     """The command that makes a live run."""
     script = design.script
     if script is None:
@@ -141,11 +141,11 @@ class VirtualRuns:
     job: Job
     kind: Literal["virtual"] = "virtual"
 
-    def check(self, turn: Turn) -> None:
+    def check(self, turn: PlannedRun) -> None:
         """Only protocols are simulated."""
         plan(self.job, self._asked(turn, Path("unused")), "comparison")
 
-    def make(self, turn: Turn, folder: Path, log: Path, tell: Callable[[str], None]) -> str:  # noqa: ARG002 - the contract
+    def make(self, turn: PlannedRun, folder: Path, log: Path, tell: Callable[[str], None]) -> str:  # noqa: ARG002 - the contract
         """Simulate it; what goes wrong in it is a result."""
         tell("on a virtual clock")
         try:
@@ -154,7 +154,7 @@ class VirtualRuns:
             return str(error).partition("\n")[0] or type(error).__name__
         return ""
 
-    def _asked(self, turn: Turn, folder: Path) -> Asked:
+    def _asked(self, turn: PlannedRun, folder: Path) -> Asked:
         design = self.design
         return Asked(
             strategy=turn.entrant.strategy,
@@ -169,7 +169,7 @@ class VirtualRuns:
         )
 
 
-def _stretch(design: Design, turn: Turn) -> float | None:
+def _stretch(design: Design, turn: PlannedRun) -> float | None:
     """The job's times are those on the fewest workers: with more, each has a smaller share."""
     fewest = min(design.workers)
     return None if turn.workers == fewest else fewest / turn.workers

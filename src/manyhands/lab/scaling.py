@@ -19,11 +19,11 @@ from manyhands.reports.formatting import count
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from manyhands.reports import Comparison, Measured
+    from manyhands.reports import Comparison, RunResult
 
 
 @dataclass(frozen=True)
-class Row:
+class ScalingRow:
     """A number of workers."""
 
     workers: int
@@ -34,7 +34,7 @@ class Row:
     efficiency: Middle | None
 
 
-def scaling(results: Comparison) -> tuple[Row, ...]:
+def scaling(results: Comparison) -> tuple[ScalingRow, ...]:
     """A row for every number of workers, of a comparison with one strategy."""
     done = [run for run in results.runs if run.status == "finished"]
     rates: dict[int, dict[int, float]] = {workers: {} for workers in sorted(results.workers)}
@@ -44,9 +44,9 @@ def scaling(results: Comparison) -> tuple[Row, ...]:
     return tuple(_row(workers, own, fewest, rates[fewest]) for workers, own in rates.items())
 
 
-def _row(workers: int, rates: dict[int, float], fewest: int, base: dict[int, float]) -> Row:
+def _row(workers: int, rates: dict[int, float], fewest: int, base: dict[int, float]) -> ScalingRow:
     speedups = [rates[repeat] / base[repeat] for repeat in rates.keys() & base.keys()]
-    return Row(
+    return ScalingRow(
         workers=workers,
         rate=middle(list(rates.values())),
         speedup=middle(speedups),
@@ -54,7 +54,7 @@ def _row(workers: int, rates: dict[int, float], fewest: int, base: dict[int, flo
     )
 
 
-def markdown(rows: Iterable[Row]) -> str:
+def markdown(rows: Iterable[ScalingRow]) -> str:
     """The table, to be copied into an application; intervals in brackets."""
     lines = [
         "| workers | samples/s | speedup | efficiency |",
@@ -93,6 +93,6 @@ def _cell(found: Middle | None, show: Callable[[float], str]) -> str:
     return f"{show(found.value)} ({show(found.low)}–{show(found.high)})"
 
 
-def failures(results: Comparison) -> tuple[Measured, ...]:
+def failures(results: Comparison) -> tuple[RunResult, ...]:
     """Runs that are not in the table."""
     return tuple(run for run in results.runs if run.status == "failed")

@@ -25,8 +25,8 @@ from manyhands.leasing.leases import Lease, Leases
 from manyhands.wire.leasing import (
     Ask,
     Commit,
-    Cut,
     Enough,
+    Evaluate,
     Forgo,
     Granted,
     Nothing,
@@ -45,7 +45,7 @@ Letters: TypeAlias = "list[tuple[str, Leasing]]"
 """Messages, each with the worker that it is for."""
 
 
-class Desk:
+class LeaseService:
     """The state of the desk.
 
     Args:
@@ -201,7 +201,7 @@ class Desk:
         committed, parts = self.leases.committed, len(self._members)
         for index, worker in enumerate(sorted(self._members, key=_rank)):
             self._waiting.pop(worker, None)
-            self._tell(worker, Cut(self._round, index, parts, committed))
+            self._tell(worker, Evaluate(self._round, index, parts, committed))
 
     def _gather(self, worker: str, number: int, values: tuple[float, ...]) -> None:
         if self._missing is None or number != self._round or worker not in self._missing:

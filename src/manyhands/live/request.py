@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Setting:
+class RunSetting:
     """A setting of the run and where it came from."""
 
     name: str
@@ -36,7 +36,7 @@ class Request:
     workers: int
     cluster: Cluster
     folder: Path
-    settings: tuple[Setting, ...]
+    settings: tuple[RunSetting, ...]
     slow: tuple[Pace, ...] = ()
     hosts: Hosts | None = None
     """All hosts, this one first; None for a run on this one alone."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, Generic, TypeVar, cast
 
-from manyhands.notation.construction import Construction, Entry, readable
+from manyhands.notation.construction import CatalogEntry, Construction, readable
 from manyhands.notation.description import Description, describe
 from manyhands.notation.error import NotationError, unknown
 from manyhands.notation.fields import annotations, unwritable
@@ -40,16 +40,16 @@ class Catalog(Generic[V]):
             _check(cls)
         self._classes = {cls.name: cls for cls in classes}
         self._aliases = dict(aliases or {})
-        entries = [(cls.name, Entry(cls, kind)) for cls in classes]
+        entries = [(cls.name, CatalogEntry(cls, kind)) for cls in classes]
         for alias, name in self._aliases.items():
             if name not in self._classes:
                 raise TypeError(f"alias '{alias}': there is no {kind} '{name}'")
             if not is_word(alias):
                 raise TypeError(f"alias '{alias}' is not a name in text; use lower_case")
-            entries.append((alias, Entry(self._classes[name], kind)))
+            entries.append((alias, CatalogEntry(self._classes[name], kind)))
         for catalog in nested:
             entries.extend(catalog._known.items())
-        self._known: dict[str, Entry] = {}
+        self._known: dict[str, CatalogEntry] = {}
         for name, entry in entries:
             if self._known.setdefault(name, entry) != entry:
                 raise TypeError(f"two values are called '{name}'; rename one")

@@ -15,19 +15,28 @@ from manyhands.notation.fields import (
     settable,
     words,
 )
-from manyhands.notation.grammar import Call, Integer, Items, Node, Real, Text, Word, quote
+from manyhands.notation.grammar import (
+    CallNode,
+    IntegerNode,
+    ListNode,
+    Node,
+    RealNode,
+    TextNode,
+    WordNode,
+    quote,
+)
 from manyhands.notation.value import Value
 
 
 @dataclass(frozen=True)
-class Entry:
+class CatalogEntry:
     """A class that a text may name, and what values of its sort are called."""
 
     cls: type[Value]
     kind: str
 
 
-Known = Mapping[str, Entry]
+Known = Mapping[str, CatalogEntry]
 """Everything that a text may name, aliases included; nothing else is ever constructed."""
 
 
@@ -64,9 +73,9 @@ class Construction:
 
     def value(self, node: Node, bases: tuple[type[Value], ...]) -> Value:
         """The value that the node describes, of one of these classes."""
-        if isinstance(node, Word):
-            node = Call(node.text, at=node.at)
-        if not isinstance(node, Call):
+        if isinstance(node, WordNode):
+            node = CallNode(node.text, at=node.at)
+        if not isinstance(node, CallNode):
             problem = (
                 f"expected a {kinds(bases, self.known)} written as name(…), found {_found(node)}"
             )
@@ -78,7 +87,7 @@ class Construction:
         except ValueError as error:
             raise NotationError(f"{cls.name}: {error}", self.text, node.at) from error
 
-    def _class(self, call: Call, bases: tuple[type[Value], ...]) -> type[Value]:
+    def _class(self, call: CallNode, bases: tuple[type[Value], ...]) -> type[Value]:
         entry = self.known.get(call.name)
         if entry is not None and issubclass(entry.cls, bases):
             return entry.cls
@@ -91,7 +100,7 @@ class Construction:
         names, aliases = self._names(bases)
         raise NotationError(unknown(problem, call.name, names, aliases), self.text, call.at)
 
-    def _given(self, cls: type[Value], call: Call) -> dict[str, object]:
+    def _given(self, cls: type[Value], call: CallNode) -> dict[str, object]:
         """The constructor's arguments by name, checked against the fields' types."""
         fields = {field.name: field for field in settable(cls)}
         ordered = [field.name for field in fields.values() if not field.kw_only]
@@ -125,23 +134,23 @@ class Construction:
         """What the node means to a field of this type."""
         types = alternatives(annotation)
         match node:
-            case Word("none") if type(None) in types:
+            case WordNode("none") if type(None) in types:
                 return None
-            case Word("true" | "false") if bool in types:
+            case WordNode("true" | "false") if bool in types:
                 return node.text == "true"
-            case Word(word) if word in words(annotation):
+            case WordNode(word) if word in words(annotation):
                 return word
-            case Text(text) if str in types or text in words(annotation):
+            case TextNode(text) if str in types or text in words(annotation):
                 return text
-            case Integer(number) if int in types:
+            case IntegerNode(number) if int in types:
                 return number
-            case Integer(number) | Real(number) if float in types:
+            case IntegerNode(number) | RealNode(number) if float in types:
                 return float(number)
-            case Items(elements) if (inner := element(annotation)) is not None:
+            case ListNode(elements) if (inner := element(annotation)) is not None:
                 return tuple(self._held(item, inner, where) for item in elements)
-            case Call() if bases := classes(annotation):
+            case CallNode() if bases := classes(annotation):
                 return self.value(node, bases)
-            case Word(name) if name in self.known and (bases := classes(annotation)):
+            case WordNode(name) if name in self.known and (bases := classes(annotation)):
                 return self.value(node, bases)
             case _:
                 raise self._mismatch(node, annotation, where)
@@ -149,7 +158,7 @@ class Construction:
     def _mismatch(self, node: Node, annotation: object, where: str) -> NotationError:
         expected = readable(annotation, self.known)
         problem = f"expected {expected} for {where}, found {_found(node)}"
-        if isinstance(node, Word):
+        if isinstance(node, WordNode):
             names, aliases = self._names(classes(annotation))
             problem = unknown(problem, node.text, names, [*aliases, *_words(annotation)])
         return NotationError(problem, self.text, node.at)
@@ -175,13 +184,13 @@ def _words(annotation: object) -> Iterator[str]:
 def _found(node: Node) -> str:
     """A node in a message; short, whatever the text holds."""
     match node:
-        case Word(text):
+        case WordNode(text):
             return f"'{text}'"
-        case Integer(value) | Real(value):
+        case IntegerNode(value) | RealNode(value):
             return repr(value)
-        case Text(value):
+        case TextNode(value):
             return quote(value if len(value) <= 32 else value[:31] + "…")
-        case Items():
+        case ListNode():
             return "a list"
-        case Call(name):
+        case CallNode(name):
             return f"{name}(…)"

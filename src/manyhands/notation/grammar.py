@@ -50,42 +50,42 @@ class _Placed:
 
 
 @dataclass(frozen=True)
-class Word(_Placed):
+class WordNode(_Placed):
     """`ring`, `allreduce`, `true`: what it means depends on where it stands."""
 
     text: str
 
 
 @dataclass(frozen=True)
-class Integer(_Placed):
+class IntegerNode(_Placed):
     """`-4`."""
 
     value: int
 
 
 @dataclass(frozen=True)
-class Real(_Placed):
+class RealNode(_Placed):
     """`0.01`, `1e-05`; always finite."""
 
     value: float
 
 
 @dataclass(frozen=True)
-class Text(_Placed):
+class TextNode(_Placed):
     r"""`"in \"quotes\""`, unescaped."""
 
     value: str
 
 
 @dataclass(frozen=True)
-class Items(_Placed):
+class ListNode(_Placed):
     """`[1, 2]`."""
 
     elements: tuple["Node", ...]
 
 
 @dataclass(frozen=True)
-class Keyword(_Placed):
+class KeywordNode(_Placed):
     """`staleness=4` in a call."""
 
     name: str
@@ -93,15 +93,15 @@ class Keyword(_Placed):
 
 
 @dataclass(frozen=True)
-class Call(_Placed):
+class CallNode(_Placed):
     """`topk(0.01, feedback=true)`."""
 
     name: str
     positional: tuple["Node", ...] = ()
-    keywords: tuple[Keyword, ...] = ()
+    keywords: tuple[KeywordNode, ...] = ()
 
 
-Node: TypeAlias = Call | Word | Integer | Real | Text | Items
+Node: TypeAlias = CallNode | WordNode | IntegerNode | RealNode | TextNode | ListNode
 
 
 def parse(text: str) -> Node:
@@ -270,13 +270,13 @@ class _Parser:
                 return self._call(depth)
             case "word":
                 self._next += 1
-                return Word(token.text, at=token.at)
+                return WordNode(token.text, at=token.at)
             case "number":
                 self._next += 1
                 return self._number(token)
             case "text":
                 self._next += 1
-                return Text(self._unescaped(token), at=token.at)
+                return TextNode(self._unescaped(token), at=token.at)
             case "[":
                 return self._list(depth)
             case _:
@@ -287,16 +287,16 @@ class _Parser:
         """Whether a token of this kind stands after the next one."""
         return self._tokens[self._next + 1].kind == kind
 
-    def _call(self, depth: int) -> Call:
+    def _call(self, depth: int) -> CallNode:
         name = self.take("word", "a name")
         self.take("(", "'('")
         arguments = self._separated(
             ")", lambda: self._argument(depth + 1), MAX_ARGUMENTS, f"arguments of '{name.text}'"
         )
         positional: list[Node] = []
-        keywords: dict[str, Keyword] = {}
+        keywords: dict[str, KeywordNode] = {}
         for argument in arguments:
-            if not isinstance(argument, Keyword):
+            if not isinstance(argument, KeywordNode):
                 if keywords:
                     problem = "positional arguments stand before the keywords; name this one too"
                     raise NotationError(problem, self._text, argument.at)
@@ -306,21 +306,21 @@ class _Parser:
                 raise NotationError(problem, self._text, argument.at)
             else:
                 keywords[argument.name] = argument
-        return Call(name.text, tuple(positional), tuple(keywords.values()), at=name.at)
+        return CallNode(name.text, tuple(positional), tuple(keywords.values()), at=name.at)
 
-    def _argument(self, depth: int) -> Node | Keyword:
+    def _argument(self, depth: int) -> Node | KeywordNode:
         if self._tokens[self._next].kind == "word" and self._follows("="):
             name = self.take("word", "a field's name")
             self.take("=", "'='")
-            return Keyword(name.text, self.value(depth), at=name.at)
+            return KeywordNode(name.text, self.value(depth), at=name.at)
         return self.value(depth)
 
-    def _list(self, depth: int) -> Items:
+    def _list(self, depth: int) -> ListNode:
         opening = self.take("[", "'['")
         elements = self._separated(
             "]", lambda: self.value(depth + 1), MAX_ELEMENTS, "elements of a list"
         )
-        return Items(tuple(elements), at=opening.at)
+        return ListNode(tuple(elements), at=opening.at)
 
     def _separated(
         self, closing: str, part: Callable[[], _Part], limit: int, what: str
@@ -337,20 +337,20 @@ class _Parser:
         self.take(closing, f"'{closing}'")
         return parts
 
-    def _number(self, token: _Token) -> Integer | Real:
+    def _number(self, token: _Token) -> IntegerNode | RealNode:
         # Before int() and float(): their time grows with the digits.
         digits = sum(character.isdigit() for character in token.text)
         if digits > MAX_DIGITS:
             problem = f"a number has at most {MAX_DIGITS} digits, not {digits}"
             raise NotationError(problem, self._text, token.at)
         if set(token.text) <= set("-0123456789"):
-            return Integer(int(token.text), at=token.at)
+            return IntegerNode(int(token.text), at=token.at)
         value = float(token.text)
         written_zero = not set("123456789") & set(token.text.lower().partition("e")[0])
         if not math.isfinite(value) or (value == 0 and not written_zero):
             problem = f"{token.text} is beyond a float; expected a size of 5e-324 to 1.8e308, or 0"
             raise NotationError(problem, self._text, token.at)
-        return Real(value, at=token.at)
+        return RealNode(value, at=token.at)
 
     def _unescaped(self, token: _Token) -> str:
         inside = token.text[1:-1]

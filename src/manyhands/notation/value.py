@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from manyhands.notation.fields import alternatives, annotations, default, element, settable, words
-from manyhands.notation.grammar import Call, Node, is_word, quote
+from manyhands.notation.grammar import CallNode, Node, is_word, quote
 
 
 @dataclass(frozen=True, repr=False)
@@ -50,7 +50,7 @@ def spelled(value: Value, node: Node | None = None, also: Container[str] = ()) -
     """
     fields, types = settable(type(value)), annotations(type(value))
     given: dict[str, Node] = {}
-    if isinstance(node, Call):
+    if isinstance(node, CallNode):
         given = {field.name: part for field, part in zip(fields, node.positional, strict=False)}
         given |= {keyword.name: keyword.value for keyword in node.keywords}
     arguments = []

@@ -2,22 +2,22 @@
 
 from manyhands.parameters.arithmetic import difference, lerp, trade
 from manyhands.parameters.copy import Copy
-from manyhands.parameters.ensemble import Committee
+from manyhands.parameters.ensemble import EnsembleModel
 from manyhands.parameters.holder import Holder
 from manyhands.parameters.ignored_targets import counting_among
 from manyhands.parameters.layout import Fragment, Layout, Shard
-from manyhands.parameters.local_optimizer import Local
-from manyhands.parameters.update_counts import Writes
+from manyhands.parameters.local_optimizer import LocalOptimizer
+from manyhands.parameters.update_counts import UpdateCounts
 
 __all__ = [
-    "Committee",
     "Copy",
+    "EnsembleModel",
     "Fragment",
     "Holder",
     "Layout",
-    "Local",
+    "LocalOptimizer",
     "Shard",
-    "Writes",
+    "UpdateCounts",
     "counting_among",
     "difference",
     "lerp",

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from manyhands.parameters.copy import Copy
 
 
-class Committee(nn.Module):
+class EnsembleModel(nn.Module):
     """A model whose outputs are the mean of what its members put out.
 
     Args:
@@ -27,7 +27,7 @@ class Committee(nn.Module):
         self._copy = copy
         self._replicas = replicas
 
-    def train(self, mode: bool = True) -> Committee:
+    def train(self, mode: bool = True) -> EnsembleModel:
         """Let the members train, or not."""
         self._copy.model.train(mode)
         return super().train(mode)

@@ -23,7 +23,7 @@ _LOOKED: Final = 64
 """Batches that are looked at on a GPU, where reading a number stops the device."""
 
 
-class Counted:
+class CountedLoss:
     """A job's loss that knows how many targets its last mean was taken over.
 
     Args:
@@ -87,14 +87,14 @@ class Counted:
 
 def own_loss(job: Job) -> Loss:
     """The job's loss as the user gave it."""
-    return job.loss.loss if isinstance(job.loss, Counted) else job.loss
+    return job.loss.loss if isinstance(job.loss, CountedLoss) else job.loss
 
 
-def counting(job: Job) -> tuple[Job, Counted]:
+def counting(job: Job) -> tuple[Job, CountedLoss]:
     """The job with a loss that is counted, and that loss."""
-    if isinstance(job.loss, Counted):
+    if isinstance(job.loss, CountedLoss):
         return job, job.loss
-    loss = Counted(job.loss)
+    loss = CountedLoss(job.loss)
     return replace(job, loss=loss), loss
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from manyhands.parameters.layout import Layout
 
 
-class Local:
+class LocalOptimizer:
     """The user's optimizer on the bytes of one worker.
 
     Args:

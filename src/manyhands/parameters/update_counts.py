@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     import torch
 
 
-class Writes:
+class UpdateCounts:
     """A count for every worker, which it alone writes: so no lock is needed to tell staleness.
 
     Args:

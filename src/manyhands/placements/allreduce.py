@@ -62,9 +62,9 @@ class AllReduce(Placement):
 
     def bind(self, job: Job, group: Group, device: torch.device, waits: Waits) -> Bound:
         """A replica wrapped in DistributedDataParallel over the group's own process group."""
-        from manyhands.placements.worker.whole_model import Replica  # noqa: PLC0415 - torch is lazy
+        from manyhands.placements.worker.whole_model import WholeModel  # noqa: PLC0415 - torch is lazy
 
-        return Replica(job, group, device, waits, self.wrapper(group, waits))
+        return WholeModel(job, group, device, waits, self.wrapper(group, waits))
 
     def wrapper(self, group: Group, waits: Waits) -> Callable[[nn.Module], nn.Module]:
         """What wraps a module so that the group averages its gradients.
@@ -77,10 +77,10 @@ class AllReduce(Placement):
         from manyhands.engine.fake_tensors import is_imagined  # noqa: PLC0415
 
         if is_imagined():
-            from manyhands.engine.fake_ddp import ImaginedAverage  # noqa: PLC0415
+            from manyhands.engine.fake_ddp import FakeDDP  # noqa: PLC0415
 
             return partial(
-                ImaginedAverage,
+                FakeDDP,
                 cap=int(self.bucket_mb * MEBIBYTE),
                 note=lambda size: waits.note("allreduce", size, group.size),
                 find_unused=self.find_unused,

@@ -103,12 +103,12 @@ class Context(Placement):
 
     def bind(self, job: Job, group: Group, device: torch.device, waits: Waits) -> Bound:
         """A replica on every worker, which sees a stretch of its samples."""
-        from manyhands.placements.worker.sequence_shard import Stretches  # noqa: PLC0415 - torch is lazy
+        from manyhands.placements.worker.sequence_shard import SequenceShard  # noqa: PLC0415 - torch is lazy
         from manyhands.transport.mesh import Mesh  # noqa: PLC0415
 
         mesh = Mesh(group, {"data": group.size // self.ways, "context": self.ways}, waits)
         wrap = AllReduce(bucket_mb=self.bucket_mb).wrapper(group, waits)
-        return Stretches(job, group, device, waits, wrap, mesh, self.before)
+        return SequenceShard(job, group, device, waits, wrap, mesh, self.before)
 
     def forecast(
         self, parameters: Sequence[TensorSize], workers: int, layers: Sequence[LayerSize] = ()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from manyhands.costs import LayerSize, TensorSize
     from manyhands.job import Job
     from manyhands.placements.bound import Bound
-    from manyhands.placements.model.tensor_plan import Plan
+    from manyhands.placements.model.tensor_plan import TensorPlan
     from manyhands.transport.collectives import Group
     from manyhands.transport.waits import Waits
 
@@ -111,7 +111,7 @@ class Hybrid(Placement):
             microbatches=self.microbatches, schedule=self.schedule, split_points=self.split_points
         )
 
-    def find(self, model: nn.Module) -> Plan:
+    def find(self, model: nn.Module) -> TensorPlan:
         """What of a model is split along `tensor`."""
         from manyhands.placements.model.mesh_layout import plan_of  # noqa: PLC0415 - torch is lazy
 
@@ -259,7 +259,7 @@ class Hybrid(Placement):
         return self.forecast(parameters, workers, layers)
 
 
-def check_split(job: Job, find: Callable[[nn.Module], Plan]) -> None:
+def check_split(job: Job, find: Callable[[nn.Module], TensorPlan]) -> None:
     """Raise unless there is something to split.
 
     Not every model can be made without its numbers; what cannot is looked at when it is made.

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from manyhands.costs import LayerSize, TensorSize
     from manyhands.job import Job
     from manyhands.placements.bound import Bound
-    from manyhands.placements.model.tensor_plan import Plan
-    from manyhands.placements.pipelines.stage_group import Line
+    from manyhands.placements.model.tensor_plan import TensorPlan
+    from manyhands.placements.pipelines.stage_group import StageGroup
     from manyhands.schedules import Table
     from manyhands.splitting import Chain
     from manyhands.transport.collectives import Group
     from manyhands.transport.waits import Waits
 
-    Find = Callable[[nn.Module], Plan]
+    Find = Callable[[nn.Module], TensorPlan]
 
 _MOST_STAGES = 256
 _MOST_MICROBATCHES = 1024
@@ -148,14 +148,14 @@ class Pipeline(Placement):
 
     def bind(self, job: Job, group: Group, device: torch.device, waits: Waits) -> Bound:
         """Make the model, keep this worker's stages of it and let go of the others."""
-        from manyhands.placements.pipelines.stage_group import Line  # noqa: PLC0415 - torch is lazy
+        from manyhands.placements.pipelines.stage_group import StageGroup  # noqa: PLC0415 - torch is lazy
 
-        return self.bind_line(job, Line(group, group.whole), device, waits)
+        return self.bind_line(job, StageGroup(group, group.whole), device, waits)
 
-    def bind_line(self, job: Job, line: Line, device: torch.device, waits: Waits) -> Bound:
+    def bind_line(self, job: Job, line: StageGroup, device: torch.device, waits: Waits) -> Bound:
         """The same for one of several pipelines side by side."""
-        from manyhands.placements.pipelines.lockstep import Piped  # noqa: PLC0415 - torch is lazy
-        from manyhands.placements.pipelines.pipedream import Streamed  # noqa: PLC0415
+        from manyhands.placements.pipelines.lockstep import LockstepPipeline  # noqa: PLC0415 - torch is lazy
+        from manyhands.placements.pipelines.pipedream import PipeDreamPipeline  # noqa: PLC0415
         from manyhands.placements.pipelines.stages import make_stages  # noqa: PLC0415
 
         if device.type == "cuda":
@@ -168,9 +168,9 @@ class Pipeline(Placement):
         made = make_stages(job, line, device, self.held(workers), samples, self.split_points)
         arguments = (job, line.group, device, waits, made, self.microbatches)
         if self.schedule == "pipedream":
-            return Streamed(*arguments)
+            return PipeDreamPipeline(*arguments)
         count = partial(self.most_microbatches, workers=workers)
-        return Piped(*arguments, count, partial(self.table, workers), line)
+        return LockstepPipeline(*arguments, count, partial(self.table, workers), line)
 
     def held(self, workers: int) -> list[int]:
         """For each stage, how many microbatches its worker holds at once."""

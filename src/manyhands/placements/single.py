@@ -49,9 +49,9 @@ class Single(Placement):
 
     def bind(self, job: Job, group: Group, device: torch.device, waits: Waits) -> Bound:
         """The module as it is."""
-        from manyhands.placements.worker.whole_model import Replica  # noqa: PLC0415 - torch is lazy
+        from manyhands.placements.worker.whole_model import WholeModel  # noqa: PLC0415 - torch is lazy
 
-        return Replica(job, group, device, waits, wrap=lambda module: module)
+        return WholeModel(job, group, device, waits, wrap=lambda module: module)
 
     def forecast(self, parameters: Sequence[TensorSize], workers: int) -> Forecast:
         """No collective; parameters and the gradients of those that are trained."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from manyhands.costs import LayerSize, TensorSize
     from manyhands.job import Job
     from manyhands.placements.bound import Bound
-    from manyhands.placements.model.tensor_plan import Plan
+    from manyhands.placements.model.tensor_plan import TensorPlan
     from manyhands.transport.collectives import Group
     from manyhands.transport.waits import Waits
 
@@ -93,7 +93,7 @@ class Tensor(Placement):
         if self.samples == "same":
             return self._hybrid(group.size).bind(job, group, device, waits)
         from manyhands.engine.tensor_parallel import leave_alone  # noqa: PLC0415 - torch is lazy
-        from manyhands.placements.worker.tensor_own_samples import Gathered  # noqa: PLC0415
+        from manyhands.placements.worker.tensor_own_samples import TensorOwnSamples  # noqa: PLC0415
         from manyhands.transport.mesh import Mesh  # noqa: PLC0415
 
         def wrap(module: nn.Module, split: list[str]) -> nn.Module:
@@ -101,7 +101,7 @@ class Tensor(Placement):
             return AllReduce().wrapper(group, waits)(module)
 
         mesh = Mesh(group, {"tensor": group.size}, waits)
-        return Gathered(job, group, device, waits, wrap, mesh, self._find)
+        return TensorOwnSamples(job, group, device, waits, wrap, mesh, self._find)
 
     def forecast(
         self, parameters: Sequence[TensorSize], workers: int, layers: Sequence[LayerSize] = ()
@@ -147,7 +147,7 @@ class Tensor(Placement):
     def _hybrid(self, workers: int) -> Hybrid:
         return Hybrid(data=workers // self.ways, tensor=self.ways, plan=self.plan)
 
-    def _find(self, model: nn.Module) -> Plan:
+    def _find(self, model: nn.Module) -> TensorPlan:
         from manyhands.placements.model.mesh_layout import plan_of  # noqa: PLC0415 - torch is lazy
 
         return plan_of(model, self.ways, self.plan, str(self))

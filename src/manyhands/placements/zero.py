@@ -68,13 +68,13 @@ class Zero(Placement):
             return FullySharded(reshard_after_forward=self.stage == 3).bind(
                 job, group, device, waits
             )
-        from manyhands.placements.worker.sharded_optimizer import Partitioned  # noqa: PLC0415 - torch is lazy
+        from manyhands.placements.worker.sharded_optimizer import ShardedOptimizer  # noqa: PLC0415 - torch is lazy
         from manyhands.transport.mesh import Mesh  # noqa: PLC0415
 
         mesh = Mesh(group, {"shard": group.size}, waits)
         wrap = AllReduce(bucket_mb=self.bucket_mb).wrapper(group, waits)
         bucket = int(self.bucket_mb * MEBIBYTE)
-        return Partitioned(job, group, device, waits, wrap, mesh, bucket)
+        return ShardedOptimizer(job, group, device, waits, wrap, mesh, bucket)
 
     def forecast(self, parameters: Sequence[TensorSize], workers: int) -> Forecast:
         """Stage 1: allreduce's collectives, then the parameters gathered in buckets."""

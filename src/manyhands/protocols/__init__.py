@@ -26,7 +26,7 @@ from manyhands.protocols.gossip.push_sum import PushSum
 from manyhands.protocols.hierarchical.hierarchical import Hierarchical
 from manyhands.protocols.hogwild import Hogwild
 from manyhands.protocols.local_sgd import LocalSgd
-from manyhands.protocols.parts.held_calls import Holding
+from manyhands.protocols.parts.held_calls import HeldCalls
 from manyhands.protocols.protocol import ServerState, Site, StrategyProtocol
 from manyhands.protocols.softsync import SoftSync
 from manyhands.protocols.ssp import StaleSynchronous
@@ -66,9 +66,9 @@ __all__ = [
     "Ensemble",
     "Forget",
     "Gossip",
+    "HeldCalls",
     "Hierarchical",
     "Hogwild",
-    "Holding",
     "LocalSgd",
     "Meeting",
     "Move",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from manyhands.endpoint import Parameters, Pull, Push, Terms, Turn
 from manyhands.protocols.actions import Action, Add, Answer, Call, Move
-from manyhands.protocols.parts.elastic_strength import Springs, check_springs, springs
+from manyhands.protocols.parts.elastic_strength import ElasticStrength, check_springs, springs
 from manyhands.protocols.parts.pull_and_rest import answer, rest
 from manyhands.protocols.parts.round_robin import Turns, next_turn
 from manyhands.protocols.parts.rounds import Round, Rounds
@@ -64,7 +64,7 @@ class ElasticAveraging(Rounds):
         """In every order but the asynchronous one somebody waits for somebody."""
         return self.order != "asynchronous"
 
-    def springs(self, terms: Terms) -> Springs:
+    def springs(self, terms: Terms) -> ElasticStrength:
         """How far a worker and the centre move towards each other."""
         return springs(self.rho, self.alpha, self.beta, terms)
 

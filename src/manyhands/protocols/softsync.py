@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from manyhands.endpoint import Parameters, Push, Terms
 from manyhands.protocols.actions import Action, Answer, Call
 from manyhands.protocols.parts.damping import Damping, damp
-from manyhands.protocols.parts.persistent_map import Book
+from manyhands.protocols.parts.persistent_map import PersistentMap
 from manyhands.protocols.parts.push import Pushing
 from manyhands.protocols.parts.rounds import Round
 from manyhands.protocols.synchronous import Together, staleness_of
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class Drops(Round):
     """What was dropped, for `late=drop`."""
 
-    dropped: Book[int] = field(default_factory=Book)
+    dropped: PersistentMap[int] = field(default_factory=PersistentMap)
     """By sender, the number of its last push that was."""
 
 

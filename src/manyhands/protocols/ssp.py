@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 from manyhands.endpoint import Parameters, Pull, Push, Rest, Terms
 from manyhands.protocols.actions import Action, Answer, Call, Step
-from manyhands.protocols.parts.persistent_map import Book
+from manyhands.protocols.parts.persistent_map import PersistentMap
 from manyhands.protocols.parts.push import Pushing
 from manyhands.protocols.parts.rank_order import place
 from manyhands.protocols.protocol import ServerState
@@ -20,17 +20,17 @@ class Clocks(ServerState):
 
     present: frozenset[str] = frozenset()
     """The workers that may be waited for."""
-    clocks: Book[int] = field(default_factory=Book)
+    clocks: PersistentMap[int] = field(default_factory=PersistentMap)
     """How many updates each of them has pushed."""
     at: Mapping[int, int] = field(default_factory=dict)
     """By clock, how many workers are there: few clocks, however many workers."""
-    waiting: Book[Call] = field(default_factory=Book)
+    waiting: PersistentMap[Call] = field(default_factory=PersistentMap)
     """By sender, pushes of those that are too far ahead, to be answered when the slowest has caught
     up."""
     awaited: frozenset[str] = frozenset()
     """Workers that have not read yet. The first read is the same for all: nobody gets it, and so
     nobody can push, before all have asked for it."""
-    asking: Book[Call] = field(default_factory=Book)
+    asking: PersistentMap[Call] = field(default_factory=PersistentMap)
     """Those who have."""
 
     @property
@@ -87,7 +87,7 @@ class StaleSynchronous(Pushing):
     def begin(self, terms: Terms) -> Clocks:
         """All clocks stand at zero."""
         names = frozenset(f"worker-{rank}" for rank in range(terms.workers))
-        clocks, at = Book.of(sorted(names), 0), {0: len(names)}
+        clocks, at = PersistentMap.of(sorted(names), 0), {0: len(names)}
         return Clocks(terms, present=names, clocks=clocks, at=at, awaited=names)
 
     def on_message(self, state: ServerState, call: Call) -> tuple[ServerState, list[Action]]:
@@ -138,7 +138,7 @@ class StaleSynchronous(Pushing):
         if state.slowest != before.slowest or len(state.present) < len(before.present):
             freed = [one for one in waiting.values() if state.clocks.get(one.worker, 0) <= limit]
             if len(freed) == len(waiting):
-                waiting = Book()
+                waiting = PersistentMap()
             for one in freed if len(waiting) else ():
                 waiting = waiting.without(one.sender)
         if call is not None:
@@ -147,7 +147,7 @@ class StaleSynchronous(Pushing):
             else:
                 waiting = waiting.put(call.sender, call)
         if not state.awaited and len(asking):
-            freed, asking = [*freed, *asking.values()], Book()
+            freed, asking = [*freed, *asking.values()], PersistentMap()
         answers = [Answer(one, Parameters(state.version)) for one in freed]
         if waiting is not state.waiting or asking is not state.asking:
             state = replace(state, waiting=waiting, asking=asking)

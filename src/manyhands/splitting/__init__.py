@@ -4,13 +4,13 @@ from manyhands.splitting.chain import Chain, Unsplittable, chain, check_stages
 from manyhands.splitting.cost_estimate import guess
 from manyhands.splitting.cost_measurement import measure
 from manyhands.splitting.meta_values import fill
-from manyhands.splitting.partition import Measured, describe, partition
+from manyhands.splitting.partition import PieceCost, describe, partition
 from manyhands.splitting.section import Section
 from manyhands.splitting.untouched_run import look
 
 __all__ = [
     "Chain",
-    "Measured",
+    "PieceCost",
     "Section",
     "Unsplittable",
     "chain",

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from manyhands.splitting.cost_measurement import Saved
-from manyhands.splitting.partition import Measured
+from manyhands.splitting.cost_measurement import SavedActivations
+from manyhands.splitting.partition import PieceCost
 
 if TYPE_CHECKING:
     from manyhands.splitting.chain import Chain
 
 
-def guess(pieces: Chain, inputs: torch.Tensor) -> tuple[Measured, ...]:
+def guess(pieces: Chain, inputs: torch.Tensor) -> tuple[PieceCost, ...]:
     """Each piece's memory, and its time in multiplications; there are twice as many backwards.
 
     Args:
@@ -24,13 +24,13 @@ def guess(pieces: Chain, inputs: torch.Tensor) -> tuple[Measured, ...]:
     guessed = []
     for number, name in enumerate(pieces.names):
         section = pieces.section(number, number + 1)
-        saved = Saved(section)
+        saved = SavedActivations(section)
         counter = FlopCounterMode(display=False)
         with counter, torch.autograd.graph.saved_tensors_hooks(saved.keep, saved.give):
             outputs = section(inputs)
         count = float(counter.get_total_flops())
         parameters = sum(tensor.nbytes for tensor in section.parameters())
-        guessed.append(Measured(name, count, 2 * count, parameters, saved.size))
+        guessed.append(PieceCost(name, count, 2 * count, parameters, saved.size))
         if isinstance(outputs, torch.Tensor):
             inputs = outputs.detach().requires_grad_(outputs.is_floating_point())
     return tuple(guessed)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 from manyhands.splitting.meta_values import fill
-from manyhands.splitting.partition import Measured
+from manyhands.splitting.partition import PieceCost
 from manyhands.splitting.untouched_run import untouched
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ _ROUNDS: Final = 4
 and others may use the machine."""
 
 
-def measure(pieces: Chain, inputs: torch.Tensor) -> tuple[Measured, ...]:
+def measure(pieces: Chain, inputs: torch.Tensor) -> tuple[PieceCost, ...]:
     """Each piece's time and memory for these inputs, one microbatch of them.
 
     Buffers, gradients and the random source are left as they were. Of a model that is on the meta
@@ -42,7 +42,7 @@ def measure(pieces: Chain, inputs: torch.Tensor) -> tuple[Measured, ...]:
 
 def _round(
     names: Sequence[str], sections: Sequence[nn.Module], inputs: torch.Tensor
-) -> list[Measured]:
+) -> list[PieceCost]:
     """Every piece once, each on what the one before gave."""
     measured = []
     for name, section in zip(names, sections, strict=True):
@@ -51,7 +51,7 @@ def _round(
     return measured
 
 
-def _one_by_one(pieces: Chain, inputs: torch.Tensor) -> Iterator[Measured]:
+def _one_by_one(pieces: Chain, inputs: torch.Tensor) -> Iterator[PieceCost]:
     """Every piece some times, on made-up values; then its memory is given back."""
     for number, name in enumerate(pieces.names):
         section = pieces.section(number, number + 1)
@@ -76,7 +76,7 @@ def _made_up(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     return torch.zeros(tensor.shape, dtype=tensor.dtype, device=device)
 
 
-def _fastest(seen: Sequence[Measured]) -> Measured:
+def _fastest(seen: Sequence[PieceCost]) -> PieceCost:
     return replace(
         seen[-1],
         forward=min(one.forward for one in seen),
@@ -84,10 +84,10 @@ def _fastest(seen: Sequence[Measured]) -> Measured:
     )
 
 
-def _measure(name: str, section: nn.Module, inputs: torch.Tensor) -> tuple[Measured, torch.Tensor]:
+def _measure(name: str, section: nn.Module, inputs: torch.Tensor) -> tuple[PieceCost, torch.Tensor]:
     if inputs.is_floating_point():
         inputs.requires_grad_()
-    saved, begun, backward = Saved(section), _now(inputs), 0.0
+    saved, begun, backward = SavedActivations(section), _now(inputs), 0.0
     with torch.autograd.graph.saved_tensors_hooks(saved.keep, saved.give):
         outputs = section(inputs)
     forward = _now(inputs) - begun
@@ -98,10 +98,10 @@ def _measure(name: str, section: nn.Module, inputs: torch.Tensor) -> tuple[Measu
         torch.autograd.grad(outputs, wanted, torch.ones_like(outputs), allow_unused=True)
         backward = _now(inputs) - begun
     parameters = sum(tensor.nbytes for tensor in section.parameters())
-    return Measured(name, forward, backward, parameters, saved.size), outputs
+    return PieceCost(name, forward, backward, parameters, saved.size), outputs
 
 
-class Saved:
+class SavedActivations:
     """Adds up what autograd keeps for the backward, parameters and repetitions aside."""
 
     def __init__(self, section: nn.Module) -> None:

@@ -16,7 +16,7 @@ the measured times differ by from one measurement to the next."""
 
 
 @dataclass(frozen=True)
-class Measured:
+class PieceCost:
     """What one piece of a model takes for one microbatch."""
 
     name: str
@@ -34,7 +34,7 @@ class Measured:
         return self.forward + self.backward
 
 
-def partition(pieces: Sequence[Measured], held: Sequence[int]) -> tuple[int, ...]:
+def partition(pieces: Sequence[PieceCost], held: Sequence[int]) -> tuple[int, ...]:
     """The piece at which each stage begins.
 
     The slowest stage is what a pipeline waits for, so first of all it is as fast as can be; of the
@@ -46,7 +46,7 @@ def partition(pieces: Sequence[Measured], held: Sequence[int]) -> tuple[int, ...
         held: for each stage, how many microbatches' activations it holds at once.
 
     Example:
-        >>> layers = [Measured(name, 1.0, 2.0, 8, 4) for name in "abcdef"]
+        >>> layers = [PieceCost(name, 1.0, 2.0, 8, 4) for name in "abcdef"]
         >>> partition(layers, held=[3, 2, 1])
         (0, 2, 4)
     """
@@ -92,7 +92,7 @@ def _best(
 
 
 def describe(
-    pieces: Sequence[Measured], starts: Sequence[int], held: Sequence[int]
+    pieces: Sequence[PieceCost], starts: Sequence[int], held: Sequence[int]
 ) -> tuple[str, ...]:
     """The split in words, a line for every stage."""
     total = sum(piece.seconds for piece in pieces) or 1.0

@@ -21,7 +21,7 @@ from manyhands.trace.records import (
     Offset,
     Point,
     Record,
-    Samples,
+    SampleCount,
     SenderStaleness,
     Setting,
     Span,
@@ -59,7 +59,7 @@ class ProcessTrace:
     events: tuple[Event, ...]
     settings: tuple[Setting, ...]
     staleness: Mapping[int, int]
-    samples: Samples | None
+    samples: SampleCount | None
     skipped: int
     """Lines that were torn, too long or unknown."""
     staleness_by_sender: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
@@ -104,7 +104,7 @@ class _Life:
     offsets: list[Offset] = field(default_factory=list)
     staleness: Staleness | None = None
     by_sender: dict[str, Mapping[int, int]] = field(default_factory=dict)
-    samples: Samples | None = None
+    samples: SampleCount | None = None
     skipped: int = 0
 
     def add(self, record: Record) -> None:
@@ -123,7 +123,7 @@ class _Life:
                 self.staleness = record
             case SenderStaleness():
                 self.by_sender[record.sender] = record.counts
-            case Samples():
+            case SampleCount():
                 self.samples = record
             case Offset():
                 self.offsets.append(record)

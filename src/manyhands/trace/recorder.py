@@ -39,7 +39,7 @@ from manyhands.trace.records import (
     Offset,
     Point,
     Record,
-    Samples,
+    SampleCount,
     SenderStaleness,
     Setting,
     Span,
@@ -150,7 +150,7 @@ class Recorder:
         self._staleness: Counter[int] = Counter()
         self._by_sender: dict[str, Counter[int]] = {}
         self._told: Counter[str] = Counter()
-        self._accounted: Samples | None = None
+        self._accounted: SampleCount | None = None
         self._numbers: Counter[str] = Counter()
         self._latest: dict[str, Point] = {}
         self._error = float("inf")
@@ -188,7 +188,7 @@ class Recorder:
 
     def samples(self, seen: int, repeated: int = 0, lost: int = 0) -> None:
         """What this process answers for so far, in place of what it said before."""
-        self._append(Samples(self._clock(), seen, repeated, lost))
+        self._append(SampleCount(self._clock(), seen, repeated, lost))
 
     def event(self, what: str, detail: Mapping[str, str] | None = None) -> None:
         """Something happened; `Event` says which words the reports understand."""
@@ -261,7 +261,7 @@ class Recorder:
                 return True
             self._latest[record.name] = record
             return False
-        if isinstance(record, Samples):
+        if isinstance(record, SampleCount):
             self._accounted = record
             return False
         if isinstance(record, Offset):

@@ -120,7 +120,7 @@ class SenderStaleness(_Record, frozen=True):
     counts: dict[int, int]
 
 
-class Samples(_Record, frozen=True, gc=False):
+class SampleCount(_Record, frozen=True, gc=False, tag="samples"):
     """Samples this process answers for; the run's are the sum over processes. Cumulative."""
 
     at: float
@@ -172,7 +172,7 @@ Record = (
     | Point
     | Staleness
     | SenderStaleness
-    | Samples
+    | SampleCount
     | Event
     | Offset
     | Setting

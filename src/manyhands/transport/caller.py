@@ -27,14 +27,14 @@ from manyhands.transport.security import JobKey, connect_securely, needs_key
 from manyhands.wire.envelope import (
     CHUNK,
     HEAD_LIMIT,
+    CallStatus,
     Chunk,
     Grant,
     Offer,
-    Place,
-    Progress,
     Refusal,
     Reply,
     ReplyChunk,
+    SharedBytes,
     open_answer,
     seal,
 )
@@ -58,7 +58,7 @@ ON_ITS_WAY = 10.0
 the next time twice as many."""
 
 
-class Refused(ConnectionError):  # noqa: N818 - it names what happened
+class CallRefused(ConnectionError):  # noqa: N818 - it names what happened
     """The other side will not carry out a call."""
 
 
@@ -84,7 +84,7 @@ class _Outgoing:
     patience: float = ON_ITS_WAY
     reply: Reply | None = None
     received: int = 0
-    source: Place | None = None
+    source: SharedBytes | None = None
     """Where the payload lies in shared memory; it is not sent then."""
 
 
@@ -216,13 +216,13 @@ class Caller:
 
         Raises:
             TimeoutError: it did not come in time.
-            Refused: the peer will not carry out the call.
+            CallRefused: the peer will not carry out the call.
         """
         peer = self._peer(sender)
         deadline = None if timeout is None else self._clock() + timeout
         while not peer.answers:
             if peer.refusals:
-                raise Refused(f"{sender} refuses: {peer.refusals.pop(0)}")
+                raise CallRefused(f"{sender} refuses: {peer.refusals.pop(0)}")
             now = self._clock()
             if deadline is not None and now >= deadline:
                 raise TimeoutError(f"{sender} did not answer within {timeout} s")
@@ -297,7 +297,7 @@ class Caller:
         match envelope:
             case Grant(number=number, attempt=attempt):
                 self._deliver(name, peer, number, attempt)
-            case Progress():
+            case CallStatus():
                 self._judge(name, peer, envelope)
             case Reply():
                 self._open_reply(name, peer, envelope)
@@ -368,7 +368,7 @@ class Caller:
             peer.credit = peer.credit or call.reply.credit
             peer.answers.append((call.reply.message, call.reply.held))
 
-    def _judge(self, name: str, peer: _Peer, progress: Progress) -> None:
+    def _judge(self, name: str, peer: _Peer, progress: CallStatus) -> None:
         """Whether a call that takes long is under way or lost."""
         call = peer.calls.get(progress.number)
         if call is None or call.attempt != progress.attempt:

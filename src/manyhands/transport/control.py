@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 
 import zmq
 
-from manyhands.transport.listeners import Doors
+from manyhands.transport.listeners import Listeners
 from manyhands.transport.refusals import Reception
 from manyhands.transport.security import JobKey, connect_securely, needs_key
 from manyhands.wire import Control, WireError, decode, encode
@@ -45,7 +45,7 @@ class Hub:
     """
 
     def __init__(self, address: str, outside: str | None = None, key: JobKey | None = None) -> None:
-        self._doors = Doors(address, outside, key, _furnish)
+        self._doors = Listeners(address, outside, key, _furnish)
         self.outside = self._doors.outside
         """Where other hosts come, its port included."""
         self.refused = 0

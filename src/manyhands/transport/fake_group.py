@@ -27,7 +27,7 @@ class Done(Work):
         return True
 
 
-class Pretended(Group):
+class FakeGroup(Group):
     """One worker among `size`, whose collectives end at once and change nothing."""
 
     def __init__(
@@ -45,7 +45,7 @@ class Pretended(Group):
     def part(self, name: str, ranks: Sequence[int]) -> Group:  # noqa: ARG002 - as a group's
         """Some of them."""
         names = [self.names[rank] for rank in ranks]
-        part = Pretended(list(ranks).index(self.rank), len(ranks), self.device, names)
+        part = FakeGroup(list(ranks).index(self.rank), len(ranks), self.device, names)
         part.whole = self.whole
         self._parts.append(part)
         return part

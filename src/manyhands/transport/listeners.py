@@ -23,7 +23,7 @@ Door = zmq.Socket[bytes]
 Context = zmq.Context[Door]
 
 
-class Doors:
+class Listeners:
     """ROUTER sockets that are listened to together; they belong to one thread.
 
     Args:

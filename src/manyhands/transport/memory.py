@@ -14,7 +14,7 @@ import mmap
 import os
 from typing import TYPE_CHECKING
 
-from manyhands.wire.envelope import Place
+from manyhands.wire.envelope import SharedBytes
 from manyhands.wire.message import WireError
 
 if TYPE_CHECKING:
@@ -43,14 +43,14 @@ class Segment:
         self._first = _address(self.memory)
         self._pid = os.getpid()
 
-    def place(self, view: memoryview | None) -> Place | None:
+    def place(self, view: memoryview | None) -> SharedBytes | None:
         """Where a view lies in this segment; None if it lies elsewhere."""
         if view is None or view.readonly or not len(view):
             return None
         offset = _address(view) - self._first
         if not 0 <= offset <= self._size - view.nbytes:
             return None
-        return Place(self._pid, self.descriptor, offset, view.nbytes)
+        return SharedBytes(self._pid, self.descriptor, offset, view.nbytes)
 
     def close(self) -> None:
         """Let go of it; views of it stay valid."""
@@ -80,7 +80,7 @@ class Foreign:
         finally:
             os.close(opened)
 
-    def view(self, place: Place) -> memoryview:
+    def view(self, place: SharedBytes) -> memoryview:
         """The bytes at a place."""
         if not 0 <= place.offset <= len(self._memory) - place.size or place.size < 0:
             raise WireError(f"{place.size} bytes at {place.offset} are not in that memory")

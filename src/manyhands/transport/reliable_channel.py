@@ -27,7 +27,7 @@ _MOST = 32
 """Messages in one word: it has to fit into a control message."""
 
 
-class Conversation:
+class ReliableChannel:
     """One side of it.
 
     Args:
@@ -96,7 +96,7 @@ class Conversation:
             self._send_from(0)
 
 
-class SureLine:
+class ReliableLine:
     """A worker's line to the desk where samples are leased.
 
     Args:
@@ -106,7 +106,7 @@ class SureLine:
 
     def __init__(self, line: Line, life: int) -> None:
         self._line = line
-        self._talk = Conversation(life, line.send, time.monotonic)
+        self._talk = ReliableChannel(life, line.send, time.monotonic)
 
     def send(self, message: Leasing, *, later: bool = False) -> None:
         """See that it arrives; `later` with the next one, or when an answer is waited for."""

@@ -28,19 +28,19 @@ from typing import TYPE_CHECKING
 
 import zmq
 
-from manyhands.transport.listeners import Doors, is_readable
+from manyhands.transport.listeners import Listeners, is_readable
 from manyhands.transport.memory import Foreign
 from manyhands.wire.envelope import (
     CHUNK,
     HEAD_LIMIT,
+    CallStatus,
     Chunk,
     Grant,
     Offer,
-    Place,
-    Progress,
     Refusal,
     Reply,
     ReplyChunk,
+    SharedBytes,
     open_call,
     seal,
 )
@@ -161,7 +161,7 @@ class Responder:
         supply: Callable[[], memoryview] | None = None,
     ) -> None:
         self._supply = supply or (lambda: memoryview(bytearray(size)))
-        self._doors = Doors(address, outside, key, _furnish)
+        self._doors = Listeners(address, outside, key, _furnish)
         self.address = self._doors.address
         self._door = self._doors.way("")
         """Where the message came in that is being read."""
@@ -271,7 +271,7 @@ class Responder:
                 # It was handed out and is still to be answered: another attempt is no other call.
                 current.attempt, received = offer.attempt, current.received
                 about = (offer.number, offer.attempt, received, self._life)
-                self._send(sender, Progress(*about, granted=current.slot is not None))
+                self._send(sender, CallStatus(*about, granted=current.slot is not None))
                 return None
             self._drop(current)
         peer.current = call
@@ -290,7 +290,7 @@ class Responder:
         if (call.number, call.attempt) == peer.answered:
             # On a slow link the answer takes long; a second one would take as long again.
             about = (call.number, call.attempt, call.size, self._life)
-            self._send(call.sender, Progress(*about, answered=True))
+            self._send(call.sender, CallStatus(*about, answered=True))
             return None
         call.repeated = True
         return call
@@ -306,7 +306,7 @@ class Responder:
         call.payload, call.received = self._view(peer, offer.source), offer.size
         return call
 
-    def _view(self, peer: _Peer, place: Place) -> memoryview:
+    def _view(self, peer: _Peer, place: SharedBytes) -> memoryview:
         if not self._doors.is_private(self._door):
             raise WireError("memory is shared only within one host")
         if peer.memory is None or peer.memory.owner != (place.pid, place.descriptor):
@@ -485,7 +485,7 @@ class Responder:
             self._free.append(call.slot)
         call.slot, call.payload = None, None
 
-    def _send(self, sender: str, envelope: Grant | Progress | Reply | Refusal) -> None:
+    def _send(self, sender: str, envelope: Grant | CallStatus | Reply | Refusal) -> None:
         self._send_frames(sender, [seal(envelope)])
 
     def _send_frames(self, sender: str, frames: Sequence[bytes | memoryview]) -> None:

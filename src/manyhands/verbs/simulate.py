@@ -22,7 +22,7 @@ from manyhands.units import bandwidth as read_bandwidth
 from manyhands.units import seconds as read_seconds
 from manyhands.verbs.command import current
 from manyhands.verbs.progress import shown
-from manyhands.virtual import Conditions, Faults, Places, Times, simulate_job
+from manyhands.virtual import Conditions, Faults, ProcessHosts, Times, simulate_job
 from manyhands.virtual import times as read_times
 
 if TYPE_CHECKING:
@@ -146,12 +146,12 @@ def simulate(
 
 
 @dataclass(frozen=True)
-class Plan:
+class VirtualRunPlan:
     """A virtual run, all settled."""
 
     job: Job
     protocol: StrategyProtocol
-    places: Places
+    places: ProcessHosts
     conditions: Conditions
     faults: Faults
     settings: tuple[Setting, ...]
@@ -187,7 +187,7 @@ class Plan:
         return Run(folder)
 
 
-def plan(job: Job, asked: Asked, source: str) -> Plan:
+def plan(job: Job, asked: Asked, source: str) -> VirtualRunPlan:
     """What was asked, settled; `source` says by whom, for the settings."""
     protocol = _protocol(read_strategy(asked.strategy or _STRATEGY))
     workers = _WORKERS if asked.workers is None else asked.workers
@@ -236,7 +236,7 @@ def plan(job: Job, asked: Asked, source: str) -> Plan:
     )
     if asked.output is not None:
         check_free(asked.output)
-    return Plan(job, protocol, places, conditions, faults, settings, asked.output)
+    return VirtualRunPlan(job, protocol, places, conditions, faults, settings, asked.output)
 
 
 def _protocol(strategy: Strategy) -> StrategyProtocol:
@@ -249,7 +249,7 @@ def _protocol(strategy: Strategy) -> StrategyProtocol:
     )
 
 
-def _places(asked: Asked, protocol: StrategyProtocol, workers: int, servers: int) -> Places:
+def _places(asked: Asked, protocol: StrategyProtocol, workers: int, servers: int) -> ProcessHosts:
     if asked.placing not in (None, *_PLACINGS):
         raise ValueError(f"placing is {' or '.join(_PLACINGS)}, not {asked.placing!r}")
     if asked.placing == "colocated" and asked.bandwidth is None:
@@ -258,21 +258,21 @@ def _places(asked: Asked, protocol: StrategyProtocol, workers: int, servers: int
         for name in ("bandwidth", "latency", "cores"):
             if getattr(asked, name) is not None:
                 raise ValueError(f"{name} is given twice: the cluster says it as well")
-        return Places.spread(asked.cluster, workers, servers, protocol.sites(workers))
+        return ProcessHosts.spread(asked.cluster, workers, servers, protocol.sites(workers))
     if asked.bandwidth is None:
         if asked.latency is not None:
             raise ValueError("latency is that of links: give their bandwidth too, as in '1gbit'")
-        return Places.one_host(workers, servers, asked.cores)
+        return ProcessHosts.one_host(workers, servers, asked.cores)
     latency = LATENCY if asked.latency is None else read_seconds(asked.latency)
     link = Link(read_bandwidth(asked.bandwidth), latency)
     sites = protocol.sites(workers)
     if asked.hosts is not None:
-        return Places.in_blocks(workers, servers, asked.hosts, link, asked.cores, sites)
+        return ProcessHosts.in_blocks(workers, servers, asked.hosts, link, asked.cores, sites)
     if sites:
-        return Places.on_sites(sites, link, asked.cores)
+        return ProcessHosts.on_sites(sites, link, asked.cores)
     if asked.placing == "colocated":
-        return Places.colocated(workers, servers, link, asked.cores or 1)
-    return Places.host_each(workers, servers, link, asked.cores or 1)
+        return ProcessHosts.colocated(workers, servers, link, asked.cores or 1)
+    return ProcessHosts.host_each(workers, servers, link, asked.cores or 1)
 
 
 def _settings(values: dict[str, str | None], asked: Asked, source: str) -> Iterator[Setting]:
@@ -289,7 +289,7 @@ def _job_settings(job: Job, asked: Asked, source: str) -> Iterator[Setting]:
         yield Setting(name, value, source if told else "script")
 
 
-def _place_settings(places: Places, asked: Asked, source: str) -> Iterator[Setting]:
+def _place_settings(places: ProcessHosts, asked: Asked, source: str) -> Iterator[Setting]:
     hosts, link = places.cluster.hosts, places.cluster.link
     most = max(host.cores for host in hosts)
     values = {

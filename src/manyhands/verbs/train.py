@@ -14,7 +14,7 @@ from manyhands.files.run_folders import check_free, claim, new_folder, release, 
 from manyhands.live.agent.agent import launch
 from manyhands.live.devices import devices
 from manyhands.live.hosts.host_list import Hosts
-from manyhands.live.request import Request, Setting
+from manyhands.live.request import Request, RunSetting
 from manyhands.live.worker import torchrun
 from manyhands.pacing import Pace, words
 from manyhands.reports import Run
@@ -180,7 +180,7 @@ class _Plan:
     overrides: Overrides
     output: Path | None
     """The folder that was asked for."""
-    settings: tuple[Setting, ...]
+    settings: tuple[RunSetting, ...]
     slow: tuple[Pace, ...]
 
 
@@ -225,14 +225,14 @@ def _plan(
         durability=command.durability,
     )
     settings = (
-        Setting("strategy", str(chosen), told_by),
-        Setting("workers", str(count), counted_by),
-        *([Setting("slow", words(paces), paced_by)] if paces else ()),
+        RunSetting("strategy", str(chosen), told_by),
+        RunSetting("workers", str(count), counted_by),
+        *([RunSetting("slow", words(paces), paced_by)] if paces else ()),
         *_job_settings(job, command, overrides),
         *_place_settings(hosts, cluster, command),
-        Setting("cores", str(cluster.cores), "default"),
-        Setting("torch", version("torch"), "default"),
-        Setting("manyhands", version("manyhands"), "default"),
+        RunSetting("cores", str(cluster.cores), "default"),
+        RunSetting("torch", version("torch"), "default"),
+        RunSetting("manyhands", version("manyhands"), "default"),
     )
     asked = command.output or (Path(output) if output else None)
     return _Plan(chosen, count, cluster, overrides, asked, settings, paces)
@@ -243,22 +243,24 @@ def _default_workers(cluster: Cluster) -> int:
     return len({*devices(_MANY)} - {"cpu"}) or cluster.default_workers()
 
 
-def _place_settings(hosts: Hosts | None, cluster: Cluster, command: Command) -> Iterator[Setting]:
+def _place_settings(
+    hosts: Hosts | None, cluster: Cluster, command: Command
+) -> Iterator[RunSetting]:
     if hosts is None:
-        yield Setting("hosts", str(len(cluster.hosts)), "default")
+        yield RunSetting("hosts", str(len(cluster.hosts)), "default")
         return
     source = "command line" if command.hosts else "script"
-    yield Setting("hosts", str(len(hosts.names)), source)
-    yield Setting("workers by host", str(hosts), source)
+    yield RunSetting("hosts", str(len(hosts.names)), source)
+    yield RunSetting("workers by host", str(hosts), source)
     if command.network is not None:
-        yield Setting("network", command.network, "command line")
+        yield RunSetting("network", command.network, "command line")
 
 
-def _job_settings(job: Job, command: Command, overrides: Overrides) -> Iterator[Setting]:
+def _job_settings(job: Job, command: Command, overrides: Overrides) -> Iterator[RunSetting]:
     """The job's limits and seed, as they are in force."""
     for name, value in override(job, overrides).settings.items():
         told = getattr(command, name, None) is not None
-        yield Setting(name, value, "command line" if told else "script")
+        yield RunSetting(name, value, "command line" if told else "script")
 
 
 def _taken_folder(plan: _Plan) -> Path:

@@ -6,7 +6,7 @@ crashes and partitions are simulated. The same seed gives the same run, to the b
 
 from manyhands.virtual.conditions.compute_times import TIMES, Times, times
 from manyhands.virtual.conditions.faults import Crash, Cut, Fault, Faults, Isolate, Lose, Pause
-from manyhands.virtual.conditions.process_hosts import Places
+from manyhands.virtual.conditions.process_hosts import ProcessHosts
 from manyhands.virtual.run import simulate_job
 from manyhands.virtual.world import Conditions, World
 
@@ -20,7 +20,7 @@ __all__ = [
     "Isolate",
     "Lose",
     "Pause",
-    "Places",
+    "ProcessHosts",
     "Times",
     "World",
     "simulate_job",

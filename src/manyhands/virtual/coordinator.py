@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from manyhands.leasing.lease_service import Desk
+from manyhands.leasing.lease_service import LeaseService
 from manyhands.leasing.leases import Leases
 from manyhands.virtual.simulator.kernel import happens
-from manyhands.wire.leasing import Ask, Commit, Cut, Forgo, Nothing, Saved, Sum, Tally
+from manyhands.wire.leasing import Ask, Commit, Evaluate, Forgo, Nothing, Saved, Sum, Tally
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,7 +40,7 @@ class Talk:
         kernel: the clock.
     """
 
-    def __init__(self, worker: str, coordinator: Coordinator, kernel: Kernel) -> None:
+    def __init__(self, worker: str, coordinator: VirtualCoordinator, kernel: Kernel) -> None:
         self.worker = worker
         self.is_cut_off = False
         """Whether nothing comes through at present."""
@@ -63,11 +63,11 @@ class Talk:
         self._asks = isinstance(word, Nothing)
         return word
 
-    async def looked_up(self, cut: Cut, log: WorkerLog) -> Leasing:
+    async def looked_up(self, cut: Evaluate, log: WorkerLog) -> Leasing:
         """The worker has seen the shared state: wait for the others; or look again, on a `Cut`."""
         self.say(Tally(cut.round, ()))
         word = await self._hear(log)
-        while not isinstance(word, Sum | Cut):
+        while not isinstance(word, Sum | Evaluate):
             word = await self._hear(log)
         return word
 
@@ -118,7 +118,7 @@ class Talk:
             listener.succeed()
 
 
-class Coordinator:
+class VirtualCoordinator:
     """The state of one run.
 
     Args:
@@ -162,7 +162,7 @@ class Coordinator:
         if job.seconds is not None:
             kernel.after(job.seconds, self.stop)
 
-    def _open_desk(self) -> Desk:
+    def _open_desk(self) -> LeaseService:
         """The desk as it is before it has heard anything."""
         evaluates = self._job.validation is not None
         leases = Leases(
@@ -174,7 +174,7 @@ class Coordinator:
             lockstep=self._lockstep,
             by_rank=self._by_rank,
         )
-        return Desk(leases, evaluates=evaluates, lockstep=self._lockstep)
+        return LeaseService(leases, evaluates=evaluates, lockstep=self._lockstep)
 
     @property
     def leases(self) -> Leases:

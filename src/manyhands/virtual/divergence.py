@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from manyhands.trace import Recorder
 
 
-class Divergence:
+class VirtualDivergence:
     """Notes the first loss that is not finite, and ends the run if the job wants that."""
 
     def __init__(self, job: Job) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from manyhands.trace import Kind
     from manyhands.virtual.simulator.kernel import Kernel
-    from manyhands.virtual.simulator.member import Member
+    from manyhands.virtual.simulator.member import VirtualProcess
 
 FULL = 64
 """Workers with a trace of their own."""
@@ -137,7 +137,7 @@ class Logs:
         self._others_name = f"workers-{FULL}-{workers - 1}"
         self.coordinator = self._recorder("coordinator", 0, "", "coordinator")
 
-    def worker(self, member: Member, rank: int) -> WorkerLog:
+    def worker(self, member: VirtualProcess, rank: int) -> WorkerLog:
         """The log for a new life of a worker; that of the life before is closed."""
         if rank < FULL:
             self.close(rank)
@@ -150,7 +150,7 @@ class Logs:
             self._others = WorkerLog(recorder, self._kernel)
         return self._others
 
-    def server(self, member: Member, number: int) -> ServerLog:
+    def server(self, member: VirtualProcess, number: int) -> ServerLog:
         """The log of a server."""
         recorder = self._recorder("server", number, member.host, member.name)
         self._servers.append(ServerLog(recorder, self._peer, self._kernel))

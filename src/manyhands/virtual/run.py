@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from manyhands.job import Job
     from manyhands.protocols import StrategyProtocol
     from manyhands.trace import Setting
-    from manyhands.virtual.conditions.process_hosts import Places
+    from manyhands.virtual.conditions.process_hosts import ProcessHosts
     from manyhands.virtual.world import Conditions
 
     Standing = Callable[[], tuple[float, int]]
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 def simulate_job(
     job: Job,
     protocol: StrategyProtocol,
-    places: Places,
+    places: ProcessHosts,
     conditions: Conditions,
     folder: Path,
     *,

@@ -18,7 +18,7 @@ from manyhands.protocols import (
     Answer,
     Call,
     Descend,
-    Holding,
+    HeldCalls,
     Move,
     Scale,
     Shift,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from manyhands.virtual.log import ServerLog
     from manyhands.virtual.simulator.cores import Cores
     from manyhands.virtual.simulator.kernel import Kernel
-    from manyhands.virtual.simulator.member import Member
+    from manyhands.virtual.simulator.member import VirtualProcess
     from manyhands.virtual.simulator.network import Network
     from manyhands.virtual.worker.endpoint import Parcel
 
@@ -59,7 +59,7 @@ class Server:
 
     def __init__(
         self,
-        member: Member,
+        member: VirtualProcess,
         holder: Holder,
         protocol: StrategyProtocol,
         terms: Terms,
@@ -83,7 +83,7 @@ class Server:
         self._log = log
         self._inbox: deque[Parcel] = deque()
         self._idle: Event | None = None
-        self._early: Holding[Parcel] = Holding(protocol)
+        self._early: HeldCalls[Parcel] = HeldCalls(protocol)
         """Calls that are held back until it is their turn."""
         self._heard: dict[str, int] = {}
         """By caller, the number of its last call that was decided about."""

@@ -11,20 +11,20 @@ import torch
 
 from manyhands.failure import RunFailed
 from manyhands.pacing import factor
-from manyhands.parameters import Holder, Writes, lerp
+from manyhands.parameters import Holder, UpdateCounts, lerp
 from manyhands.parameters.ignored_targets import counting_among
 from manyhands.protocols import Terms
 from manyhands.sampling.permutation import member_seed, mix
 from manyhands.virtual.conditions.faults import Crash, Cut, Fault, Isolate, Lose, Pause
-from manyhands.virtual.coordinator import Coordinator, Talk
+from manyhands.virtual.coordinator import Talk, VirtualCoordinator
 from manyhands.virtual.server import Server
 from manyhands.virtual.simulator.cores import Cores
-from manyhands.virtual.simulator.member import Member
+from manyhands.virtual.simulator.member import VirtualProcess
 from manyhands.virtual.simulator.network import Network
 from manyhands.virtual.worker.endpoint import VirtualEndpoint
 from manyhands.virtual.worker.evaluation import evaluate
 from manyhands.virtual.worker.replica import VirtualReplica
-from manyhands.virtual.worker.shared_model import Bench, Replication
+from manyhands.virtual.worker.shared_model import Replication, SharedModel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from manyhands.pacing import Pace
     from manyhands.protocols import StrategyProtocol
     from manyhands.virtual.conditions.compute_times import Times
-    from manyhands.virtual.conditions.process_hosts import Places
+    from manyhands.virtual.conditions.process_hosts import ProcessHosts
     from manyhands.virtual.log import Logs
     from manyhands.virtual.simulator.kernel import Kernel
 
@@ -87,7 +87,7 @@ class Conditions:
 class _Worker:
     """A worker over all of its lives."""
 
-    member: Member
+    member: VirtualProcess
     seconds: Callable[[], float]
     replication: Replication | None = None
     endpoint: VirtualEndpoint | None = None
@@ -114,11 +114,11 @@ class World:
         self,
         job: Job,
         protocol: StrategyProtocol,
-        places: Places,
+        places: ProcessHosts,
         conditions: Conditions,
         kernel: Kernel,
         logs: Logs,
-        bench: Bench | None = None,
+        bench: SharedModel | None = None,
     ) -> None:
         self._job = job
         self._protocol = protocol
@@ -131,7 +131,7 @@ class World:
         clip = job.clip if needs.clips == "workers" else None
         if bench is None:
             counted = counting_among(job, str(protocol), len(places.workers))
-            bench = Bench(counted, needs.shards, clip)
+            bench = SharedModel(counted, needs.shards, clip)
         self._bench = bench
         self._terms = Terms(job.batch_sizes, len(places.workers), self._bench.rate)
         self._servers = {
@@ -140,15 +140,17 @@ class World:
         }
         self._common = self._share()
         writes = torch.zeros(len(places.workers), dtype=torch.int64)
-        self._writes = Writes(writes) if needs.shared_memory and needs.local_optimizer else None
+        self._writes = (
+            UpdateCounts(writes) if needs.shared_memory and needs.local_optimizer else None
+        )
         self._workers = [
             _Worker(
-                Member(f"worker-{rank}", host),
+                VirtualProcess(f"worker-{rank}", host),
                 conditions.seconds(rank, random.Random(mix(job.seed, _TIMES, rank))),  # noqa: S311
             )
             for rank, host in enumerate(places.workers)
         ]
-        self.coordinator = Coordinator(
+        self.coordinator = VirtualCoordinator(
             job,
             len(self._workers),
             kernel,
@@ -163,7 +165,7 @@ class World:
         self._returning = 0
 
     def _server(self, number: int, host: str) -> Server:
-        member = Member(f"server-{number}", host)
+        member = VirtualProcess(f"server-{number}", host)
         return Server(
             member,
             self._holder(number),
@@ -372,7 +374,7 @@ class World:
             self._mourn("lost", worker.member)
             self._miss(worker, life)
 
-    def _mourn(self, what: str, member: Member) -> None:
+    def _mourn(self, what: str, member: VirtualProcess) -> None:
         words = f"{member.name} died after {member.deaths[-1]:g} s"
         self._logs.coordinator.event(what, {"member": member.name, "words": words})
 
@@ -480,7 +482,7 @@ class World:
             # What a worker hosts is in its process, and stands still with it.
             self._servers[_server_of(name)].member.stand_still(self._kernel.now, seconds)
 
-    def _kill(self, member: Member) -> None:
+    def _kill(self, member: VirtualProcess) -> None:
         member.end(self._kernel.now)
         self._kernel.drop(member)
         self._network.drop(member)

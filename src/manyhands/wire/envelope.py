@@ -2,7 +2,7 @@
 
 Caller                                Responder
 `Offer` (with the payload if small)   `Grant`, if a place for a large payload is free
-`Chunk`, frame by frame               `Progress`, when asked again
+`Chunk`, frame by frame               `CallStatus`, when asked again
                                       `Reply` (with the payload if small), `ReplyChunk` …
 
 On one host an `Offer` may say in which shared memory its payload lies and its answer belongs, and
@@ -26,7 +26,7 @@ class Envelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_li
     """The base of every envelope. The calls of one caller are numbered by `number`."""
 
 
-class Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
+class SharedBytes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
     """Bytes in the shared memory of a process on the same host."""
 
     pid: int
@@ -43,8 +43,8 @@ class Offer(Envelope, frozen=True, tag=1):
     epoch: int
     size: int
     message: Said
-    source: Place | None = None
-    into: Place | None = None
+    source: SharedBytes | None = None
+    into: SharedBytes | None = None
     room: int = 0
     """Bytes of payload that the caller has room for in the answer."""
 
@@ -64,7 +64,7 @@ class Chunk(Envelope, frozen=True, tag=3):
     offset: int
 
 
-class Progress(Envelope, frozen=True, tag=4):
+class CallStatus(Envelope, frozen=True, tag=4):
     """Where a call stands, for a caller that asks again."""
 
     number: int
@@ -108,7 +108,7 @@ class Refusal(Envelope, frozen=True, tag=7):
 
 
 ToResponder = Offer | Chunk
-ToCaller = Grant | Progress | Reply | ReplyChunk | Refusal
+ToCaller = Grant | CallStatus | Reply | ReplyChunk | Refusal
 
 _encoder = msgspec.msgpack.Encoder()
 _to_responder: msgspec.msgpack.Decoder[ToResponder] = msgspec.msgpack.Decoder(ToResponder)

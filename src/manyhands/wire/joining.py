@@ -53,7 +53,7 @@ class Ended(Message, frozen=True):
     """When it ended, on the coordinator's clock."""
 
 
-class Arrived(Message, frozen=True):
+class HostReturned(Message, frozen=True):
     """For the first host's agent: a host has come back to a run that is under way."""
 
     host: str
@@ -92,5 +92,5 @@ class Disband(Message, frozen=True):
 
 
 Joining = (
-    Knock | Admitted | Rejected | Withdraw | Ended | Arrived | Missed | Part | Stored | Disband
+    Knock | Admitted | Rejected | Withdraw | Ended | HostReturned | Missed | Part | Stored | Disband
 )

@@ -40,7 +40,7 @@ class Forgo(Message, frozen=True):
     number: int
 
 
-class Cut(Message, frozen=True):
+class Evaluate(Message, frozen=True):
     """All samples of an epoch are committed: evaluate part `index` of `parts`."""
 
     round: int
@@ -118,7 +118,7 @@ Leasing = (
     | Forgo
     | Granted
     | Nothing
-    | Cut
+    | Evaluate
     | Tally
     | Sum
     | Enough

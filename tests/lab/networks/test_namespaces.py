@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from manyhands.lab.networks.namespaces import Network, NotPermitted, network
+from manyhands.lab.networks.namespaces import NetworkShape, NotPermitted, network
 from manyhands.reports import Run
 from manyhands.transport.security import JobKey
 from support import ROOT, wait_for
@@ -40,7 +40,7 @@ with socket.create_connection((sys.argv[1], 5000)) as connection:
 def places(request):
     """Hosts with the links that the test asks for; skipped where that is not permitted."""
     count, text = request.param
-    shape = Network.read(text)
+    shape = NetworkShape.read(text)
     try:
         context = network(count, shape.rate, shape.latency)
         made = context.__enter__()
@@ -170,16 +170,18 @@ def test_nothing_is_left_of_a_network_whose_maker_is_killed(start, latency):
 
 
 def test_networks_are_read_from_text():
-    assert Network.read("100mbit") == Network(12.5e6)
-    assert Network.read("1gbit, servers apart") == Network(125e6, apart=True)
-    assert Network.read("1gbit, 20ms") == Network(125e6, latency=0.02)
-    assert Network.read("1gbit, servers apart, 20ms") == Network(125e6, apart=True, latency=0.02)
-    assert "20 ms from one to another" in Network.read("1gbit, 20ms").words
-    assert "beside worker 0" in Network.read("100mbit").words
-    assert "a namespace of their own" in Network.read("100mbit, servers apart").words
+    assert NetworkShape.read("100mbit") == NetworkShape(12.5e6)
+    assert NetworkShape.read("1gbit, servers apart") == NetworkShape(125e6, apart=True)
+    assert NetworkShape.read("1gbit, 20ms") == NetworkShape(125e6, latency=0.02)
+    assert NetworkShape.read("1gbit, servers apart, 20ms") == NetworkShape(
+        125e6, apart=True, latency=0.02
+    )
+    assert "20 ms from one to another" in NetworkShape.read("1gbit, 20ms").words
+    assert "beside worker 0" in NetworkShape.read("100mbit").words
+    assert "a namespace of their own" in NetworkShape.read("100mbit, servers apart").words
     for text in ("fast", "", "100mbit, together", "100mbit, 2ms, 3ms"):
         with pytest.raises(ValueError, match="mbit"):
-            Network.read(text)
+            NetworkShape.read(text)
 
 
 def join_and_train(start, tmp_path, places, strategy, samples):
@@ -245,7 +247,7 @@ def test_a_run_in_a_network_of_its_own(start, tmp_path, network_):
     assert code == 0, started.text()
     run = Run(tmp_path / "run")
     told = {setting.name: setting.value for one in run.trace.processes for setting in one.settings}
-    assert told["network"] == Network.read(network_).words
+    assert told["network"] == NetworkShape.read(network_).words
     assert run.samples == 3000
     assert {worker.header.host for worker in run.trace.workers} == {"w0", "w1"}
     wait_for(lambda: not started.tree(), 10, "nobody left")

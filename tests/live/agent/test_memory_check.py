@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - as everybody calls it
 
 import manyhands as mh
-from manyhands.live.agent.memory_check import FORKED, Footprint, available, estimate
+from manyhands.live.agent.memory_check import FORKED, MemoryEstimate, available, estimate
 from manyhands.strategies import strategy
 from support import wait_for
 
@@ -67,7 +67,7 @@ def test_the_estimate_counts_copies_of_the_model_and_of_the_data(text, copies, s
 
 
 def test_what_cannot_fit_is_refused_with_the_figures_and_what_nearly_fits_is_said():
-    need = Footprint(100, 1, FORKED, 10**9, 10**6, 10**6)
+    need = MemoryEstimate(100, 1, FORKED, 10**9, 10**6, 10**6)
     assert need.check(2 * need.total) == ""
     assert "100 workers need at least 103.8 GB" in need.check(int(1.1 * need.total))
     assert "may kill processes" in need.check(need.total // 2, swap=need.total)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from manyhands.live.agent.progress_line import Display
+from manyhands.live.agent.progress_line import ProgressLine
 from manyhands.wire import Status
 
 
@@ -54,7 +54,7 @@ def line(terminal: Terminal) -> str:
 
 def test_before_training_it_says_who_is_still_missing() -> None:
     terminal = Terminal()
-    display = Display(1000, None, Clock(), terminal)
+    display = ProgressLine(1000, None, Clock(), terminal)
     display.show(joining(3))
     assert line(terminal) == "starting: 3 of 4 workers joined"
     display.show(status(0))
@@ -63,7 +63,7 @@ def test_before_training_it_says_who_is_still_missing() -> None:
 
 def test_it_says_how_far_how_fast_how_well_and_how_long() -> None:
     clock, terminal = Clock(), Terminal()
-    display = Display(100_000, None, clock, terminal)
+    display = ProgressLine(100_000, None, clock, terminal)
     display.show(status(1000))
     assert line(terminal) == "1,000 of 100,000 samples (1 %)"
     clock.now += 2
@@ -75,7 +75,7 @@ def test_it_says_how_far_how_fast_how_well_and_how_long() -> None:
 
 def test_the_rate_is_that_of_the_last_seconds_and_not_of_the_whole_run() -> None:
     clock, terminal = Clock(), Terminal()
-    display = Display(None, None, clock, terminal)
+    display = ProgressLine(None, None, clock, terminal)
     samples = 100
     for rate in (10, 500):
         for _ in range(60):
@@ -93,7 +93,7 @@ def test_a_steady_run_shows_its_rate_whatever_the_intervals(
     rate: int, hundredths: list[int]
 ) -> None:
     clock, terminal = Clock(), Terminal()
-    display = Display(None, None, clock, terminal)
+    display = ProgressLine(None, None, clock, terminal)
     passed = 0
     for interval in hundredths:
         passed += interval
@@ -104,7 +104,7 @@ def test_a_steady_run_shows_its_rate_whatever_the_intervals(
 
 def test_while_it_evaluates_no_rate_is_shown_and_the_pause_does_not_slow_the_next_one() -> None:
     clock, terminal = Clock(), Terminal()
-    display = Display(None, None, clock, terminal)
+    display = ProgressLine(None, None, clock, terminal)
     for number in range(1, 4):
         clock.now += 1
         display.show(status(100 * number))
@@ -121,7 +121,7 @@ def test_while_it_evaluates_no_rate_is_shown_and_the_pause_does_not_slow_the_nex
 
 def test_a_run_that_stands_still_claims_no_rate_and_no_end() -> None:
     clock, terminal = Clock(), Terminal()
-    display = Display(1000, None, clock, terminal)
+    display = ProgressLine(1000, None, clock, terminal)
     for _ in range(20):
         clock.now += 1
         display.show(status(500))
@@ -130,7 +130,7 @@ def test_a_run_that_stands_still_claims_no_rate_and_no_end() -> None:
 
 def test_a_time_limit_counts_down_from_the_first_samples() -> None:
     clock, terminal = Clock(), Terminal()
-    display = Display(None, 90.0, clock, terminal)
+    display = ProgressLine(None, 90.0, clock, terminal)
     display.show(joining(4))
     clock.now += 30
     display.show(status(1))
@@ -145,7 +145,7 @@ def test_a_time_limit_counts_down_from_the_first_samples() -> None:
 
 def test_the_nearer_of_two_limits_is_shown() -> None:
     clock, terminal = Clock(), Terminal()
-    display = Display(1_000_000, 60.0, clock, terminal)
+    display = ProgressLine(1_000_000, 60.0, clock, terminal)
     display.show(status(1000))
     clock.now += 1
     display.show(status(2000))
@@ -169,19 +169,19 @@ def test_the_nearer_of_two_limits_is_shown() -> None:
 )
 def test_times_are_told_as_people_do(left: float, words: str) -> None:
     terminal = Terminal()
-    Display(None, left, Clock(), terminal).show(status(1))
+    ProgressLine(None, left, Clock(), terminal).show(status(1))
     assert line(terminal) == f"1 samples · {words}"
 
 
 def test_a_loss_that_is_not_a_number_is_shown_as_it_is() -> None:
     terminal = Terminal()
-    Display(None, None, Clock(), terminal).show(status(1, loss=float("nan")))
+    ProgressLine(None, None, Clock(), terminal).show(status(1, loss=float("nan")))
     assert line(terminal) == "1 samples · loss nan"
 
 
 def test_a_shorter_line_leaves_nothing_of_the_longer_one() -> None:
     terminal = Terminal()
-    display = Display(None, None, Clock(), terminal)
+    display = ProgressLine(None, None, Clock(), terminal)
     display.show(status(1_000_000, loss=1234.5))
     display.show(status(7))
     assert line(terminal) == "7 samples"
@@ -191,7 +191,7 @@ def test_a_shorter_line_leaves_nothing_of_the_longer_one() -> None:
 
 def test_ending_twice_or_before_the_first_line_writes_nothing() -> None:
     terminal = Terminal()
-    display = Display(None, None, Clock(), terminal)
+    display = ProgressLine(None, None, Clock(), terminal)
     display.end()
     assert terminal.getvalue() == ""
     display.show(status(1))
@@ -215,7 +215,7 @@ def test_words_are_never_lost_on_a_terminal_nor_elsewhere(
     history: list[Status | str | None], interval: float
 ) -> None:
     clock, terminal, file = Clock(), Terminal(), io.StringIO()
-    displays = [Display(10**9, None, clock, stream) for stream in (terminal, file)]
+    displays = [ProgressLine(10**9, None, clock, stream) for stream in (terminal, file)]
     for what in history:
         clock.now += interval
         for display in displays:
@@ -234,7 +234,7 @@ def test_words_are_never_lost_on_a_terminal_nor_elsewhere(
 
 def test_elsewhere_a_line_comes_every_ten_seconds_and_not_before_the_first_samples() -> None:
     clock, file = Clock(0.0), io.StringIO()
-    display = Display(1000, None, clock, file)
+    display = ProgressLine(1000, None, clock, file)
     display.show(joining(2))
     display.show(status(0))
     assert file.getvalue() == ""
@@ -250,5 +250,5 @@ def test_elsewhere_a_line_comes_every_ten_seconds_and_not_before_the_first_sampl
 
 def test_without_a_stream_it_writes_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert not sys.stderr.isatty()
-    Display(None, None, Clock()).say("worker 3 on hostB is back")
+    ProgressLine(None, None, Clock()).say("worker 3 on hostB is back")
     assert capsys.readouterr() == ("", "worker 3 on hostB is back\n")

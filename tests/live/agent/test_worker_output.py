@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from manyhands.live.agent.worker_output import Echo
+from manyhands.live.agent.worker_output import WorkerOutput
 
 
 class Clock:
@@ -26,8 +26,8 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def echo(tmp_path, said, clock) -> Echo:
-    echo = Echo(tmp_path, said.append, clock)
+def echo(tmp_path, said, clock) -> WorkerOutput:
+    echo = WorkerOutput(tmp_path, said.append, clock)
     for rank in range(3):
         echo.follow(rank, f"worker-{rank}")
     return echo

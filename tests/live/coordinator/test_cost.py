@@ -12,12 +12,12 @@ import zmq
 
 from manyhands.live.assignment import Leasing
 from manyhands.live.coordinator.coordinator import Coordinator
-from manyhands.live.coordinator.lease_service import LeaseDesk
+from manyhands.live.coordinator.lease_service import LiveLeaseService
 from manyhands.live.member.trace_files import TraceFiles
 from manyhands.live.processes.descriptors import raise_descriptors
 from manyhands.trace import Recorder, live_header
 from manyhands.transport.control import Hub, Line
-from manyhands.transport.reliable_channel import SureLine
+from manyhands.transport.reliable_channel import ReliableLine
 from manyhands.wire import Beat, Goodbye, Hello, Roll
 from manyhands.wire.leasing import Ask, Commit, Dismiss, Granted
 
@@ -40,7 +40,7 @@ class Run:
         header = live_header("coordinator", 0, clock=self.clock, wall=time.time, host="here")
         recorder = Recorder(header, bytearray().extend, self.clock)
         numbers = Leasing(10**9, workers, None, None, evaluates=False)
-        desk = LeaseDesk(numbers, workers, self.hub, recorder, self.clock)
+        desk = LiveLeaseService(numbers, workers, self.hub, recorder, self.clock)
         about = (self.hub, workers, folder, "here", recorder, self.clock, desk)
         self.coordinator = Coordinator(*about, files=TraceFiles(print))
         context: zmq.Context[Any] = zmq.Context()
@@ -50,7 +50,7 @@ class Run:
             name: ending.enter_context(Line(address, name, context=context)) for name in self.names
         }
         self.desks = {
-            name: SureLine(
+            name: ReliableLine(
                 ending.enter_context(Line(address, f"{name}.leases", context=context)), LIFE
             )
             for name in self.names

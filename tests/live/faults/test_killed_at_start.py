@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from manyhands.live.processes.fork_server import Nursery, environment
+from manyhands.live.processes.fork_server import ForkServer, environment
 from manyhands.live.processes.supervision import Start
 from manyhands.reports import Run
 from support import wait_for
@@ -121,7 +121,7 @@ def test_a_worker_killed_at_its_start_under_allreduce_ends_the_run_at_once(run_s
 
 
 def test_a_newborn_that_is_killed_is_handed_over_with_its_exit_code(tmp_path: Path):
-    nursery = Nursery(environment(1, 1))
+    nursery = ForkServer(environment(1, 1))
     try:
         wait_for(lambda: nursery.is_ready(0.1), 60, "the nursery")
         os.mkfifo(tmp_path / "first.out")

@@ -13,7 +13,7 @@ import pytest
 
 from manyhands.placements import ALL as PLACEMENTS
 from manyhands.protocols import ALL as PROTOCOLS
-from manyhands.reports import Comparison, Measured, Run, measure
+from manyhands.reports import Comparison, Run, RunResult, measure
 from manyhands.reports.comparison.standings import fields
 from manyhands.reports.comparison.verdict import judge
 
@@ -82,7 +82,7 @@ CATALOG = [
 class Ran:
     """A run, and how long it took by the calls of its loss function."""
 
-    figures: Measured
+    figures: RunResult
     wall: float
 
 
@@ -113,7 +113,7 @@ def check(runs: list[Ran]) -> None:
     walls = {run.figures.strategy: run.wall for run in runs}
     # As neighbours in a comparison, and as if each had been run several times.
     repeats = tuple(
-        Measured(**{**_fields(run.figures), "workers": 2, "repeat": repeat})
+        RunResult(**{**_fields(run.figures), "workers": 2, "repeat": repeat})
         for run in runs
         for repeat in range(3)
     )
@@ -125,7 +125,7 @@ def check(runs: list[Ran]) -> None:
             assert other != contest.best.strategy, (walls, contest)
 
 
-def _fields(run: Measured) -> dict[str, object]:
+def _fields(run: RunResult) -> dict[str, object]:
     return {name: getattr(run, name) for name in run.__struct_fields__}
 
 

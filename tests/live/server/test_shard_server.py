@@ -10,7 +10,7 @@ import torch
 from manyhands.endpoint import Pull, Push
 from manyhands.live.assignment import Assignment, eager_limit
 from manyhands.live.member.progress import Progress
-from manyhands.live.server.shard_server import Serving
+from manyhands.live.server.shard_server import ShardServer
 from manyhands.script.origin import Origin, Overrides
 from manyhands.trace import Recorder, live_header
 from manyhands.transport import caller as caller_module
@@ -69,10 +69,10 @@ class Bench:
             for rank in range(2)
         ]
 
-    def start(self) -> Serving:
+    def start(self) -> ShardServer:
         head = live_header("server", 0, clock=time.monotonic, wall=time.time)
         recorder = Recorder(head, lambda _: None, time.monotonic)
-        return Serving(self.assignment, 0, recorder, Progress())
+        return ShardServer(self.assignment, 0, recorder, Progress())
 
     def kill(self) -> None:
         """The end of a process: nothing is told to anybody, and its sockets are gone."""

@@ -358,7 +358,7 @@ def test_an_evaluation_without_data_says_so(make) -> None:
         make(validation=[]).evaluate()
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("loaders", [0, 2])
 def test_rows_through_a_data_loader_train_as_tensors_do(make, loaders: int) -> None:
     plain = run(make(validation=JOB.data))
     rows = run(make(data=Rows(), validation=Rows(), num_workers=loaders))

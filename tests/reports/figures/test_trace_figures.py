@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from manyhands.reports import (
     accounting,
-    figures,
     loss_curve,
     staleness,
     staleness_by_process,
@@ -15,6 +14,9 @@ from manyhands.reports import (
     traffic,
     validation,
 )
+from manyhands.reports import (
+)
+from manyhands.reports.figures import trace_figures as figures
 
 
 def test_examples_in_docstrings() -> None:

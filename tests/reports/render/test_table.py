@@ -11,7 +11,7 @@ from manyhands.reports.render.table import table
 
 
 def test_examples_in_docstrings() -> None:
-    for name in ("words", "columns", "page.markup"):
+    for name in ("formatting", "comparison.columns", "page.markup"):
         assert doctest.testmod(import_module(f"manyhands.reports.{name}")).failed == 0
 
 

@@ -19,7 +19,7 @@ from manyhands.virtual.conditions.compute_times import (
     Exponential,
     Gamma,
     LogNormal,
-    Measured,
+    MeasuredTimes,
     Normal,
     Slow,
 )
@@ -126,7 +126,7 @@ distributions = st.one_of(
     st.builds(LogNormal, means, variations, slow=slows),
     st.builds(Exponential, means, slow=slows),
     st.builds(Gamma, means, variations, slow=slows),
-    st.builds(Measured, st.text(max_size=20), slow=slows),
+    st.builds(MeasuredTimes, st.text(max_size=20), slow=slows),
 )
 
 
@@ -139,7 +139,7 @@ def test_times_read_back_from_their_text(one) -> None:
 
 @given(distributions, st.integers(0, 2**63), st.integers(0, 99))
 def test_times_are_positive_and_finite(one, seed: int, rank: int) -> None:
-    assume(not isinstance(one, Measured))
+    assume(not isinstance(one, MeasuredTimes))
     draw = one.of(rank, a_source(seed))
     assert all(0 < draw() < math.inf for _ in range(20))
 
@@ -191,7 +191,7 @@ def test_measured_times_are_those_of_a_run(tmp_path) -> None:
                 recorder.span("exchange", step, 5.0, step)
                 recorder.span("compute", step + 0.5, pace / 2, step)
             recorder.flush()
-    one = Measured(str(tmp_path))
+    one = MeasuredTimes(str(tmp_path))
     for rank, expected in ((0, 0.16), (1, 0.64), (2, 0.16), (3, 0.64)):
         draw = one.of(rank, a_source(0))
         assert {round(draw(), 6) for _ in range(20)} == {expected}
@@ -201,7 +201,7 @@ def test_a_batch_is_measured_by_itself_even_if_several_are_committed_together(
     virtually, tmp_path
 ) -> None:
     run = virtually(protocol=Averaging(every=5), seconds="constant(0.1)").run
-    draw = Measured(str(run.folder)).of(0, a_source(0))
+    draw = MeasuredTimes(str(run.folder)).of(0, a_source(0))
     assert {round(draw(), 6) for _ in range(20)} == {0.1}
     (worker, *_) = run.trace.workers
     assert [s.step for s in worker.spans if s.kind == "compute"] == list(range(worker.totals.steps))
@@ -214,7 +214,7 @@ def test_measuring_a_run_that_computed_nothing_is_refused(tmp_path) -> None:
     with path.open("ab") as file:
         Recorder(header, file.write, lambda: 9.0).flush()
     with pytest.raises(ValueError, match="no worker of the run"):
-        Measured(str(tmp_path)).of(0, a_source(0))
+        MeasuredTimes(str(tmp_path)).of(0, a_source(0))
 
 
 def test_every_kind_of_times_is_explained() -> None:

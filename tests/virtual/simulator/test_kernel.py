@@ -8,7 +8,7 @@ from manyhands.cluster import Cluster, Host, Link
 from manyhands.failure import RunFailed
 from manyhands.virtual.simulator.cores import Cores
 from manyhands.virtual.simulator.kernel import Kernel, happens
-from manyhands.virtual.simulator.member import Member
+from manyhands.virtual.simulator.member import VirtualProcess
 from manyhands.virtual.simulator.network import Network
 
 
@@ -17,8 +17,8 @@ def kernel() -> Kernel:
     return Kernel()
 
 
-def a_member(name: str = "worker-0", host: str = "a") -> Member:
-    member = Member(name, host)
+def a_member(name: str = "worker-0", host: str = "a") -> VirtualProcess:
+    member = VirtualProcess(name, host)
     member.begin()
     return member
 
@@ -113,11 +113,13 @@ def test_when_nothing_can_happen_any_more_it_says_who_waits(kernel: Kernel) -> N
         kernel.run()
 
 
-def computing(kernel: Kernel, cores: Cores, jobs: list[tuple[Member, float]]) -> dict[str, float]:
+def computing(
+    kernel: Kernel, cores: Cores, jobs: list[tuple[VirtualProcess, float]]
+) -> dict[str, float]:
     """When each of these computations was done."""
     done: dict[str, float] = {}
 
-    async def work(member: Member, seconds: float) -> None:
+    async def work(member: VirtualProcess, seconds: float) -> None:
         await cores.compute(member, seconds)
         done[member.name] = kernel.now
 
@@ -137,7 +139,7 @@ def test_the_dead_give_their_core_back_and_leave_the_queue(kernel: Kernel) -> No
     cores = Cores(kernel, 1)
     members = [a_member(str(number)) for number in range(3)]
 
-    def kill(member: Member) -> None:
+    def kill(member: VirtualProcess) -> None:
         member.end(kernel.now)
         kernel.drop(member)
         cores.drop(member)

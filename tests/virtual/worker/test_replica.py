@@ -11,9 +11,9 @@ from manyhands.endpoint import Terms
 from manyhands.leasing.leases import Lease
 from manyhands.virtual.simulator.cores import Cores
 from manyhands.virtual.simulator.kernel import Kernel
-from manyhands.virtual.simulator.member import Crashed, Member
-from manyhands.virtual.worker.replica import Leased, VirtualReplica
-from manyhands.virtual.worker.shared_model import Bench, Replication
+from manyhands.virtual.simulator.member import Crashed, VirtualProcess
+from manyhands.virtual.worker.replica import VirtualBatch, VirtualReplica
+from manyhands.virtual.worker.shared_model import Replication, SharedModel
 from manyhands.wire.leasing import Over
 
 
@@ -38,11 +38,11 @@ class Quiet:
 def replicas(count: int, job=None):
     """So many workers on one bench."""
     kernel, quiet = Kernel(), Quiet()
-    bench = Bench(job or a_job(), 2)
+    bench = SharedModel(job or a_job(), 2)
     cores = Cores(kernel, count)
     made = []
     for rank in range(count):
-        member = Member(f"worker-{rank}", "a")
+        member = VirtualProcess(f"worker-{rank}", "a")
         member.begin()
         one = Replication(bench, rank)
         servers = ("server-0", "server-1")
@@ -63,11 +63,11 @@ def replicas(count: int, job=None):
     return kernel, quiet, made
 
 
-def a_batch(number: int = 0, start: int = 0, stop: int = 10) -> Leased:
-    return Leased(Lease(number, 0, start, stop), stop - start, 20, 0, 0)
+def a_batch(number: int = 0, start: int = 0, stop: int = 10) -> VirtualBatch:
+    return VirtualBatch(Lease(number, 0, start, stop), stop - start, 20, 0, 0)
 
 
-def run(kernel: Kernel, member: Member, work) -> None:
+def run(kernel: Kernel, member: VirtualProcess, work) -> None:
     kernel.start(member, work, kernel.finish)
     kernel.run()
 

@@ -45,7 +45,7 @@ class NotPermitted(ValueError):  # noqa: N818 - it names what happened
 
 
 @dataclass(frozen=True)
-class Network:
+class NetworkShape:
     """What lies between the workers: `100mbit`, `100mbit, 20ms` or `100mbit, servers apart`."""
 
     rate: float
@@ -56,7 +56,7 @@ class Network:
     """Seconds that a packet takes from one worker to another, beyond what the machine needs."""
 
     @classmethod
-    def read(cls, text: str) -> Network:
+    def read(cls, text: str) -> NetworkShape:
         """The network that `text` describes.
 
         Raises:
@@ -85,7 +85,7 @@ class Network:
 
 
 @dataclass(frozen=True)
-class Place:
+class NamespaceHost:
     """A host of the network."""
 
     holder: int
@@ -100,7 +100,7 @@ class Place:
 
 
 @contextlib.contextmanager
-def network(count: int, rate: float, latency: float = 0.0) -> Iterator[list[Place]]:
+def network(count: int, rate: float, latency: float = 0.0) -> Iterator[list[NamespaceHost]]:
     """So many hosts, each behind a link of `rate` bytes per second, `latency` seconds apart.
 
     Raises:
@@ -152,7 +152,7 @@ def _shape(rate: float) -> str:
 
 
 @contextlib.contextmanager
-def _first_namespace() -> Iterator[Place]:
+def _first_namespace() -> Iterator[NamespaceHost]:
     """That of the bridge. Who is not root makes a namespace of users first, and is root there."""
     missing = [tool for tool in _TOOLS if shutil.which(tool, path=_path()) is None]
     if missing:
@@ -162,14 +162,16 @@ def _first_namespace() -> Iterator[Place]:
             yield place
         return
     with _held("unshare", "--user", "--map-root-user", "--net", "cat") as holder:
-        yield Place(holder, "", (f"--user=/proc/{holder}/ns/user", "--preserve-credentials"))
+        yield NamespaceHost(
+            holder, "", (f"--user=/proc/{holder}/ns/user", "--preserve-credentials")
+        )
 
 
 @contextlib.contextmanager
-def _namespace(address: str, user: tuple[str, ...]) -> Iterator[Place]:
+def _namespace(address: str, user: tuple[str, ...]) -> Iterator[NamespaceHost]:
     enter = ("nsenter", *user, "--") if user else ()
     with _held(*enter, "unshare", "--net", "cat") as holder:
-        yield Place(holder, address, user)
+        yield NamespaceHost(holder, address, user)
 
 
 @contextlib.contextmanager
@@ -198,7 +200,7 @@ def _held(*command: str) -> Iterator[int]:
             holder.kill()
 
 
-def _do(place: Place, *commands: str) -> None:
+def _do(place: NamespaceHost, *commands: str) -> None:
     for command in commands:
         done = subprocess.run(  # noqa: S603 - our own commands
             place.inside(*command.split()),

@@ -18,18 +18,18 @@ import msgspec
 
 from manyhands.failure import RunFailed
 from manyhands.live.agent.checks import check_request, check_stored, full_disk_in_words
-from manyhands.live.agent.progress_line import Display
-from manyhands.live.agent.remote_worker import Distant
+from manyhands.live.agent.progress_line import ProgressLine
+from manyhands.live.agent.remote_worker import RemoteWorker
 from manyhands.live.agent.trial_batch import try_out
-from manyhands.live.agent.worker_output import Echo
+from manyhands.live.agent.worker_output import WorkerOutput
 from manyhands.live.assignment import Assignment, Leasing
 from manyhands.live.devices import devices
 from manyhands.live.hosts.compatibility import facts_of_host, facts_of_job
 from manyhands.live.hosts.invitation import Invitation, choose_address
 from manyhands.live.member.trace_files import TraceFiles
 from manyhands.live.processes.descriptors import raise_descriptors
-from manyhands.live.processes.fork_server import Nursery, environment, nursery
-from manyhands.live.processes.host_processes import NURSERY, Crew, private_folder
+from manyhands.live.processes.fork_server import ForkServer, environment, nursery
+from manyhands.live.processes.host_processes import NURSERY, HostProcesses, private_folder
 from manyhands.live.processes.parent_death import signals_raise
 from manyhands.live.processes.supervision import Exit, Process, end, first_failure
 from manyhands.script.origin import override
@@ -38,7 +38,7 @@ from manyhands.transport.collectives import LOOPBACK, serve_store
 from manyhands.transport.control import Line
 from manyhands.transport.memory import can_share, reserve
 from manyhands.wire import Goodbye, Status, Warn
-from manyhands.wire.joining import Arrived, Disband, Ended, Missed
+from manyhands.wire.joining import Disband, Ended, HostReturned, Missed
 from manyhands.wire.leasing import Eject, Lost
 
 if TYPE_CHECKING:
@@ -74,13 +74,13 @@ def launch(request: Request) -> None:
             _launch(request, loaded, warning)
 
 
-def _launch(request: Request, loaded: Nursery | None, warning: str) -> None:
+def _launch(request: Request, loaded: ForkServer | None, warning: str) -> None:
     # One for each process that it watches. The nursery was started under the limit before.
     raise_descriptors()
     (request.folder / "logs").mkdir(exist_ok=True)
     head = live_header("agent", 0, clock=time.monotonic, wall=time.time, host=request.host)
     job = override(request.job, request.overrides)
-    display = Display(job.budget, job.seconds, time.monotonic)
+    display = ProgressLine(job.budget, job.seconds, time.monotonic)
     files = TraceFiles(display.say)
     if warning:
         display.say(warning)
@@ -130,8 +130,8 @@ class _Run:
         request: Request,
         private: Path,
         recorder: Recorder,
-        display: Display,
-        loaded: Nursery | None,
+        display: ProgressLine,
+        loaded: ForkServer | None,
         invitation: Invitation | None,
     ) -> None:
         self._request = request
@@ -142,9 +142,9 @@ class _Run:
         self._needs = request.strategy.needs(request.workers)
         self._place = choose_address(request.listen) if invitation else (LOOPBACK, 0)
         told, env = private / "assignment.json", _environment(request)
-        self._crew = Crew(request.host, told, request.folder, env, loaded)
+        self._crew = HostProcesses(request.host, told, request.folder, env, loaded)
         logs = request.folder / "logs"
-        self._echo = Echo(logs, display.say, time.monotonic, quiet=request.quiet)
+        self._echo = WorkerOutput(logs, display.say, time.monotonic, quiet=request.quiet)
         self._coordinator: Process | None = None
         self._servers: dict[str, Process] = {}
         self._workers: dict[str, Process] = {}
@@ -163,7 +163,7 @@ class _Run:
         return [*filter(None, first), *self._servers.values(), *self._workers.values()]
 
     @property
-    def _watched(self) -> list[Process | Distant]:
+    def _watched(self) -> list[Process | RemoteWorker]:
         return [*self._processes, *self._distant.values()]
 
     def to_its_end(self) -> None:
@@ -285,7 +285,7 @@ class _Run:
             self._follow(line, _POLL)
             self._echo.look()
             self._look_after(line)
-            workers: dict[str, Process | Distant] = {**self._workers, **self._distant}
+            workers: dict[str, Process | RemoteWorker] = {**self._workers, **self._distant}
             # Nobody waits for one that is not back yet when the others are done.
             here = [worker for name, worker in workers.items() if name not in self._returning]
             if here and all(worker.poll() is not None for worker in here):
@@ -344,7 +344,7 @@ class _Run:
             self._display.say(f"{exit_} before all workers had joined; it is started again")
         elif not begun and not here:
             # Its host may join again, and its own agent starts again what was killed.
-            self._distant[exit_.name] = Distant(exit_.name, exit_.host)
+            self._distant[exit_.name] = RemoteWorker(exit_.name, exit_.host)
             self._display.say(f"{exit_} before all workers had joined; it is awaited")
         else:
             self._recorder.event("failure", {"words": str(exit_)})
@@ -393,7 +393,7 @@ class _Run:
                 self._workers[message.name].eject(message.words)
             elif isinstance(message, Missed) and message.name in self._missed:
                 self._go_on_without(self._missed.pop(message.name), begun=message.begun)
-            elif isinstance(message, Arrived):
+            elif isinstance(message, HostReturned):
                 self._take_back(message.host)
             elif isinstance(message, Warn):
                 self._display.say(message.words)
@@ -440,11 +440,11 @@ class _Run:
                 return
 
 
-def _distant_workers(hosts: Hosts | None) -> dict[str, Distant]:
+def _distant_workers(hosts: Hosts | None) -> dict[str, RemoteWorker]:
     if hosts is None:
         return {}
     ranks = ((host, rank) for host in hosts.names[1:] for rank in hosts.ranks(host))
-    return {f"worker-{rank}": Distant(f"worker-{rank}", host) for host, rank in ranks}
+    return {f"worker-{rank}": RemoteWorker(f"worker-{rank}", host) for host, rank in ranks}
 
 
 def _environment(request: Request) -> dict[str, str]:

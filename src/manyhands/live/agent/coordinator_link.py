@@ -32,7 +32,7 @@ _REPORT = 256 * 1024
 _EXCHANGES = 64
 
 
-class Liaison:
+class CoordinatorLink:
     """An agent's side of its talk with the coordinator.
 
     Args:

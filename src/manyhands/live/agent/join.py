@@ -21,15 +21,15 @@ import msgspec
 from manyhands.cluster import Cluster
 from manyhands.failure import RunFailed
 from manyhands.files.run_folders import new_folder
-from manyhands.live.agent.coordinator_link import Liaison
+from manyhands.live.agent.coordinator_link import CoordinatorLink
 from manyhands.live.agent.preflight import Findings, findings_file
-from manyhands.live.agent.progress_line import Display
+from manyhands.live.agent.progress_line import ProgressLine
 from manyhands.live.assignment import Assignment
 from manyhands.live.hosts.compatibility import facts_of_host
 from manyhands.live.hosts.host_list import Hosts
 from manyhands.live.processes.descriptors import raise_descriptors
 from manyhands.live.processes.fork_server import environment, nursery
-from manyhands.live.processes.host_processes import Crew, private_folder
+from manyhands.live.processes.host_processes import HostProcesses, private_folder
 from manyhands.live.processes.parent_death import signals_raise
 from manyhands.live.processes.supervision import Process, end
 from manyhands.transport.control import WatchedLine
@@ -91,7 +91,7 @@ def join(application: Application) -> None:
             settings = environment(Cluster.local().cores, len(ranks))
             with nursery(settings) as loaded:
                 raise_descriptors()
-                crew = Crew(
+                crew = HostProcesses(
                     application.host,
                     private / "assignment.json",
                     Path(assignment.folder),
@@ -180,17 +180,17 @@ class _Part:
         assignment: Assignment,
         number: int,
         ranks: range,
-        crew: Crew,
+        crew: HostProcesses,
         line: WatchedLine,
     ) -> None:
         self._assignment = assignment
         self._ranks = ranks
         self._crew = crew
         self._line = line
-        self._display: Display | None = None
+        self._display: ProgressLine | None = None
         self._scout: Process | None = None
         self._workers: dict[str, Process] = {}
-        self._liaison = Liaison(assignment, number, line)
+        self._liaison = CoordinatorLink(assignment, number, line)
         self._over: Disband | None = None
         self._begun = False
         """Whether all workers of the run have joined."""
@@ -237,7 +237,7 @@ class _Part:
         findings = msgspec.json.decode(file.read_bytes(), type=Findings)
         if findings.words:
             raise RunFailed(f"this host cannot take part: {findings.words}")
-        self._display = Display(findings.budget, findings.seconds, time.monotonic)
+        self._display = ProgressLine(findings.budget, findings.seconds, time.monotonic)
         told = msgspec.structs.replace(self._assignment, devices=findings.devices)
         told.write(Path(told.private) / "assignment.json")
 

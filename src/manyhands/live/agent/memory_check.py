@@ -29,7 +29,7 @@ _NEAR = 0.8
 
 
 @dataclass(frozen=True)
-class Footprint:
+class MemoryEstimate:
     """What the processes of one host need at least, in bytes."""
 
     workers: int
@@ -98,7 +98,7 @@ def estimate(
     *,
     forks: bool,
     first: bool = True,
-) -> Footprint:
+) -> MemoryEstimate:
     """The footprint of a job's processes on one host.
 
     Args:
@@ -123,7 +123,7 @@ def estimate(
     elif on_cpu:
         model = _placed_bytes(job, strategy, workers)
     process = FORKED if forks else AFRESH
-    return Footprint(here, servers, process, _data_bytes(job), model, shared)
+    return MemoryEstimate(here, servers, process, _data_bytes(job), model, shared)
 
 
 def available() -> tuple[int, int]:

@@ -15,7 +15,7 @@ _PLAIN_EVERY = 10.0
 _RATE_OVER = 5.0
 
 
-class Display:
+class ProgressLine:
     """The progress line: rewritten in place on a terminal, now and then a line elsewhere.
 
     Args:

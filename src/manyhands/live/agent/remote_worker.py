@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from manyhands.wire.joining import Ended
 
 
-class Distant:
+class RemoteWorker:
     """A process that another agent started, watches and ends."""
 
     def __init__(self, name: str, host: str) -> None:

@@ -24,7 +24,7 @@ _WARNING = re.compile(rb"^\S.*: \w*Warning: .*|^\[W\d{4} .*")
 _TRACEBACK = b"Traceback (most recent call last)"
 
 
-class Echo:
+class WorkerOutput:
     """Reads the logs of the workers of this host.
 
     Args:

@@ -18,9 +18,9 @@ from manyhands.live.hosts.host_list import Hosts
 from manyhands.wire import Beat, Goodbye, Pong, TraceChunk, Warn
 from manyhands.wire.joining import (
     Admitted,
-    Arrived,
     Disband,
     Ended,
+    HostReturned,
     Knock,
     Part,
     Rejected,
@@ -59,7 +59,7 @@ class _Guest:
     """How many were let in before it, itself included."""
 
 
-class Gate:
+class Admission:
     """Which hosts take part, by the names under which their agents speak.
 
     Args:
@@ -169,7 +169,7 @@ class Gate:
             guest.admission = self._admissions
             self._recorder.event("host", {"name": knock.host, "words": "joined"})
             if self._begun:
-                self._hub.send("agent-0", Arrived(knock.host))
+                self._hub.send("agent-0", HostReturned(knock.host))
         self._hub.send(name, Admitted(guest.number, self._assignment, guest.admission))
 
     def _objection(self, knock: Knock) -> str:

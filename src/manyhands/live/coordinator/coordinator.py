@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from manyhands.live.coordinator.admission import Gate
-    from manyhands.live.coordinator.lease_service import LeaseDesk
+    from manyhands.live.coordinator.admission import Admission
+    from manyhands.live.coordinator.lease_service import LiveLeaseService
     from manyhands.live.member.trace_files import TraceFiles
     from manyhands.trace import Recorder
     from manyhands.transport.control import Hub
@@ -72,8 +72,8 @@ class Coordinator:
         host: str,
         recorder: Recorder,
         clock: Callable[[], float],
-        desk: LeaseDesk | None,
-        gate: Gate | None = None,
+        desk: LiveLeaseService | None,
+        gate: Admission | None = None,
         patience: float = PATIENCE,
         *,
         takes_back: bool = True,

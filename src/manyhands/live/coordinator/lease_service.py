@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from manyhands.leasing.lease_service import Desk
+from manyhands.leasing.lease_service import LeaseService
 from manyhands.leasing.leases import Leases
-from manyhands.transport.reliable_channel import Conversation
+from manyhands.transport.reliable_channel import ReliableChannel
 from manyhands.wire.leasing import Word
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from manyhands.wire import Control
 
 
-class LeaseDesk:
+class LiveLeaseService:
     """Carries messages between workers and `manyhands.leasing.lease_service`, which decides.
 
     Args:
@@ -49,7 +49,9 @@ class LeaseDesk:
             lockstep=numbers.lockstep,
             by_rank=numbers.by_rank,
         )
-        self._desk = Desk(self._leases, evaluates=numbers.evaluates, lockstep=numbers.lockstep)
+        self._desk = LeaseService(
+            self._leases, evaluates=numbers.evaluates, lockstep=numbers.lockstep
+        )
         self._hub = hub
         self._recorder = recorder
         self._clock = clock
@@ -57,7 +59,7 @@ class LeaseDesk:
         self._stopped = False
         self._epochs = 0
         self._accounted = (0, 0, 0)
-        self._talks: dict[str, Conversation] = {}
+        self._talks: dict[str, ReliableChannel] = {}
         self._least: dict[str, int] = {}
         """By worker that was lost, the least life that is still heard."""
 
@@ -91,7 +93,7 @@ class LeaseDesk:
             self._send(self._desk.hear(worker, message))
         self._account()
 
-    def _talk(self, worker: str, life: int) -> Conversation | None:
+    def _talk(self, worker: str, life: int) -> ReliableChannel | None:
         """The conversation with one life of a worker; None if that life is over.
 
         A worker whose link was cut until it counted as lost may be heard of again.
@@ -101,7 +103,7 @@ class LeaseDesk:
             return None
         if talk is None or talk.life < life:
             send = partial(self._hub.send, f"{worker}.leases")
-            talk = self._talks[worker] = Conversation(life, send, self._clock)
+            talk = self._talks[worker] = ReliableChannel(life, send, self._clock)
         return talk
 
     def _send(self, letters: Letters) -> None:

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from manyhands.live.assignment import Assignment
-from manyhands.live.coordinator.admission import Gate
+from manyhands.live.coordinator.admission import Admission
 from manyhands.live.coordinator.coordinator import PATIENCE, Coordinator
-from manyhands.live.coordinator.lease_service import LeaseDesk
+from manyhands.live.coordinator.lease_service import LiveLeaseService
 from manyhands.live.member.trace_files import TraceFiles
 from manyhands.live.processes.descriptors import raise_descriptors
 from manyhands.live.processes.parent_death import die_with
@@ -54,8 +54,8 @@ def main(path: str) -> None:
         recorder = Recorder(head, partial(files.append, trace_file(folder, head)), clock)
         desk = None
         if assignment.leasing is not None:
-            desk = LeaseDesk(assignment.leasing, assignment.workers, hub, recorder, clock)
-        gate = Gate(hub, assignment, recorder, clock, files) if assignment.hosts else None
+            desk = LiveLeaseService(assignment.leasing, assignment.workers, hub, recorder, clock)
+        gate = Admission(hub, assignment, recorder, clock, files) if assignment.hosts else None
         coordinator = Coordinator(
             hub,
             assignment.workers,

@@ -43,7 +43,7 @@ def end_with_threads(failed: Callable[[BaseException], object]) -> None:
     threading.excepthook = hook
 
 
-class Pulse(VitalThread):
+class Heartbeat(VitalThread):
     """Beats until it is stopped.
 
     Args:
@@ -81,7 +81,7 @@ class Pulse(VitalThread):
         self.join(10.0)
 
 
-class FilePulse(Pulse):
+class FileHeartbeat(Heartbeat):
     """The pulse of a worker that has no coordinator: its trace goes straight to a file."""
 
     def stop(self) -> None:
@@ -91,7 +91,7 @@ class FilePulse(Pulse):
         self._recorder.flush()
 
 
-class LinkPulse(Pulse):
+class LinkHeartbeat(Heartbeat):
     """The pulse of a worker that reports to a coordinator."""
 
     def __init__(

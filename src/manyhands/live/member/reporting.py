@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import socket
 
     from manyhands.live.assignment import Assignment
-    from manyhands.live.member.heartbeat import LinkPulse
+    from manyhands.live.member.heartbeat import LinkHeartbeat
 
 
 def listen_outside(assignment: Assignment, number: int) -> socket.socket | None:
@@ -34,7 +34,7 @@ def listen_outside(assignment: Assignment, number: int) -> socket.socket | None:
     return listener
 
 
-def fail(error: BaseException, pulse: LinkPulse) -> None:
+def fail(error: BaseException, pulse: LinkHeartbeat) -> None:
     """Leave a report, let the trace out and go, without waiting for threads that hang."""
     from manyhands.failure import PeerLost  # noqa: PLC0415
     from manyhands.live.processes.supervision import leave_report  # noqa: PLC0415

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from manyhands.parameters import Writes
+from manyhands.parameters import UpdateCounts
 from manyhands.transport.memory import join
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ _LINE = 64
 """Bytes of a cache line: every worker's count has one, and the parameters begin on one."""
 
 
-class Common:
+class SharedParameters:
     """Every worker's count of its updates, then the parameters.
 
     Args:
@@ -45,4 +45,4 @@ class Common:
         memory = join(assignment.agent, assignment.memory, room, write)
         flat = torch.frombuffer(memory, dtype=torch.uint8)
         self.parameters = flat[begin:]
-        self.writes = Writes(flat[:begin].view(torch.int64).view(-1, _LINE // 8)[:, 0])
+        self.writes = UpdateCounts(flat[:begin].view(torch.int64).view(-1, _LINE // 8)[:, 0])

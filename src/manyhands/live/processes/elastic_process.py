@@ -48,7 +48,7 @@ class _Files(LogsSpecs):
         return str(self._root_log_dir)
 
 
-class Direct:
+class ElasticProcess:
     """A process that does what `start` says, in a new interpreter."""
 
     def __init__(self, start: Start) -> None:

@@ -76,7 +76,7 @@ class _Ready(msgspec.Struct, frozen=True, tag="ready"):
 _Word = _Ready | Born | Unborn
 
 
-class NotBorn(RuntimeError):  # noqa: N818 - it names what happened
+class ForkFailed(RuntimeError):  # noqa: N818 - it names what happened
     """The nursery gave no process."""
 
 
@@ -91,7 +91,7 @@ def environment(cores: int, workers: int) -> dict[str, str]:
     }
 
 
-class Nursery:
+class ForkServer:
     """The agent's side of a nursery: a handle of its process, and orders to it.
 
     Args:
@@ -138,7 +138,7 @@ class Nursery:
         """A process that does what `start` says; it may have ended already.
 
         Raises:
-            NotBorn: it could not be born, or the nursery is gone.
+            ForkFailed: it could not be born, or the nursery is gone.
         """
         now = {**os.environ, **start.settings}
         then = self._environment
@@ -155,11 +155,11 @@ class Nursery:
                 self._link.send(msgspec.json.encode(order))
             word = self._await_birth()
         if word is None:
-            raise NotBorn("the nursery is gone")
+            raise ForkFailed("the nursery is gone")
         if word.pid:
             self._born.append(_Forked(word.pid))
         if isinstance(word, Unborn) and word.words:
-            raise NotBorn(word.words)
+            raise ForkFailed(word.words)
         return self._born[-1]
 
     def _await_birth(self) -> Born | Unborn | None:
@@ -168,7 +168,7 @@ class Nursery:
         while True:
             left = max(0.0, deadline - time.monotonic())
             if not select.select([self._link], [], [], left)[0]:
-                raise NotBorn(f"the nursery gave no answer within {_BIRTH_WITHIN:.0f} s")
+                raise ForkFailed(f"the nursery gave no answer within {_BIRTH_WITHIN:.0f} s")
             word = self._hear()
             if word is None:
                 return None
@@ -276,14 +276,14 @@ def can_fork() -> bool:
     return hasattr(os, "fork") and os.environ.get(SWITCH) != "0" and can_adopt()
 
 
-_early: Nursery | None = None
+_early: ForkServer | None = None
 
 
 @contextlib.contextmanager
 def ahead(environment: Mapping[str, str]) -> Iterator[None]:
     """Start a nursery while this process still loads torch itself; the first run takes it."""
     global _early  # noqa: PLW0603 - it waits for a run that a script may or may not begin
-    _early = Nursery(environment) if can_fork() else None
+    _early = ForkServer(environment) if can_fork() else None
     try:
         yield
     finally:
@@ -293,7 +293,7 @@ def ahead(environment: Mapping[str, str]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def nursery(environment: Mapping[str, str]) -> Iterator[Nursery | None]:
+def nursery(environment: Mapping[str, str]) -> Iterator[ForkServer | None]:
     """The nursery of one run, ended with it; None where there can be none."""
     global _early
     taken, _early = _early, None
@@ -301,7 +301,7 @@ def nursery(environment: Mapping[str, str]) -> Iterator[Nursery | None]:
         taken.close()
         taken = None
     if taken is None and can_fork():
-        taken = Nursery(environment)
+        taken = ForkServer(environment)
     try:
         yield taken
     finally:

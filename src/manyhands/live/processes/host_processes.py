@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from manyhands.failure import RunFailed
-from manyhands.live.processes.fork_server import NotBorn, Nursery
-from manyhands.live.processes.incarnation import LIFE, Lives
+from manyhands.live.processes.fork_server import ForkFailed, ForkServer
+from manyhands.live.processes.incarnation import LIFE, Incarnations
 from manyhands.live.processes.supervision import Exit, Handle, Process, Start
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ _RENEWALS = 10
 """How often a nursery that was killed is replaced in one run."""
 
 
-class Crew:
+class HostProcesses:
     """Starts processes of one run on one host.
 
     Args:
@@ -42,7 +42,7 @@ class Crew:
         assignment: Path,
         folder: Path,
         environment: Mapping[str, str],
-        loaded: Nursery | None,
+        loaded: ForkServer | None,
         admission: int = 0,
     ) -> None:
         self._host = host
@@ -51,7 +51,7 @@ class Crew:
         self._environment = dict(environment)
         self._nursery = loaded
         self._renewals = 0
-        self._lives = Lives(admission)
+        self._lives = Incarnations(admission)
         self._logs: dict[str, str] = {}
         """The stem of the log files of each process's present incarnation."""
         self.nursery: Process | None = None
@@ -85,7 +85,7 @@ class Crew:
             return False
         self._renewals += 1
         self._nursery.retire()
-        self._nursery = Nursery(self._environment)
+        self._nursery = ForkServer(self._environment)
         error = self._folder / "logs" / f"{NURSERY}.error.json"
         self.nursery = Process(NURSERY, self._nursery, error, self._host)
         return True
@@ -96,7 +96,7 @@ class Crew:
             return self._process(name, module, _afresh, number, log=log)
         try:
             return self._process(name, module, self._nursery.fork, number, log=log)
-        except NotBorn as error:
+        except ForkFailed as error:
             gone = self.nursery.wait(1.0) if self.nursery else None
             if gone is not None and self.renew_nursery(gone):
                 return self._process(name, module, _afresh, number, log=log)
@@ -149,9 +149,9 @@ class Crew:
 
 def _afresh(start: Start) -> Handle:
     # It loads torch, which an agent that has a nursery may do without.
-    from manyhands.live.processes.elastic_process import Direct  # noqa: PLC0415
+    from manyhands.live.processes.elastic_process import ElasticProcess  # noqa: PLC0415
 
-    return Direct(start)
+    return ElasticProcess(start)
 
 
 def _tail(log: Path, lines: int = 20) -> str:

@@ -20,7 +20,7 @@ def life() -> int:
     return int(os.environ.get(LIFE, "0"))
 
 
-class Lives:
+class Incarnations:
     """An agent's count of the starts of its processes.
 
     Args:

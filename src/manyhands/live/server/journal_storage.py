@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import torch
 
-from manyhands.files.checkpoint import Stored, open_tensors, write_tensors
+from manyhands.files.checkpoint import StoredTensors, open_tensors, write_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -58,7 +58,7 @@ _SNAPSHOT_HEAD = struct.Struct("<8sQQI")
 """A mark, the generation, the bytes of the facts, their checksum."""
 _MARK = b"snapshot"
 
-Snapshot = tuple[Stored, dict[str, Any]]
+Snapshot = tuple[StoredTensors, dict[str, Any]]
 """Tensors that are read one by one, and facts in the types of JSON."""
 
 
@@ -390,7 +390,7 @@ class MemoryLog:
             name: partial(self._copy, number, getattr(torch, dtype), shape, begin + at)
             for name, (dtype, shape, at) in directory.items()
         }
-        return Stored(readers), facts
+        return StoredTensors(readers), facts
 
     def _copy(self, number: int, dtype: torch.dtype, shape: list[int], at: int) -> torch.Tensor:
         """A tensor of a snapshot."""

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from manyhands.live.assignment import Assignment
-from manyhands.live.member.heartbeat import LinkPulse, end_with_threads
+from manyhands.live.member.heartbeat import LinkHeartbeat, end_with_threads
 from manyhands.live.member.progress import Progress
 from manyhands.live.member.reporting import fail, listen_outside
 from manyhands.live.processes.descriptors import raise_descriptors
@@ -32,14 +32,14 @@ def main(path: str, number: int) -> None:
     outside = listen_outside(assignment, number)
     address = endpoint(outside) if outside else ""
     connect = functools.partial(assignment.line, head.name)
-    pulse = LinkPulse(recorder, progress, clock, head, connect, chunks, address)
+    pulse = LinkHeartbeat(recorder, progress, clock, head, connect, chunks, address)
     end_with_threads(functools.partial(fail, pulse=pulse))
     pulse.start()
     try:
         # Torch is imported after the first heartbeat, so that a slow start is seen as one.
-        from manyhands.live.server.shard_server import Serving  # noqa: PLC0415
+        from manyhands.live.server.shard_server import ShardServer  # noqa: PLC0415
 
-        Serving(assignment, number, recorder, progress, outside=outside).until_dismissed(pulse)
+        ShardServer(assignment, number, recorder, progress, outside=outside).until_dismissed(pulse)
     except BaseException as error:  # noqa: BLE001 - whatever it is, the agent must hear of it
         fail(error, pulse)
     pulse.stop()

@@ -14,7 +14,7 @@ import torch
 from manyhands.endpoint import Left
 from manyhands.leasing.fences import Fences
 from manyhands.live.assignment import eager_limit
-from manyhands.live.member.shared_parameters import Common
+from manyhands.live.member.shared_parameters import SharedParameters
 from manyhands.live.processes.incarnation import life
 from manyhands.live.server.journal import Journal, NoJournal
 from manyhands.live.server.journal_storage import IN_MEMORY, FileLog, MemoryLog
@@ -24,7 +24,7 @@ from manyhands.protocols import (
     Add,
     Answer,
     Call,
-    Holding,
+    HeldCalls,
     ServerState,
     Shift,
     Step,
@@ -62,7 +62,7 @@ class Notices(Protocol):
         """Workers that are gone since the last call."""
 
 
-class Serving:
+class ShardServer:
     """A shard, the decisions about it, and the journal of both."""
 
     def __init__(
@@ -95,7 +95,7 @@ class Serving:
         self._common: torch.Tensor | None = None
         """Where the workers read, if they share memory with this server."""
         if needs.shared_memory:
-            self._common = Common(assignment, size, self._fill).parameters
+            self._common = SharedParameters(assignment, size, self._fill).parameters
         # What lives in a worker dies with it: there is no successor to read a journal.
         self._journal = (
             NoJournal(size)
@@ -104,7 +104,7 @@ class Serving:
         )
         self._open: dict[tuple[str, int], Incoming | None] = {}
         """Calls that are still to be answered; None until one of a predecessor's comes again."""
-        self._early: Holding[Incoming] = Holding(protocol)
+        self._early: HeldCalls[Incoming] = HeldCalls(protocol)
         """Calls that are held back until it is their turn."""
         self._fences = Fences()
         done = self._recover()

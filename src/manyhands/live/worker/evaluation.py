@@ -16,7 +16,7 @@ import torch
 from manyhands.data.taking import as_pair
 from manyhands.live.worker.loading import Loading, move
 from manyhands.parameters.gradients import autocast
-from manyhands.parameters.ignored_targets import Counted, own_loss
+from manyhands.parameters.ignored_targets import CountedLoss, own_loss
 from manyhands.sampling.division import part
 from manyhands.seeding import VALIDATION
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Totals:
+class MetricTotals:
     """Summed statistics: targets that count, their loss, then each metric's."""
 
     tensor: torch.Tensor
@@ -59,7 +59,7 @@ def evaluate(
     *,
     loading: Loading | None = None,
     divided: int | None = None,
-) -> Totals:
+) -> MetricTotals:
     """One worker's part of the statistics of the model on the job's validation data.
 
     All compute equally many batches, because those that hold parts of one model need each other
@@ -85,7 +85,7 @@ def evaluate(
     model.eval()
     total = torch.zeros(0, dtype=torch.float64, device=device)
     sizes = (0,) * len(job.measures)
-    measured = Counted(own_loss(job))
+    measured = CountedLoss(own_loss(job))
     drawn = [(VALIDATION, indices) for indices in wanted]
     loaded = (loading or Loading(job)).batches(data, drawn)
     for count, batch in zip(counted, loaded, strict=True):
@@ -103,21 +103,21 @@ def evaluate(
             row = torch.zeros_like(row)
         total = total + row if len(total) else row
     model.train(training)
-    return Totals(total, job.measures, sizes)
+    return MetricTotals(total, job.measures, sizes)
 
 
 def no_totals(
     job: Job, model: nn.Module, device: torch.device, loading: Loading | None = None
-) -> Totals:
+) -> MetricTotals:
     """The statistics of no samples, for a worker that has no part in an evaluation.
 
     How many there are only the metrics know, so they are asked about the first sample.
     """
     one = evaluate(job, model, device, 0, len(job.validation or ()), loading=loading)
-    return Totals(torch.zeros_like(one.tensor), one.metrics, one.sizes)
+    return MetricTotals(torch.zeros_like(one.tensor), one.metrics, one.sizes)
 
 
-def sum_totals(totals: Totals, group: Group) -> Totals:
+def sum_totals(totals: MetricTotals, group: Group) -> MetricTotals:
     """The statistics of all workers together, those included that saw no outputs."""
     seen = len(totals.tensor) > 0
     word = torch.tensor([int(seen), *totals.sizes], device=totals.tensor.device)
@@ -126,7 +126,7 @@ def sum_totals(totals: Totals, group: Group) -> Totals:
     sizes = tuple(size // seers for size in summed)
     tensor = totals.tensor if seen else totals.tensor.new_zeros(2 + sum(sizes))
     group.sum(tensor)
-    return Totals(tensor, totals.metrics, sizes)
+    return MetricTotals(tensor, totals.metrics, sizes)
 
 
 def _chunks(

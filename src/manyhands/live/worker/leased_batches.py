@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from manyhands.live.worker.loader_processes import Loader
+from manyhands.live.worker.loader_processes import LoaderProcesses
 from manyhands.live.worker.loading import load_here
 from manyhands.sampling.permutation import permutation
 from manyhands.seeding import Seeded, epoch_seed
@@ -29,7 +29,7 @@ class LeasedBatches:
         self.ahead = self._seeded.take is None and job.num_workers > 0
         """Whether batches are loaded while the worker computes."""
         self._orders: dict[int, torch.Tensor] = {}
-        self._loader: Loader | None = None
+        self._loader: LoaderProcesses | None = None
         self._asked: deque[int] = deque()
         """The numbers of leases whose batches are being loaded."""
 
@@ -38,7 +38,7 @@ class LeasedBatches:
         if not self.ahead or lease.start == lease.stop or lease.number in self._asked:
             return
         if self._loader is None:
-            self._loader = Loader(self._job, self._job.data)
+            self._loader = LoaderProcesses(self._job, self._job.data)
         self._loader.ask(self._seed(lease), self._indices(lease))
         self._asked.append(lease.number)
 

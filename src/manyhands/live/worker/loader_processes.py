@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from manyhands.job import Job, SizedData
 
 
-class Loader:
+class LoaderProcesses:
     """Loads batches of one data set in `job.num_workers` processes.
 
     Args:

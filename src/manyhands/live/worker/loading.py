@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import default_collate
 
 from manyhands.data.taking import rebuilt
-from manyhands.live.worker.loader_processes import Loader
+from manyhands.live.worker.loader_processes import LoaderProcesses
 from manyhands.seeding import Seeded, epoch_seed
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Loading:
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        self._idle: list[tuple[SizedData, Loader]] = []
+        self._idle: list[tuple[SizedData, LoaderProcesses]] = []
 
     def batches(self, data: SizedData, wanted: Wanted) -> Iterator[Any]:
         """The batches with the wanted samples, in order; each is given as its epoch and indices.
@@ -61,12 +61,12 @@ class Loading:
             raise
         self._idle.append((data, loader))
 
-    def _loader(self, data: SizedData) -> Loader:
+    def _loader(self, data: SizedData) -> LoaderProcesses:
         for at, (known, loader) in enumerate(self._idle):
             if known is data:
                 del self._idle[at]
                 return loader
-        return Loader(self._job, data)
+        return LoaderProcesses(self._job, data)
 
     def close(self) -> None:
         """End the processes."""

@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 from manyhands.live.member.heartbeat import VitalThread
 from manyhands.live.member.progress import Progress
-from manyhands.live.server.shard_server import Serving
+from manyhands.live.server.shard_server import ShardServer
 
 if TYPE_CHECKING:
     import socket
 
     from manyhands.job import Job
     from manyhands.live.assignment import Assignment
-    from manyhands.live.member.heartbeat import LinkPulse
+    from manyhands.live.member.heartbeat import LinkHeartbeat
     from manyhands.trace import Recorder
     from manyhands.wire.leasing import Fence
 
 
-class Hosted(VitalThread):
+class PeerServer(VitalThread):
     """Answers the others with this worker's replica while the worker computes.
 
     Args:
@@ -35,7 +35,7 @@ class Hosted(VitalThread):
         assignment: Assignment,
         rank: int,
         job: Job,
-        pulse: LinkPulse,
+        pulse: LinkHeartbeat,
         recorder: Recorder,
         outside: socket.socket | None,
     ) -> None:
@@ -45,7 +45,7 @@ class Hosted(VitalThread):
         self.dismissed = False
         self._pulse = pulse
         quiet: Any = _Staleness(recorder)
-        self._serving = Serving(assignment, rank, quiet, Progress(), job, outside)
+        self._serving = ShardServer(assignment, rank, quiet, Progress(), job, outside)
 
     def run(self) -> None:
         """Answer until the worker has no more to do."""

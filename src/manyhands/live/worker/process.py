@@ -10,19 +10,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from manyhands.live.assignment import Assignment, eager_limit
-from manyhands.live.member.heartbeat import LinkPulse, end_with_threads
+from manyhands.live.member.heartbeat import LinkHeartbeat, end_with_threads
 from manyhands.live.member.progress import Progress
 from manyhands.live.member.reporting import fail, listen_outside
 from manyhands.live.processes.descriptors import raise_descriptors
 from manyhands.live.processes.incarnation import life
 from manyhands.live.processes.parent_death import die_with
 from manyhands.live.processes.standard_streams import outlast_full_disk
-from manyhands.live.worker.slowdown import Pacer
+from manyhands.live.worker.slowdown import Slowdown
 from manyhands.pacing import factor
 from manyhands.script.origin import override
 from manyhands.trace import Recorder, live_header
 from manyhands.transport.listeners import endpoint
-from manyhands.transport.reliable_channel import SureLine
+from manyhands.transport.reliable_channel import ReliableLine
 
 if TYPE_CHECKING:
     import socket
@@ -50,7 +50,7 @@ def main(path: str, rank: int) -> None:
     outside = listen_outside(assignment, rank) if assignment.peers else None
     address = endpoint(outside) if outside else ""
     connect = functools.partial(assignment.line, head.name)
-    pulse = LinkPulse(recorder, progress, clock, head, connect, chunks, address)
+    pulse = LinkHeartbeat(recorder, progress, clock, head, connect, chunks, address)
     end_with_threads(functools.partial(fail, pulse=pulse))
     pulse.start()
     try:
@@ -65,7 +65,7 @@ def _work(
     rank: int,
     recorder: Recorder,
     progress: Progress,
-    pulse: LinkPulse,
+    pulse: LinkHeartbeat,
     outside: socket.socket | None,
 ) -> None:
     # Torch is imported after the first heartbeat, so that a slow start is seen as one.
@@ -102,7 +102,7 @@ def _work(
         progress,
         loop,
         Path(assignment.folder),
-        Pacer(factor(assignment.slow, rank)),
+        Slowdown(factor(assignment.slow, rank)),
     )
     group.close()
 
@@ -114,7 +114,7 @@ def _work_free(
     roll: Roll,
     recorder: Recorder,
     progress: Progress,
-    pulse: LinkPulse,
+    pulse: LinkHeartbeat,
     outside: socket.socket | None,
 ) -> None:
     """Work under a protocol."""
@@ -122,8 +122,8 @@ def _work_free(
 
     from manyhands.files.checkpoint import MODEL, member_file, save_model  # noqa: PLC0415
     from manyhands.live.devices import take  # noqa: PLC0415
-    from manyhands.live.member.shared_parameters import Common  # noqa: PLC0415
-    from manyhands.live.worker.peer_server import Hosted  # noqa: PLC0415
+    from manyhands.live.member.shared_parameters import SharedParameters  # noqa: PLC0415
+    from manyhands.live.worker.peer_server import PeerServer  # noqa: PLC0415
     from manyhands.live.worker.protocol_loop import run_free  # noqa: PLC0415
     from manyhands.parameters import Copy, counting_among  # noqa: PLC0415
     from manyhands.strategies import protocol_of, strategy  # noqa: PLC0415
@@ -137,7 +137,7 @@ def _work_free(
     begun = time.monotonic()
     device = take(assignment.device(rank))
     segments: list[Segment] = []
-    commons: list[Common] = []
+    commons: list[SharedParameters] = []
 
     def allocate(size: int) -> torch.Tensor:
         if not can_share():
@@ -146,7 +146,7 @@ def _work_free(
         return torch.frombuffer(segments[0].memory, dtype=torch.uint8)
 
     def home(size: int, fill: Callable[[torch.Tensor], None]) -> torch.Tensor:
-        commons.append(Common(assignment, size, fill))
+        commons.append(SharedParameters(assignment, size, fill))
         return commons[0].parameters
 
     shared = home if needs.shared_memory else None
@@ -168,12 +168,12 @@ def _work_free(
     caller.epoch = roll.epoch
     hosted = None
     if needs.peer_servers:
-        hosted = Hosted(assignment, rank, job, pulse, recorder, outside)
+        hosted = PeerServer(assignment, rank, job, pulse, recorder, outside)
     if hosted is not None:
         hosted.start()
     recorder.span("start", begun, time.monotonic() - begun, 0)
     with assignment.line(f"worker-{rank}.leases") as line:
-        desk = SureLine(line, life())
+        desk = ReliableLine(line, life())
         replica = run_free(
             job,
             protocol,
@@ -187,7 +187,7 @@ def _work_free(
             recorder,
             progress,
             commons[0].writes if commons and needs.local_optimizer else None,
-            pacer=Pacer(factor(assignment.slow, rank)),
+            pacer=Slowdown(factor(assignment.slow, rank)),
         )
         progress.phase = "finish"
         if replica.stores:
@@ -216,7 +216,7 @@ def run_loop(
     progress: Progress,
     loop: Callable[[Trainer], object] | None,
     folder: Path,
-    pacer: Pacer,
+    pacer: Slowdown,
 ) -> None:
     """Train as one member of `group`; the first worker stores the model."""
     from manyhands.files.checkpoint import MODEL  # noqa: PLC0415 - torch is imported late

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
     from manyhands.job import Job
     from manyhands.live.member.progress import Progress
-    from manyhands.live.worker.slowdown import Pacer
-    from manyhands.parameters import Copy, Writes
+    from manyhands.live.worker.slowdown import Slowdown
+    from manyhands.parameters import Copy, UpdateCounts
     from manyhands.protocols import StrategyProtocol
     from manyhands.trace import Recorder
     from manyhands.transport.caller import Caller
-    from manyhands.transport.reliable_channel import SureLine
+    from manyhands.transport.reliable_channel import ReliableLine
 
 
 _SOON = 0.02
@@ -72,13 +72,13 @@ def run_free(
     gone: Container[str],
     copy: Copy,
     caller: Caller,
-    line: SureLine,
+    line: ReliableLine,
     device: torch.device,
     recorder: Recorder,
     progress: Progress,
-    writes: Writes | None = None,
+    writes: UpdateCounts | None = None,
     *,
-    pacer: Pacer,
+    pacer: Slowdown,
 ) -> LiveReplica:
     """Work under a protocol until the run is over; the replica, at the shared state."""
     seed_all(mix(job.seed, 1, rank))

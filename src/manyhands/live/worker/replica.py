@@ -10,16 +10,16 @@ import torch
 from manyhands.data.taking import as_pair
 from manyhands.endpoint import Terms
 from manyhands.live.member.divergence import Divergence
-from manyhands.live.worker.evaluation import Totals, evaluate, no_totals
+from manyhands.live.worker.evaluation import MetricTotals, evaluate, no_totals
 from manyhands.live.worker.leased_batches import LeasedBatches
 from manyhands.live.worker.loading import Loading, move
-from manyhands.live.worker.slowdown import Pacer
-from manyhands.parameters import Committee, Local, difference, lerp, trade
+from manyhands.live.worker.slowdown import Slowdown
+from manyhands.parameters import EnsembleModel, LocalOptimizer, difference, lerp, trade
 from manyhands.wire.leasing import (
     Ask,
     Commit,
-    Cut,
     Enough,
+    Evaluate,
     Forgo,
     Granted,
     Nothing,
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
     from manyhands.endpoint import LeasedBatch
     from manyhands.job import Job
     from manyhands.live.member.progress import Progress
-    from manyhands.parameters import Copy, Writes
+    from manyhands.parameters import Copy, UpdateCounts
     from manyhands.protocols import StrategyProtocol
     from manyhands.trace import Recorder
-    from manyhands.transport.reliable_channel import SureLine
+    from manyhands.transport.reliable_channel import ReliableLine
     from manyhands.wire.leasing import Leasing
 
 
-class Leased:
+class LiveBatch:
     """A batch and the lease that it is made of."""
 
     def __init__(self, lease: Granted, round_: int, inputs: Any, targets: Any) -> None:
@@ -69,12 +69,12 @@ class LiveReplica:
         rank: int,
         workers: int,
         copy: Copy,
-        line: SureLine,
+        line: ReliableLine,
         device: torch.device,
         recorder: Recorder,
         progress: Progress,
-        writes: Writes | None = None,
-        pacer: Pacer | None = None,
+        writes: UpdateCounts | None = None,
+        pacer: Slowdown | None = None,
     ) -> None:
         self.rank = rank
         self._needs = protocol.needs(workers)
@@ -92,14 +92,14 @@ class LiveReplica:
         self.hear_members: Callable[[], list[torch.Tensor]] = list
         """The replicas of an ensemble; set by `run_free`."""
         self._copy = copy
-        self._local: Local | None = None
+        self._local: LocalOptimizer | None = None
         if self._needs.local_optimizer:
-            self._local = Local(job, copy.model, copy.layout, copy.parameters)
+            self._local = LocalOptimizer(job, copy.model, copy.layout, copy.parameters)
         self._line = line
         self._device = device
         self._recorder = recorder
         self._progress = progress
-        self._pacer = pacer or Pacer()
+        self._pacer = pacer or Slowdown()
         self._writes = writes
         """Where workers write shared parameters themselves: how often each has."""
         self._read = 0
@@ -112,12 +112,12 @@ class LiveReplica:
         self.stand_by: Callable[[], None] = lambda: None
         """What is done in its place before an evaluation that others make; set likewise."""
 
-    def batches(self) -> AsyncIterator[Leased | None]:
+    def batches(self) -> AsyncIterator[LiveBatch | None]:
         """Batches until the run ends."""
         self._line.send(Ask())
         return _Batches(self._next)
 
-    def _next(self) -> Leased | None:
+    def _next(self) -> LiveBatch | None:
         """The next batch, whatever evaluations come before it; None if there is none at present.
 
         A step is what is done about one batch, be it committed at once or together with others.
@@ -137,7 +137,7 @@ class LiveReplica:
                     self._line.send(Ask())
                     self._has_batch = True
                     return self._load(word)
-                case Cut():
+                case Evaluate():
                     self._evaluate(word)
                     self._line.send(Ask())
                 case Nothing():
@@ -151,15 +151,15 @@ class LiveReplica:
             self._words += self._line.receive(1.0)
         return self._words.pop(0)
 
-    def _load(self, lease: Granted) -> Leased:
+    def _load(self, lease: Granted) -> LiveBatch:
         round_ = lease.number // self.terms.workers
         if lease.start == lease.stop:
-            return Leased(lease, round_, None, None)
+            return LiveBatch(lease, round_, None, None)
         begun = time.monotonic()
         self._progress.phase = "data"
         inputs, targets = as_pair(move(self._leased.take(lease), self._device))
         self._recorder.span("data", begun, time.monotonic() - begun, self._progress.step)
-        return Leased(lease, round_, inputs, targets)
+        return LiveBatch(lease, round_, inputs, targets)
 
     def _load_ahead(self) -> None:
         """Have the batches of leases that were granted meanwhile loaded during this one."""
@@ -182,7 +182,7 @@ class LiveReplica:
         self, batch: LeasedBatch, ready: Callable[[int], object] | None = None
     ) -> None:
         """Compute the update of a batch."""
-        if not isinstance(batch, Leased):
+        if not isinstance(batch, LiveBatch):
             raise TypeError("only batches of this replica can be computed")
         if not batch.samples:
             for shard in range(len(self._copy.parameters)):
@@ -279,14 +279,14 @@ class LiveReplica:
     def commit(self, *batches: LeasedBatch) -> None:
         """What came of the batches is part of the shared state."""
         for batch in batches:
-            if isinstance(batch, Leased):
+            if isinstance(batch, LiveBatch):
                 self._line.send(Commit(batch.lease.number), later=True)
             self._recorder.count(samples=batch.samples, steps=1)
             self._progress.samples += batch.samples
 
     def forgo(self, batch: LeasedBatch) -> None:
         """What came of the batch is not wanted."""
-        if isinstance(batch, Leased):
+        if isinstance(batch, LiveBatch):
             self._line.send(Forgo(batch.lease.number), later=True)
 
     def saved(self) -> None:
@@ -295,7 +295,7 @@ class LiveReplica:
         while not isinstance(self._hear(), Over):
             pass
 
-    def _evaluate(self, cut: Cut) -> None:
+    def _evaluate(self, cut: Evaluate) -> None:
         """Evaluate a part of the validation data on the consistent cut that all workers see."""
         begun = time.monotonic()
         self._progress.phase = "evaluate"
@@ -312,7 +312,7 @@ class LiveReplica:
             self.refresh()
             self.adopt()
             if self._needs.ensemble:
-                model = Committee(self._copy, self.hear_members())
+                model = EnsembleModel(self._copy, self.hear_members())
             about = (job, model, self._device, cut.index, parts)
             totals = evaluate(*about, loading=self._loading, divided=cut.parts)
         for stretch, own in zip(self._copy.parameters, kept, strict=False):
@@ -322,13 +322,13 @@ class LiveReplica:
         self._line.send(Tally(cut.round, tuple(totals.tensor.tolist())))
         word = self._hear()
         while not isinstance(word, Sum):
-            if isinstance(word, Cut):
+            if isinstance(word, Evaluate):
                 # Somebody was lost during the evaluation: those who are left begin it again.
                 self._evaluate(word)
                 return
             word = self._hear()
         tensor = torch.tensor(word.values, dtype=torch.float64)
-        values = Totals(tensor, totals.metrics, totals.sizes).values()
+        values = MetricTotals(tensor, totals.metrics, totals.sizes).values()
         self._recorder.span("evaluate", begun, time.monotonic() - begun, self._progress.step)
         if cut.index == 0:
             for name, value in values.items():
@@ -344,11 +344,11 @@ class LiveReplica:
 class _Batches:
     """An asynchronous iterator, not a generator, so that a dropped one runs nothing more."""
 
-    def __init__(self, take: Callable[[], Leased | None]) -> None:
+    def __init__(self, take: Callable[[], LiveBatch | None]) -> None:
         self._take = take
 
     def __aiter__(self) -> _Batches:
         return self
 
-    async def __anext__(self) -> Leased | None:
+    async def __anext__(self) -> LiveBatch | None:
         return self._take()

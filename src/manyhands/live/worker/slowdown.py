@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-class Pacer:
+class Slowdown:
     """Makes what a worker computes take `factor` times as long, by sleeping in between.
 
     It is called wherever something leaves the worker, so that whatever others wait for is late by

@@ -11,11 +11,11 @@ import torch
 
 from manyhands.engine import PrefixStore, Store, rendezvous
 from manyhands.live.devices import devices, take
-from manyhands.live.member.heartbeat import FilePulse
+from manyhands.live.member.heartbeat import FileHeartbeat
 from manyhands.live.member.progress import Progress
 from manyhands.live.member.trace_files import append_to
 from manyhands.live.worker.process import run_loop
-from manyhands.live.worker.slowdown import Pacer
+from manyhands.live.worker.slowdown import Slowdown
 from manyhands.pacing import factor
 from manyhands.script.origin import override
 from manyhands.trace import Recorder, estimate_offset, live_header, trace_file
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from manyhands.job import Job
-    from manyhands.live.request import Setting
+    from manyhands.live.request import RunSetting
     from manyhands.pacing import Pace
     from manyhands.script.origin import Overrides
     from manyhands.strategies import Strategy
@@ -56,7 +56,7 @@ def join(
     overrides: Overrides,
     loop: Callable[..., Any] | None,
     folder: Path,
-    settings: tuple[Setting, ...],
+    settings: tuple[RunSetting, ...],
     slow: tuple[Pace, ...],
 ) -> Path:
     """Train as one of torchrun's processes; the run's folder, as the first of them chose it."""
@@ -74,7 +74,7 @@ def join(
     if number == 0:
         for setting in settings:
             recorder.setting(setting.name, setting.value, setting.source)
-    pulse = FilePulse(recorder, progress, time.monotonic)
+    pulse = FileHeartbeat(recorder, progress, time.monotonic)
     pulse.start()
     status, words = "failed", "worker 0 failed"
     try:
@@ -91,7 +91,7 @@ def join(
             progress,
             loop,
             folder,
-            Pacer(factor(slow, number)),
+            Slowdown(factor(slow, number)),
         )
         status, words = "finished", ""
     finally:

@@ -15,7 +15,7 @@ from manyhands.failure import OutOfMemory
 from manyhands.live.member.divergence import Divergence
 from manyhands.live.worker.evaluation import evaluate, sum_totals
 from manyhands.live.worker.loading import Loading, move
-from manyhands.live.worker.slowdown import Pacer
+from manyhands.live.worker.slowdown import Slowdown
 from manyhands.parameters.ignored_targets import counting
 from manyhands.sampling.permutation import mix, shares
 from manyhands.seeding import seed_all
@@ -80,7 +80,7 @@ class Trainer:
         recorder: Recorder,
         progress: Progress,
         clock: Callable[[], float],
-        pacer: Pacer | None = None,
+        pacer: Slowdown | None = None,
     ) -> None:
         self.job = job
         self.rank = group.rank
@@ -94,7 +94,7 @@ class Trainer:
         self._clock = clock
         # Lockstep: a sample is trained on when it is dealt, so none is repeated and none lost.
         progress.accounts = True
-        self._pacer = pacer or Pacer()
+        self._pacer = pacer or Slowdown()
         self._waits = Waits(clock, self._note_wait, self._pacer.stretch)
         seed_all(job.seed)
         self._strategy = strategy

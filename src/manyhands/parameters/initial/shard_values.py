@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Beginning:
+class ShardValues:
     """What a shard begins with."""
 
     layout: Layout
@@ -48,7 +48,7 @@ def make(job: Job) -> tuple[nn.Module, optim.Optimizer]:
     return model, job.optimizer(model)
 
 
-def begin(job: Job, number: int, servers: int, held: int = HELD) -> Beginning:
+def begin(job: Job, number: int, servers: int, held: int = HELD) -> ShardValues:
     """The first state of a shard.
 
     Args:
@@ -70,16 +70,16 @@ def begin(job: Job, number: int, servers: int, held: int = HELD) -> Beginning:
 
 def _begin_whole(
     model: nn.Module, optimizer: optim.Optimizer, number: int, servers: int
-) -> Beginning:
+) -> ShardValues:
     layout = Layout.of(model, optimizer, servers)
     shard = layout.shards[number]
     room = torch.zeros(shard.nbytes, dtype=torch.uint8)
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         _Placing(shard, room)(name, tensor.detach())
-    return Beginning(layout, room, optimizer)
+    return ShardValues(layout, room, optimizer)
 
 
-def _begin_in_parts(job: Job, sketch: Outline, number: int, servers: int, held: int) -> Beginning:
+def _begin_in_parts(job: Job, sketch: Outline, number: int, servers: int, held: int) -> ShardValues:
     before = _tensors(sketch.model)
     with _Unchanging():  # type: ignore[no-untyped-call]  # torch's
         optimizer = _optimizer(job, sketch.model)
@@ -91,7 +91,7 @@ def _begin_in_parts(job: Job, sketch: Outline, number: int, servers: int, held: 
     room = torch.zeros(shard.nbytes, dtype=torch.uint8)
     seed_all(job.seed)
     place_values(lambda: build(job), sketch.numbers, _Placing(shard, room), held)
-    return Beginning(layout, room, optimizer)
+    return ShardValues(layout, room, optimizer)
 
 
 def _optimizer(job: Job, model: nn.Module) -> optim.Optimizer:

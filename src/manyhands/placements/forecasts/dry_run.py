@@ -17,7 +17,7 @@ import torch
 from manyhands.costs import Collective
 from manyhands.engine.fake_tensors import Ledger, imagining
 from manyhands.placements.model.sample_batch import example
-from manyhands.transport.fake_group import Pretended
+from manyhands.transport.fake_group import FakeGroup
 from manyhands.transport.waits import Noted, Waits
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ _STEPS = 3
 
 
 @dataclass(frozen=True)
-class Rehearsal:
+class DryRun:
     """What one worker asked for and held."""
 
     step: tuple[Collective, ...]
@@ -43,7 +43,7 @@ class Rehearsal:
     """Bytes between two steps."""
 
 
-def rehearse(placement: Placement, job: Job, workers: int, rank: int = 0) -> Rehearsal:
+def rehearse(placement: Placement, job: Job, workers: int, rank: int = 0) -> DryRun:
     """Play one worker for a few steps with whole batches.
 
     Args:
@@ -58,7 +58,7 @@ def rehearse(placement: Placement, job: Job, workers: int, rank: int = 0) -> Reh
     placement.check(workers)
     device = torch.device("cpu")
     waits = Waits(time.monotonic, lambda _: None)
-    group = Pretended(rank, workers, device)
+    group = FakeGroup(rank, workers, device)
     one, target = example(job, 1), _target(job)
     noted: list[Noted] = []
     with closing(group), warnings.catch_warnings(), imagining(), Ledger(waits.note) as ledger:
@@ -74,7 +74,7 @@ def rehearse(placement: Placement, job: Job, workers: int, rank: int = 0) -> Reh
             del inputs, targets
         held, peak = ledger.held, ledger.peak
     step = tuple(_collective(one) for one in noted)
-    return Rehearsal(step, peak, held)
+    return DryRun(step, peak, held)
 
 
 def _collective(noted: Noted) -> Collective:

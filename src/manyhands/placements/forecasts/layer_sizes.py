@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from manyhands.costs import TensorSize
     from manyhands.job import Job
-    from manyhands.placements.model.tensor_plan import Plan
+    from manyhands.placements.model.tensor_plan import TensorPlan
 
 
 def sizes_and_layers(
@@ -54,7 +54,7 @@ def look_at(
 
 
 def tensor_roles(
-    make: Callable[[], nn.Module], find: Callable[[nn.Module], Plan]
+    make: Callable[[], nn.Module], find: Callable[[nn.Module], TensorPlan]
 ) -> dict[str, str]:
     """Of a model that is split as `find` says, what happens to which layer."""
     plan = find(on_meta(make))

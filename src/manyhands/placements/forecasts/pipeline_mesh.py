@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from manyhands.costs import LayerSize, TensorSize
     from manyhands.job import Job
-    from manyhands.placements.model.tensor_plan import Plan
+    from manyhands.placements.model.tensor_plan import TensorPlan
     from manyhands.placements.pipeline import Pipeline
 
 
@@ -97,7 +97,7 @@ def _held(tensors: Sequence[TensorSize], shards: int) -> int:
 
 
 def forecast_lines(
-    axes: Mapping[str, int], line: Pipeline, job: Job, find: Callable[[nn.Module], Plan]
+    axes: Mapping[str, int], line: Pipeline, job: Job, find: Callable[[nn.Module], TensorPlan]
 ) -> Forecast:
     """The same for a step with a whole batch of a job, without making the model's parameters.
 

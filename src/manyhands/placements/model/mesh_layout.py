@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from manyhands.engine.sharding import shard
 from manyhands.engine.tensor_parallel import split
 from manyhands.parameters.module_units import separate_units
-from manyhands.placements.model.tensor_plan import Plan, find_plan, given_plan
+from manyhands.placements.model.tensor_plan import TensorPlan, find_plan, given_plan
 from manyhands.placements.model.tied_parameters import check_untorn, keeping_ties, without_torn
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from manyhands.transport.mesh import Mesh
 
 
-def lay_out(model: nn.Module, mesh: Mesh, plan: Plan) -> None:
+def lay_out(model: nn.Module, mesh: Mesh, plan: TensorPlan) -> None:
     """Split the model's layers along `tensor`, then shard what is left along `data` and `shard`.
 
     Args:
@@ -38,10 +38,10 @@ class Division:
     """How the workers of a mesh divide the stages of their pipelines further."""
 
     mesh: Mesh
-    find: Callable[[nn.Module], Plan]
+    find: Callable[[nn.Module], TensorPlan]
     """What of a model is split along `tensor`."""
 
-    def split(self, model: nn.Module, plan: Plan) -> None:
+    def split(self, model: nn.Module, plan: TensorPlan) -> None:
         """Along `tensor`; on any device, the meta device included."""
         _split(model, self.mesh, plan)
 
@@ -61,7 +61,7 @@ class Division:
             )
 
 
-def _split(model: nn.Module, mesh: Mesh, plan: Plan) -> None:
+def _split(model: nn.Module, mesh: Mesh, plan: TensorPlan) -> None:
     if mesh.axes["tensor"] > 1:
         keeping_ties(
             model,
@@ -81,7 +81,7 @@ def _sharing(mesh: Mesh) -> DeviceMesh:
     return mesh.handle["data", "shard"] if mesh.axes["data"] > 1 else mesh.handle["shard"]
 
 
-def inseparable(model: nn.Module, plan: Plan) -> list[tuple[str, ...]]:
+def inseparable(model: nn.Module, plan: TensorPlan) -> list[tuple[str, ...]]:
     """Layers between which each worker has a part of what passes, so that no stage begins there.
 
     In a plan by hand, columns go with the next row in the model.
@@ -99,14 +99,14 @@ def inseparable(model: nn.Module, plan: Plan) -> list[tuple[str, ...]]:
     return found
 
 
-def plan_of(model: nn.Module, ways: int, lines: Sequence[str], strategy: str) -> Plan:
+def plan_of(model: nn.Module, ways: int, lines: Sequence[str], strategy: str) -> TensorPlan:
     """The plan that was given or is found.
 
     Raises:
         ValueError: there is nothing to split; the message says why, layer by layer.
     """
     if ways == 1:
-        return Plan()
+        return TensorPlan()
     if lines:
         plan = given_plan(model, lines)
         check_untorn(model, plan)

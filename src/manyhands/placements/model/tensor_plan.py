@@ -32,7 +32,7 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Plan:
+class TensorPlan:
     """How a model is split among workers; layers are named as in the model."""
 
     pairs: tuple[Pair, ...] = ()
@@ -57,7 +57,7 @@ def _some(names: list[str]) -> str:
     return "; ".join(names[:3]) + more
 
 
-def find_plan(model: nn.Module, ways: int) -> Plan:
+def find_plan(model: nn.Module, ways: int) -> TensorPlan:
     """What of the model can be computed by so many workers side by side."""
     training = model.training
     model.eval()
@@ -90,10 +90,10 @@ def find_plan(model: nn.Module, ways: int) -> Plan:
         if isinstance(layer, nn.Linear) and name not in {*split, *logits, *whole}:
             whole[name] = "it stands alone: no linear layer leads to it or follows from it"
     whole = {name: why for name, why in whole.items() if name not in {*split, *logits}}
-    return Plan(tuple(pairs), tuple(embeddings), tuple(logits), whole)
+    return TensorPlan(tuple(pairs), tuple(embeddings), tuple(logits), whole)
 
 
-def given_plan(model: nn.Module, lines: Sequence[str]) -> Plan:
+def given_plan(model: nn.Module, lines: Sequence[str]) -> TensorPlan:
     """The plan that somebody wrote down: `*.mlp.up column`, `*.mlp.down row`.
 
     Raises:
@@ -121,7 +121,7 @@ def given_plan(model: nn.Module, lines: Sequence[str]) -> Plan:
                 kind = type(layers[name]).__name__
                 raise TypeError(f"{name} is a {kind}; a plan splits linear layers and embeddings")
     pairs = [Pair((name,), "") for name in columns] + [Pair((), name) for name in rows]
-    return Plan(tuple(pairs), tuple(tables))
+    return TensorPlan(tuple(pairs), tuple(tables))
 
 
 def _graphs(

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from manyhands.placements.model.tensor_plan import Plan
+    from manyhands.placements.model.tensor_plan import TensorPlan
 
 _Layout = int | None
 """The dim along which a parameter is split; None if every worker has all of it."""
@@ -25,7 +25,7 @@ def keeping_ties(model: nn.Module, split: Callable[[], None]) -> None:
     tie(model, again)
 
 
-def without_torn(model: nn.Module, plan: Plan) -> Plan:
+def without_torn(model: nn.Module, plan: TensorPlan) -> TensorPlan:
     """The plan without layers that share a parameter with others that it splits differently.
 
     A tied embedding stays split if the layer that it is tied to is split in the same way.
@@ -51,7 +51,7 @@ def without_torn(model: nn.Module, plan: Plan) -> Plan:
     return plan
 
 
-def check_untorn(model: nn.Module, plan: Plan) -> None:
+def check_untorn(model: nn.Module, plan: TensorPlan) -> None:
     """Refuse a plan by hand that splits the layers of a tied parameter differently."""
     for parameter, users in _torn(model, plan).items():
         raise ValueError(
@@ -89,7 +89,7 @@ def _owner(model: nn.Module, name: str, placed: Mapping[int, str]) -> str:
     return ""
 
 
-def _torn(model: nn.Module, plan: Plan) -> dict[str, list[str]]:
+def _torn(model: nn.Module, plan: TensorPlan) -> dict[str, list[str]]:
     """Parameters of layers that the plan splits differently, with the layers; these are split."""
     layouts = _layouts(plan)
     users: dict[int, list[tuple[str, str]]] = {}
@@ -106,7 +106,7 @@ def _torn(model: nn.Module, plan: Plan) -> dict[str, list[str]]:
     return torn
 
 
-def _layouts(plan: Plan) -> dict[tuple[str, str], _Layout]:
+def _layouts(plan: TensorPlan) -> dict[tuple[str, str], _Layout]:
     by_outputs = [name for pair in plan.pairs for name in pair.columns]
     found: dict[tuple[str, str], _Layout] = {
         (layer, name): 0

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from manyhands.engine.pipelines import Meta
 
 
-class Passing:
+class StageBoundaries:
     """The shape of what passes from each stage to the next, for any number of samples.
 
     It is looked at for three numbers of samples; every dim grows with them or does not.

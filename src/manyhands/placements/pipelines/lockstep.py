@@ -15,7 +15,7 @@ from manyhands.parameters.gradients import check_scalar
 from manyhands.parameters.microbatches import divide, sizes_of
 from manyhands.placements.bound import Bound
 from manyhands.placements.model.buffers import average_buffers, untouched
-from manyhands.placements.pipelines.transfers import Handover
+from manyhands.placements.pipelines.transfers import StageTransfers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from manyhands.engine.pipelines import Arrival
     from manyhands.files.checkpoint import State
     from manyhands.job import Job
-    from manyhands.placements.pipelines.stage_group import Line
+    from manyhands.placements.pipelines.stage_group import StageGroup
     from manyhands.placements.pipelines.stages import Staged
     from manyhands.schedules import Table
     from manyhands.transport.collectives import Group
@@ -58,7 +58,7 @@ class Stages(Bound):
         self.speaks = self._at_end = group.rank == group.size - 1
         self.words = made.words
         self._job, self._group, self._made = job, group, made
-        self._others = Handover(group, waits)
+        self._others = StageTransfers(group, waits)
         self._device = device
         self._microbatches = self.parts = microbatches
         self._stages = made.stages
@@ -129,7 +129,7 @@ class Stages(Bound):
         return self._made.state(self._group)
 
 
-class Piped(Stages):
+class LockstepPipeline(Stages):
     """One update per batch, by torch.distributed.pipelining.
 
     Args:
@@ -154,7 +154,7 @@ class Piped(Stages):
         microbatches: int,
         count: Callable[[int], int],
         table: Callable[[int], Table],
-        line: Line,
+        line: StageGroup,
     ) -> None:
         super().__init__(job, group, device, waits, made, microbatches)
         self._line = line

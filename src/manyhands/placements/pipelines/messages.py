@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from torch import nn
 
     from manyhands.costs import LayerSize
-    from manyhands.placements.model.tensor_plan import Plan
+    from manyhands.placements.model.tensor_plan import TensorPlan
     from manyhands.schedules import Table
 
-    Find = Callable[[nn.Module], Plan]
+    Find = Callable[[nn.Module], TensorPlan]
 
 
 _LOSS = 8

@@ -54,7 +54,7 @@ class _Flight:
     coming: Arrival | None
 
 
-class Streamed(Stages):
+class PipeDreamPipeline(Stages):
     """One stage of a stream of microbatches.
 
     Args:

@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from manyhands.placements.model.tensor_plan import Plan
+    from manyhands.placements.model.tensor_plan import TensorPlan
     from manyhands.transport.collectives import Group
     from manyhands.transport.mesh import Mesh
 
 
 @dataclass(frozen=True, eq=False)
-class Line:
+class StageGroup:
     """A pipeline among others, as one of its workers sees them."""
 
     group: Group
@@ -35,7 +35,7 @@ class Line:
     """How stages are divided further, if they are."""
 
 
-def line_on(mesh: Mesh, everybody: Group, find: Callable[[nn.Module], Plan]) -> Line:
+def line_on(mesh: Mesh, everybody: Group, find: Callable[[nn.Module], TensorPlan]) -> StageGroup:
     """This worker's pipeline on a mesh of `data`, `pipeline`, `shard` and `tensor`.
 
     Args:
@@ -44,7 +44,7 @@ def line_on(mesh: Mesh, everybody: Group, find: Callable[[nn.Module], Plan]) -> 
         find: what of a model is split along `tensor`.
     """
     axes, place = mesh.axes, mesh.place
-    return Line(
+    return StageGroup(
         group=mesh.groups["pipeline"],
         everybody=everybody,
         copies=tuple(mesh.groups[axis] for axis in ("data", "shard") if axes[axis] > 1),

@@ -19,11 +19,11 @@ from manyhands.parameters.initial.deferred import first_values, on_meta, outline
 from manyhands.placements.model.materialize import aliases
 from manyhands.placements.model.mesh_layout import inseparable
 from manyhands.placements.model.sample_batch import example
-from manyhands.placements.model.tensor_plan import Plan
-from manyhands.placements.pipelines.boundaries import Passing
+from manyhands.placements.model.tensor_plan import TensorPlan
+from manyhands.placements.pipelines.boundaries import StageBoundaries
 from manyhands.seeding import random_state, restore_random_state
 from manyhands.splitting import (
-    Measured,
+    PieceCost,
     Unsplittable,
     chain,
     check_stages,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from manyhands.job import Job
-    from manyhands.placements.pipelines.stage_group import Line
+    from manyhands.placements.pipelines.stage_group import StageGroup
     from manyhands.splitting import Chain, Section
     from manyhands.transport.collectives import Group
 
@@ -65,7 +65,7 @@ class Staged:
     """This worker's stages by their number."""
     optimizer: torch.optim.Optimizer
     """The job's, of this worker's parameters."""
-    passing: Passing
+    passing: StageBoundaries
     """What passes between stages."""
     stages: int
     """How many there are."""
@@ -103,7 +103,7 @@ def _fetch(group: Group, piece: Piece, tensor: torch.Tensor | None) -> Callable[
 
 def make_stages(
     job: Job,
-    line: Line,
+    line: StageGroup,
     device: torch.device,
     held: Sequence[int],
     samples: int,
@@ -139,7 +139,9 @@ def make_stages(
             words = describe(measured, starts, held)
         borders = [*pairwise([*starts, len(pieces)])]
         stages = [pieces.section(first, stop) for first, stop in borders]
-        passing = Passing(model, stages, inputs.to("meta" if numbers is not None else device))
+        passing = StageBoundaries(
+            model, stages, inputs.to("meta" if numbers is not None else device)
+        )
     owners = {
         name: number % group.size
         for number, stage in reversed([*enumerate(stages)])
@@ -191,9 +193,9 @@ def _structure(
     device: torch.device,
     stages: int,
     split_points: Sequence[str],
-    find: Callable[[nn.Module], Plan],
+    find: Callable[[nn.Module], TensorPlan],
     imagined: bool,
-) -> tuple[nn.Module, Chain, Plan, Mapping[str, int] | None]:
+) -> tuple[nn.Module, Chain, TensorPlan, Mapping[str, int] | None]:
     """The model without its values, its pieces, what of them is split, and how to have the values.
 
     A model that cannot be had without its values is made whole, unless it is only imagined.
@@ -217,8 +219,8 @@ def _structure(
         return model, find_pieces(model, inputs.to(device), stages, split_points, plan), plan, None
 
 
-def _nothing(_: nn.Module) -> Plan:
-    return Plan()
+def _nothing(_: nn.Module) -> TensorPlan:
+    return TensorPlan()
 
 
 def _named(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
@@ -261,7 +263,7 @@ def find_pieces(
     inputs: torch.Tensor,
     stages: int,
     split_points: Sequence[str],
-    plan: Plan | None = None,
+    plan: TensorPlan | None = None,
 ) -> Chain:
     """The pieces of a model that is to have so many stages, or to be split at these layers.
 
@@ -298,7 +300,7 @@ def look_at_stages(
     else:
         starts = partition(guess(pieces, inputs.new_empty(samples[0], *inputs.shape[1:])), held)
     stages = [pieces.section(first, stop) for first, stop in pairwise([*starts, len(pieces)])]
-    passing = Passing(model, stages, inputs)
+    passing = StageBoundaries(model, stages, inputs)
     parameters = [
         TensorSize(name, one.nbytes, one.requires_grad, _rows(one), str(number))
         for number, stage in enumerate(stages)
@@ -336,7 +338,7 @@ def _names(pieces: Chain, starts: Sequence[int]) -> tuple[str, ...]:
 
 def _measured(
     pieces: Chain, inputs: torch.Tensor, group: Group, device: torch.device
-) -> tuple[Measured, ...]:
+) -> tuple[PieceCost, ...]:
     """What the first worker measures: all must split alike."""
     word = torch.zeros(len(pieces), 4, dtype=torch.float64, device=device)
     if group.rank == 0:
@@ -350,7 +352,7 @@ def _measured(
         )
     group.broadcast(word)
     return tuple(
-        Measured(name, forward, backward, int(parameters), int(activations))
+        PieceCost(name, forward, backward, int(parameters), int(activations))
         for name, (forward, backward, parameters, activations) in zip(
             pieces.names, word.tolist(), strict=True
         )

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from manyhands.transport.waits import Waits
 
 
-class Handover:
+class StageTransfers:
     """The workers of a pipeline, as one of them sees the others.
 
     Args:

@@ -39,10 +39,10 @@ def bind_apart(
     copy, place = divmod(group.rank, size)
     inside = group.part("copy", range(copy * size, (copy + 1) * size))
     beside = group.part("beside", range(place, group.size, size))
-    return Apart(placement.bind(job, inside, device, waits), beside, meeting, waits)
+    return PeriodicSync(placement.bind(job, inside, device, waits), beside, meeting, waits)
 
 
-class Apart(Bound):
+class PeriodicSync(Bound):
     """One copy's part of the model on this worker, and those at the same place of other copies.
 
     A copy steps by itself. After as many steps as the protocol says, and before anybody looks at

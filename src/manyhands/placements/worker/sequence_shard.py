@@ -15,7 +15,7 @@ from manyhands.parameters.gradients import Checkpointed, backward
 from manyhands.parameters.ignored_targets import counting
 from manyhands.parameters.module_units import units
 from manyhands.placements.model.buffers import untouched
-from manyhands.placements.worker.whole_model import Replica
+from manyhands.placements.worker.whole_model import WholeModel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -32,7 +32,7 @@ _TRIED = 4
 """Positions of each worker in the sequence on which the model is tried."""
 
 
-class Stretches(Replica):
+class SequenceShard(WholeModel):
     """A copy of the model; from some module on it sees only this worker's part of a sequence.
 
     Sequences are divided along dim 1 of that module's input, and targets along theirs. What the

@@ -12,7 +12,7 @@ from manyhands.engine.tensors import from_rows, own
 from manyhands.parameters.weighted_step import weighted_step
 from manyhands.placements.bound import clip
 from manyhands.placements.model.local_optimizer import step_plainly
-from manyhands.placements.worker.whole_model import Replica
+from manyhands.placements.worker.whole_model import WholeModel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from manyhands.transport.waits import Waits
 
 
-class Partitioned(Replica):
+class ShardedOptimizer(WholeModel):
     """A copy of the model on every worker, each of which updates its own rows of it.
 
     The optimizer knows only these rows. If it may look at more than single elements, they are laid

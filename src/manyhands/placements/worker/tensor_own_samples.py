@@ -22,7 +22,7 @@ from manyhands.parameters.gradients import build
 from manyhands.placements.model.materialize import make_in_parts
 from manyhands.placements.model.tied_parameters import keeping_ties
 from manyhands.placements.worker.sharded import sharded_state
-from manyhands.placements.worker.whole_model import Replica
+from manyhands.placements.worker.whole_model import WholeModel
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from manyhands.engine.watched_group import WatchedGroup
     from manyhands.files.checkpoint import State
     from manyhands.job import Job
-    from manyhands.placements.model.tensor_plan import Plan
+    from manyhands.placements.model.tensor_plan import TensorPlan
     from manyhands.transport.collectives import Group
     from manyhands.transport.mesh import Mesh
     from manyhands.transport.waits import Waits
 
 
-class Gathered(Replica):
+class TensorOwnSamples(WholeModel):
     """A copy of what is not split, and a part of what is.
 
     Args:
@@ -57,7 +57,7 @@ class Gathered(Replica):
         waits: Waits,
         wrap: Callable[[nn.Module, list[str]], nn.Module],
         mesh: Mesh,
-        plan: Callable[[nn.Module], Plan],
+        plan: Callable[[nn.Module], TensorPlan],
     ) -> None:
         self._samples = _Samples(mesh.handles["tensor"], device)
         self._mesh = mesh

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from manyhands.transport.waits import Waits
 
 
-class Replica(Bound):
+class WholeModel(Bound):
     """A copy of the model on every worker, whose gradients the wrapped module makes the mean.
 
     Args:

@@ -39,9 +39,9 @@ def random_pairs(rank: int, workers: int, number: int) -> tuple[int, ...]:
     The lot is a rotation of the round-robin tournament, so that all of them agree without a word.
 
     >>> [random_pairs(0, 4, number) for number in range(4)]
-    [(3,), (2,), (1,), (3,)]
+    [(3,), (1,), (2,), (3,)]
     >>> [random_pairs(2, 3, number) for number in range(3)]
-    [(0,), (), (1,)]
+    [(1,), (), (0,)]
     """
     size = workers + workers % 2
     if size < 2:

@@ -25,7 +25,7 @@ from manyhands.protocols.hierarchical.outer_server import (
     on_between,
 )
 from manyhands.protocols.hierarchical.outer_sum import Unites, Uniting, begin_uniting
-from manyhands.protocols.hierarchical.worker import Carrier, Messenger
+from manyhands.protocols.hierarchical.worker import InnerWorker, OuterExchange
 from manyhands.protocols.parts.pull_and_rest import answer
 from manyhands.protocols.protocol import ServerState, Site, StrategyProtocol
 from manyhands.protocols.synchronous import Synchronous
@@ -132,7 +132,7 @@ class Hierarchical(StrategyProtocol):
 
     async def worker(self, replica: Replica, endpoint: Endpoint) -> None:
         """Step with the island, and be its messenger when it is asked to."""
-        kind = Carrier if self._sums else Messenger
+        kind = OuterExchange if self._sums else InnerWorker
         await kind(replica, endpoint, *self._names(replica)).work()
 
     async def refresh(self, replica: Replica, endpoint: Endpoint) -> list[int]:

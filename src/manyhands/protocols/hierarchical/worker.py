@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Messenger:
+class InnerWorker:
     """A worker of an island that steps by itself, and carries its parameters to the others."""
 
     replica: Replica
@@ -79,7 +79,7 @@ class Messenger:
 
 
 @dataclass(frozen=True)
-class Carrier:
+class OuterExchange:
     """A worker of an island that sums gradients, and carries their sum to the others."""
 
     replica: Replica

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from manyhands.endpoint import Terms
 
 
-class Springs(NamedTuple):
+class ElasticStrength(NamedTuple):
     """How far the two ends of a spring move towards each other."""
 
     worker: float
@@ -17,11 +17,13 @@ class Springs(NamedTuple):
     """β/N: the centre towards one worker."""
 
 
-def springs(rho: float | None, alpha: float | None, beta: float | None, terms: Terms) -> Springs:
+def springs(
+    rho: float | None, alpha: float | None, beta: float | None, terms: Terms
+) -> ElasticStrength:
     """α = η·ρ and β = N·α, unless they are given; without ρ, N·η·ρ = 0.9."""
     if alpha is None:
         alpha = 0.9 / terms.workers if rho is None else terms.rate * rho
-    return Springs(alpha, alpha if beta is None else beta / terms.workers)
+    return ElasticStrength(alpha, alpha if beta is None else beta / terms.workers)
 
 
 def check_springs(rho: float | None, alpha: float | None, beta: float | None) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Holding(Generic[T]):
+class HeldCalls(Generic[T]):
     """What came with calls that are early, in the order of the ranks of their senders.
 
     What is held back has changed nothing: for whoever sent it, it is still on its way.

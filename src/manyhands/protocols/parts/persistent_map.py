@@ -1,10 +1,10 @@
 """A mapping that is changed by making another one, in constant time.
 
 States of servers are values: a decision leaves the old state as it was. A dict that is copied for
-every change makes each decision cost as much as there are workers. Versions of a `Book` share one
-dict, which belongs to the newest of them; an older one only knows what to undo (Baker, Shallow
-binding makes functional arrays fast, 1991). It copies the dict if it is read again, which a server
-never does.
+every change makes each decision cost as much as there are workers. Versions of a `PersistentMap`
+share one dict, which belongs to the newest of them; an older one only knows what to undo (Baker,
+Shallow binding makes functional arrays fast, 1991). It copies the dict if it is read again, which a
+server never does.
 """
 
 from __future__ import annotations
@@ -20,33 +20,35 @@ _ABSENT = object()
 
 
 @dataclass(eq=False)
-class Book(Generic[V]):
+class PersistentMap(Generic[V]):
     """What is known of each of several workers, in the order in which they were entered."""
 
     entries: dict[str, V] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._newer: tuple[Book[V], str, object] | None = None
+        self._newer: tuple[PersistentMap[V], str, object] | None = None
         """The version that took over the dict, with what it changed and the value before."""
 
     @classmethod
-    def of(cls, names: Iterable[str], value: V) -> Book[V]:
+    def of(cls, names: Iterable[str], value: V) -> PersistentMap[V]:
         """The same for all of these."""
         return cls(dict.fromkeys(names, value))
 
-    def put(self, name: str, value: V) -> Book[V]:
+    def put(self, name: str, value: V) -> PersistentMap[V]:
         """This, with another value for a name."""
         entries = self._own()
-        newer = Book(entries)
+        newer = PersistentMap(entries)
         self._newer = (newer, name, entries.get(name, _ABSENT))
         entries[name] = value
         return newer
 
-    def without(self, name: str) -> Book[V]:
+    def without(self, name: str) -> PersistentMap[V]:
         """This, without a name: a copy, because the order of the others is kept."""
         if name not in self:
             return self
-        return Book({other: value for other, value in self._own().items() if other != name})
+        return PersistentMap(
+            {other: value for other, value in self._own().items() if other != name}
+        )
 
     def get(self, name: str, default: V) -> V:
         """The value of a name."""
@@ -69,7 +71,7 @@ class Book(Generic[V]):
         return len(self._own())
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Book):
+        if not isinstance(other, PersistentMap):
             return NotImplemented
         if self._newer is not None and self._newer[0] is other:
             _, name, before = self._newer
@@ -84,7 +86,7 @@ class Book(Generic[V]):
         """The dict as this version has it."""
         if self._newer is not None:
             changes = []
-            at: Book[V] = self
+            at: PersistentMap[V] = self
             while at._newer is not None:
                 at, name, before = at._newer
                 changes.append((name, before))

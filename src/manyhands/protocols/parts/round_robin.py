@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from manyhands.endpoint import Parameters
 from manyhands.protocols.actions import Action, Answer, Call
-from manyhands.protocols.parts.persistent_map import Book
+from manyhands.protocols.parts.persistent_map import PersistentMap
 from manyhands.protocols.parts.rank_order import sorted_ranks
 from manyhands.protocols.parts.rounds import Round
 
@@ -22,7 +22,7 @@ class Turns(Round):
 
     last: int = -1
     """The rank of who had the last turn."""
-    asking: Book[Call | None] = field(default_factory=Book)
+    asking: PersistentMap[Call | None] = field(default_factory=PersistentMap)
     """By worker, the call that waits for a turn; None if none does."""
     busy: str | None = None
     """Who is having one."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from manyhands.endpoint import Parameters, Pull, Push, Rest, Terms
 from manyhands.protocols.actions import Action, Add, Answer, Call
-from manyhands.protocols.parts.persistent_map import Book
+from manyhands.protocols.parts.persistent_map import PersistentMap
 from manyhands.protocols.parts.pull_and_rest import Centred
 from manyhands.protocols.parts.rank_order import place
 from manyhands.protocols.protocol import ServerState
@@ -19,7 +19,7 @@ class Round(ServerState):
 
     present: frozenset[str] = frozenset()
     """The workers that may be waited for: those that live and do not rest."""
-    waiting: Book[Call] = field(default_factory=Book)
+    waiting: PersistentMap[Call] = field(default_factory=PersistentMap)
     """By worker, the calls of those that have given something to this round, and wait for its end.
     All of them are present."""
     gone: tuple[Call, ...] = ()
@@ -128,7 +128,7 @@ class Rounds(Centred):
         now = replace(
             state,
             version=version,
-            waiting=Book(),
+            waiting=PersistentMap(),
             gone=(),
             samples=0,
             shares=0.0,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from manyhands.reports import formatting
-from manyhands.reports.comparison.results import Measured
+from manyhands.reports.comparison.results import RunResult
 from manyhands.reports.figures.trace_figures import lower_is_better
 
 
@@ -30,7 +30,7 @@ class Column:
     unit: str
     explanation: str
     section: str
-    of: Callable[[Measured, Yardstick], float | None]
+    of: Callable[[RunResult, Yardstick], float | None]
     show: Callable[[float], str]
     """Without the unit, where that stands in the column's head."""
     better: Literal["higher", "lower", ""] = ""
@@ -113,7 +113,7 @@ def metric_value(name: str, value: float) -> str:
     return f"{100 * value:.2f} %" if is_share(name) else formatting.value(value)
 
 
-def metric_at(run: Measured, name: str, seconds: float | None = None) -> float | None:
+def metric_at(run: RunResult, name: str, seconds: float | None = None) -> float | None:
     """A validation metric in the end, or as last evaluated by then; None if it was not."""
     curve = run.validation.get(name)
     if curve is None or not curve.value:
@@ -198,17 +198,17 @@ def _seconds(value: float) -> str:
     return formatting.duration(value).removesuffix(" s")
 
 
-def _speedup(run: Measured, yardstick: Yardstick) -> float | None:
+def _speedup(run: RunResult, yardstick: Yardstick) -> float | None:
     alone = yardstick.alone.get(run.repeat)
     return run.rate / alone if alone else None
 
 
-def _efficiency(run: Measured, yardstick: Yardstick) -> float | None:
+def _efficiency(run: RunResult, yardstick: Yardstick) -> float | None:
     speedup = _speedup(run, yardstick)
     return None if speedup is None else speedup / run.workers
 
 
-def _staleness(figure: str) -> Callable[[Measured, Yardstick], float | None]:
+def _staleness(figure: str) -> Callable[[RunResult, Yardstick], float | None]:
     return lambda run, _: None if run.staleness is None else getattr(run.staleness, figure)
 
 

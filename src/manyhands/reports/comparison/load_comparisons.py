@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from manyhands.reports.comparison.measure import measure
-from manyhands.reports.comparison.results import FILE, Comparison, Machine, Measured, read_results
+from manyhands.reports.comparison.results import FILE, Comparison, Machine, RunResult, read_results
 from manyhands.reports.figures.outcome import settings
 from manyhands.reports.formatting import listed
 from manyhands.trace import Trace, read
@@ -63,7 +63,7 @@ def of_runs(
     all runs have in common is taken for the comparison's; the machine is known by name only.
     """
     ordered = sorted(traces, key=lambda trace: trace.wall)
-    runs: list[Measured] = []
+    runs: list[RunResult] = []
     for trace in ordered:
         run = measure(trace, target=target, price=price)
         alike = [r for r in runs if (r.kind, r.label) == (run.kind, run.label)]

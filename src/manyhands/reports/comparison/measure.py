@@ -3,7 +3,7 @@
 import re
 from typing import Final, Literal
 
-from manyhands.reports.comparison.results import PARTS, Curve, Measured, Staleness
+from manyhands.reports.comparison.results import PARTS, Curve, RunResult, StalenessSummary
 from manyhands.reports.figures.breakdown import breakdown
 from manyhands.reports.figures.outcome import ending, settings
 from manyhands.reports.figures.speed import accounting, throughput, training_seconds
@@ -29,7 +29,7 @@ def measure(
     folder: str | None = None,
     target: str | None = None,
     price: float | None = None,
-) -> Measured:
+) -> RunResult:
     """The figures of one run.
 
     Args:
@@ -53,7 +53,7 @@ def measure(
     reached = _reached(curves, target)
     sent = _sent(trace)
     hours = (speed.start_up + speed.seconds) / 3600
-    return Measured(
+    return RunResult(
         strategy=strategy or told.get("strategy", "a run"),
         kind=trace.kind,
         workers=workers,
@@ -93,9 +93,9 @@ def failed(
     repeat: int,
     seed: int,
     folder: str,
-) -> Measured:
+) -> RunResult:
     """A run that left no trace to measure, and why."""
-    return Measured(
+    return RunResult(
         strategy=strategy,
         kind=kind,
         workers=workers,
@@ -173,11 +173,11 @@ def _sent(trace: Trace) -> int | None:
     return 0 if alone or shared else None
 
 
-def _staleness(trace: Trace) -> Staleness | None:
+def _staleness(trace: Trace) -> StalenessSummary | None:
     spread = staleness(trace)
     if spread is None:
         return None
-    return Staleness(
+    return StalenessSummary(
         mean=spread.mean,
         p99=spread.p99,
         most=spread.most,

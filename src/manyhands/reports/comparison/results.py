@@ -35,7 +35,7 @@ class Curve(_Value, frozen=True, kw_only=True):
     """Null where it was not finite."""
 
 
-class Staleness(_Value, frozen=True, kw_only=True):
+class StalenessSummary(_Value, frozen=True, kw_only=True):
     """How many versions the applied updates were old."""
 
     mean: float
@@ -47,7 +47,7 @@ class Staleness(_Value, frozen=True, kw_only=True):
     """How many updates were how old."""
 
 
-class Measured(_Value, frozen=True, kw_only=True):
+class RunResult(_Value, frozen=True, kw_only=True):
     """One run."""
 
     strategy: str
@@ -89,7 +89,7 @@ class Measured(_Value, frozen=True, kw_only=True):
     sent: int | None = None
     """Bytes that all processes sent; null where nobody counted."""
     sent_per_sample: float | None = None
-    staleness: Staleness | None = None
+    staleness: StalenessSummary | None = None
     """Null where no update can be stale: in lockstep."""
     seen: int = 0
     """Samples accounted for; and of these or beside these"""
@@ -160,7 +160,7 @@ class Comparison(_Value, frozen=True, kw_only=True):
     """In the order in which they were named."""
     workers: tuple[int, ...] = ()
     repeats: int = 1
-    runs: tuple[Measured, ...] = ()
+    runs: tuple[RunResult, ...] = ()
 
 
 def read_results(path: Path | str) -> Comparison:

@@ -13,7 +13,7 @@ from typing import Final, Literal
 
 from manyhands.reports.comparison.columns import Column, Yardstick, columns
 from manyhands.reports.comparison.measure import read_target
-from manyhands.reports.comparison.results import Comparison, Measured
+from manyhands.reports.comparison.results import Comparison, RunResult
 from manyhands.reports.comparison.statistics import Middle, middle
 from manyhands.reports.figures.trace_figures import lower_is_better
 from manyhands.reports.formatting import duration
@@ -29,9 +29,9 @@ class Standing:
 
     strategy: str
     workers: int
-    runs: tuple[Measured, ...]
+    runs: tuple[RunResult, ...]
     """Those that finished, by repeat."""
-    failures: tuple[Measured, ...]
+    failures: tuple[RunResult, ...]
     yardstick: Yardstick
 
     def repeats(self, column: Column) -> dict[int, float]:
@@ -119,7 +119,7 @@ def ordered(comparison: Comparison) -> tuple[str, ...]:
 
 
 def _standings(
-    comparison: Comparison, runs: list[Measured], alone: Mapping[str, Mapping[int, float]]
+    comparison: Comparison, runs: list[RunResult], alone: Mapping[str, Mapping[int, float]]
 ) -> Iterable[Standing]:
     budget = _budget(comparison, runs)
     for strategy in ordered(comparison):
@@ -140,7 +140,7 @@ def _standings(
             )
 
 
-def _alone(runs: list[Measured]) -> dict[str, dict[int, float]]:
+def _alone(runs: list[RunResult]) -> dict[str, dict[int, float]]:
     """Samples per second of one worker, by strategy and repeat."""
     rates: dict[str, dict[int, float]] = {}
     for run in runs:
@@ -149,7 +149,7 @@ def _alone(runs: list[Measured]) -> dict[str, dict[int, float]]:
     return rates
 
 
-def _budget(comparison: Comparison, runs: list[Measured]) -> dict[int, float]:
+def _budget(comparison: Comparison, runs: list[RunResult]) -> dict[int, float]:
     """Seconds within which accuracy counts, by repeat."""
     finished = [run for run in runs if run.status == "finished"]
     given = comparison.budget_seconds

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from manyhands.reports.comparison.columns import Column, metric_value
-from manyhands.reports.comparison.results import PARTS, Comparison, Measured
+from manyhands.reports.comparison.results import PARTS, Comparison, RunResult
 from manyhands.reports.comparison.standings import (
     ALONE,
     Field,
@@ -361,7 +361,7 @@ def _common(spent: Mapping[str, Mapping[str, float]]) -> str:
 def per_thousand(standing: Standing) -> dict[str, float]:
     """Seconds of training per 1,000 samples, by what the workers did in them on average."""
 
-    def of(run: Measured, part: str) -> float:
+    def of(run: RunResult, part: str) -> float:
         return 1000 * run.shares.get(part, 0.0) * run.seconds / max(1, run.samples)
 
     found = {part: middle([of(run, part) for run in standing.runs]) for part in PARTS}

@@ -51,7 +51,7 @@ class LossPoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Metric:
+class MetricCurve:
     """A validation metric over the run; values that were not finite are None."""
 
     name: str
@@ -149,7 +149,7 @@ def validation_series(trace: Trace) -> dict[str, list[Point]]:
     return {name: sorted(series[name], key=lambda point: point.at) for name in sorted(series)}
 
 
-def validation(trace: Trace) -> dict[str, Metric]:
+def validation(trace: Trace) -> dict[str, MetricCurve]:
     """The validation metrics by name (`accuracy`, not `validation/accuracy`), last and best."""
     origin, _ = training_seconds(trace)
     metrics = {}
@@ -157,7 +157,7 @@ def validation(trace: Trace) -> dict[str, Metric]:
         finite = [(point.value, point.at) for point in series if point.value is not None]
         sign = 1 if lower_is_better(name) else -1
         best = min(finite, key=lambda entry: (sign * entry[0], entry[1]), default=None)
-        metrics[name] = Metric(
+        metrics[name] = MetricCurve(
             name=name,
             last=series[-1].value,
             best=best and best[0],

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from manyhands.reports.comparison.load_comparisons import Source
-from manyhands.reports.comparison.results import Comparison, Measured
+from manyhands.reports.comparison.results import Comparison, RunResult
 from manyhands.reports.page.document import Traces, document
 from manyhands.trace import Trace, read
 
@@ -34,7 +34,7 @@ def write_page_of(sources: Sequence[Source], path: Path | str) -> None:
 def _traces(folder: Path) -> Traces:
     """Finds the traces of runs below a folder."""
 
-    def find(run: Measured) -> Trace | None:
+    def find(run: RunResult) -> Trace | None:
         try:
             return read(folder / run.folder)
         except (OSError, ValueError):

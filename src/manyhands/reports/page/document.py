@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Final
 
-from manyhands.reports.comparison.results import Comparison, Measured
+from manyhands.reports.comparison.results import Comparison, RunResult
 from manyhands.reports.comparison.standings import Field, Kind, fields, ordered
 from manyhands.reports.comparison.verdict import Contest, Question, Verdict, judge
 from manyhands.reports.formatting import count, listed, plural, size
@@ -19,7 +19,7 @@ from manyhands.reports.page.swatch import bands, named
 from manyhands.reports.page.timelines import timelines
 from manyhands.trace import Trace
 
-Traces = Callable[[Measured], Trace | None]
+Traces = Callable[[RunResult], Trace | None]
 """Finds a run's trace, for the timelines; None where it is gone."""
 
 _QUESTIONS: Final[dict[Question, tuple[str, str]]] = {

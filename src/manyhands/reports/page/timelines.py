@@ -8,7 +8,7 @@ from manyhands.reports.formatting import duration, plural
 from manyhands.reports.page.markup import Markup, element
 from manyhands.reports.page.palette import PARTS, Look
 from manyhands.reports.page.swatch import bands, named
-from manyhands.reports.render.timeline import Row, rows_of
+from manyhands.reports.render.timeline import TimelineRow, rows_of
 from manyhands.trace import Trace
 
 MOST_WORKERS: Final = 8
@@ -25,7 +25,7 @@ _WIDTH: Final = 1000
 @dataclass(frozen=True, slots=True)
 class _Lane:
     strategy: str
-    rows: tuple[Row, ...]
+    rows: tuple[TimelineRow, ...]
     hidden: int
 
 
@@ -55,7 +55,7 @@ def _lane(strategy: str, trace: Trace) -> _Lane:
     return _Lane(strategy, shown, len(workers) + len(servers) - len(shown))
 
 
-def _seen(rows: Iterable[Row]) -> float:
+def _seen(rows: Iterable[TimelineRow]) -> float:
     """Until when no row has more than can be seen."""
     ends = []
     for row in rows:
@@ -67,7 +67,7 @@ def _seen(rows: Iterable[Row]) -> float:
     return min(ends)
 
 
-def _row(row: Row, end: float) -> Markup:
+def _row(row: TimelineRow, end: float) -> Markup:
     paths = []
     for band, colour in PARTS.items():
         top, height = _HEIGHT.get(band, _FULL)

@@ -7,7 +7,7 @@ from manyhands.reports.figures.breakdown import breakdown
 from manyhands.reports.figures.outcome import division, ending, mishaps, parameters_digest, settings
 from manyhands.reports.figures.speed import accounting, epochs, throughput
 from manyhands.reports.figures.trace_figures import (
-    Metric,
+    MetricCurve,
     loss_curve,
     staleness,
     staleness_by_process,
@@ -129,7 +129,7 @@ def _epochs(trace: Trace) -> str:
     return "; ".join(told)
 
 
-def _metric(metric: Metric) -> str:
+def _metric(metric: MetricCurve) -> str:
     best = ""
     if metric.best is not None and metric.best != metric.last:
         best = f" (best {value(metric.best)} at {duration(metric.best_seconds or 0.0)})"

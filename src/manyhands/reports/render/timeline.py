@@ -58,7 +58,7 @@ class Stretch:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TimelineRow:
     """A process over all of its lives."""
 
     name: str
@@ -93,7 +93,7 @@ def timeline(trace: Trace) -> str:
     return "\n".join(_picture(_title(trace), rows, end, notes)) + "\n"
 
 
-def rows_of(trace: Trace) -> tuple[list[Row], list[Row]]:
+def rows_of(trace: Trace) -> tuple[list[TimelineRow], list[TimelineRow]]:
     """The rows of workers and of servers, from the moment at which a worker had started up."""
     begin = min(map(started, trace.workers), default=0.0)
     transfers = _transfers(trace.workers)
@@ -106,7 +106,7 @@ def rows_of(trace: Trace) -> tuple[list[Row], list[Row]]:
                 if stop > start:
                     stretches.append(Stretch(one.band, start, stop))
     workers, servers = (
-        [Row(name, role == "server", tuple(stretches)) for name, stretches in rows.items()]
+        [TimelineRow(name, role == "server", tuple(stretches)) for name, stretches in rows.items()]
         for role, rows in by_name.items()
     )
     return workers, [row for row in servers if row.stretches]
@@ -169,7 +169,7 @@ def _meetings(process: ProcessTrace) -> Iterator[tuple[list[Span], str]]:
         yield together, before
 
 
-def _picture(title: str, rows: list[Row], end: float, notes: list[str]) -> Iterator[str]:
+def _picture(title: str, rows: list[TimelineRow], end: float, notes: list[str]) -> Iterator[str]:
     bottom = _TOP + _ROW * max(1, len(rows))
     height = bottom + 30 + (18 if notes else 0)
     yield (
@@ -213,7 +213,7 @@ def _axis(end: float, bottom: int) -> Iterator[str]:
         )
 
 
-def _bars(row: Row, top: int, end: float) -> Iterator[str]:
+def _bars(row: TimelineRow, top: int, end: float) -> Iterator[str]:
     yield f'<text class="ink" x="14" y="{top + 17}">{escape(row.name)}</text>'
     for band, colour in _COLOURS.items():
         high = _THIN if band == "wait" else _BAR

@@ -177,7 +177,7 @@ class Gamma(Times):
 
 
 @dataclass(frozen=True, repr=False)
-class Measured(Times):
+class MeasuredTimes(Times):
     """Times that a live run's workers took to load and compute a batch, drawn anew.
 
     Worker r draws from what worker r took, so that a slow one stays slow; where more are simulated
@@ -200,7 +200,7 @@ class Measured(Times):
 
 TIMES: Catalog[Times] = Catalog(
     kind="compute time",
-    classes=(Constant, Normal, LogNormal, Exponential, Gamma, Measured),
+    classes=(Constant, Normal, LogNormal, Exponential, Gamma, MeasuredTimes),
     nested=(Catalog(kind="slow worker", classes=(Slow,)),),
 )
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Places:
+class ProcessHosts:
     """A cluster, and for every worker and every server the host that it runs on."""
 
     cluster: Cluster
@@ -23,13 +23,13 @@ class Places:
     servers: tuple[str, ...]
 
     @classmethod
-    def one_host(cls, workers: int, servers: int, cores: int | None = None) -> Places:
+    def one_host(cls, workers: int, servers: int, cores: int | None = None) -> ProcessHosts:
         """All on one host, by default with a core for every worker."""
         host = _host("host-0", workers if cores is None else cores)
         return cls(Cluster((host,)), (host.name,) * workers, (host.name,) * servers)
 
     @classmethod
-    def host_each(cls, workers: int, servers: int, link: Link, cores: int = 1) -> Places:
+    def host_each(cls, workers: int, servers: int, link: Link, cores: int = 1) -> ProcessHosts:
         """A host for every worker and for every server, any two of them joined by such a link."""
         for_workers = tuple(f"host-{number}" for number in range(workers))
         for_servers = tuple(f"host-{workers + number}" for number in range(servers))
@@ -37,7 +37,7 @@ class Places:
         return cls(Cluster(hosts, link), for_workers, for_servers)
 
     @classmethod
-    def colocated(cls, workers: int, servers: int, link: Link, cores: int = 1) -> Places:
+    def colocated(cls, workers: int, servers: int, link: Link, cores: int = 1) -> ProcessHosts:
         """A host for every worker, and the servers beside them, in turn."""
         names = tuple(f"host-{number}" for number in range(workers))
         hosts = tuple(_host(name, cores) for name in names)
@@ -45,7 +45,7 @@ class Places:
         return cls(Cluster(hosts, link), names, beside)
 
     @classmethod
-    def on_sites(cls, sites: Sequence[Site], link: Link, cores: int | None = None) -> Places:
+    def on_sites(cls, sites: Sequence[Site], link: Link, cores: int | None = None) -> ProcessHosts:
         """A host for every site, by default with a core for each of its workers."""
         workers: dict[int, str] = {}
         servers: dict[int, str] = {}
@@ -70,7 +70,7 @@ class Places:
         link: Link,
         cores: int | None = None,
         sites: Sequence[Site] = (),
-    ) -> Places:
+    ) -> ProcessHosts:
         """So many hosts of workers, in blocks of ranks, and so many of servers, dealt out in turn.
 
         A server that belongs to a site is beside its first worker. A host of workers has a core
@@ -92,7 +92,7 @@ class Places:
     @classmethod
     def spread(
         cls, cluster: Cluster, workers: int, servers: int, sites: Sequence[Site] = ()
-    ) -> Places:
+    ) -> ProcessHosts:
         """Workers on the hosts of a cluster in blocks of ranks, as islands and live hosts are.
 
         Servers are dealt out in turn; one that belongs to a site is beside its first worker.

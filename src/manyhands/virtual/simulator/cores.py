@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from simpy import Event
 
     from manyhands.virtual.simulator.kernel import Kernel
-    from manyhands.virtual.simulator.member import Member
+    from manyhands.virtual.simulator.member import VirtualProcess
 
 
 class Cores:
@@ -31,11 +31,11 @@ class Cores:
     def __init__(self, kernel: Kernel, count: int) -> None:
         self._kernel = kernel
         self._free = count
-        self._holding: set[Member] = set()
-        self._queue: deque[tuple[Member, Event]] = deque()
+        self._holding: set[VirtualProcess] = set()
+        self._queue: deque[tuple[VirtualProcess, Event]] = deque()
 
     async def compute(
-        self, member: Member, seconds: float, begin: Callable[[], object] | None = None
+        self, member: VirtualProcess, seconds: float, begin: Callable[[], object] | None = None
     ) -> float:
         """Compute for so long as soon as a core is free, and call `begin` then; when it began.
 
@@ -62,13 +62,13 @@ class Cores:
         self._give_up(member)
         return begun
 
-    def drop(self, member: Member) -> None:
+    def drop(self, member: VirtualProcess) -> None:
         """A process is dead: it holds no core and asks for none."""
         self._queue = deque(waiting for waiting in self._queue if waiting[0] is not member)
         if member in self._holding:
             self._give_up(member)
 
-    def _give_up(self, member: Member) -> None:
+    def _give_up(self, member: VirtualProcess) -> None:
         self._holding.remove(member)
         if self._queue:
             heir, turn = self._queue.popleft()

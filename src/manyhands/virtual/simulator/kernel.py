@@ -20,7 +20,7 @@ from manyhands.failure import RunFailed
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator
 
-    from manyhands.virtual.simulator.member import Member
+    from manyhands.virtual.simulator.member import VirtualProcess
 
     Work = Coroutine[Any, Any, None]
 
@@ -38,7 +38,7 @@ class Kernel:
         self.env = Environment(initial_time=0.0)
         self._finished = self.env.event()
         self._error: Exception | None = None
-        self._running: dict[Member, Work] = {}
+        self._running: dict[VirtualProcess, Work] = {}
         self._dropped: list[Work] = []
 
     @property
@@ -47,7 +47,7 @@ class Kernel:
         return self.env.now
 
     @property
-    def running(self) -> tuple[Member, ...]:
+    def running(self) -> tuple[VirtualProcess, ...]:
         """The members whose work has neither ended nor been dropped."""
         return tuple(self._running)
 
@@ -59,19 +59,19 @@ class Kernel:
 
         self.env.timeout(seconds).callbacks.append(act)
 
-    def start(self, member: Member, work: Work, ended: Callable[[], object]) -> None:
+    def start(self, member: VirtualProcess, work: Work, ended: Callable[[], object]) -> None:
         """Run a member's work; `ended` is called when it returns, not when it is dropped."""
         self._running[member] = work
         self.env.process(self._steps(member, work, ended))
 
-    def drop(self, member: Member) -> None:
+    def drop(self, member: VirtualProcess) -> None:
         """Never resume a member's work again."""
         work = self._running.pop(member, None)
         if work is not None:
             self._dropped.append(work)
 
     def _steps(
-        self, member: Member, work: Work, ended: Callable[[], object]
+        self, member: VirtualProcess, work: Work, ended: Callable[[], object]
     ) -> Generator[Event, Any, None]:
         life, value = member.life, None
         while True:

@@ -11,7 +11,7 @@ class Crashed(Exception):  # noqa: N818 - it names what happened
 
 
 @dataclass(eq=False, slots=True)
-class Member:
+class VirtualProcess:
     """A worker or a server, over all of its lives."""
 
     name: str

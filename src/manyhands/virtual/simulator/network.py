@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
     from manyhands.cluster import Cluster, Link
     from manyhands.virtual.simulator.kernel import Kernel
-    from manyhands.virtual.simulator.member import Member
+    from manyhands.virtual.simulator.member import VirtualProcess
 
 
 @dataclass(eq=False, slots=True)
 class Transfer:
     """One message on its way."""
 
-    sender: Member
-    receiver: Member
+    sender: VirtualProcess
+    receiver: VirtualProcess
     nbytes: int
     link: Link | None
     deliver: Callable[[], object]
@@ -97,7 +97,7 @@ class Port:
         del self._here[transfer]
         self._changed()
 
-    def of(self, member: Member) -> list[Transfer]:
+    def of(self, member: VirtualProcess) -> list[Transfer]:
         """The transfers from or to a member."""
         return [one for one in self._here if member in (one.sender, one.receiver)]
 
@@ -176,14 +176,14 @@ class Network:
         """Lose the next message from one member to another."""
         self._losing[sender, receiver] = self._losing.get((sender, receiver), 0) + 1
 
-    def reaches(self, one: Member, other: Member) -> bool:
+    def reaches(self, one: VirtualProcess, other: VirtualProcess) -> bool:
         """Whether a message could be sent now."""
         return other.alive and not self._is_cut(one, other, self._kernel.now)
 
     def send(
         self,
-        sender: Member,
-        receiver: Member,
+        sender: VirtualProcess,
+        receiver: VirtualProcess,
         nbytes: int,
         deliver: Callable[[], object],
         lose: Callable[[], object],
@@ -210,7 +210,7 @@ class Network:
         else:
             self._reach(transfer)
 
-    def drop(self, member: Member) -> None:
+    def drop(self, member: VirtualProcess) -> None:
         """A member died: what it had not sent, and what it had not taken in, is lost."""
         for ports in (self._out, self._in):
             port = ports.get(member.host)
@@ -292,7 +292,7 @@ class Network:
             and not self._is_cut(sender, receiver, transfer.began)
         )
 
-    def _is_cut(self, one: Member, other: Member, since: float) -> bool:
+    def _is_cut(self, one: VirtualProcess, other: VirtualProcess, since: float) -> bool:
         """Whether the two are, or since then were, cut off from each other."""
         cuts = self._cuts.get((one.name, other.name))
         if cuts is None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from manyhands.endpoint import Said
     from manyhands.virtual.log import WorkerLog
     from manyhands.virtual.simulator.kernel import Kernel
-    from manyhands.virtual.simulator.member import Member
+    from manyhands.virtual.simulator.member import VirtualProcess
     from manyhands.virtual.simulator.network import Network
 
 PROBE = 1.0
@@ -41,7 +41,7 @@ class Answering(Protocol):
     """Whoever is called: what a caller needs of a server."""
 
     name: str
-    member: Member
+    member: VirtualProcess
 
     def has_heard(self, parcel: Parcel) -> bool:
         """Whether it has decided about a call already."""
@@ -128,7 +128,7 @@ class VirtualEndpoint:
 
     def __init__(
         self,
-        member: Member,
+        member: VirtualProcess,
         servers: Mapping[str, Answering],
         kernel: Kernel,
         network: Network,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from manyhands.parameters.gradients import autocast
-from manyhands.parameters.ignored_targets import Counted, own_loss
+from manyhands.parameters.ignored_targets import CountedLoss, own_loss
 from manyhands.seeding import VALIDATION
 from manyhands.virtual.worker.loading import loader
 
@@ -30,7 +30,7 @@ def evaluate(job: Job, model: nn.Module) -> dict[str, float]:
     training = model.training
     model.eval()
     sums = torch.zeros(2, dtype=torch.float64)
-    measured = Counted(own_loss(job))
+    measured = CountedLoss(own_loss(job))
     totals: list[torch.Tensor] = []
     for indices in torch.split(torch.arange(len(data)), job.batch_sizes.at(0)):
         inputs, targets = load(VALIDATION, indices)

@@ -12,24 +12,24 @@ from manyhands.leasing.leases import Lease
 from manyhands.parameters import difference, lerp, trade
 from manyhands.virtual.simulator.kernel import happens
 from manyhands.virtual.simulator.member import Crashed
-from manyhands.wire.leasing import Cut, Granted, Nothing, Over
+from manyhands.wire.leasing import Evaluate, Granted, Nothing, Over
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from manyhands.endpoint import LeasedBatch, Terms
-    from manyhands.parameters import Shard, Writes
+    from manyhands.parameters import Shard, UpdateCounts
     from manyhands.virtual.coordinator import Talk
     from manyhands.virtual.log import WorkerLog
     from manyhands.virtual.simulator.cores import Cores
     from manyhands.virtual.simulator.kernel import Kernel
-    from manyhands.virtual.simulator.member import Member
-    from manyhands.virtual.worker.shared_model import Bench, Replication
+    from manyhands.virtual.simulator.member import VirtualProcess
+    from manyhands.virtual.worker.shared_model import Replication, SharedModel
     from manyhands.wire.leasing import Leasing
 
 
 @dataclass(eq=False, slots=True)
-class Leased:
+class VirtualBatch:
     """A batch that is known by its lease; it is loaded when it is computed on."""
 
     lease: Lease
@@ -59,18 +59,18 @@ class VirtualReplica:
 
     def __init__(
         self,
-        member: Member,
+        member: VirtualProcess,
         rank: int,
         servers: tuple[str, ...],
         terms: Terms,
         replication: Replication,
-        bench: Bench,
+        bench: SharedModel,
         talk: Talk,
         cores: Cores,
         seconds: Callable[[], float],
         kernel: Kernel,
         log: WorkerLog,
-        writes: Writes | None = None,
+        writes: UpdateCounts | None = None,
     ) -> None:
         self.rank = rank
         self.servers = servers
@@ -102,11 +102,11 @@ class VirtualReplica:
         self._has_batch = False
         """Whether there was a batch since the last one was asked for."""
 
-    def batches(self) -> AsyncIterator[Leased | None]:
+    def batches(self) -> AsyncIterator[VirtualBatch | None]:
         """Batches until the run ends."""
         return _Batches(self._next)
 
-    async def _next(self) -> Leased | None:
+    async def _next(self) -> VirtualBatch | None:
         """The next batch. A step is what is done about one, as live."""
         self._check_alive()
         if self._has_batch:
@@ -118,10 +118,10 @@ class VirtualReplica:
                     self._has_batch = True
                     lease = Lease(**msgspec.structs.asdict(granted))
                     round_ = lease.number // self.terms.workers
-                    return Leased(lease, lease.samples, lease.total, round_, lease.dealt)
-                case Cut() as cut:
+                    return VirtualBatch(lease, lease.samples, lease.total, round_, lease.dealt)
+                case Evaluate() as cut:
                     again: Leasing = cut
-                    while isinstance(again, Cut):
+                    while isinstance(again, Evaluate):
                         await self._look_up(again)
                         again = await self._talk.looked_up(again, self._log)
                 case Nothing():
@@ -139,7 +139,7 @@ class VirtualReplica:
         self._check_alive()
         self._talk.saved()
 
-    async def _look_up(self, cut: Cut) -> None:
+    async def _look_up(self, cut: Evaluate) -> None:
         """Those who evaluate look at the shared state, as live workers do."""
         if cut.index >= self.evaluators(cut.parts):
             await self.stand_by()
@@ -157,7 +157,7 @@ class VirtualReplica:
     ) -> None:
         """Hold a core for the time that it takes; then the update is there, all at once."""
         self._check_alive()
-        if not isinstance(batch, Leased):
+        if not isinstance(batch, VirtualBatch):
             raise TypeError("only batches of this replica can be computed")
         completed = list(range(len(self.replication.parameters)))
         if batch.samples:
@@ -260,14 +260,14 @@ class VirtualReplica:
     def commit(self, *batches: LeasedBatch) -> None:
         """What came of the batches is part of the shared state."""
         for batch in batches:
-            if not isinstance(batch, Leased) or not self._member.is_in(self._life):
+            if not isinstance(batch, VirtualBatch) or not self._member.is_in(self._life):
                 return
             if self._talk.commit(batch.lease.number):
                 self._log.committed(batch.samples)
 
     def forgo(self, batch: LeasedBatch) -> None:
         """What came of the batch is not wanted."""
-        if isinstance(batch, Leased) and self._member.is_in(self._life):
+        if isinstance(batch, VirtualBatch) and self._member.is_in(self._life):
             self._talk.forgo(batch.lease.number)
 
     def _check_alive(self) -> None:
@@ -278,13 +278,13 @@ class VirtualReplica:
 class _Batches:
     """An asynchronous iterator, not a generator, so that a dropped one runs nothing more."""
 
-    def __init__(self, take: Callable[[], Awaitable[Leased | None]]) -> None:
+    def __init__(self, take: Callable[[], Awaitable[VirtualBatch | None]]) -> None:
         self._take = take
 
     def __aiter__(self) -> _Batches:
         return self
 
-    async def __anext__(self) -> Leased | None:
+    async def __anext__(self) -> VirtualBatch | None:
         return await self._take()
 
 

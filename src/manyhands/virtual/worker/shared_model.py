@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from manyhands.parameters import Committee, Copy, Local
+from manyhands.parameters import Copy, EnsembleModel, LocalOptimizer
 from manyhands.sampling.permutation import mix, permutation
 from manyhands.seeding import seed_host
-from manyhands.virtual.divergence import Divergence
+from manyhands.virtual.divergence import VirtualDivergence
 from manyhands.virtual.worker.loading import loader
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Replication:
 
     def __init__(
         self,
-        bench: Bench,
+        bench: SharedModel,
         rank: int,
         *,
         local: bool = False,
@@ -71,7 +71,7 @@ class Replication:
             self.touched = True
 
 
-class Bench:
+class SharedModel:
     """A model to compute gradients and evaluations on.
 
     Args:
@@ -82,7 +82,7 @@ class Bench:
 
     def __init__(self, job: Job, shards: int, clip: float | None = None) -> None:
         self._job = job
-        self.divergence = Divergence(job)
+        self.divergence = VirtualDivergence(job)
         self._load_samples = loader(job, job.data)
         self._copy = Copy(job, shards, torch.device("cpu"), clip=clip)
         self.layout = self._copy.layout
@@ -126,9 +126,9 @@ class Bench:
             worker.updates = [update.clone() for update in self._copy.updates]
         return loss.item(), completed
 
-    def optimizer(self, parameters: Sequence[torch.Tensor]) -> Local:
+    def optimizer(self, parameters: Sequence[torch.Tensor]) -> LocalOptimizer:
         """The user's optimizer on a worker's parameters."""
-        return Local(self._job, self._copy.model, self.layout, parameters)
+        return LocalOptimizer(self._job, self._copy.model, self.layout, parameters)
 
     def apply(self, worker: Replication, weight: float, dealt: int) -> None:
         """A step of a worker's own optimizer with the update that it computed last."""
@@ -178,7 +178,7 @@ class Bench:
     def ensemble(self, replicas: Sequence[torch.Tensor]) -> nn.Module:
         """A model that says what these replicas say in the mean."""
         self._loaded = None
-        return Committee(self._copy, replicas)
+        return EnsembleModel(self._copy, replicas)
 
     def shared(self, shards: Sequence[torch.Tensor], first: Replication | None) -> nn.Module:
         """The model of these shards; buffers that nobody shares are the first worker's."""
