@@ -14,8 +14,6 @@ from manyhands.reports import (
     traffic,
     validation,
 )
-from manyhands.reports import (
-)
 from manyhands.reports.figures import trace_figures as figures
 
 
