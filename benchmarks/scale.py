@@ -32,7 +32,7 @@ from benchmarks.figures import keep, report
 from benchmarks.scale_driver import BEATS, CHUNKS, LEASES, STOP, counts_of
 from manyhands.live.assignment import Assignment, Leasing
 from manyhands.live.processes.descriptors import check_descriptors, raise_descriptors
-from manyhands.live.processes.fork_server import environment, nursery
+from manyhands.live.processes.fork_server import environment, fork_server
 from manyhands.live.processes.host_processes import HostProcesses, private_folder
 from manyhands.live.processes.supervision import Process, end
 from manyhands.parameters import Layout
@@ -156,16 +156,20 @@ def _running(
     job, _ = load(assignment.origin)
     sizes = [str(shard.nbytes) for shard in Layout.of(*make(job), servers).shards]
     (private / "counts").write_bytes(bytes(workers * 4 * 8))
-    crew = HostProcesses("localhost", told, folder, environment(1, 1), loaded)
-    crew.await_nursery(lambda: None)
+    host_processes = HostProcesses("localhost", told, folder, environment(1, 1), loaded)
+    host_processes.await_fork_server(lambda: None)
     processes: list[Process] = []
     started: list[subprocess.Popen[bytes]] = []
     with Line(assignment.coordinator, "agent-0") as line:
         try:
-            processes.append(crew.start("coordinator", "manyhands.live.coordinator.process"))
+            processes.append(
+                host_processes.start("coordinator", "manyhands.live.coordinator.process")
+            )
             for number in range(servers):
                 name = f"server-{number}"
-                processes.append(crew.fork(name, "manyhands.live.server.process", str(number)))
+                processes.append(
+                    host_processes.fork(name, "manyhands.live.server.process", str(number))
+                )
             bounds = np.linspace(0, workers, min(drivers, workers) + 1).astype(int).tolist()
             for first, stop in itertools.pairwise(bounds):
                 command = [sys.executable, "-m", "benchmarks.scale_driver", str(told)]
@@ -188,7 +192,7 @@ def measure(workers: int, servers: int, seconds: float, drivers: int = 4) -> Loa
     with (
         tempfile.TemporaryDirectory(prefix="mh-scale-") as folder,
         private_folder() as private,
-        nursery(environment(1, 1)) as loaded,
+        fork_server(environment(1, 1)) as loaded,
         _running(Path(folder), private, workers, servers, drivers, loaded) as run,
     ):
         run.until(_WITHIN, began=workers)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 LEASES, BEATS, CHUNKS, STOP = range(4)
 """What is counted of each worker; in the row of the first, whether it is enough."""
 
-_LIFE = 1
+_INCARNATION = 1
 """None of them is ever started again."""
 
 
@@ -90,28 +90,28 @@ class LightWorker(threading.Thread):
         rooms = [memoryview(bytearray(size)) for size in self._sizes]
         address = self._assignment.coordinator
         line = Line(address, f"{self.name}.leases", context=self._context)
-        desk = ReliableLine(line, _LIFE)
+        leases = ReliableLine(line, _INCARNATION)
         calls: list[tuple[Said, memoryview | None]] = [(Pull(), None)] * len(names)
         self._exchange(caller, names, calls, rooms)
-        desk.send(Ask())
-        while isinstance(lease := self._hear(desk), Granted):
-            desk.send(Ask())
+        leases.send(Ask())
+        while isinstance(lease := self._hear(leases), Granted):
+            leases.send(Ask())
             samples = lease.stop - lease.start
             calls = [
                 (Push(version, samples, lease.dealt), update)
                 for version, update in zip(self._versions, updates, strict=True)
             ]
             self._exchange(caller, names, calls, rooms)
-            desk.send(Commit(lease.number), later=True)
+            leases.send(Commit(lease.number), later=True)
             self.recorder.count(samples=samples, steps=1)
             self.step += 1
             self._counts[self.rank, LEASES] += 1
             if self.rank == 0 and self._counts[0, STOP]:
-                desk.send(Enough())
+                leases.send(Enough())
         if isinstance(lease, Over) and lease.stores:
             # There is no model to store here, but the others wait until it is.
-            desk.send(Saved())
-            self._hear(desk)
+            leases.send(Saved())
+            self._hear(leases)
         self.recorder.traffic(sent=caller.sent, received=caller.received)
         line.close(linger=5.0)
         caller.close()
@@ -133,10 +133,10 @@ class LightWorker(threading.Thread):
         self.recorder.span("receive", sent, time.monotonic() - sent, self.step)
         self._versions = [answer.version for answer in answers]
 
-    def _hear(self, desk: ReliableLine) -> Leasing:
+    def _hear(self, leases: ReliableLine) -> Leasing:
         while True:
             while not self._words:
-                self._words += desk.receive(1.0)
+                self._words += leases.receive(1.0)
             word = self._words.pop(0)
             if isinstance(word, Granted | Over):
                 return word
@@ -190,7 +190,7 @@ def main(path: str, first: int, count: int, *sizes: int) -> None:
     lines = [Line(assignment.coordinator, worker.name, context=context) for worker in workers]
     for worker, line in zip(workers, lines, strict=True):
         head = worker.header
-        line.send(Hello(head.role, head.rank, head.host, head.pid, head.boot, life=_LIFE))
+        line.send(Hello(head.role, head.rank, head.host, head.pid, head.boot, life=_INCARNATION))
         worker.start()
     beat(workers, lines, counts)
     for line in lines:

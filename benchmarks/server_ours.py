@@ -54,7 +54,7 @@ def elements(assignment: Assignment) -> list[int]:
     return [shard.nbytes // torch.float32.itemsize for shard in shards]
 
 
-class _Pulse(FileHeartbeat):
+class _Heartbeat(FileHeartbeat):
     """Drains the trace every second, as a server's second thread does; never dismisses."""
 
     dismissed = False
@@ -71,9 +71,9 @@ def serve(assignment: Assignment, number: int) -> None:
     progress = Progress()
     header = live_header("server", number, clock=time.monotonic, wall=time.time)
     recorder = Recorder(header, lambda _: None, time.monotonic)
-    pulse = _Pulse(recorder, progress, time.monotonic)
-    pulse.start()
-    shard_server.ShardServer(assignment, number, recorder, progress).until_dismissed(pulse)
+    heartbeat = _Heartbeat(recorder, progress, time.monotonic)
+    heartbeat.start()
+    shard_server.ShardServer(assignment, number, recorder, progress).until_dismissed(heartbeat)
 
 
 def work(assignment: Assignment, rank: int, path: str, shares: bool) -> None:

@@ -59,7 +59,7 @@ class Started:
     def coordinator(self) -> psutil.Process | None:
         return self.named("manyhands.live.coordinator.process")
 
-    def nursery(self) -> psutil.Process | None:
+    def fork_server(self) -> psutil.Process | None:
         return self.named("manyhands.live.processes.fork_server")
 
     def text(self) -> str:

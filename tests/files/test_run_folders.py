@@ -20,7 +20,7 @@ def test_only_one_of_those_who_claim_a_folder_has_it(tmp_path):
     with ThreadPoolExecutor(8) as pool:
         got = list(pool.map(claim, [tmp_path / "out"] * 32))
     assert sum(got) == 1
-    with pytest.raises(ValueError, match="holds a run already"):
+    with pytest.raises(ValueError, match="already holds a run"):
         check_free(tmp_path / "out")
 
 

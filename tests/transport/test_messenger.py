@@ -32,10 +32,24 @@ class Adder:
     """A responder in a thread that counts what it carries out and answers with its payload."""
 
     def __init__(
-        self, address, done=None, life=1, key=None, slots=2, mute=0, outside=None, loses=False
+        self,
+        address,
+        done=None,
+        incarnation=1,
+        key=None,
+        slots=2,
+        mute=0,
+        outside=None,
+        loses=False,
     ):
         self.responder = Responder(
-            address, life=life, slots=slots, size=SIZE, eager=EAGER, key=key, outside=outside
+            address,
+            incarnation=incarnation,
+            slots=slots,
+            size=SIZE,
+            eager=EAGER,
+            key=key,
+            outside=outside,
         )
         self.responder.restore(done or {})
         self.carried_out = []
@@ -138,7 +152,7 @@ def test_a_successor_carries_out_what_its_predecessor_did_not(ending, tmp_path, 
     with pytest.raises(TimeoutError):
         one.receive("server-0", 0.3)
     done = {sender: number for sender, number, _ in first.carried_out}
-    second = adder(ending, address, done=done, life=2)
+    second = adder(ending, address, done=done, incarnation=2)
     one.receive("server-0", 10)
     assert [number for _, number, _ in second.carried_out] == [2]
 
@@ -246,19 +260,19 @@ def test_a_place_is_kept_for_the_successor_of_a_caller_that_is_gone(ending, tmp_
     heard_by_a_predecessor = {f"worker-{rank}.0": 3 for rank in range(5)}
     server = adder(ending, address, slots=2, done=heard_by_a_predecessor)
     payload, into = memoryview(bytes(SIZE)), memoryview(bytearray(SIZE))
-    for life in range(1, 5):
+    for incarnation in range(1, 5):
         for rank in range(2):
-            one = caller(ending, address, name=f"worker-{rank}.{life}")
+            one = caller(ending, address, name=f"worker-{rank}.{incarnation}")
             for _ in range(2):
                 one.post("server-0", Push(0, 1), payload, into)
                 one.receive("server-0", 10)
-            assert one._peers["server-0"].credit, (rank, life)
-            server.responder.fence(f"worker-{rank}.{life}", sys.maxsize)
+            assert one._peers["server-0"].credit, (rank, incarnation)
+            server.responder.fence(f"worker-{rank}.{incarnation}", sys.maxsize)
 
 
 def test_what_waits_for_a_place_is_answered_with_what_is_there_when_it_has_one(ending, tmp_path):
     address = f"ipc://{tmp_path}/s"
-    responder = Responder(address, life=1, slots=1, size=SIZE, eager=EAGER)
+    responder = Responder(address, incarnation=1, slots=1, size=SIZE, eager=EAGER)
     ending.callback(responder.close)
     pushes, pulls, gone = (caller(ending, address, f"worker-{rank}.1") for rank in range(3))
     version, parameters = 1, memoryview(bytearray(b"1" * SIZE))
@@ -297,7 +311,7 @@ def test_what_waits_for_a_place_is_answered_with_what_is_there_when_it_has_one(e
 
 def test_a_large_payload_is_not_sent_before_a_place_is_granted(ending, tmp_path):
     address = f"ipc://{tmp_path}/s"
-    responder = Responder(address, life=1, slots=1, size=SIZE, eager=EAGER)
+    responder = Responder(address, incarnation=1, slots=1, size=SIZE, eager=EAGER)
     ending.callback(responder.close)
     callers = [caller(ending, address, f"worker-{rank}") for rank in range(8)]
     payload, into = memoryview(bytes(SIZE)), memoryview(bytearray(SIZE))
@@ -346,7 +360,7 @@ def test_a_call_without_a_payload_does_not_lose_the_place_that_is_kept(ending, t
 def test_another_attempt_of_a_call_that_is_still_to_be_answered_is_no_other_call(
     ending, tmp_path, size
 ):
-    responder = Responder(f"ipc://{tmp_path}/s", life=1, slots=2, size=SIZE, eager=EAGER)
+    responder = Responder(f"ipc://{tmp_path}/s", incarnation=1, slots=2, size=SIZE, eager=EAGER)
     ending.callback(responder.close)
     one = caller(ending, f"ipc://{tmp_path}/s")
     payload = memoryview(secrets.token_bytes(size))
@@ -473,7 +487,7 @@ def test_a_reply_with_more_than_there_is_room_for_is_refused_and_not_written(end
 def test_over_tcp_the_key_is_needed_and_suffices(ending):
     key, other = JobKey.new(), JobKey.new()
     with pytest.raises(ValueError, match="needs the job's key"):
-        Responder("tcp://127.0.0.1:*", life=1, slots=1, size=SIZE, eager=EAGER)
+        Responder("tcp://127.0.0.1:*", incarnation=1, slots=1, size=SIZE, eager=EAGER)
     server = adder(ending, "tcp://127.0.0.1:*", key=key)
     address = server.responder.address
     with pytest.raises(ValueError, match="needs the job's key"):
@@ -642,7 +656,7 @@ def test_a_call_that_waits_is_asked_about_ever_less_and_without_its_payload(endi
     # Very many callers of a busy server wait for seconds. If each sent its payload again every
     # second, the server would have more to read the longer they wait.
     address = f"ipc://{tmp_path}/s"
-    responder = Responder(address, life=1, slots=2, size=SIZE, eager=EAGER)
+    responder = Responder(address, incarnation=1, slots=2, size=SIZE, eager=EAGER)
     ending.callback(responder.close)
     one = caller(ending, address)
     one.post("server-0", Push(1, 1), memoryview(bytes(1000)), memoryview(bytearray(SIZE)))

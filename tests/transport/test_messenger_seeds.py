@@ -89,14 +89,16 @@ class Counting:
         self._address, self._rng, self._deaths = address, draws(seed), deaths
         self.carried_out = []
         self._done = {}
-        self.life = 0
+        self.incarnation = 0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._serve)
         self._thread.start()
 
     def _begin(self):
-        self.life += 1
-        responder = Responder(self._address, life=self.life, slots=2, size=SIZE, eager=EAGER)
+        self.incarnation += 1
+        responder = Responder(
+            self._address, incarnation=self.incarnation, slots=2, size=SIZE, eager=EAGER
+        )
         responder.restore(self._done)
         return responder
 

@@ -202,7 +202,7 @@ def test_what_cannot_be_is_refused_in_words(given, words: str, tmp_path) -> None
 
 def test_a_folder_with_a_run_in_it_is_refused(tmp_path) -> None:
     mh.simulate(a_job(), workers=2, output=tmp_path / "run")
-    with pytest.raises(ValueError, match="holds a run already"):
+    with pytest.raises(ValueError, match="already holds a run"):
         mh.simulate(a_job(), workers=2, output=tmp_path / "run")
 
 

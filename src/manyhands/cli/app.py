@@ -114,7 +114,7 @@ def train(
     parent: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Train a script's job on real processes. What is given here wins over the script."""
-    from manyhands.cli.preload import nursery_ahead, obey  # noqa: PLC0415 - see above
+    from manyhands.cli.preload import fork_server_ahead, obey  # noqa: PLC0415 - see above
 
     if parent is not None:
         obey(parent)
@@ -137,7 +137,7 @@ def train(
 
         spread(script, arguments or [], options | {"job": job, "hosts": hosts}, network)
         return
-    with nursery_ahead(script, strategy, workers, hosts):
+    with fork_server_ahead(script, strategy, workers, hosts):
         from manyhands.cli.train import train as run  # noqa: PLC0415
 
         where = {"hosts": hosts, "listen": listen, "key_file": key_file, "network": inside}
@@ -158,11 +158,11 @@ def join(
     parent: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Join a run that another host has begun; it prints the line to type here."""
-    from manyhands.cli.preload import nursery_ahead, obey  # noqa: PLC0415 - see above
+    from manyhands.cli.preload import fork_server_ahead, obey  # noqa: PLC0415 - see above
 
     if parent is not None:
         obey(parent)
-    with nursery_ahead(script, None, workers, None):
+    with fork_server_ahead(script, None, workers, None):
         from manyhands.cli.join import join as run  # noqa: PLC0415
 
         run(address, script, key_file, name, workers, output)

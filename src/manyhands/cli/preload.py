@@ -20,13 +20,13 @@ def obey(parent: int) -> None:
     die_with(parent, signal.SIGTERM)
 
 
-def nursery_ahead(
+def fork_server_ahead(
     script: Path, strategy: str | None, workers: int | None, hosts: str | None
 ) -> contextlib.AbstractContextManager[None]:
-    """A nursery that loads torch while this process does, for the run that the script will make.
+    """Start a fork server, which loads torch while this process does, for the script's run.
 
     How many workers there will be is a guess where the command line does not say. A run for which
-    it was wrong starts a nursery of its own.
+    it was wrong starts a fork server of its own.
     """
     if not script.is_file() or "WORLD_SIZE" in os.environ:  # nothing to train; torchrun's workers
         return contextlib.nullcontext()

@@ -63,7 +63,7 @@ def check_free(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file; name a folder for the run")
     if (folder / TRACE).exists():
-        raise ValueError(f"{folder} holds a run already; name another folder or remove it")
+        raise ValueError(f"{folder} already holds a run; choose another folder or remove this one")
 
 
 def release(folder: Path) -> None:

@@ -26,8 +26,8 @@ class Fences:
     def restore(self, callers: Iterable[str]) -> None:
         """Continue for a predecessor that had heard these callers."""
         for caller in callers:
-            worker, life = _split(caller)
-            self._heard[worker] = max(life, self._heard.get(worker, 0))
+            worker, incarnation = _split(caller)
+            self._heard[worker] = max(incarnation, self._heard.get(worker, 0))
 
     def judge(self, caller: str) -> Literal["over", "successor", "known"]:
         """What to do about a call.
@@ -36,13 +36,13 @@ class Fences:
             over: refuse it. successor: its predecessor is gone, of which this server was not told
             yet: let the protocol know first. known: carry it out.
         """
-        worker, life = _split(caller)
-        before = self._heard.get(worker, life)
-        if life < max(self._least.get(worker, 0), before):
+        worker, incarnation = _split(caller)
+        before = self._heard.get(worker, incarnation)
+        if incarnation < max(self._least.get(worker, 0), before):
             return "over"
-        self._heard[worker] = life
-        if before < life and before >= self._least.get(worker, 0):
-            self._least[worker] = life
+        self._heard[worker] = incarnation
+        if before < incarnation and before >= self._least.get(worker, 0):
+            self._least[worker] = incarnation
             return "successor"
         return "known"
 
@@ -55,11 +55,11 @@ class Fences:
 
     def is_over(self, caller: str) -> bool:
         """Whether a caller's life is over."""
-        worker, life = _split(caller)
-        return life < self._least.get(worker, 0)
+        worker, incarnation = _split(caller)
+        return incarnation < self._least.get(worker, 0)
 
 
 def _split(caller: str) -> tuple[str, int]:
     """A worker and its life; the first one may go without a number."""
-    worker, _, life = caller.partition(".")
-    return worker, int(life) if life.isdigit() else 1
+    worker, _, incarnation = caller.partition(".")
+    return worker, int(incarnation) if incarnation.isdigit() else 1

@@ -76,7 +76,7 @@ class _Outgoing:
     asked: int = 0
     """How often it was asked about in a row."""
     granted: bool = False
-    life: int | None = None
+    incarnation: int | None = None
     progress: int = -1
     stalled: int = 0
     answered: float | None = None
@@ -385,9 +385,9 @@ class Caller:
         waiting = not call.granted or progress.received == len(call.payload or b"")
         if not waiting:
             call.asked = 0
-        restarted = call.life is not None and call.life != progress.life
+        restarted = call.incarnation is not None and call.incarnation != progress.incarnation
         call.stalled = 0 if waiting or progress.received > call.progress else call.stalled + 1
-        call.progress, call.life = progress.received, progress.life
+        call.progress, call.incarnation = progress.received, progress.incarnation
         if restarted or call.stalled >= _PATIENCE:
             self._renew(name, peer, call)
 

@@ -31,15 +31,15 @@ class ReliableChannel:
     """One side of it.
 
     Args:
-        life: that of the worker's process; a new process begins a new conversation.
+        incarnation: that of the worker's process; a new process begins a new conversation.
         send: sends a word, or loses it.
         clock: seconds.
     """
 
     def __init__(
-        self, life: int, send: Callable[[Word], object], clock: Callable[[], float]
+        self, incarnation: int, send: Callable[[Word], object], clock: Callable[[], float]
     ) -> None:
-        self.life = life
+        self.incarnation = incarnation
         self._send = send
         self._clock = clock
         self._said = 0
@@ -71,7 +71,7 @@ class ReliableChannel:
         for begin in range(0, len(kept), _MOST):
             part = kept[begin : begin + _MOST]
             messages = tuple(message for _, message in part)
-            self._send(Word(self.life, part[0][0], self._heard, messages))
+            self._send(Word(self.incarnation, part[0][0], self._heard, messages))
 
     def hear(self, word: Word) -> list[Leasing]:
         """The messages that came and are the next ones."""
@@ -84,7 +84,7 @@ class ReliableChannel:
         self._heard += len(fresh)
         if word.messages and not fresh:
             # It was said again, so the other side does not know.
-            self._send(Word(self.life, self._said, self._heard))
+            self._send(Word(self.incarnation, self._said, self._heard))
         return fresh
 
     def look_at_clock(self) -> None:
@@ -101,12 +101,12 @@ class ReliableLine:
 
     Args:
         line: to the coordinator.
-        life: which incarnation of the worker this is; a successor has a greater number.
+        incarnation: which incarnation of the worker this is; a successor has a greater number.
     """
 
-    def __init__(self, line: Line, life: int) -> None:
+    def __init__(self, line: Line, incarnation: int) -> None:
         self._line = line
-        self._talk = ReliableChannel(life, line.send, time.monotonic)
+        self._talk = ReliableChannel(incarnation, line.send, time.monotonic)
 
     def send(self, message: Leasing, *, later: bool = False) -> None:
         """See that it arrives; `later` with the next one, or when an answer is waited for."""
@@ -121,7 +121,7 @@ class ReliableLine:
         messages = [
             message
             for word in words
-            if isinstance(word, Word) and word.life == self._talk.life
+            if isinstance(word, Word) and word.life == self._talk.incarnation
             for message in self._talk.hear(word)
         ]
         self._talk.look_at_clock()

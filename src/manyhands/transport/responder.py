@@ -139,7 +139,7 @@ class Responder:
 
     Args:
         address: where to listen.
-        life: a number that differs between a process and its successor.
+        incarnation: a number that differs between a process and its successor.
         slots: how many large payloads may be under way.
         size: bytes of the largest payload.
         eager: payloads up to so many bytes come and go without a slot.
@@ -152,7 +152,7 @@ class Responder:
         self,
         address: str,
         *,
-        life: int,
+        incarnation: int,
         slots: int,
         size: int,
         eager: int,
@@ -165,7 +165,7 @@ class Responder:
         self.address = self._doors.address
         self._door = self._doors.way("")
         """Where the message came in that is being read."""
-        self._life = life
+        self._incarnation = incarnation
         self._size = size
         self._eager = eager
         self._slots = slots
@@ -270,7 +270,7 @@ class Responder:
             if again and (current.handed or current.attempt == offer.attempt):
                 # It was handed out and is still to be answered: another attempt is no other call.
                 current.attempt, received = offer.attempt, current.received
-                about = (offer.number, offer.attempt, received, self._life)
+                about = (offer.number, offer.attempt, received, self._incarnation)
                 self._send(sender, CallStatus(*about, granted=current.slot is not None))
                 return None
             self._drop(current)
@@ -289,7 +289,7 @@ class Responder:
             return None
         if (call.number, call.attempt) == peer.answered:
             # On a slow link the answer takes long; a second one would take as long again.
-            about = (call.number, call.attempt, call.size, self._life)
+            about = (call.number, call.attempt, call.size, self._incarnation)
             self._send(call.sender, CallStatus(*about, answered=True))
             return None
         call.repeated = True

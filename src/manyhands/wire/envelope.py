@@ -70,7 +70,7 @@ class CallStatus(Envelope, frozen=True, tag=4):
     number: int
     attempt: int
     received: int
-    life: int
+    incarnation: int
     """The responder's life: another number means that it was restarted."""
     answered: bool = False
     """It was carried out, and the answer is on its way."""

@@ -45,17 +45,17 @@ def test_a_killed_worker_is_started_again_and_works_on(run_script, text):
     wait_for(lambda: " %)" in started.text(), 90, "training")
     if text == "synchronous()":
         # Whatever forks the workers is gone when the worker is to be started again.
-        started.nursery().kill()
-        wait_for(lambda: "another one is started" in started.text(), 20, "another nursery")
+        started.fork_server().kill()
+        wait_for(
+            lambda: "a new fork server is started" in started.text(), 20, "another fork server"
+        )
     started.worker(2).kill()
-    wait_for(
-        lambda: "worker 2 on " in started.text() and "is here again" in started.text(), 60, "2"
-    )
+    wait_for(lambda: "worker 2 on " in started.text() and "has rejoined" in started.text(), 60, "2")
     assert started.finish(140) == 0, started.text()
     run = Run(started.folder / "run")
     assert run.status == "finished"
     assert run.samples == 4800
-    assert "the others carry on, and it is started again" in started.text()
+    assert "the other workers continue, and it is restarted" in started.text()
     (returned,) = events(run, "returned")
     assert returned["member"].startswith("worker 2 on ")
     lives = [process for process in run.trace.workers if process.header.rank == 2]

@@ -118,7 +118,7 @@ def test_who_does_not_belong_is_refused_in_words_on_both_sides(begin, start, scr
     script_at = line.index("job.py")
     for words, option, value in (
         ("the key in wrong is not that run's", "--key-file", "wrong"),
-        ("holds no key of a run", "--key-file", "no-key"),
+        ("does not contain the key of a run", "--key-file", "no-key"),
         ("this run waits for b, not for c", "--as", "c"),
         ("b has 1 workers in this run, not 3", "--workers", "3"),
     ):
@@ -153,7 +153,7 @@ def test_a_worker_killed_on_another_host_is_named_and_the_others_carry_on(
     assert first.finish(120) == 0, first.text() + second.text()
     assert second.finish(30) == 0, second.text()
     assert "worker 2 on b" in first.text()
-    assert "the others carry on" in first.text()
+    assert "the other workers continue" in first.text()
     assert " 0 lost" in Run(tmp_path / "run").summary()
 
 
@@ -215,11 +215,11 @@ def test_a_host_comes_back_with_the_same_line(begin, start, script, interrupt, s
     wait_for(lambda: pushes(trace) > 5, 90, "pushes")
     interrupt(second)
     assert second.finish(30) == 130, second.text()
-    wait_for(lambda: "the others carry on" in first.text(), 30, "it is missed")
+    wait_for(lambda: "the other workers continue" in first.text(), 30, "it is missed")
     again = start(*MANYHANDS, *line, "--output", "again")
     assert first.finish(200) == 0, first.text() + again.text()
     assert again.finish(30) == 0, again.text()
-    assert "b has come back" in first.text()
+    assert "b has rejoined" in first.text()
     run = Run(first.folder / "run")
     assert " 0 lost" in run.summary()
     lives = [worker for worker in run.trace.workers if worker.header.rank == 1]
@@ -246,7 +246,7 @@ def test_a_worker_that_is_stopped_is_ejected_and_the_others_go_on(start, script,
     assert started.finish(150) == 0, started.text()
     assert "worker 2 on " in started.text()
     assert "ejected, because it was not heard of for" in started.text()
-    assert "the others carry on" in started.text()
+    assert "the other workers continue" in started.text()
     assert " 0 lost" in Run(started.folder / "run").summary()
 
 
@@ -266,7 +266,7 @@ def test_a_worker_killed_at_its_start_on_another_host_is_started_again_there(
     second.worker(1).kill()
     assert first.finish(120) == 0, first.text() + second.text()
     assert second.finish(30) == 0, second.text()
-    assert "before all workers had joined; it is started again" in second.text()
+    assert "before all workers had joined; it is restarted" in second.text()
     assert Run(tmp_path / "run").samples == 8192
 
 

@@ -89,7 +89,7 @@ def test_a_run_that_cannot_fit_is_refused_before_anything_is_started(run_script)
     assert not started.seen, "a process was started"
     assert "900 workers need at least " in started.text()
     assert " are available: use at most " in started.text()
-    assert "is there once for all of them" in started.text()
+    assert "memory-mapped file" in started.text()
     assert not (started.folder / "run" / "trace").exists() or not list(
         (started.folder / "run" / "trace").iterdir()
     )

@@ -83,7 +83,7 @@ def test_a_target_of_a_metric_that_a_regression_does_not_have_is_refused() -> No
         ),
         (
             {"validation": VALUES, "metrics": "accuracy", "loss": lambda out, _: out.sum()},
-            r"the metric 'accuracy' on a validation batch .*metrics=\(\) leaves it out",
+            r"the metric 'accuracy' on a validation batch .*metrics=\(\) omits it",
         ),
         (
             {"data": [torch.ones(4)] * 8},

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FEW, MANY = 10, 160
-LIFE = 1
+INCARNATION = 1
 
 
 class Run:
@@ -40,8 +40,8 @@ class Run:
         header = live_header("coordinator", 0, clock=self.clock, wall=time.time, host="here")
         recorder = Recorder(header, bytearray().extend, self.clock)
         numbers = Leasing(10**9, workers, None, None, evaluates=False)
-        desk = LiveLeaseService(numbers, workers, self.hub, recorder, self.clock)
-        about = (self.hub, workers, folder, "here", recorder, self.clock, desk)
+        service = LiveLeaseService(numbers, workers, self.hub, recorder, self.clock)
+        about = (self.hub, workers, folder, "here", recorder, self.clock, service)
         self.coordinator = Coordinator(*about, files=TraceFiles(print))
         context: zmq.Context[Any] = zmq.Context()
         ending.callback(context.term)
@@ -49,14 +49,14 @@ class Run:
         self.lines = {
             name: ending.enter_context(Line(address, name, context=context)) for name in self.names
         }
-        self.desks = {
+        self.leases = {
             name: ReliableLine(
-                ending.enter_context(Line(address, f"{name}.leases", context=context)), LIFE
+                ending.enter_context(Line(address, f"{name}.leases", context=context)), INCARNATION
             )
             for name in self.names
         }
         for rank, name in enumerate(self.names):
-            self.lines[name].send(Hello("worker", rank, "here", 1, "boot", life=LIFE))
+            self.lines[name].send(Hello("worker", rank, "here", 1, "boot", life=INCARNATION))
         self.until(lambda: self.coordinator.membership.epoch == 1)
 
     def clock(self) -> float:
@@ -71,17 +71,17 @@ class Run:
 
     def lease(self, name: str) -> None:
         """One worker asks, is granted a lease, beats and commits."""
-        desk = self.desks[name]
-        desk.send(Ask())
+        leases = self.leases[name]
+        leases.send(Ask())
         words: list[Any] = []
         while not words:
             self.coordinator.turn(0.01)
-            words += desk.receive(0)
+            words += leases.receive(0)
         assert isinstance(words[0], Granted)
         self.lines[name].send(Beat(self.now, 1, 1, None, "compute", "a line"))
-        desk.send(Commit(words[0].number))
-        before = self.coordinator._desk.committed if self.coordinator._desk else 0
-        self.until(lambda: self.coordinator._desk.committed > before)  # type: ignore[union-attr]
+        leases.send(Commit(words[0].number))
+        before = self.coordinator._lease_service.committed if self.coordinator._lease_service else 0
+        self.until(lambda: self.coordinator._lease_service.committed > before)  # type: ignore[union-attr]
 
 
 @pytest.fixture
@@ -139,7 +139,7 @@ def test_the_roll_of_a_start_does_not_grow_with_the_workers(run_of):
 
 
 def test_no_worker_is_told_that_another_leaves(run_of):
-    # Every worker hears from the desk that the run is over; to say so whenever one leaves made
+    # Every worker hears from the leases that the run is over; to say so whenever one leaves made
     # half the square of their number.
     run = run_of(MANY)
     for name in run.names[:-1]:

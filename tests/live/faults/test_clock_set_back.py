@@ -66,7 +66,7 @@ def test_a_worker_that_is_started_again_after_the_clock_was_set_back_works(
     wait_for(lambda: " %)" in started.text(), 60, "training")
     clock.touch()
     started.worker(2).kill()
-    wait_for(lambda: "worker 2 is here again" in started.text(), 30, "its return")
+    wait_for(lambda: "worker 2 has rejoined" in started.text(), 30, "its return")
     assert started.finish(60) == 0, started.text()
     run = Run(started.folder / "run")
     assert run.status == "finished"

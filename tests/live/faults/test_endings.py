@@ -107,7 +107,7 @@ def test_a_worker_that_leaves_without_a_traceback_is_told_with_its_last_lines(ru
     started = run_script(FAILING.replace('raise ValueError("boom on purpose")', leaves))
     assert started.finish(60) != 0
     assert "worker 2 on " in started.text()
-    assert "left with exit code 7 and no traceback" in started.text()
+    assert "exited with code 7 and no traceback" in started.text()
     assert started.text().rstrip().endswith("the last line")
 
 
@@ -144,13 +144,13 @@ def samples_told(started) -> int:
     return int(counts[-1].replace(",", "")) if counts else 0
 
 
-def test_killed_nursery_is_replaced_and_the_run_goes_on(run_script, interrupt, shared_memory):
+def test_killed_fork_server_is_replaced_and_the_run_goes_on(run_script, interrupt, shared_memory):
     started = training(run_script)
-    first = started.nursery()
+    first = started.fork_server()
     first.kill()
-    wait_for(lambda: "another one is started" in started.text(), 10, "words")
-    wait_for(lambda: started.nursery() not in (None, first), 10, "another nursery")
-    assert "nursery on " in started.text()
+    wait_for(lambda: "a new fork server is started" in started.text(), 10, "words")
+    wait_for(lambda: started.fork_server() not in (None, first), 10, "another fork server")
+    assert "fork server on " in started.text()
     assert "was killed (SIGKILL)" in started.text()
     before = samples_told(started)
     wait_for(lambda: samples_told(started) > before, 30, "more samples")
@@ -161,27 +161,27 @@ def test_killed_nursery_is_replaced_and_the_run_goes_on(run_script, interrupt, s
 
 
 def loading(run_script):
-    """A run whose nursery is still loading torch."""
+    """A run whose fork server is still loading torch."""
     started = run_script(JOB)
-    wait_for(started.nursery, 60, "a nursery")
+    wait_for(started.fork_server, 60, "a fork server")
     assert started.worker(0) is None
     return started
 
 
-def test_a_nursery_killed_while_it_loads_is_replaced(run_script):
+def test_a_fork_server_killed_while_it_loads_is_replaced(run_script):
     started = loading(run_script)
-    started.nursery().kill()
+    started.fork_server().kill()
     wait_for(lambda: is_training(started), 60, "training")
 
 
-def test_an_agent_killed_while_the_nursery_loads_leaves_no_process(run_script):
+def test_an_agent_killed_while_the_fork_server_loads_leaves_no_process(run_script):
     started = loading(run_script)
     os.kill(started.process.pid, signal.SIGKILL)
     started.process.wait()
     wait_for(lambda: not started.tree(), 10, "no orphan")
 
 
-def test_ctrl_c_while_the_nursery_loads_ends_everything(run_script, interrupt):
+def test_ctrl_c_while_the_fork_server_loads_ends_everything(run_script, interrupt):
     started = loading(run_script)
     wait_for(started.coordinator, 30, "a coordinator")
     interrupt(started)

@@ -43,7 +43,7 @@ SCRIPT = """
 
 
 def born(name: str, started):
-    """A newborn that cannot report itself yet: opening its log waits for a reader."""
+    """A forked process that cannot report itself yet: opening its log waits for a reader."""
     logs = started.folder / "run" / "logs"
     wait_for(logs.is_dir, 60, "the run's folder")
     os.mkfifo(logs / f"{name}.out")
@@ -53,7 +53,7 @@ def born(name: str, started):
     return started.named(module, number)
 
 
-def kill_newborn(started, name: str) -> None:
+def kill_forked(started, name: str) -> None:
     """Kill a process between its fork and its report; its successor opens another file."""
     born(name, started).kill()
     wait_for(lambda: f"{name.replace('-', ' ')} on " in started.text(), 20, "its name")
@@ -83,9 +83,9 @@ def finished(started) -> None:
 def test_a_worker_killed_before_it_reported_itself_is_started_again(run_script, strategy):
     started = run_script(SCRIPT, strategy)
     (started.folder / "go").touch()
-    kill_newborn(started, "worker-2")
+    kill_forked(started, "worker-2")
     finished(started)
-    assert "before all workers had joined; it is started again" in started.text()
+    assert "before all workers had joined; it is restarted" in started.text()
 
 
 @pytest.mark.slow
@@ -94,14 +94,14 @@ def test_a_worker_killed_before_all_have_joined_does_not_hold_up_the_run(run_scr
     started = run_script(SCRIPT, strategy)
     (started.folder / "go").touch()
     # The agent is busy with the last worker's birth, so the coordinator may hear of the loss only
-    # when all have joined: then the others carry on, or it is taken back.
+    # when all have joined: then the other workers continue, or it joins again.
     kill_before_all_have_joined(started, 0, behind=2)
     finished(started)
 
 
 def test_a_server_killed_while_it_starts_and_while_it_builds_its_model(run_script):
     started = run_script(SCRIPT, "asynchronous()")
-    kill_newborn(started, "server-0")
+    kill_forked(started, "server-0")
     wait_for((started.folder / "building").exists, 30, "a server that builds its model")
     started.named("manyhands.live.server.process", "0").kill()
     (started.folder / "go").touch()
@@ -111,7 +111,7 @@ def test_a_server_killed_while_it_starts_and_while_it_builds_its_model(run_scrip
 
 def test_a_worker_killed_at_its_start_under_allreduce_ends_the_run_at_once(run_script):
     started = run_script(SCRIPT, "allreduce()")
-    kill_newborn(started, "worker-2")
+    kill_forked(started, "worker-2")
     begun = time.monotonic()
     assert started.finish(30) != 0
     assert time.monotonic() - begun < 10
@@ -120,37 +120,39 @@ def test_a_worker_killed_at_its_start_under_allreduce_ends_the_run_at_once(run_s
     wait_for(lambda: not started.tree(), 10, "everything gone")
 
 
-def test_a_newborn_that_is_killed_is_handed_over_with_its_exit_code(tmp_path: Path):
-    nursery = ForkServer(environment(1, 1))
+def test_a_forked_process_that_is_killed_is_handed_over_with_its_exit_code(tmp_path: Path):
+    fork_server = ForkServer(environment(1, 1))
     try:
-        wait_for(lambda: nursery.is_ready(0.1), 60, "the nursery")
+        wait_for(lambda: fork_server.is_ready(0.1), 60, "the fork server")
         os.mkfifo(tmp_path / "first.out")
         handles = []
 
         def fork(stem: str) -> None:
             start = Start("manyhands.live.worker.process", ("none", "7"), str(tmp_path / stem), {})
-            handles.append(nursery.fork(start))
+            handles.append(fork_server.fork(start))
 
         forking = threading.Thread(target=fork, args=("first",))
         forking.start()
 
-        def newborn() -> list[psutil.Process]:
+        def forked() -> list[psutil.Process]:
             children = psutil.Process().children()
             return [
                 child for child in children if "manyhands.live.worker.process" in child.cmdline()
             ]
 
-        wait_for(newborn, 20, "the newborn")
-        newborn()[0].kill()
+        wait_for(forked, 20, "the forked process")
+        forked()[0].kill()
         forking.join(20)
-        assert not forking.is_alive(), "the nursery said nothing of a newborn that was killed"
+        assert not forking.is_alive(), (
+            "the fork server said nothing of a forked process that was killed"
+        )
         wait_for(lambda: handles[0].poll() is not None, 5, "its end")
         assert handles[0].poll() == -9
         fork("second")
         handles[1].wait(30)
         assert handles[1].poll() == 1, "there is no assignment for it"
     finally:
-        nursery.close()
+        fork_server.close()
     assert not psutil.Process().children()
 
 

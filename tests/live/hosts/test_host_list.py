@@ -21,7 +21,7 @@ def test_ranks_are_dealt_host_after_host():
 
 def test_the_first_host_may_have_no_workers():
     assert Hosts.read("a:0, b:2").ranks("a") == range(0)
-    with pytest.raises(ValueError, match="only the first host may have no workers"):
+    with pytest.raises(ValueError, match="only the first host may have none"):
         Hosts.read("a:1, b:0")
 
 
@@ -43,7 +43,7 @@ def test_who_is_missing_is_said_by_host():
 def test_another_number_of_workers_is_refused():
     Hosts.read("a:4, b:4").check_count(8)
     Hosts.read("a:4, b:4").check_count(None)
-    with pytest.raises(ValueError, match="leave out one of the two"):
+    with pytest.raises(ValueError, match="omit one of the two"):
         Hosts.read("a:4, b:4").check_count(6)
 
 

@@ -11,8 +11,8 @@ SCRIPT = """
     import ctypes, sys, time
     import torch, torch.nn.functional as F
     import manyhands as mh
-    from manyhands.live.member.heartbeat import LinkPulse
-    from manyhands.live.server.shard_server import Serving
+    from manyhands.live.member.heartbeat import LinkHeartbeat
+    from manyhands.live.server.shard_server import ShardServer
 
     worker_1 = sys.orig_argv[-1] == "1" and "manyhands.live.worker.process" in sys.orig_argv
 
@@ -39,10 +39,10 @@ SCRIPT = """
 @pytest.mark.parametrize(
     ("strategy", "breaks"),
     [
-        ("gossip()", "if worker_1: Serving._hear = broken"),
-        ("allreduce()", "if worker_1: LinkPulse._tell = broken"),
+        ("gossip()", "if worker_1: ShardServer._hear = broken"),
+        ("allreduce()", "if worker_1: LinkHeartbeat._tell = broken"),
     ],
-    ids=["hosted server", "heartbeats"],
+    ids=["peer server", "heartbeats"],
 )
 def test_a_worker_whose_thread_has_failed_fails_with_its_traceback(run_script, strategy, breaks):
     text = SCRIPT.replace("BREAK", breaks).replace("EPOCH", "1200000")

@@ -70,6 +70,6 @@ def test_a_run_that_needs_more_open_files_than_allowed_is_refused_before_it_star
     started = start("sh", "-c", f"ulimit -n 700; exec {sys.executable} {script}")
     assert started.finish(60) != 0
     words = started.text()
-    assert "300 workers need 857 open files in one process, and the hard limit is 700" in words
+    assert "300 workers need 857 open files in one process, but the hard limit is 700" in words
     assert "at most 221 workers" in words
     assert not list(tmp_path.glob("runs/*/logs/worker-*")), "no worker was started"

@@ -1,4 +1,4 @@
-"""What a nursery forks is as good as a process that was started afresh."""
+"""What a fork server forks is as good as a process that was started afresh."""
 
 import json
 import sys
@@ -35,7 +35,7 @@ JOB = """
             "torch": torch.rand(1).item(),
             "random": [random.random(), np.random.rand()],
             "parent": os.getppid(),
-            "nurseries": [
+            "fork_servers": [
                 child.pid
                 for child in me.parent().children()
                 if "manyhands.live.processes.fork_server" in child.cmdline()
@@ -83,7 +83,7 @@ def test_a_forked_process_is_as_one_started_afresh(run_script, tmp_path):
         for name in ("worker-0", "worker-1", "server-0"):
             said = told(tmp_path, name)
             assert said.pop("parent") == int(agent[0])
-            assert len(said.pop("nurseries")) == int(switch)
+            assert len(said.pop("fork_servers")) == int(switch)
             found[switch, name] = said
             log = tmp_path / "elsewhere" / "run" / "logs" / f"{name}.out"
             # It would write to memory that is shared as long as nothing does.
@@ -102,7 +102,7 @@ def test_a_forked_process_is_as_one_started_afresh(run_script, tmp_path):
     [("", True), ('os.environ["COLOUR"] = "red"', False)],
     ids=["as the command guessed", "in other surroundings"],
 )
-def test_the_command_starts_a_nursery_ahead(start, tmp_path, early, taken):
+def test_the_command_starts_a_fork_server_ahead(start, tmp_path, early, taken):
     script = tmp_path / "script.py"
     text = "\n".join(line[4:] for line in JOB.replace("EARLY", early).splitlines())
     script.write_text(text.split("if __name__ ==")[0], encoding="utf-8")
@@ -110,13 +110,13 @@ def test_the_command_starts_a_nursery_ahead(start, tmp_path, early, taken):
         *(sys.executable, "-m", "manyhands", "train", script, "--strategy", "allreduce()"),
         *("--workers", "2", "--output", "elsewhere/run"),
     )
-    wait_for(started.nursery, 60, "a nursery")
-    first = started.nursery().pid
+    wait_for(started.fork_server, 60, "a fork server")
+    first = started.fork_server().pid
     assert started.finish(120) == 0, started.text()
     assert Run(tmp_path / "elsewhere" / "run").status == "finished"
     said = told(tmp_path, "worker-1")
-    assert len(said["nurseries"]) == 1
-    assert (said["nurseries"] == [first]) == taken
+    assert len(said["fork_servers"]) == 1
+    assert (said["fork_servers"] == [first]) == taken
     assert said["environ"].get("COLOUR") == ("red" if early else None)
     assert not started.tree()
 

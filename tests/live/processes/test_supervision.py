@@ -108,7 +108,7 @@ def test_nothing_in_the_crowd_explains_the_first_failure(crowd: list[Exit]) -> N
         (killed("worker-3", -signal.SIGSEGV), "was ended by SIGSEGV"),
         (killed("worker-3", -signal.SIGTERM), "was ended by SIGTERM"),
         (killed("worker-3", -40), "was ended by signal 40"),
-        (killed("worker-3", 7), "left with exit code 7 and no traceback"),
+        (killed("worker-3", 7), "exited with code 7 and no traceback"),
         (raised("worker-3", 1.0), "failed"),
     ],
     ids=lambda given: given if isinstance(given, str) else "",

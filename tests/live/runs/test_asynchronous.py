@@ -164,7 +164,7 @@ def kill_servers(run_script, samples, kills, seed, durability="process"):
 @pytest.mark.timeout(240)
 def test_no_acknowledged_update_is_lost_or_doubled_when_servers_are_killed(run_script):
     text = kill_servers(run_script, samples=4000, kills=4, seed=1)
-    assert text.count("it is started again") == 4
+    assert text.count("it is restarted") == 4
 
 
 @pytest.mark.slow
@@ -196,7 +196,7 @@ def test_a_killed_worker_is_named_and_the_others_carry_on(run_script):
     assert started.finish(120) == 0, started.text()
     text = started.text()
     assert "worker 3 on " in text
-    assert "the others carry on" in text
+    assert "the other workers continue" in text
     run = Run(started.folder / "run")
     assert run.status == "finished"
     assert run.samples >= 2400

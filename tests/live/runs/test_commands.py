@@ -89,7 +89,7 @@ def test_a_script_that_only_has_a_job_is_trained_and_summed_up(start, tmp_path):
     assert json.loads((tmp_path / "out" / "timeline.json").read_bytes())["traceEvents"]
     refused = manyhands(start, "train", "script.py", "--workers", "1", "--output", "out")
     assert refused.finish() != 0
-    assert "holds a run already" in refused.text()
+    assert "already holds a run" in refused.text()
 
 
 def test_mistakes_are_answered_with_the_fix(start, run_script, tmp_path):

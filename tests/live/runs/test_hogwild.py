@@ -169,7 +169,7 @@ def test_a_killed_worker_is_named_and_the_others_carry_on(run_script, nothing_le
     assert started.finish(150) == 0, started.text()
     text = started.text()
     assert "worker 0 on " in text
-    assert "the others carry on" in text
+    assert "the other workers continue" in text
     run = Run(started.folder / "run")
     assert run.status == "finished"
     assert run.samples >= 2000

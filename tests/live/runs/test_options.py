@@ -160,7 +160,7 @@ def test_a_killed_servers_successor_keeps_the_rate_and_the_batch(run_script):
         successor = started.folder / "run" / "logs" / f"server-0.{kill}.err"
         wait_for(successor.exists, 30, "its successor")
     assert started.finish(120) == 0, started.text()
-    assert started.text().count("it is started again") == 3
+    assert started.text().count("it is restarted") == 3
     assert distance(started.folder / "run", by_hand("adamw", CLIP)) <= 1e-9
     assert Run(started.folder / "run").samples == 2002
 

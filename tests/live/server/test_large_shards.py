@@ -26,7 +26,7 @@ SERVER = """
     from manyhands.live import logs
     from manyhands.live.assignment import Assignment, Origin, Overrides
     from manyhands.live.member.progress import Progress
-    from manyhands.live.server.shard_server import Serving
+    from manyhands.live.server.shard_server import ShardServer
     from manyhands.trace import Recorder, live_header
 
     job = mh.Job(
@@ -42,7 +42,7 @@ SERVER = """
     # A snapshot is due after six calls whatever the size, as with a shard of a gigabyte.
     journal_storage._SPACE = 0
 
-    class Pulse:
+    class Heartbeat:
         dismissed = False
 
         def take_fenced(self):
@@ -71,9 +71,9 @@ SERVER = """
         )
         head = live_header("server", 0, clock=time.monotonic, wall=time.time)
         recorder = Recorder(head, lambda lines: None, time.monotonic)
-        serving = Serving(assignment, 0, recorder, Progress())
+        server = ShardServer(assignment, 0, recorder, Progress())
         (folder / life).write_text("here")
-        serving.until_dismissed(Pulse())
+        server.until_dismissed(Heartbeat())
 """
 
 

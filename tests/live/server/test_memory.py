@@ -19,7 +19,7 @@ SERVER = """
     import manyhands as mh
     from manyhands.live.assignment import Assignment, Origin, Overrides
     from manyhands.live.member.progress import Progress
-    from manyhands.live.server.shard_server import Serving
+    from manyhands.live.server.shard_server import ShardServer
     from manyhands.trace import Recorder, live_header
 
     job = mh.Job(
@@ -32,7 +32,7 @@ SERVER = """
         metrics=(),
     )
 
-    class Pulse:
+    class Heartbeat:
         dismissed = False
 
         def take_fenced(self):
@@ -60,9 +60,9 @@ SERVER = """
         head = live_header("server", 0, clock=time.monotonic, wall=time.time)
         recorder = Recorder(head, lambda lines: None, time.monotonic)
         before = psutil.Process().memory_info().rss
-        serving = Serving(assignment, 0, recorder, Progress())
+        server = ShardServer(assignment, 0, recorder, Progress())
         (folder / "before").write_text(str(before))
-        serving.until_dismissed(Pulse())
+        server.until_dismissed(Heartbeat())
 """
 MODEL = 4 * (1000 * 9999 + 9999)
 WORKERS = 64

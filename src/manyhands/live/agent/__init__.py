@@ -1,1 +1,1 @@
-"""The agent of a host: the foreground process that starts a run and ends it."""
+"""The agent: the foreground process of each host, which starts a run's processes and ends them."""

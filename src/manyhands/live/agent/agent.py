@@ -1,8 +1,8 @@
-"""The agent: the foreground process that starts a run on its host and ends it.
+"""The agent of the first host: starts the processes of a run, watches them and ends them.
 
-It starts a coordinator, has a nursery fork the servers and workers, shows one progress line, and
-sees to it that nothing is left when the run is over, whichever way it ends. If the agent itself is
-killed, the kernel ends its workers and the coordinator says so.
+It starts the coordinator, has a fork server fork the servers and workers, shows one progress line,
+and ends every process when the run is over, whether it finished, failed or was interrupted. If the
+agent itself is killed, the kernel kills its workers and the coordinator reports it.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from manyhands.live.hosts.compatibility import facts_of_host, facts_of_job
 from manyhands.live.hosts.invitation import Invitation, choose_address
 from manyhands.live.member.trace_files import TraceFiles
 from manyhands.live.processes.descriptors import raise_descriptors
-from manyhands.live.processes.fork_server import ForkServer, environment, nursery
-from manyhands.live.processes.host_processes import NURSERY, HostProcesses, private_folder
+from manyhands.live.processes.fork_server import ForkServer, environment, fork_server
+from manyhands.live.processes.host_processes import FORK_SERVER, HostProcesses, private_folder
 from manyhands.live.processes.parent_death import signals_raise
 from manyhands.live.processes.supervision import Exit, Process, end, first_failure
 from manyhands.script.origin import override
@@ -50,23 +50,23 @@ if TYPE_CHECKING:
 _POLL = 0.1
 _GRACE = 1.0
 _CAUSE_WITHIN = 3.0
-"""Seconds in which the cause of a lost peer must show itself."""
+"""Seconds to wait for the process whose end made the others fail."""
 _COORDINATOR = "manyhands.live.coordinator.process"
 _SERVER = "manyhands.live.server.process"
 _WORKER = "manyhands.live.worker.process"
 _RESTARTS = 1000
-"""How often servers may be started again in one run."""
+"""How many times servers may be restarted in one run."""
 
 
 def launch(request: Request) -> None:
-    """Run it to its end.
+    """Execute a run; return when it has finished.
 
     Raises:
         RunFailed: a process of the run failed; the message ends with its traceback.
-        KeyboardInterrupt: the user interrupted; everything is ended first.
+        KeyboardInterrupt: the user interrupted; all processes are ended first.
     """
     warning = check_request(request)
-    with nursery(_environment(request)) as loaded:
+    with fork_server(_environment(request)) as loaded:
         request.job.make_ready()
         job = override(request.job, request.overrides)
         try_out(job, request.workers, devices(request.here))
@@ -75,7 +75,7 @@ def launch(request: Request) -> None:
 
 
 def _launch(request: Request, loaded: ForkServer | None, warning: str) -> None:
-    # One for each process that it watches. The nursery was started under the limit before.
+    # One descriptor for each watched process. The fork server keeps the limit from before.
     raise_descriptors()
     (request.folder / "logs").mkdir(exist_ok=True)
     head = live_header("agent", 0, clock=time.monotonic, wall=time.time, host=request.host)
@@ -91,7 +91,7 @@ def _launch(request: Request, loaded: ForkServer | None, warning: str) -> None:
     recorder.flush()
     try:
         with private_folder() as private, signals_raise(), _inviting(request) as invitation:
-            _Run(request, private, recorder, display, loaded, invitation).to_its_end()
+            _Run(request, private, recorder, display, loaded, invitation).execute()
             check_stored(request.folder)
     except RunFailed as failure:
         recorder.event("end", {"status": "failed", "words": _first_line(failure)})
@@ -110,7 +110,7 @@ def _launch(request: Request, loaded: ForkServer | None, warning: str) -> None:
 
 @contextlib.contextmanager
 def _inviting(request: Request) -> Iterator[Invitation | None]:
-    """What other hosts need to join; nothing where there are none."""
+    """The invitation for the other hosts; None for a run on one host."""
     if request.hosts is None or len(request.hosts.names) == 1:
         yield None
         return
@@ -142,32 +142,32 @@ class _Run:
         self._needs = request.strategy.needs(request.workers)
         self._place = choose_address(request.listen) if invitation else (LOOPBACK, 0)
         told, env = private / "assignment.json", _environment(request)
-        self._crew = HostProcesses(request.host, told, request.folder, env, loaded)
+        self._host_processes = HostProcesses(request.host, told, request.folder, env, loaded)
         logs = request.folder / "logs"
-        self._echo = WorkerOutput(logs, display.say, time.monotonic, quiet=request.quiet)
+        self._output = WorkerOutput(logs, display.say, time.monotonic, quiet=request.quiet)
         self._coordinator: Process | None = None
         self._servers: dict[str, Process] = {}
         self._workers: dict[str, Process] = {}
-        self._distant = _distant_workers(request.hosts)
-        """The workers of other hosts."""
+        self._remote = _remote_workers(request.hosts)
+        """The workers on other hosts, by name."""
         self._restarts = 0
         self._returns = 0
         self._returning: set[str] = set()
-        """Workers that were started again and are not here yet."""
+        """Workers that were restarted and have not joined yet."""
         self._missed: dict[str, Exit] = {}
-        """Workers that were killed, until the coordinator says whether the run had begun."""
+        """Workers that were killed, until the coordinator reports whether the run had begun."""
 
     @property
     def _processes(self) -> list[Process]:
-        first = (self._coordinator, self._crew.nursery)
+        first = (self._coordinator, self._host_processes.fork_server)
         return [*filter(None, first), *self._servers.values(), *self._workers.values()]
 
     @property
     def _watched(self) -> list[Process | RemoteWorker]:
-        return [*self._processes, *self._distant.values()]
+        return [*self._processes, *self._remote.values()]
 
-    def to_its_end(self) -> None:
-        """Start, watch, end."""
+    def execute(self) -> None:
+        """Start the processes, watch them and end them."""
         strategy = self._request.strategy
         collective = self._needs.collectives
         store, port = serve_store(self._place[0]) if collective else (None, 0)
@@ -194,10 +194,10 @@ class _Run:
                 finally:
                     self._missed.clear()
                     end(self._workers.values(), _GRACE)
-                    self._echo.end(failed=parting.failed)
+                    self._output.end(failed=parting.failed)
                     line.send(parting)
                     line.send(Goodbye(0, 0))
-                    self._hear_out(line)
+                    self._await_coordinator(line)
         finally:
             end(self._processes, _GRACE)
             for process in self._processes:
@@ -207,7 +207,7 @@ class _Run:
             del store
 
     def _reserve_journals(self) -> tuple[int, ...]:
-        """Memory for the journals of servers: it outlives them, because the agent does."""
+        """Shared memory for the servers' journals; the agent owns it, so it outlives a server."""
         count = self._needs.server_processes if can_share() else 0
         return tuple(reserve() for _ in range(count))
 
@@ -263,54 +263,56 @@ class _Run:
         )
 
     def _start(self, line: Line) -> None:
-        self._coordinator = self._crew.start("coordinator", _COORDINATOR)
-        unfit = self._crew.await_nursery(lambda: self._follow_closely(line))
+        self._coordinator = self._host_processes.start("coordinator", _COORDINATOR)
+        unfit = self._host_processes.await_fork_server(lambda: self._follow_closely(line))
         if unfit:
-            self._recorder.event("no nursery", {"words": unfit})
+            self._recorder.event("no fork server", {"words": unfit})
         for number in range(self._needs.server_processes):
             name = f"server-{number}"
-            self._servers[name] = self._crew.fork(name, _SERVER, str(number))
+            self._servers[name] = self._host_processes.fork(name, _SERVER, str(number))
         for rank in range(self._request.here):
             name = f"worker-{rank}"
-            self._workers[name] = self._crew.fork(name, _WORKER, str(rank))
-            self._echo.follow(rank, name)
+            self._workers[name] = self._host_processes.fork(name, _WORKER, str(rank))
+            self._output.follow(rank, name)
 
     def _follow_closely(self, line: Line) -> None:
         self._follow(line, 0.0)
         self._look_after(line)
 
     def _watch(self, line: Line) -> None:
-        """Follow the run until all workers have finished or something failed."""
+        """Watch the run until all workers have finished or a process failed."""
         while True:
             self._follow(line, _POLL)
-            self._echo.look()
+            self._output.look()
             self._look_after(line)
-            workers: dict[str, Process | RemoteWorker] = {**self._workers, **self._distant}
-            # Nobody waits for one that is not back yet when the others are done.
+            workers: dict[str, Process | RemoteWorker] = {**self._workers, **self._remote}
+            # A restarted worker that has not joined yet does not delay the end of the run.
             here = [worker for name, worker in workers.items() if name not in self._returning]
             if here and all(worker.poll() is not None for worker in here):
                 return
             gone = self._coordinator.poll() if self._coordinator else None
             if gone is not None:
-                raise RunFailed(self._crew.words(gone, " before the workers had finished"))
+                raise RunFailed(
+                    self._host_processes.words(gone, " before the workers had finished")
+                )
 
     def _look_after(self, line: Line) -> None:
-        """See whether a process failed, and whether the run survives it."""
+        """Raise RunFailed if a process failed and the run cannot go on without it."""
         for process in self._watched:
             exit_ = process.poll()
             if exit_ is not None and exit_.failed and not self._survives(exit_, line):
                 raise self._failure(line)
 
     def _survives(self, exit_: Exit, line: Line) -> bool:
-        """Whether the run goes on without a process that was killed, or with its successor.
+        """Whether the run goes on, without a process that was killed or with its successor.
 
-        An exception in somebody's code would come again, so it ends the run. Under a lockstep
-        strategy nobody can go on alone.
+        An exception would be raised again by a successor, so it ends the run. Under a strategy of
+        collectives the other workers cannot continue, so any failure ends the run.
         """
         killed = exit_.code < 0 and exit_.report is None
-        if exit_.name == NURSERY and self._crew.renew_nursery(exit_):
+        if exit_.name == FORK_SERVER and self._host_processes.replace_fork_server(exit_):
             self._recorder.event("restart", {"member": exit_.name, "words": str(exit_)})
-            self._display.say(f"{exit_}; another one is started")
+            self._display.say(f"{exit_}; a new fork server is started")
             return True
         if not killed or not self._needs.leases:
             return False
@@ -319,10 +321,10 @@ class _Run:
         if exit_.name in self._servers and kept and self._restarts < _RESTARTS:
             self._restart(exit_)
             return True
-        if exit_.name in {*self._workers, *self._distant}:
+        if exit_.name in {*self._workers, *self._remote}:
             self._recorder.event("lost", {"member": exit_.name, "words": str(exit_)})
-            line.send(Lost(exit_.name, str(exit_), exit_.life))
-            self._distant.pop(exit_.name, None)
+            line.send(Lost(exit_.name, str(exit_), exit_.incarnation))
+            self._remote.pop(exit_.name, None)
             if exit_.name in self._workers:
                 self._workers.pop(exit_.name).close()
             self._missed[exit_.name] = exit_
@@ -330,31 +332,33 @@ class _Run:
         return False
 
     def _go_on_without(self, exit_: Exit, *, begun: bool) -> None:
-        """The coordinator knows of a lost worker: start it again, or leave it to the others.
+        """Restart a lost worker, which the coordinator has noted, or continue without it.
 
         Raises:
-            RunFailed: it can neither be started again nor be done without.
+            RunFailed: the worker can neither be restarted nor be left out.
         """
         here = exit_.host == self._request.host
         again = here and self._bring_back(exit_, begun=begun)
         if begun and self._count_workers() > 0:
-            more = ", and it is started again" if again else ""
-            self._display.say(f"{exit_}; the others carry on{more}")
+            more = ", and it is restarted" if again else ""
+            self._display.say(f"{exit_}; the other workers continue{more}")
         elif not begun and again:
-            self._display.say(f"{exit_} before all workers had joined; it is started again")
+            self._display.say(f"{exit_} before all workers had joined; it is restarted")
         elif not begun and not here:
-            # Its host may join again, and its own agent starts again what was killed.
-            self._distant[exit_.name] = RemoteWorker(exit_.name, exit_.host)
-            self._display.say(f"{exit_} before all workers had joined; it is awaited")
+            # Its host may join again, and the agent there restarts workers that were killed.
+            self._remote[exit_.name] = RemoteWorker(exit_.name, exit_.host)
+            self._display.say(
+                f"{exit_} before all workers had joined; waiting for {exit_.host} to restart it"
+            )
         else:
             self._recorder.event("failure", {"words": str(exit_)})
-            raise RunFailed(self._crew.words(exit_))
+            raise RunFailed(self._host_processes.words(exit_))
 
     def _bring_back(self, exit_: Exit, *, begun: bool) -> bool:
-        """Start a worker that was killed again, if the run can take it back.
+        """Restart a worker that was killed, if the strategy allows; whether it was restarted.
 
-        Once a run has begun, what a worker had for others to ask for, or shared with them in
-        memory, is gone with it. Before that there is nothing that could be gone.
+        Once a run has begun, the state that other workers read from this worker (its peer server or
+        shared memory) is lost with it. Before that there is no such state.
         """
         if (begun and not self._needs.takes_back) or self._returns >= 2 * self._request.workers:
             return False
@@ -363,23 +367,23 @@ class _Run:
         self._returns += 1
         rank = exit_.name.removeprefix("worker-")
         log = f"{exit_.name}.{self._returns}"
-        self._workers[exit_.name] = self._crew.fork(exit_.name, _WORKER, rank, log)
-        self._echo.follow(int(rank), log)
+        self._workers[exit_.name] = self._host_processes.fork(exit_.name, _WORKER, rank, log)
+        self._output.follow(int(rank), log)
         if begun:
             self._returning.add(exit_.name)
         return True
 
     def _count_workers(self) -> int:
-        return len(self._workers) + len(self._distant)
+        return len(self._workers) + len(self._remote)
 
     def _restart(self, exit_: Exit) -> None:
         self._restarts += 1
-        self._display.say(f"{exit_}; it is started again")
+        self._display.say(f"{exit_}; it is restarted")
         self._recorder.event("restart", {"member": exit_.name, "words": str(exit_)})
         self._servers[exit_.name].close()
         number = exit_.name.removeprefix("server-")
         log = f"{exit_.name}.{self._restarts}"
-        self._servers[exit_.name] = self._crew.fork(exit_.name, _SERVER, number, log)
+        self._servers[exit_.name] = self._host_processes.fork(exit_.name, _SERVER, number, log)
 
     def _follow(self, line: Line, timeout: float) -> None:
         for message in line.receive(timeout):
@@ -387,8 +391,8 @@ class _Run:
                 self._welcome_back(message.returned)
                 self._invite(message.outside)
                 self._display.show(message)
-            elif isinstance(message, Ended) and message.name in self._distant:
-                self._distant[message.name].hear(message)
+            elif isinstance(message, Ended) and message.name in self._remote:
+                self._remote[message.name].set_ended(message)
             elif isinstance(message, Eject) and message.name in self._workers:
                 self._workers[message.name].eject(message.words)
             elif isinstance(message, Missed) and message.name in self._missed:
@@ -401,24 +405,25 @@ class _Run:
     def _welcome_back(self, names: tuple[str, ...]) -> None:
         for name in sorted(self._returning & {*names}):
             self._returning.discard(name)
-            self._display.say(f"{name.replace('-', ' ')} is here again")
+            self._display.say(f"{name.replace('-', ' ')} has rejoined")
 
     def _take_back(self, host: str) -> None:
-        """A host that had left comes back; its workers are awaited again."""
-        back = _distant_workers(self._request.hosts)
-        self._distant |= {name: one for name, one in back.items() if one.host == host}
-        self._display.say(f"{host} has come back")
+        """Watch the workers of a host that was lost and has joined again."""
+        back = _remote_workers(self._request.hosts)
+        self._remote |= {name: one for name, one in back.items() if one.host == host}
+        self._display.say(f"{host} has rejoined")
 
     def _invite(self, outside: str) -> None:
-        """Tell the user how the other hosts join, once it is known where."""
+        """Show the commands for the other hosts, once the coordinator's address is known."""
         words = self._invitation.open(outside) if self._invitation else ""
         if words:
             self._display.say(words)
 
     def _failure(self, line: Line) -> RunFailed:
-        """The failure that the others follow from, in words, its traceback last.
+        """The failure that caused the others, with its traceback last.
 
-        One who lost a peer may be seen before the peer that was lost: wait for the cause.
+        A worker that failed because it lost a peer may be seen before that peer: wait for the
+        cause.
         """
         deadline = time.monotonic() + _CAUSE_WITHIN
         while True:
@@ -429,10 +434,10 @@ class _Run:
                 break
             self._follow(line, _POLL)
         self._recorder.event("failure", {"words": str(cause)})
-        return RunFailed(self._crew.words(cause))
+        return RunFailed(self._host_processes.words(cause))
 
-    def _hear_out(self, line: Line) -> None:
-        """Let the coordinator take in the last words of all, and its last status."""
+    def _await_coordinator(self, line: Line) -> None:
+        """Wait until the coordinator has received all traces and sent its last status."""
         deadline = time.monotonic() + 5.0
         while self._coordinator is not None and self._coordinator.poll() is None:
             self._follow(line, _POLL)
@@ -440,7 +445,7 @@ class _Run:
                 return
 
 
-def _distant_workers(hosts: Hosts | None) -> dict[str, RemoteWorker]:
+def _remote_workers(hosts: Hosts | None) -> dict[str, RemoteWorker]:
     if hosts is None:
         return {}
     ranks = ((host, rank) for host in hosts.names[1:] for rank in hosts.ranks(host))
@@ -452,7 +457,7 @@ def _environment(request: Request) -> dict[str, str]:
 
 
 def crowded(workers: int, cores: int) -> str:
-    """In words, that there are many more workers than cores; nothing if there are not.
+    """A warning if there are many more workers than cores; otherwise an empty string.
 
     >>> crowded(100, 2)
     '100 workers share 2 cores: each computes about 50 times as long as on a core of its own'

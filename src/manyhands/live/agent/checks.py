@@ -1,4 +1,4 @@
-"""What a run's agent checks: before anything is started, and when all workers have ended."""
+"""Checks of the agent: before any process is started, and when all workers have ended."""
 
 from __future__ import annotations
 
@@ -22,10 +22,13 @@ if TYPE_CHECKING:
 
 
 def check_request(request: Request) -> str:
-    """Refuse what this host and this strategy cannot do; a warning if it is close to that.
+    """Check that this host and this strategy can execute the run.
+
+    Returns:
+        A warning if the run nearly fills the host's memory; otherwise an empty string.
 
     Raises:
-        Refused: the message says why.
+        Refused: they cannot; the message states why.
     """
     strategy = request.strategy
     job, places = override(request.job, request.overrides), devices(request.here)
@@ -39,20 +42,20 @@ def check_request(request: Request) -> str:
 
 @contextlib.contextmanager
 def full_disk_in_words(folder: Path) -> Iterator[None]:
-    """Say where there is no space left, and what to do."""
+    """Raise RunFailed, with the folder and the fix, if the disk is full."""
     try:
         yield
     except OSError as error:
         if not is_full(error):
             raise
-        words = f"no space left on the disk of {folder}; free some, or use --output"
+        words = f"no space left on the disk of {folder}; free some space, or choose --output"
         raise RunFailed(words) from error
 
 
 def check_stored(folder: Path) -> None:
-    """A run is finished only with its model."""
+    """Raise RunFailed if the run's model was not stored."""
     if not (folder / MODEL).exists():
         raise RunFailed(
-            f"all workers have ended and {folder / MODEL} does not exist: no worker stored it. "
-            f"Their logs: {folder / 'logs'}"
+            f"all workers have ended, but {folder / MODEL} does not exist: no worker stored it. "
+            f"See their logs in {folder / 'logs'}"
         )

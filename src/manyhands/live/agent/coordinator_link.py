@@ -1,4 +1,4 @@
-"""What the agent of another host tells the coordinator: that it lives, and how its workers end."""
+"""Link of a joined host's agent to the coordinator: heartbeats, ends of workers and model files."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ if TYPE_CHECKING:
 _INTERVAL = 1.0
 """Seconds between heartbeats."""
 _SILENCE = 15.0
-"""Seconds without a word from the first host after which it counts as gone."""
+"""Seconds without a message from the first host after which it counts as lost."""
 _CUT = 5.0
-"""The same, if there is not even a connection."""
+"""The same while there is no connection."""
 _PIECE = 512 * 1024
 _REPORT = 256 * 1024
 _EXCHANGES = 64
 
 
 class CoordinatorLink:
-    """An agent's side of its talk with the coordinator.
+    """The agent's end of the link to the coordinator.
 
     Args:
-        assignment: this host's.
-        number: which of the hosts it is.
-        line: to the coordinator.
+        assignment: this host's assignment.
+        number: index of this host among the hosts of the run.
+        line: connection to the coordinator.
     """
 
     def __init__(self, assignment: Assignment, number: int, line: WatchedLine) -> None:
@@ -55,8 +55,8 @@ class CoordinatorLink:
         self._files: list[_Sending] = []
         self._sent: set[str] = set()
 
-    def heard(self, message: Control) -> None:
-        """Take in what it waits for."""
+    def receive(self, message: Control) -> None:
+        """Process a message of the coordinator."""
         self._heard = time.monotonic()
         if isinstance(message, Pong):
             self._exchanges.append((message.sent, message.there, self._heard))
@@ -67,17 +67,17 @@ class CoordinatorLink:
                     file.stored(message.upto)
 
     def beat(self, workers: Iterable[Process]) -> None:
-        """Tell the coordinator, when it is time, that this host lives and who has ended.
+        """Send a heartbeat and the ends of workers, when they are due.
 
         Raises:
-            RunFailed: the first host is gone.
+            RunFailed: the first host is lost.
         """
         now = time.monotonic()
         self._in = now if self._line.is_in else self._in
         silent = now - self._heard
         if silent > _SILENCE or (silent > _CUT and now - self._in > _CUT):
             raise RunFailed(
-                f"the first host has not been heard of for {silent:.0f} s; "
+                f"no message from the first host for {silent:.0f} s; "
                 f"the workers of {self._host} are ended"
             )
         self._collect(workers)
@@ -86,10 +86,10 @@ class CoordinatorLink:
         if now - self._beaten >= _INTERVAL:
             self._beaten = now
             self._line.send(Beat(now, 0, 0, None, "watch", ""))
-            self.tell_ends(workers)
+            self.report_ends(workers)
 
     def _collect(self, workers: Iterable[Process]) -> None:
-        """The files that finished workers have left for the run."""
+        """Queue the model files that finished workers have stored."""
         if all(worker.poll() is None for worker in workers):
             return
         for path in sorted(self._folder.glob("model*.safetensors")):
@@ -97,10 +97,10 @@ class CoordinatorLink:
                 self._sent.add(path.name)
                 self._files.append(_Sending(path))
 
-    def tell_ends(self, workers: Iterable[Process]) -> None:
-        """Say who has ended; again and again, because a word may be lost.
+    def report_ends(self, workers: Iterable[Process]) -> None:
+        """Report the workers that have ended; repeatedly, because a message may be lost.
 
-        One who has finished counts as ended only when what it left behind has arrived.
+        A worker that has finished is reported only when its model file has arrived.
         """
         delivered = all(file.is_stored for file in self._files)
         for worker in workers:
@@ -112,8 +112,8 @@ class CoordinatorLink:
         """Seconds by which the coordinator's clock is ahead of this host's."""
         return estimate_offset(self._exchanges).seconds if self._exchanges else 0.0
 
-    def last_words(self) -> None:
-        """Hand in the trace and leave."""
+    def leave(self) -> None:
+        """Send the trace and a goodbye."""
         if self._exchanges:
             offset = estimate_offset(self._exchanges)
             self._recorder.offset(offset.seconds, offset.error)
@@ -123,7 +123,7 @@ class CoordinatorLink:
 
 
 class _Sending:
-    """A file on its way to the first host, piece after piece."""
+    """A file that is sent to the first host in pieces."""
 
     def __init__(self, path: Path) -> None:
         self.name = path.name
@@ -138,12 +138,12 @@ class _Sending:
         return self._stored == self._size
 
     def stored(self, upto: int) -> None:
-        """So much of it has arrived."""
+        """Note that the first host has stored the first `upto` bytes."""
         if upto != self._stored:
             self._stored, self._asked = upto, -1.0
 
     def send(self, line: WatchedLine) -> None:
-        """Send the next piece, or the same again if nothing was heard of it for long."""
+        """Send the next piece, or the same one again if it was not confirmed in time."""
         now = time.monotonic()
         if self.is_stored or 0 <= self._asked > now - 10.0:
             return
@@ -155,7 +155,7 @@ class _Sending:
 
 
 def _ended(exit_: Exit, offset: float) -> Ended:
-    """What the first host is told, its times on the coordinator's clock."""
+    """The message for the first host, with times on the coordinator's clock."""
     report = b""
     if exit_.report is not None:
         left = msgspec.structs.replace(exit_.report, at=exit_.report.at + offset)
@@ -164,4 +164,4 @@ def _ended(exit_: Exit, offset: float) -> Ended:
             short = left.traceback[-_REPORT // 4 :]
             report = msgspec.json.encode(msgspec.structs.replace(left, traceback=short))
     about = (exit_.name, exit_.host, exit_.pid, exit_.code, report, exit_.words)
-    return Ended(*about, exit_.life, exit_.at + offset)
+    return Ended(*about, exit_.incarnation, exit_.at + offset)

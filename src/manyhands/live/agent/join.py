@@ -1,9 +1,9 @@
-"""The agent of another host: it joins a run, starts that host's workers, and ends them with it.
+"""The agent of a host that joins a run: starts that host's workers and ends them with the run.
 
-It asks the coordinator to be let in and gets what the first host's processes were told. What is
-this host's own (script, folder, addresses, devices) it puts in its place. A scout finds out whether
-the job is the same here. From then on the agent watches its workers as every agent does, and tells
-the coordinator how each of them ended; what follows from that is decided on the first host.
+It asks the coordinator for admission and receives the first host's assignment, in which it replaces
+what belongs to this host (script, folder, addresses, devices). A preflight process checks that the
+job is the same here. Then the agent watches its workers and reports to the coordinator how each of
+them ended; the first host decides what follows.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from manyhands.live.assignment import Assignment
 from manyhands.live.hosts.compatibility import facts_of_host
 from manyhands.live.hosts.host_list import Hosts
 from manyhands.live.processes.descriptors import raise_descriptors
-from manyhands.live.processes.fork_server import environment, nursery
+from manyhands.live.processes.fork_server import environment, fork_server
 from manyhands.live.processes.host_processes import HostProcesses, private_folder
 from manyhands.live.processes.parent_death import signals_raise
 from manyhands.live.processes.supervision import Process, end
@@ -42,40 +42,40 @@ from manyhands.wire.leasing import Eject
 if TYPE_CHECKING:
     from manyhands.script.origin import Origin
 
-_SCOUT = "manyhands.live.agent.preflight"
+_PREFLIGHT = "manyhands.live.agent.preflight"
 _WORKER = "manyhands.live.worker.process"
 _POLL = 0.1
 _GRACE = 1.0
 _ANSWER_WITHIN = 120.0
-"""Seconds in which the first host must answer one who asks to be let in."""
+"""Seconds in which the first host must answer a request for admission."""
 
 
 @dataclass(frozen=True)
 class Application:
-    """A host that wants to join, as its user said."""
+    """A host's request to join a run, as its user gave it."""
 
     address: str
     port: int
     key: Path
     host: str
-    """Under which name."""
+    """The name of this host in the run."""
     script: Path
     workers: int | None = None
-    """How many, if the user said."""
+    """Workers on this host, if the user gave a number."""
     folder: Path | None = None
-    """For its logs; by default one in `runs`, named like the run and this host."""
+    """Folder for the logs; by default one in `runs`, named after the run and this host."""
 
     @property
     def place(self) -> str:
-        """Where the first host listens."""
+        """Address and port at which the first host listens."""
         return f"{self.address}:{self.port}"
 
 
 def join(application: Application) -> None:
-    """Take part in a run until it is over.
+    """Join a run and return when it is over.
 
     Raises:
-        RunFailed: it was not let in, the run failed, or the first host is gone.
+        RunFailed: the host was not admitted, the run failed, or the first host is lost.
         KeyboardInterrupt: the user interrupted; this host's workers are ended first.
     """
     name = f"agent-{application.host}.{secrets.token_hex(4)}"
@@ -89,9 +89,9 @@ def join(application: Application) -> None:
             ranks = Hosts(theirs.hosts).ranks(application.host)
             _say(f"joined {application.place} as {application.host}: workers {_span(ranks)}")
             settings = environment(Cluster.local().cores, len(ranks))
-            with nursery(settings) as loaded:
+            with fork_server(settings) as loaded:
                 raise_descriptors()
-                crew = HostProcesses(
+                host_processes = HostProcesses(
                     application.host,
                     private / "assignment.json",
                     Path(assignment.folder),
@@ -99,39 +99,42 @@ def join(application: Application) -> None:
                     loaded,
                     admitted.admission,
                 )
-                _Part(assignment, admitted.number, ranks, crew, line).to_its_end()
+                _HostRun(assignment, admitted.number, ranks, host_processes, line).execute()
     finally:
-        # The last words still leave.
+        # Messages that are still queued are sent.
         line.close(linger=2.0)
 
 
 def _knock(application: Application, line: WatchedLine) -> Admitted:
-    """Ask until there is an answer."""
+    """Ask for admission and wait for the answer."""
     facts = facts_of_host(application.script)
     knock = Knock(application.host, application.workers, facts)
-    begun, told = time.monotonic(), False
+    begun, shown = time.monotonic(), False
     line.send(knock)
     while True:
         for message in line.receive(_POLL):
             if isinstance(message, Admitted):
                 return message
             if isinstance(message, Rejected):
-                raise RunFailed(f"{application.place} did not let this host in: {message.words}")
+                raise RunFailed(f"{application.place} did not admit this host: {message.words}")
         waited = time.monotonic() - begun
         if line.is_refused:
             raise RunFailed(
                 f"{application.place} refused the connection: the key in {application.key} is not "
-                "that run's; copy the key file of the run from the first host"
+                "the key of that run; copy the run's key file from the first host"
             )
         if waited > _ANSWER_WITHIN:
-            raise RunFailed(f"nobody answered at {application.place} for {waited:.0f} s")
-        if waited > 2.0 and not told:
-            told = True
+            raise RunFailed(
+                f"no answer from {application.place} within {waited:.0f} s; check that the run has "
+                "started there, and that this host can reach that address and port"
+            )
+        if waited > 2.0 and not shown:
+            shown = True
             _say(f"waiting for {application.place} to answer")
 
 
 def _own(theirs: Assignment, application: Application, private: Path) -> Assignment:
-    """The assignment with what is this host's own."""
+    """The first host's assignment with the script, folder, addresses and key of this host."""
     host = application.host
     folder = application.folder
     if folder is None:
@@ -140,7 +143,7 @@ def _own(theirs: Assignment, application: Application, private: Path) -> Assignm
         except ValueError as error:
             raise RunFailed(str(error)) from error
     if any(folder.glob("model*.safetensors")):
-        raise RunFailed(f"{folder} holds a run already; name another folder or remove it")
+        raise RunFailed(f"{folder} already holds a run; choose another folder or remove this one")
     (folder / "logs").mkdir(parents=True, exist_ok=True)
     assignment = msgspec.structs.replace(
         theirs,
@@ -160,7 +163,7 @@ def _own(theirs: Assignment, application: Application, private: Path) -> Assignm
 
 
 def _own_origin(theirs: Origin, script: Path) -> Origin:
-    """The same job in this host's copy of the script, found among modules in the same way."""
+    """The origin of the job in this host's copy of the script, with the same module search path."""
     levels = 1
     if Path(theirs.script).is_relative_to(theirs.search or "/"):
         levels = len(Path(theirs.script).relative_to(theirs.search or "/").parts)
@@ -172,38 +175,38 @@ def _own_origin(theirs: Origin, script: Path) -> Origin:
     )
 
 
-class _Part:
-    """This host's part in a run, from the start of its workers to their end."""
+class _HostRun:
+    """The processes of this host in a run, from their start to their end."""
 
     def __init__(
         self,
         assignment: Assignment,
         number: int,
         ranks: range,
-        crew: HostProcesses,
+        host_processes: HostProcesses,
         line: WatchedLine,
     ) -> None:
         self._assignment = assignment
         self._ranks = ranks
-        self._crew = crew
+        self._host_processes = host_processes
         self._line = line
         self._display: ProgressLine | None = None
-        self._scout: Process | None = None
+        self._preflight: Process | None = None
         self._workers: dict[str, Process] = {}
-        self._liaison = CoordinatorLink(assignment, number, line)
+        self._link = CoordinatorLink(assignment, number, line)
         self._over: Disband | None = None
         self._begun = False
         """Whether all workers of the run have joined."""
         self._returns = 0
 
-    def to_its_end(self) -> None:
-        """Start, watch, end."""
+    def execute(self) -> None:
+        """Start the processes, watch them and end them."""
         try:
-            self._crew.await_nursery(self._follow)
-            self._look_around()
+            self._host_processes.await_fork_server(self._follow)
+            self._run_preflight()
             for rank in self._ranks if self._over is None else ():
                 name = f"worker-{rank}"
-                self._workers[name] = self._crew.fork(name, _WORKER, str(rank))
+                self._workers[name] = self._host_processes.fork(name, _WORKER, str(rank))
             while self._over is None:
                 self._follow()
         except BaseException as error:
@@ -211,40 +214,40 @@ class _Part:
                 self._line.send(Withdraw(str(error) or type(error).__name__))
             raise
         finally:
-            processes = [*filter(None, [self._scout]), *self._workers.values()]
+            processes = [*filter(None, [self._preflight]), *self._workers.values()]
             end(processes, _GRACE)
-            self._liaison.tell_ends(self._workers.values())
-            self._liaison.last_words()
+            self._link.report_ends(self._workers.values())
+            self._link.leave()
             for process in processes:
                 process.close()
-            self._crew.close()
+            self._host_processes.close()
             if self._display is not None:
                 self._display.end()
         if self._over.failed:
-            raise RunFailed(f"the run has failed: {self._over.words}")
+            raise RunFailed(f"the run failed: {self._over.words}")
 
-    def _look_around(self) -> None:
-        """Have a scout see whether this host can take part; tell the workers what it found."""
-        self._scout = self._crew.fork("scout", _SCOUT, str(len(self._ranks)))
-        while self._scout.poll() is None and self._over is None:
+    def _run_preflight(self) -> None:
+        """Check in a process of its own that this host can take part; note its devices."""
+        self._preflight = self._host_processes.fork("preflight", _PREFLIGHT, str(len(self._ranks)))
+        while self._preflight.poll() is None and self._over is None:
             self._follow()
         if self._over is not None:
             return
         file = findings_file(self._assignment)
-        gone = self._scout.poll()
+        gone = self._preflight.poll()
         if gone is not None and not file.exists():
-            raise RunFailed(self._crew.words(gone))
+            raise RunFailed(self._host_processes.words(gone))
         findings = msgspec.json.decode(file.read_bytes(), type=Findings)
         if findings.words:
             raise RunFailed(f"this host cannot take part: {findings.words}")
         self._display = ProgressLine(findings.budget, findings.seconds, time.monotonic)
-        told = msgspec.structs.replace(self._assignment, devices=findings.devices)
-        told.write(Path(told.private) / "assignment.json")
+        complete = msgspec.structs.replace(self._assignment, devices=findings.devices)
+        complete.write(Path(complete.private) / "assignment.json")
 
     def _follow(self) -> None:
-        """Hear the coordinator, and tell it how this host's workers are."""
+        """Process messages of the coordinator, and report on this host's workers."""
         for message in self._line.receive(_POLL):
-            self._liaison.heard(message)
+            self._link.receive(message)
             if isinstance(message, Status):
                 self._begun = self._begun or message.started
                 if self._display is not None:
@@ -255,12 +258,12 @@ class _Part:
                 self._over = message
         if self._over is None:
             self._start_again()
-            self._liaison.beat(self._workers.values())
+            self._link.beat(self._workers.values())
 
     def _start_again(self) -> None:
-        """Start workers again that were killed before the run began: nothing is lost with them.
+        """Restart workers that were killed before the run began: no state is lost with them.
 
-        Should it have begun after all, the coordinator takes them back or has them ended.
+        If the run has begun meanwhile, the coordinator admits them again or has them ended.
         """
         if self._begun or self._assignment.leasing is None:
             return
@@ -270,11 +273,11 @@ class _Part:
             if not killed or self._returns >= 2 * len(self._ranks):
                 continue
             self._returns += 1
-            _say(f"{exit_} before all workers had joined; it is started again")
+            _say(f"{exit_} before all workers had joined; it is restarted")
             worker.close()
             rank = name.removeprefix("worker-")
             log = f"{name}.{self._returns}"
-            self._workers[name] = self._crew.fork(name, _WORKER, rank, log)
+            self._workers[name] = self._host_processes.fork(name, _WORKER, rank, log)
 
 
 def _span(ranks: range) -> str:

@@ -1,9 +1,9 @@
-"""Memory: what a run needs on one host at least, held against what is available.
+"""Memory check: compares the memory that a run needs on one host with what is available.
 
 A run that does not fit is ended by the kernel's out-of-memory killer, minutes after its start and
-in words that name one process. What plainly cannot fit is refused before anything is started; what
-nearly fills the memory is said. The estimate is a lower bound: the optimizer's state, activations
-and what a script allocates besides come on top.
+with a message about a single process. A run that cannot fit is refused before any process is
+started; one that nearly fills the memory gives a warning. The estimate is a lower bound: optimizer
+state, activations and other allocations of the script are not included.
 """
 
 from __future__ import annotations
@@ -20,56 +20,56 @@ if TYPE_CHECKING:
 
 FORKED = 35 * 1024 * 1024
 """Private bytes of a forked process with a small model: 35 to 42 MB were measured for a worker with
-LeNet (Python 3.11, torch 2.13), 29 MB for a server. Half of them are pages of the nursery that are
-copied because reference counts lie in them."""
+LeNet (Python 3.11, torch 2.13), 29 MB for a server. Half of them are pages of the fork server that
+are copied because reference counts in them change."""
 AFRESH = 150 * 1024 * 1024
-"""The same of a process that loaded torch itself."""
+"""Private bytes of a process that loaded torch itself."""
 _NEAR = 0.8
-"""The share of the available memory from which on a word is said."""
+"""Fraction of the available memory above which a warning is given."""
 
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """What the processes of one host need at least, in bytes."""
+    """The least memory that the processes of one host need, in bytes."""
 
     workers: int
     servers: int
     process: int
-    """A process without the job."""
+    """Bytes of a process without the job."""
     data: int
-    """A worker's copy of the data, if each has one."""
+    """Bytes of a worker's copy of the data, if each has one."""
     model: int
-    """A worker's parameters and gradients."""
+    """Bytes of a worker's parameters and gradients."""
     shared: int
-    """The servers' shards together, or what all share."""
+    """Bytes of all servers' shards, or of parameters in shared memory."""
 
     @property
     def worker(self) -> int:
-        """One worker."""
+        """Bytes of one worker."""
         return self.process + self.data + self.model
 
     @property
     def rest(self) -> int:
-        """All but the workers."""
+        """Bytes of everything except the workers."""
         return self.servers * self.process + self.shared
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """Bytes of all processes."""
         return self.workers * self.worker + self.rest
 
     def check(self, memory: int, swap: int = 0) -> str:
-        """A warning if it nearly fills what is available; empty if there is no need for one.
+        """A warning if the run nearly fills the available memory; otherwise an empty string.
 
         Raises:
-            ValueError: it does not fit.
+            ValueError: the run does not fit.
         """
         has = f"and {_bytes(memory)} are available"
         if self.total > memory + swap:
             most = max(0, (memory + swap - self.rest) // self.worker)
             copies = (
-                ". Each worker has a copy of the data that its script makes: data in a file that "
-                "is mapped (numpy.memmap, mh.data) is there once for all of them"
+                ". Each worker has its own copy of the data that the script creates; workers share "
+                "data in a memory-mapped file (numpy.memmap, mh.data)"
             )
             raise ValueError(
                 f"{self._words()}, {has}: use at most {most} workers on this host, or more hosts"
@@ -99,16 +99,16 @@ def estimate(
     forks: bool,
     first: bool = True,
 ) -> MemoryEstimate:
-    """The footprint of a job's processes on one host.
+    """Estimate the memory of a job's processes on one host.
 
     Args:
-        job: what is trained; its model is made once, without memory, on the meta device.
-        strategy: how.
-        workers: of all hosts.
-        here: of this host.
-        devices: what the workers compute on.
-        forks: whether processes are forked, and so share what they have loaded.
-        first: whether it is the first host, which has the servers.
+        job: the job; its model is created once on the meta device, without memory.
+        strategy: the strategy.
+        workers: number of workers on all hosts.
+        here: number of workers on this host.
+        devices: devices of the workers.
+        forks: whether processes are forked, and so share the memory of loaded modules.
+        first: whether this is the first host, which has the servers.
     """
     on_cpu = all(device == "cpu" for device in devices)
     servers = shared = model = 0
@@ -117,7 +117,7 @@ def estimate(
     if needs.leases:
         if first and not needs.peer_servers:
             servers, shared = needs.servers, size
-        # Its update; its parameters, unless they are shared; and what it answers others with.
+        # Its update; its parameters, unless they are shared; and the copy that it serves to peers.
         kept = (not needs.shared_memory) + needs.own_parameters + needs.peer_servers
         model = size * (1 + kept)
     elif on_cpu:
@@ -136,7 +136,7 @@ def available() -> tuple[int, int]:
 
 
 def _left_in_group() -> int:
-    """What the control groups of this process leave it: containers have less than the machine."""
+    """Bytes left in the control groups of this process: a container has less than the machine."""
     least = 1 << 62
     try:
         path = Path("/proc/self/cgroup").read_text(encoding="ascii").rpartition("0::/")[2].strip()
@@ -154,13 +154,13 @@ def _left_in_group() -> int:
 
 
 def _evictable(group: Path) -> int:
-    """Bytes of a control group that only cache files."""
+    """Bytes of page cache in a control group, which the kernel can free."""
     lines = (group / "memory.stat").read_text(encoding="ascii").splitlines()
     return sum(int(line.split()[1]) for line in lines if line.startswith("inactive_file "))
 
 
 def _model_bytes(job: Job) -> int:
-    """Bytes of the model's parameters; 0 if they cannot be told without making it."""
+    """Bytes of the model's parameters; 0 if the model cannot be created on the meta device."""
     import torch  # noqa: PLC0415 - an agent that only joins needs none
 
     try:
@@ -183,7 +183,7 @@ def _placed_bytes(job: Job, strategy: Strategy, workers: int) -> int:
 
 
 def _data_bytes(job: Job) -> int:
-    """Bytes of the tensors that a script makes for its data, in every process that executes it."""
+    """Bytes of the data tensors that the script creates in every process that executes it."""
     from torch.utils.data import ConcatDataset, Subset, TensorDataset  # noqa: PLC0415 - see above
 
     found: dict[int, int] = {}

@@ -1,7 +1,7 @@
-"""A process that finds out, for the agent of a host that joins, whether the host can take part.
+"""Preflight: a process that checks whether a host that joins can take part in the run.
 
-It executes the script as the workers will, compares its job with the first host's, and prepares the
-data. So the agent itself need not load torch.
+It executes the script as the workers will, compares its job with the first host's, checks the
+memory and prepares the data. So the joining agent itself does not load torch.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from manyhands.script.origin import override
 
 
 class Findings(msgspec.Struct, frozen=True):
-    """What the agent must know of the job and the host."""
+    """Result of the preflight: facts about the job and the host for the agent."""
 
     words: str = ""
     """Why the host cannot take part, if it cannot."""
@@ -29,24 +29,24 @@ class Findings(msgspec.Struct, frozen=True):
 
 
 def findings_file(assignment: Assignment) -> Path:
-    """Where the findings are laid down."""
+    """The file to which the findings are written."""
     return Path(assignment.private) / "findings.json"
 
 
 def main(path: str, workers: int) -> None:
-    """Look around for the assignment at `path`, on a host with so many workers."""
+    """Check the assignment at `path` on a host with this number of workers."""
     assignment = Assignment.read(Path(path))
     die_with(assignment.agent, signal.SIGKILL)
     try:
-        findings = _look_around(assignment, workers)
-    except BaseException as error:  # noqa: BLE001 - whatever it is, the agent must hear of it
+        findings = _examine(assignment, workers)
+    except BaseException as error:  # noqa: BLE001 - every failure is reported to the agent
         traceback.print_exc()
         findings = Findings(words=f"{type(error).__name__}: {error}")
     findings_file(assignment).write_bytes(msgspec.json.encode(findings))
 
 
-def _look_around(assignment: Assignment, workers: int) -> Findings:
-    # They load torch, which is to be loaded when it is known that the process lives.
+def _examine(assignment: Assignment, workers: int) -> Findings:
+    # These load torch, which takes seconds: first the parent-death signal must be set.
     from manyhands.live.agent.memory_check import available, estimate  # noqa: PLC0415
     from manyhands.live.devices import devices  # noqa: PLC0415
     from manyhands.live.hosts.compatibility import difference, facts_of_job  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""One line about the whole run, whatever the number of workers."""
+"""The progress line: one line in the terminal for the whole run, for any number of workers."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _RATE_OVER = 5.0
 
 
 class ProgressLine:
-    """The progress line: rewritten in place on a terminal, now and then a line elsewhere.
+    """The progress line: rewritten in place on a terminal, a new line every 10 s elsewhere.
 
     Args:
         budget: samples in the whole run, if known.
         seconds: the run's time limit, if there is one.
-        clock: seconds.
-        stream: where to write.
+        clock: a source of seconds.
+        stream: output stream; standard error by default.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class ProgressLine:
         self._width = 0
 
     def show(self, status: Status) -> None:
-        """The run stands so."""
+        """Show a status of the run."""
         training = status.started and status.samples
         text = self._training(status) if training else self._starting(status)
         if self._terminal:
@@ -55,7 +55,7 @@ class ProgressLine:
         self._stream.flush()
 
     def say(self, words: str) -> None:
-        """Words above the line."""
+        """Write a message above the line."""
         self.end()
         self._stream.write(words + "\n")
         self._stream.flush()

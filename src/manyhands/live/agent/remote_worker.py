@@ -1,4 +1,4 @@
-"""A worker on another host, as the first host's agent hears of it."""
+"""Remote workers: workers on other hosts, as the first host's agent tracks them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class RemoteWorker:
-    """A process that another agent started, watches and ends."""
+    """A worker that another host's agent started, watches and ends."""
 
     def __init__(self, name: str, host: str) -> None:
         self.name = name
@@ -21,11 +21,11 @@ class RemoteWorker:
         self._exit: Exit | None = None
 
     def poll(self) -> Exit | None:
-        """How it ended; None as long as nothing was heard of its end."""
+        """How it ended; None until its end is reported."""
         return self._exit
 
-    def hear(self, ended: Ended) -> None:
-        """Its agent says that it has ended; the first word on it counts."""
+    def set_ended(self, ended: Ended) -> None:
+        """Note the report of its end; only the first one counts."""
         if self._exit is None:
             report = _report(ended.report)
             about = (self.name, self.host, ended.pid, ended.code, report, ended.words)

@@ -1,12 +1,11 @@
-"""A job is tried on one batch before any process is started.
+"""Trial batch: runs the job on one batch before any process is started.
 
-What fails on the first batch fails on every worker, after seconds of starting and in a traceback of
-each; and what fails in the first evaluation, or when the model is saved, fails after an epoch or at
-the end. All of it can be found in one process beforehand, at the cost of one forward pass.
+An error in the first batch would be raised on every worker, seconds later and in as many
+tracebacks; an error in the first evaluation, or in saving the model, after an epoch or at the end.
+All of them can be found in one process beforehand, at the cost of one forward pass.
 
-A model of more than `LARGEST` bytes is not built here: its parameters are laid out on torch's
-`meta` device, which needs no memory, and only they and the optimizer are checked. So are models for
-accelerators.
+A model of more than `LARGEST` bytes, or one for accelerators, is not run here: it is created on
+torch's `meta` device, which needs no memory, and only its parameters and the optimizer are checked.
 """
 
 from __future__ import annotations
@@ -34,24 +33,24 @@ if TYPE_CHECKING:
     from manyhands.job import Job, SizedData
 
 LARGEST = 1 << 28
-"""Bytes of the largest model that is built to be tried."""
+"""Bytes of the largest model that is created for the trial."""
 _MOST = 32
-"""Samples of a batch that is tried: enough for every layer, and soon computed."""
+"""The most samples in a trial batch: enough for every layer, and fast to compute."""
 
 
 def try_out(job: Job, workers: int, devices: Sequence[str]) -> None:
-    """Try the model, the loss and the metrics on one batch; nothing is trained.
+    """Run the model, the loss and the metrics on one batch, without training.
 
     Args:
-        job: what will be trained.
-        workers: among how many a global batch is divided.
-        devices: what they compute on.
+        job: the job.
+        workers: number of workers among which a global batch is divided.
+        devices: devices of the workers.
 
     Raises:
-        Refused: it will fail; the message says where and on what.
+        Refused: the job fails; the message states in which call and on which shapes.
     """
     with torch.random.fork_rng(devices=[]), _python_kept(), warnings.catch_warnings():
-        # A worker gives the same warnings, and they are shown then.
+        # Workers give the same warnings again, and those are shown.
         warnings.simplefilter("ignore")
         on_cpu = all(device == "cpu" for device in devices)
         sketch = _sketch(job)
@@ -66,7 +65,7 @@ def try_out(job: Job, workers: int, devices: Sequence[str]) -> None:
 
 @contextlib.contextmanager
 def _python_kept() -> Iterator[None]:
-    """Leave Python's and NumPy's random sources as they were."""
+    """Restore the states of Python's and NumPy's random generators."""
     kept, numbers = random.getstate(), np.random.get_state()
     try:
         yield
@@ -76,11 +75,11 @@ def _python_kept() -> Iterator[None]:
 
 
 def _sketch(job: Job) -> nn.Module | None:
-    """The model without memory; None if it cannot be made so."""
+    """The model on the meta device; None if it cannot be created there."""
     try:
         with torch.device("meta"):
             return job.model()
-    except Exception:  # noqa: BLE001 - whatever it is, making it really will show it
+    except Exception:  # noqa: BLE001 - creating it on its device will raise any real error
         return None
 
 
@@ -96,7 +95,7 @@ def _nbytes(model: nn.Module) -> int:
 
 
 def _check_state(job: Job, model: nn.Module) -> None:
-    """Refuse a model that cannot be saved, and an optimizer that trains what is not the model's."""
+    """Refuse a model that cannot be saved, and an optimizer with parameters of other modules."""
     try:
         check_savable(model)
     except ValueError as error:
@@ -107,7 +106,7 @@ def _check_state(job: Job, model: nn.Module) -> None:
 
 
 def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Refuse an optimizer with parameters that are not the model's."""
+    """Refuse an optimizer with parameters that do not belong to the model."""
     own = {id(parameter) for parameter in model.parameters()}
     given = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     foreign = [tuple(one.shape) for one in given if id(one) not in own]
@@ -116,7 +115,7 @@ def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         raise Refused(
             f"the optimizer has {len(foreign)} parameters that are not the model's (of shape "
             f"{shapes}): only the model's are exchanged between workers and saved. Make them "
-            "parameters of the model, for example of a module that holds both model and loss"
+            "parameters of the model, for example with a module that contains model and loss"
         )
 
 
@@ -126,7 +125,7 @@ def _try_batches(job: Job, model: nn.Module, size: int) -> None:
         tried.append(("validation", job.validation))
     for name, data in tried:
         if not len(data):
-            continue  # refused in its own words, where it is used
+            continue  # refused with a message of its own, where it is used
         samples = min(size, len(data), job.micro_batch or size, _MOST)
         _try(job, model, name, _load(job, data, samples))
 
@@ -155,7 +154,7 @@ def _try(job: Job, model: nn.Module, name: str, batch: Any) -> None:
             measures = job.measures
         for metric in measures:
             where = f"the metric {metric.name!r} on a validation batch"
-            with _naming(where, f"{shapes}; metrics=() leaves it out"):
+            with _naming(where, f"{shapes}; metrics=() omits it"):
                 metric.statistics(outputs, targets)
 
 
@@ -166,7 +165,7 @@ def _shape(value: Any) -> str:
 
 
 class _naming:  # noqa: N801 - reads as a statement
-    """Refuse the job, saying in what it failed and on what."""
+    """Turn an exception into Refused, with the call that raised it and its arguments."""
 
     def __init__(self, what: str, on: str = "") -> None:
         self._what = what

@@ -1,7 +1,7 @@
-"""Shows in the terminal what workers print: all of worker 0, and the warnings of all others.
+"""Worker output: shows in the terminal what worker 0 prints, and the warnings of all workers.
 
-Workers write to files, and the agent reads on in them: a worker never waits for a terminal. Of
-identical warnings only the first is shown, with the rank of the worker that gave it.
+Workers write to log files, which the agent follows, so a worker never waits for a terminal. Of
+identical warnings only the first is shown, with the rank of its worker.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
 _LOOK_EVERY = 0.5
 """Seconds between two readings."""
 _AT_ONCE = 1 << 16
-"""Bytes of a file that are read at a time."""
+"""The most bytes of a file that are read in one call."""
 _HOLD = 5.0
-"""Seconds for which a traceback is held back: if its worker fails of it, the failure shows it."""
+"""Seconds for which a traceback is held back: if its worker fails, the failure contains it."""
 _WARNING = re.compile(rb"^\S.*: \w*Warning: .*|^\[W\d{4} .*")
-"""A line of Python's warnings or of torch's own log."""
+"""A line of a Python warning or of torch's C++ log."""
 _TRACEBACK = b"Traceback (most recent call last)"
 
 
 class WorkerOutput:
-    """Reads the logs of the workers of this host.
+    """Follows the log files of this host's workers.
 
     Args:
-        folder: the logs'.
+        folder: folder of the log files.
         say: shows a line.
-        clock: seconds.
+        clock: a source of seconds.
         quiet: show nothing.
     """
 
@@ -53,7 +53,7 @@ class WorkerOutput:
         self._looked = -_LOOK_EVERY
 
     def follow(self, rank: int, log: str) -> None:
-        """Show what a worker prints to its files of this name."""
+        """Follow the files `log`.out and `log`.err of a worker."""
         if self._quiet:
             return
         if rank == 0:
@@ -61,7 +61,7 @@ class WorkerOutput:
         self._files.append(_Followed(self._folder / f"{log}.err", rank, errors=True))
 
     def look(self) -> None:
-        """Show what is new, now and then."""
+        """Show new lines, at most every half second."""
         now = self._clock()
         if now - self._looked < _LOOK_EVERY:
             return
@@ -72,7 +72,7 @@ class WorkerOutput:
             self._release()
 
     def end(self, *, failed: bool) -> None:
-        """Show what is left; where the run has failed, its failure shows the traceback."""
+        """Show the remaining lines; if the run has failed, its failure contains the traceback."""
         for file in self._files:
             while lines := file.read(last=True):
                 self._show(file, lines)
@@ -103,7 +103,7 @@ class WorkerOutput:
 
 
 class _Followed:
-    """A file that grows."""
+    """A log file, read from where the last call stopped."""
 
     def __init__(self, path: Path, rank: int, *, errors: bool = False) -> None:
         self.rank = rank
@@ -112,14 +112,14 @@ class _Followed:
         self._read = 0
 
     def read(self, *, last: bool = False) -> list[bytes]:
-        """The whole lines that were added since the last call; at last, also one without an end."""
+        """Complete lines since the last call; with `last`, also a line without a newline."""
         try:
             if self._path.stat().st_size <= self._read:
                 return []
             with self._path.open("rb") as file:
                 file.seek(self._read)
                 text = file.read(_AT_ONCE)
-        except OSError:  # it is not there yet
+        except OSError:  # it does not exist yet
             return []
         cut = text.rfind(b"\n") + 1
         if not cut and not last and len(text) < _AT_ONCE:

@@ -45,7 +45,7 @@ _TRACE_LIMIT = 64 * 1024 * 1024
 
 
 @dataclass(eq=False)
-class _Guest:
+class _JoinedHost:
     """A host that was let in."""
 
     host: str
@@ -88,11 +88,11 @@ class Admission:
         self._clock = clock
         self.servers = len(assignment.servers)
         """How many must be reachable from other hosts before the run can begin."""
-        self._guests: dict[str, _Guest] = {}
+        self._joined: dict[str, _JoinedHost] = {}
         self._gone: dict[str, str] = {}
         """Agents that take no part any more, and why."""
         self._over: Disband | None = None
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._takes_back = assignment.leasing is not None and not assignment.peers
         self._strategy = assignment.strategy
         self._admissions = 0
@@ -102,13 +102,13 @@ class Admission:
     @property
     def agents(self) -> list[str]:
         """The other hosts' agents that are here."""
-        return list(self._guests)
+        return list(self._joined)
 
     def agent_of(self, host: str) -> str:
         """The name under which a host's agent speaks; empty if it does not."""
-        return next((name for name, guest in self._guests.items() if guest.host == host), "")
+        return next((name for name, joined in self._joined.items() if joined.host == host), "")
 
-    def hear(self, name: str, message: Control) -> bool:
+    def receive(self, name: str, message: Control) -> bool:
         """Whether the message is the gate's business; then it was dealt with."""
         if name == "agent-0":
             if isinstance(message, Disband):
@@ -117,60 +117,60 @@ class Admission:
             return False
         if not _AGENT.fullmatch(name):
             return False
-        guest = self._guests.get(name)
+        joined = self._joined.get(name)
         if isinstance(message, Knock):
             self._answer(name, message)
-        elif guest is None:
+        elif joined is None:
             words = self._gone.get(name, "this run does not know this host's agent")
             self._hub.send(name, self._over or Disband(failed=True, words=words))
         else:
-            guest.heard = self._clock()
-            self._hear_guest(name, guest, message)
+            joined.heard = self._clock()
+            self._receive_from_host(name, joined, message)
         return True
 
-    def _hear_guest(self, name: str, guest: _Guest, message: Control) -> None:
+    def _receive_from_host(self, name: str, joined: _JoinedHost, message: Control) -> None:
         match message:
             case Beat(sent=sent):
                 self._hub.send(name, Pong(sent, self._clock()))
-            case Ended(name=process) if self._is_of(guest, process):
-                guest.ended.add(process)
+            case Ended(name=process) if self._is_of(joined, process):
+                joined.ended.add(process)
                 self._hub.send("agent-0", message)
             case Withdraw(words=words):
-                self._guests.pop(name)
-                self._say(f"{guest.host} cannot take part: {words}")
+                self._joined.pop(name)
+                self._say(f"{joined.host} cannot take part: {words}")
             case Part():
                 try:
                     self._store(name, message)
                 except OSError as error:  # its agent sends the piece again
-                    self._say(f"{message.name} of {guest.host} cannot be written: {error}")
+                    self._say(f"{message.name} of {joined.host} cannot be written: {error}")
             case TraceChunk(lines=lines):
-                guest.written += len(lines)
-                if guest.written <= _TRACE_LIMIT:
+                joined.written += len(lines)
+                if joined.written <= _TRACE_LIMIT:
                     self._files.append(
-                        self._folder / "trace" / f"agent-{guest.number}.jsonl", lines
+                        self._folder / "trace" / f"agent-{joined.number}.jsonl", lines
                     )
             case Goodbye():
-                self._dismiss(name, guest, "its agent has left")
+                self._dismiss(name, joined, "its agent has left")
 
-    def _is_of(self, guest: _Guest, process: str) -> bool:
-        return process in {f"worker-{rank}" for rank in self._hosts.ranks(guest.host)}
+    def _is_of(self, joined: _JoinedHost, process: str) -> bool:
+        return process in {f"worker-{rank}" for rank in self._hosts.ranks(joined.host)}
 
     def _answer(self, name: str, knock: Knock) -> None:
-        guest = self._guests.get(name)
-        if guest is None:
+        joined = self._joined.get(name)
+        if joined is None:
             words = self._objection(knock)
             if words:
                 self._hub.send(name, Rejected(words))
                 self._say(f"{knock.host} was not let in: {words}")
                 return
             number = self._hosts.names.index(knock.host)
-            guest = self._guests[name] = _Guest(knock.host, number, self._clock())
+            joined = self._joined[name] = _JoinedHost(knock.host, number, self._clock())
             self._admissions += 1
-            guest.admission = self._admissions
+            joined.admission = self._admissions
             self._recorder.event("host", {"name": knock.host, "words": "joined"})
             if self._begun:
                 self._hub.send("agent-0", HostReturned(knock.host))
-        self._hub.send(name, Admitted(guest.number, self._assignment, guest.admission))
+        self._hub.send(name, Admitted(joined.number, self._assignment, joined.admission))
 
     def _objection(self, knock: Knock) -> str:
         """Why this host is not let in; empty if it is."""
@@ -179,7 +179,7 @@ class Admission:
             return "the run is over"
         if knock.host not in others:
             return f"this run waits for {', '.join(others)}, not for {knock.host}: see --as"
-        if any(guest.host == knock.host for guest in self._guests.values()):
+        if any(joined.host == knock.host for joined in self._joined.values()):
             return f"{knock.host} has joined already"
         if self._begun and not self._takes_back:
             return f"the run has begun, and {self._strategy} takes nobody back"
@@ -208,37 +208,37 @@ class Admission:
         missing = "" if status.started else self._hosts.missing(joined)
         return msgspec.structs.replace(status, missing=missing, outside=self._hub.outside)
 
-    def look_around(self, now: float) -> None:
+    def check_timers(self, now: float) -> None:
         """Say who came with a wrong key, and miss the hosts that are silent."""
         for address in self._hub.take_refused():
             self._say(f"a joiner from {address} was refused: its key is not this run's")
-        for name, guest in list(self._guests.items()):
-            silent = now - guest.heard
+        for name, joined in list(self._joined.items()):
+            silent = now - joined.heard
             if silent > PATIENCE:
-                self._dismiss(name, guest, f"its host has not been heard of for {silent:.0f} s")
+                self._dismiss(name, joined, f"its host has not been heard of for {silent:.0f} s")
 
-    def _dismiss(self, name: str, guest: _Guest, words: str) -> None:
+    def _dismiss(self, name: str, joined: _JoinedHost, words: str) -> None:
         """A host is gone, and its workers with it."""
-        del self._guests[name]
-        self._gone[name] = f"the run goes on without {guest.host}: {words}"
-        self._recorder.event("host", {"name": guest.host, "words": words})
-        for rank in self._hosts.ranks(guest.host):
+        del self._joined[name]
+        self._gone[name] = f"the run goes on without {joined.host}: {words}"
+        self._recorder.event("host", {"name": joined.host, "words": words})
+        for rank in self._hosts.ranks(joined.host):
             process = f"worker-{rank}"
-            if process not in guest.ended and self._over is None:
+            if process not in joined.ended and self._over is None:
                 self._hub.send(
-                    "agent-0", Ended(process, guest.host, 0, -9, words=words, at=guest.heard)
+                    "agent-0", Ended(process, joined.host, 0, -9, words=words, at=joined.heard)
                 )
 
     def disband(self, over: Disband) -> None:
         """The run is over: tell everybody."""
         self._over = over
-        for name in self._guests:
+        for name in self._joined:
             self._hub.send(name, over)
 
     def _say(self, words: str) -> None:
         """Words for the user of the first host, each once."""
-        if words not in self._told:
-            self._told.add(words)
+        if words not in self._reported:
+            self._reported.add(words)
             self._recorder.event("gate", {"words": words})
             self._hub.send("agent-0", Warn(words))
 

@@ -57,8 +57,8 @@ class Coordinator:
         host: the name of this one.
         recorder: the coordinator's own trace.
         clock: seconds.
-        desk: leases samples to workers that run free.
-        gate: lets other hosts in.
+        lease_service: leases samples to workers that run free.
+        admission: lets other hosts in.
         patience: seconds without a heartbeat after which a worker is ejected.
         takes_back: whether a worker may join a run that is under way.
         files: where traces are written.
@@ -72,16 +72,16 @@ class Coordinator:
         host: str,
         recorder: Recorder,
         clock: Callable[[], float],
-        desk: LiveLeaseService | None,
-        gate: Admission | None = None,
+        lease_service: LiveLeaseService | None,
+        admission: Admission | None = None,
         patience: float = PATIENCE,
         *,
         takes_back: bool = True,
         files: TraceFiles,
     ) -> None:
         self._hub = hub
-        self._desk = desk
-        self._gate = gate
+        self._lease_service = lease_service
+        self._admission = admission
         self._servers: dict[str, Member] = {}
         self._addresses: dict[str, tuple[str, str]] = {}
         """Host and address of each server that other hosts reach."""
@@ -92,7 +92,7 @@ class Coordinator:
         self._files = files
         self._clock = clock
         self._takes_back = takes_back
-        self._lives: dict[str, int] = {}
+        self._incarnations: dict[str, int] = {}
         """By worker, the least incarnation of it that is still heard."""
         self._spoken: dict[str, int] = {}
         """By worker, the incarnation that reported for duty last."""
@@ -108,12 +108,12 @@ class Coordinator:
         self._samples: dict[str, int] = {}
         self._losses: dict[str, float] = {}
         self._written: dict[str, int] = {}
-        self._accused: set[str] = set()
+        self._suspected: set[str] = set()
         self._patience = patience
         self._ejected: dict[str, float] = {}
         """Workers whose agents were told to end them, and when that was said last."""
         self._returned: set[str] = set()
-        self._told = 0.0
+        self._reported = 0.0
         self._looked = 0.0
         self._agent_left: float | None = None
 
@@ -123,48 +123,50 @@ class Coordinator:
             self.turn(0.1)
         self._recorder.flush()
         self._files.close()
-        if self._gate is not None:
-            self._gate.close()
+        if self._admission is not None:
+            self._admission.close()
 
     def turn(self, timeout: float) -> None:
         """Hear what is there, or comes within `timeout` seconds, and look at the clock."""
         for name, message in self._hub.receive(timeout):
-            self._hear(name, message)
-        self._look_around()
+            self._receive(name, message)
+        self._check_timers()
 
     def _is_over(self) -> bool:
         if self._agent_left is None:
             return False
-        left = self._signs or self._servers or (self._gate is not None and self._gate.agents)
+        left = (
+            self._signs or self._servers or (self._admission is not None and self._admission.agents)
+        )
         return not left or self._clock() - self._agent_left > _LAST_WORDS
 
-    def _hear(self, name: str, message: Control) -> None:
-        if self._gate is not None and self._gate.hear(name, message):
+    def _receive(self, name: str, message: Control) -> None:
+        if self._admission is not None and self._admission.receive(name, message):
             return
         match message:
             case Hello():
-                self._welcome(name, message)
+                self._note_hello(name, message)
             case Beat():
                 self._hub.send(name, Pong(message.sent, self._clock()))
                 self._note(name, message)
-                self._remind(name, message)
+                self._resend(name, message)
             case TraceChunk():
                 self._store(name, message.lines)
             case Goodbye():
-                self._farewell(name, message)
-            case Lost(name=gone, words=words, life=life):
+                self._note_goodbye(name, message)
+            case Lost(name=gone, words=words, life=incarnation):
                 # What it had sent before it was killed may still be to come.
-                self._lives[gone] = max(life + 1, self._lives.get(gone, 0))
-                self._mourn(gone, words)
+                self._incarnations[gone] = max(incarnation + 1, self._incarnations.get(gone, 0))
+                self._lose(gone, words)
                 self._hub.send("agent-0", Missed(gone, self.membership.epoch > 0))
-            case _ if self._desk is not None and name.endswith(".leases"):
+            case _ if self._lease_service is not None and name.endswith(".leases"):
                 worker = name.removesuffix(".leases")
                 self._starting.discard(worker)
-                self._desk.hear(worker, message)
+                self._lease_service.receive(worker, message)
             case _:
                 self._recorder.event("unexpected", {"from": name, "what": type(message).__name__})
 
-    def _welcome(self, name: str, hello: Hello) -> None:
+    def _note_hello(self, name: str, hello: Hello) -> None:
         member = Member(hello.role, hello.rank, hello.host, hello.pid)
         if name != member.name:
             return
@@ -175,12 +177,12 @@ class Coordinator:
             self._servers[name] = member
             self._complete_if_all()
             return
-        if hello.life < self._lives.get(name, 0):
+        if hello.life < self._incarnations.get(name, 0):
             return
-        if name in self._signs and hello.life > self._lives.get(name, 0):
+        if name in self._signs and hello.life > self._incarnations.get(name, 0):
             # On another host a worker may be started again before its loss is told.
-            self._mourn(name, "its successor has reported for duty")
-        self._lives[name] = self._spoken[name] = hello.life
+            self._lose(name, "its successor has reported for duty")
+        self._incarnations[name] = self._spoken[name] = hello.life
         if self.membership.epoch and not self._takes_back:
             words = "the run had begun by the time it was started again"
             self._hub.send(self._agent_of(member), Eject(name, words))
@@ -196,25 +198,25 @@ class Coordinator:
 
     def _take_back(self, member: Member) -> None:
         """A worker comes back to a run that is under way."""
-        if self._desk is None:
+        if self._lease_service is None:
             return
         self._ejected.pop(member.name, None)
         self.membership = self.membership.joined(member)
         self._returned.add(member.name)
         self._recorder.event("returned", {"member": str(member)})
-        self._desk.admit(member.name)
+        self._lease_service.admit(member.name)
         self._hub.send(member.name, self._roll())
 
     def _complete_if_all(self) -> None:
         """Begin when all workers are here, and other hosts know where to find the servers."""
-        reachable = self._gate is None or len(self._addresses) >= self._gate.servers
+        reachable = self._admission is None or len(self._addresses) >= self._admission.servers
         if not self.membership.epoch and len(self._waiting) == self._expected and reachable:
             self._complete()
 
     def _complete(self) -> None:
         self.membership = self.membership.joined(*self._waiting.values())
-        if self._desk is not None:
-            self._desk.open(self._waiting)
+        if self._lease_service is not None:
+            self._lease_service.open(self._waiting)
         workers = sorted(self._waiting.values())
         self._recorder.event(
             "epoch-of-members",
@@ -227,7 +229,7 @@ class Coordinator:
 
     def _roll(self) -> Roll:
         servers = tuple((name, *at) for name, at in sorted(self._addresses.items()))
-        over = self._desk is not None and self._desk.is_over
+        over = self._lease_service is not None and self._lease_service.is_over
         return Roll(self.membership.epoch, servers, over)
 
     def _note(self, name: str, beat: Beat) -> None:
@@ -257,10 +259,10 @@ class Coordinator:
         self._written[name] = written
         self._files.append(self._traces / f"{name}.jsonl", lines)
 
-    def _farewell(self, name: str, goodbye: Goodbye) -> None:
+    def _note_goodbye(self, name: str, goodbye: Goodbye) -> None:
         if name == "agent-0":
             self._agent_left = self._clock()
-            self._tell_agent()
+            self._send_status()
             return
         if name in self._servers:
             del self._servers[name]
@@ -275,7 +277,7 @@ class Coordinator:
             self._dismissed = True
             self._hub.send_all(self._servers, Dismiss())
 
-    def _remind(self, name: str, beat: Beat) -> None:
+    def _resend(self, name: str, beat: Beat) -> None:
         """Say again what a member has not heard, or one that was started again cannot know."""
         if beat.fences < len(self._fences):
             for fence in self._fences[beat.fences : beat.fences + _FENCES_AT_ONCE]:
@@ -286,11 +288,11 @@ class Coordinator:
     def _fence(self, name: str) -> None:
         """Have all servers refuse what a lost worker sends. Before the run begins there is none."""
         if self.membership.epoch:
-            least = max(self._lives.get(name, 0), self._spoken.get(name, 0) + 1)
+            least = max(self._incarnations.get(name, 0), self._spoken.get(name, 0) + 1)
             self._fences.append(Fence(name, least, len(self._fences)))
             self._hub.send_all((*self._servers, *self._signs), self._fences[-1])
 
-    def _mourn(self, name: str, words: str) -> None:
+    def _lose(self, name: str, words: str) -> None:
         """A worker's process is gone: its samples are given again, its late calls refused."""
         self._signs.pop(name, None)
         self._waiting.pop(name, None)
@@ -298,43 +300,43 @@ class Coordinator:
         self.membership = self.membership.left(name)
         self._recorder.event("lost", {"member": name, "words": words})
         self._fence(name)
-        if self._desk is not None:
-            self._desk.lose(name)
+        if self._lease_service is not None:
+            self._lease_service.lose(name)
 
-    def _look_around(self) -> None:
+    def _check_timers(self) -> None:
         now = self._clock()
-        if self._desk is not None and now - self._looked >= _RESEND_EVERY:
+        if self._lease_service is not None and now - self._looked >= _RESEND_EVERY:
             self._looked = now
-            self._desk.look_at_clock()
-        if now - self._told < _TELL_EVERY:
+            self._lease_service.check_timers()
+        if now - self._reported < _TELL_EVERY:
             return
-        self._told = now
+        self._reported = now
         self._files.retry()
-        if self._gate is not None:
-            self._gate.look_around(now)
-        self._accuse(now)
+        if self._admission is not None:
+            self._admission.check_timers(now)
+        self._warn_of_suspects(now)
         self._eject(now)
-        self._tell_agent()
+        self._send_status()
         self._recorder.drain()
 
-    def _accuse(self, now: float) -> None:
+    def _warn_of_suspects(self, now: float) -> None:
         """Name those who hold up the run, once; and say so when they are back."""
-        accused = set()
+        suspected = set()
         for suspect in suspects(now, self._signs, silence=SILENCE, stall=STALL):
-            accused.add(suspect.member.name)
-            if suspect.member.name not in self._accused:
+            suspected.add(suspect.member.name)
+            if suspect.member.name not in self._suspected:
                 self._recorder.event("suspect", {"words": str(suspect)})
                 self._hub.send("agent-0", Warn(str(suspect)))
-        for name in sorted(self._accused - accused & self._signs.keys()):
+        for name in sorted(self._suspected - suspected & self._signs.keys()):
             if name in self._signs:
                 words = f"{self._signs[name].member} is back"
                 self._recorder.event("back", {"words": words})
                 self._hub.send("agent-0", Warn(words))
-        self._accused = accused
+        self._suspected = suspected
 
     def _eject(self, now: float) -> None:
         """Have those ended, where the others can go on, who were not heard of for very long."""
-        if self._desk is None:
+        if self._lease_service is None:
             return
         for sign in self._signs.values():
             silent = now - sign.heard
@@ -350,34 +352,36 @@ class Coordinator:
                 self._hub.send(self._agent_of(sign.member), Eject(sign.member.name, words))
 
     def _agent_of(self, member: Member) -> str:
-        if self._gate is None or member.host == self._host:
+        if self._admission is None or member.host == self._host:
             return "agent-0"
-        return self._gate.agent_of(member.host)
+        return self._admission.agent_of(member.host)
 
-    def _tell_agent(self) -> None:
+    def _send_status(self) -> None:
         losses = self._losses.values()
         status = Status(
             epoch=self.membership.epoch,
             joined=len(self._waiting),
             expected=self._expected,
-            samples=self._desk.committed if self._desk else sum(self._samples.values()),
+            samples=self._lease_service.committed
+            if self._lease_service
+            else sum(self._samples.values()),
             loss=sum(losses) / len(losses) if losses else None,
             started=self.membership.epoch > 0,
             phase=self._signs["worker-0"].phase if "worker-0" in self._signs else "",
             returned=tuple(sorted(self._returned)),
         )
-        if self._gate is not None:
-            status = self._gate.complete(status, {m.rank for m in self._waiting.values()})
-        for name in ("agent-0", *(self._gate.agents if self._gate else ())):
+        if self._admission is not None:
+            status = self._admission.complete(status, {m.rank for m in self._waiting.values()})
+        for name in ("agent-0", *(self._admission.agents if self._admission else ())):
             self._hub.send(name, status)
 
     def disband(self, words: str) -> None:
         """Tell other hosts that the run has failed."""
-        if self._gate is not None:
-            self._gate.disband(Disband(failed=True, words=words))
+        if self._admission is not None:
+            self._admission.disband(Disband(failed=True, words=words))
 
     def pids(self) -> list[int]:
         """The process ids of this host's workers and servers that have not left."""
         members = [sign.member for sign in self._signs.values()]
-        everybody = (*members, *self._servers.values())
-        return [member.pid for member in everybody if member.host == self._host]
+        both = (*members, *self._servers.values())
+        return [member.pid for member in both if member.host == self._host]

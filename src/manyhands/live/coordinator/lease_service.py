@@ -49,7 +49,7 @@ class LiveLeaseService:
             lockstep=numbers.lockstep,
             by_rank=numbers.by_rank,
         )
-        self._desk = LeaseService(
+        self._service = LeaseService(
             self._leases, evaluates=numbers.evaluates, lockstep=numbers.lockstep
         )
         self._hub = hub
@@ -59,7 +59,7 @@ class LiveLeaseService:
         self._stopped = False
         self._epochs = 0
         self._accounted = (0, 0, 0)
-        self._talks: dict[str, ReliableChannel] = {}
+        self._channels: dict[str, ReliableChannel] = {}
         self._least: dict[str, int] = {}
         """By worker that was lost, the least life that is still heard."""
 
@@ -71,67 +71,69 @@ class LiveLeaseService:
     @property
     def is_over(self) -> bool:
         """Whether everything is committed and the model is stored."""
-        return self._desk.is_over
+        return self._service.is_over
 
     def open(self, workers: Iterable[str]) -> None:
         """All have joined: time runs from here."""
-        self._desk.open(workers)
+        self._service.open(workers)
         self._begun = self._clock()
 
     def admit(self, worker: str) -> None:
         """A worker comes back to a run that is under way."""
-        self._send(self._desk.admit(worker))
+        self._send(self._service.admit(worker))
 
-    def hear(self, worker: str, word: Control) -> None:
+    def receive(self, worker: str, word: Control) -> None:
         """A worker wants something."""
         if not isinstance(word, Word):
             return
-        talk = self._talk(worker, word.life)
-        if talk is None:
+        channel = self._channel(worker, word.life)
+        if channel is None:
             return
-        for message in talk.hear(word):
-            self._send(self._desk.hear(worker, message))
+        for message in channel.hear(word):
+            self._send(self._service.hear(worker, message))
         self._account()
 
-    def _talk(self, worker: str, life: int) -> ReliableChannel | None:
+    def _channel(self, worker: str, incarnation: int) -> ReliableChannel | None:
         """The conversation with one life of a worker; None if that life is over.
 
         A worker whose link was cut until it counted as lost may be heard of again.
         """
-        talk = self._talks.get(worker)
-        if life < self._least.get(worker, life) or (talk is not None and life < talk.life):
+        channel = self._channels.get(worker)
+        if incarnation < self._least.get(worker, incarnation) or (
+            channel is not None and incarnation < channel.incarnation
+        ):
             return None
-        if talk is None or talk.life < life:
+        if channel is None or channel.incarnation < incarnation:
             send = partial(self._hub.send, f"{worker}.leases")
-            talk = self._talks[worker] = ReliableChannel(life, send, self._clock)
-        return talk
+            channel = self._channels[worker] = ReliableChannel(incarnation, send, self._clock)
+        return channel
 
     def _send(self, letters: Letters) -> None:
         for worker, message in letters:
-            if worker in self._talks:
-                self._talks[worker].say(message)
+            if worker in self._channels:
+                self._channels[worker].say(message)
 
     def lose(self, worker: str) -> None:
         """A worker is gone: what it held is given to others."""
-        talk = self._talks.pop(worker, None)
-        if talk is not None:
-            self._least[worker] = talk.life + 1
+        channel = self._channels.pop(worker, None)
+        if channel is not None:
+            self._least[worker] = channel.incarnation + 1
         samples = self._leases.samples_of(worker)
-        letters = self._desk.lose(worker)
+        letters = self._service.lose(worker)
         self._recorder.event("given again", {"member": worker, "samples": str(samples)})
         self._send(letters)
         self._account()
 
-    def look_at_clock(self) -> None:
+    def check_timers(self) -> None:
         """Stop when the job's time is up, and say again what was not heard."""
-        for talk in self._talks.values():
-            talk.look_at_clock()
+        for channel in self._channels.values():
+            channel.look_at_clock()
         limit = self._numbers.seconds
         if limit is None or self._begun is None or self._stopped:
             return
         if self._clock() - self._begun >= limit:
             self._stopped = True
-            self._send(self._desk.stop())
+            self._send(self._service.stop())
 
     def _account(self) -> None:
         leases = self._leases

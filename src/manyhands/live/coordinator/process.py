@@ -41,7 +41,7 @@ def main(path: str) -> None:
     """Run the coordinator of the assignment at `path`, as a child of the agent."""
     assignment = Assignment.read(Path(path))
     outlast_full_disk()
-    say = _agents_words(assignment.agent)
+    say = _agents_terminal(assignment.agent)
     signal.signal(signal.SIGTERM, _raise_gone)
     die_with(assignment.agent, signal.SIGTERM)
     raise_descriptors()
@@ -52,10 +52,12 @@ def main(path: str) -> None:
     with Hub(assignment.coordinator, outside, assignment.job_key()) as hub:
         files = TraceFiles(lambda words: hub.send("agent-0", Warn(words)), clock)
         recorder = Recorder(head, partial(files.append, trace_file(folder, head)), clock)
-        desk = None
+        lease_service = None
         if assignment.leasing is not None:
-            desk = LiveLeaseService(assignment.leasing, assignment.workers, hub, recorder, clock)
-        gate = Admission(hub, assignment, recorder, clock, files) if assignment.hosts else None
+            lease_service = LiveLeaseService(
+                assignment.leasing, assignment.workers, hub, recorder, clock
+            )
+        admission = Admission(hub, assignment, recorder, clock, files) if assignment.hosts else None
         coordinator = Coordinator(
             hub,
             assignment.workers,
@@ -63,8 +65,8 @@ def main(path: str) -> None:
             host,
             recorder,
             clock,
-            desk,
-            gate,
+            lease_service,
+            admission,
             PATIENCE if assignment.patience is None else assignment.patience,
             takes_back=not (assignment.peers or assignment.memory is not None),
             files=files,
@@ -74,7 +76,7 @@ def main(path: str) -> None:
         except _AgentGone:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             if _is_orphaned(assignment.agent):
-                _bury(assignment, coordinator, recorder, say)
+                _clean_up(assignment, coordinator, recorder, say)
 
 
 def _is_orphaned(agent: int) -> bool:
@@ -108,7 +110,7 @@ def _raise_gone(_signal: int, _frame: FrameType | None) -> None:
     raise _AgentGone
 
 
-def _agents_words(agent: int) -> Callable[[str], None]:
+def _agents_terminal(agent: int) -> Callable[[str], None]:
     """A way to the agent's terminal that outlives the agent, opened while it lives."""
     try:
         descriptor = os.open(f"/proc/{agent}/fd/2", os.O_WRONLY | os.O_APPEND)
@@ -122,7 +124,7 @@ def _agents_words(agent: int) -> Callable[[str], None]:
     return say
 
 
-def _bury(
+def _clean_up(
     assignment: Assignment,
     coordinator: Coordinator,
     recorder: Recorder,

@@ -1,1 +1,1 @@
-"""The hosts of a run: which there are, what they must have in common, how others are invited."""
+"""The hosts of a run: the list of hosts, their compatibility, and the invitation to join."""

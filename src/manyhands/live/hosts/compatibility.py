@@ -1,4 +1,4 @@
-"""What the hosts of a run must have in common, and what to say when they have not."""
+"""Compatibility of hosts: facts that must be equal on all hosts of a run, and their comparison."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def facts_of_host(script: Path) -> dict[str, str]:
-    """What is known before the script is executed: its text, and the versions."""
+    """Facts that are known before the script is executed: its hash, and the versions."""
     return {
         "script": hashlib.sha256(script.read_bytes()).hexdigest(),
         "manyhands": version("manyhands"),
@@ -23,7 +23,7 @@ def facts_of_host(script: Path) -> dict[str, str]:
 
 
 def facts_of_job(job: Job) -> dict[str, str]:
-    """What the script makes of it on this host: the job's settings and the size of its data."""
+    """Facts about the job on this host: its settings and the size of its data."""
     from manyhands.job import SETTINGS  # noqa: PLC0415 - a joining agent loads no torch
 
     facts = {name: job.settings.get(name, "none") for name in SETTINGS}
@@ -34,15 +34,13 @@ def facts_of_job(job: Job) -> dict[str, str]:
 
 
 def difference(first: Mapping[str, str], here: Mapping[str, str]) -> str:
-    """In words, the first fact on which a host differs from the run's first; empty if none."""
+    """A message about the first fact that differs from the first host's; empty if none does."""
     for name, ours in here.items():
         theirs = first.get(name)
         if theirs == ours:
             continue
         if name == "script":
-            return (
-                "its script is another one than the first host's: copy the same file to all hosts"
-            )
+            return "its script differs from the first host's: copy the same file to all hosts"
         return (
             f"{name} is {ours} there and {theirs} on the first host: "
             "the hosts must run the same job with the same versions"

@@ -1,4 +1,4 @@
-"""Which hosts take part in a run, and which workers each of them has."""
+"""The list of hosts of a run, with the number of workers on each."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
 def check_name(name: str) -> None:
-    """Raise ValueError if a host cannot be called so."""
+    """Raise ValueError if this is not a valid host name."""
     if not _NAME.fullmatch(name):
-        raise ValueError(f"{name!r} cannot be a host's name: use letters, digits and -._")
+        raise ValueError(f"{name!r} is not a valid host name: use letters, digits and -._")
 
 
 @dataclass(frozen=True)
 class Hosts:
-    """Hosts in order, each with its number of workers; ranks are dealt in that order.
+    """Hosts in order, each with its number of workers; ranks are assigned in that order.
 
-    Written `a:4, b:4`. The first is the one that begins the run and holds its coordinator and
-    servers; it may have no workers.
+    Written `a:4, b:4`. The first host starts the run and has its coordinator and servers; it may
+    have no workers.
 
     >>> Hosts.read("a:1, b:2").ranks("b")
     range(1, 3)
@@ -37,21 +37,19 @@ class Hosts:
         for name in names:
             check_name(name)
         if len(set(names)) != len(names):
-            raise ValueError(f"two hosts have one name: {self}")
+            raise ValueError(f"two hosts have the same name: {self}")
         if self.workers < 1:
-            raise ValueError(f"the hosts {self} have no workers")
+            raise ValueError(f"there must be at least 1 worker, but the hosts {self} have none")
         idle = [name for name, count in self.counts[1:] if count < 1]
         if idle:
-            raise ValueError(
-                f"{idle[0]} would have nothing to do: only the first host may have no workers"
-            )
+            raise ValueError(f"{idle[0]} has 0 workers: only the first host may have none")
 
     @classmethod
     def read(cls, text: str) -> Hosts:
-        """The hosts that `text` describes.
+        """Parse hosts from text.
 
         Raises:
-            ValueError: it is none such.
+            ValueError: the text is not of the form `a:4, b:4`.
         """
         counts = []
         for part in text.split(","):
@@ -69,31 +67,30 @@ class Hosts:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of all hosts."""
+        """Names of the hosts, in order."""
         return tuple(name for name, _ in self.counts)
 
     @property
     def workers(self) -> int:
-        """Of all hosts together."""
+        """Number of workers on all hosts."""
         return sum(count for _, count in self.counts)
 
     def check_count(self, asked: int | None) -> None:
-        """Raise ValueError if another number of workers was asked for."""
+        """Raise ValueError if a different number of workers was given."""
         if asked not in {None, self.workers}:
             raise ValueError(
-                f"{asked} workers are asked for, and the hosts {self} have {self.workers}: "
-                "leave out one of the two"
+                f"workers is {asked}, but the hosts {self} have {self.workers}: omit one of the two"
             )
 
     def ranks(self, name: str) -> range:
-        """The workers of a host."""
+        """The ranks of a host's workers."""
         ends = [0]
         for _, count in self.counts:
             ends.append(ends[-1] + count)
         return [range(*pair) for pair in pairwise(ends)][self.names.index(name)]
 
     def missing(self, joined: Container[int]) -> str:
-        """Those who are not among the joined, by host: `b:6,7`."""
+        """The ranks that have not joined, by host: `b:6,7`."""
         words = []
         for name in self.names:
             ranks = [str(rank) for rank in self.ranks(name) if rank not in joined]

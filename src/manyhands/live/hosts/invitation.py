@@ -1,4 +1,4 @@
-"""How other hosts come to a run: where they find it, and the line that makes them join."""
+"""Invitation of other hosts: the run's address and key, and the commands to join with."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from manyhands.live.hosts.host_list import Hosts
 
 LINES = "join"
-"""The file in a run's folder with one command per host, while the run lasts."""
+"""The file in a run's folder with one `manyhands join` command per host; removed after the run."""
 _KEY = "key"
 
 
-def choose_address(told: str | None) -> tuple[str, int]:
-    """Where the first host listens for the others: as told, else on its default route.
+def choose_address(given: str | None) -> tuple[str, int]:
+    """The address at which the first host listens: the given one, else that of its default route.
 
     Raises:
-        ValueError: that is not possible.
+        ValueError: this host cannot listen there.
     """
-    address, port = (own_address(), 0) if told is None else read_place(told, 0)
+    address, port = (own_address(), 0) if given is None else read_place(given, 0)
     try:
         listen(address, port).close()
     except OSError as error:
@@ -38,23 +38,25 @@ def choose_address(told: str | None) -> tuple[str, int]:
 
 
 def check_key(key: Path) -> None:
-    """Raise ValueError, naming the fix, if a file holds no key."""
+    """Raise ValueError, with the fix, if a file does not contain a key."""
     if not key.is_file():
-        raise ValueError(f"there is no file {key}: copy it from the first host")
+        raise ValueError(f"key file {key} does not exist: copy it from the first host")
     try:
         JobKey.read(key)
     except ValueError:
-        raise ValueError(f"{key} holds no key of a run: copy it from the first host") from None
+        raise ValueError(
+            f"{key} does not contain the key of a run: copy it from the first host"
+        ) from None
 
 
 class Invitation:
-    """The job's key and the lines to join with, in the run's folder until the run is over.
+    """The job's key and the commands to join with, in the run's folder until the run is over.
 
     Args:
-        folder: the run's.
-        hosts: all that take part; the first has begun the run.
-        script: what it trains.
-        key: a file that all hosts have already, in place of a new key.
+        folder: the run's folder.
+        hosts: the hosts of the run; the first one has started it.
+        script: the script that is executed.
+        key: a key file that all hosts have already; None creates a new key.
     """
 
     def __init__(self, folder: Path, hosts: Hosts, script: Path, key: Path | None = None) -> None:
@@ -69,19 +71,19 @@ class Invitation:
         self._is_open = False
 
     def open(self, outside: str) -> str:
-        """The coordinator listens there: the words for the user, once."""
+        """Write the commands, with the coordinator's address; return the message to show, once."""
         if self._is_open or not outside:
             return ""
         self._is_open = True
         place = outside.removeprefix("tcp://")
         commands = {name: self._command(place, name) for name in self._hosts.names[1:]}
-        # Whoever waits for the file shall find all of it.
+        # The file appears with its whole content.
         half = self._lines.with_suffix(".half")
         half.write_text("".join(f"{line}\n" for line in commands.values()), encoding="utf-8")
         half.replace(self._lines)
         words = (
-            f"This run waits for {', '.join(commands)}. There, with the same script and a copy of "
-            f"{_short(self.key)} (whoever has it may join):"
+            f"This run waits for {', '.join(commands)}. Copy the script and the key file "
+            f"{_short(self.key)} to each host (keep the key secret), and run there:"
         )
         return "\n".join([words, *(f"  {line}" for line in commands.values())])
 
@@ -92,13 +94,13 @@ class Invitation:
         return shlex.join(["manyhands", "join", place, *options, *script])
 
     def close(self) -> None:
-        """Nobody can join any more."""
+        """Remove the commands and a key that was created for this run."""
         if self._is_new:
             self.key.unlink(missing_ok=True)
         self._lines.unlink(missing_ok=True)
 
 
 def _short(path: Path) -> str:
-    """A path as one would type it here."""
+    """A path relative to the working directory, if it is inside it."""
     relative = os.path.relpath(path)
     return str(path) if relative.startswith("..") else relative

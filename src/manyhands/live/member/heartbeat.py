@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING
 
-from manyhands.live.processes.incarnation import life
+from manyhands.live.processes.incarnation import incarnation
 from manyhands.trace import estimate_offset
 from manyhands.wire import Beat, Goodbye, Hello, Pong, Roll, TraceChunk
 from manyhands.wire.leasing import Dismiss, Fence
@@ -136,7 +136,7 @@ class LinkHeartbeat(Heartbeat):
         line = self._connect()
         header = self._header
         about = (header.role, header.rank, header.host, header.pid, header.boot)
-        line.send(Hello(*about, self._address, life()))
+        line.send(Hello(*about, self._address, incarnation()))
         while not self._stopping.is_set():
             self._tell(line)
             due = self._clock() + INTERVAL

@@ -34,7 +34,7 @@ def listen_outside(assignment: Assignment, number: int) -> socket.socket | None:
     return listener
 
 
-def fail(error: BaseException, pulse: LinkHeartbeat) -> None:
+def fail(error: BaseException, heartbeat: LinkHeartbeat) -> None:
     """Leave a report, let the trace out and go, without waiting for threads that hang."""
     from manyhands.failure import PeerLost  # noqa: PLC0415
     from manyhands.live.processes.supervision import leave_report  # noqa: PLC0415
@@ -42,7 +42,7 @@ def fail(error: BaseException, pulse: LinkHeartbeat) -> None:
     at = time.monotonic()
     text = "".join(traceback.format_exception(error))
     leave_report(error, text, consequence=isinstance(error, PeerLost), at=at)
-    stopper = threading.Thread(target=pulse.stop, daemon=True)
+    stopper = threading.Thread(target=heartbeat.stop, daemon=True)
     stopper.start()
     stopper.join(2.0)
     sys.stdout.flush()

@@ -1,1 +1,1 @@
-"""Starting, watching and ending processes on one host."""
+"""Processes of one host: starting them, watching them and ending them."""

@@ -1,6 +1,6 @@
-"""Starting a process afresh, by a torch.distributed.elastic context of its own.
+"""Processes in a new interpreter, each started by its own torch.distributed.elastic context.
 
-A shared context ends all siblings when one of them dies.
+A context that several processes share ends all of them when one dies.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
-# Its warnings repeat, in other words, what the agent says about every failure.
+# Its warnings repeat what the agent reports about every failure.
 logging.getLogger("torch.distributed.elastic.multiprocessing").setLevel(logging.CRITICAL)
 
 
 class _Files(LogsSpecs):
-    """Two log files and an error file per process, by its name."""
+    """Two log files and an error file per process, named after it."""
 
     def __init__(self, start: Start) -> None:
         super().__init__(log_dir=str(Path(start.stem).parent))
@@ -49,7 +49,7 @@ class _Files(LogsSpecs):
 
 
 class ElasticProcess:
-    """A process that does what `start` says, in a new interpreter."""
+    """A process that executes `start` in a new interpreter."""
 
     def __init__(self, start: Start) -> None:
         with _handlers_kept():
@@ -75,13 +75,13 @@ class ElasticProcess:
             self._process.wait(timeout)
 
     def close(self) -> None:
-        """Let go of its files. Only for a process that has ended."""
+        """Release its files. Only for a process that has ended."""
         self._context.close(timeout=5)
 
 
 @contextlib.contextmanager
 def _handlers_kept() -> Iterator[None]:
-    """Torch elastic installs signal handlers that raise its own exception; the agent has its."""
+    """Restore the agent's signal handlers, which torch elastic replaces by its own."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,22 +1,23 @@
-"""The nursery: a process that has loaded torch, and forks the workers and servers of a run.
+"""Fork server: a process with torch preloaded, which forks the workers and servers of a run.
 
-Loading torch, and what optimizers load of it later, costs a process four seconds of computing. The
-nursery pays them once. It runs nothing, opens no socket but the one to its agent and has no thread,
-so what it forks is as good as a process that was started afresh, and is there in milliseconds.
+Loading torch, with the modules that optimizers import later, takes a process four seconds of CPU
+time. The fork server spends them once. It executes no user code, has no threads, and opens no
+socket except the one to its agent. So a forked process is equivalent to a newly started one, and
+is ready in milliseconds.
 
-Who is whose parent? The nursery forks twice and its child leaves at once; the orphan is adopted by
-the agent, which asks the kernel for that while a birth is under way. So the agent is the parent of
-all processes of a run: it collects their exit codes, and they are killed with it. The nursery is
-nobody's parent, and nobody depends on its life but those still to be born.
+The fork server forks twice and the child in between exits at once. The agent adopts the grandchild:
+it is a child subreaper while a fork is under way. So the agent is the parent of all processes of a
+run: it collects their exit codes, and they are killed with it. The fork server is the parent of no
+process, and only processes that are still to be forked depend on it.
 
-    agent ──Start──> nursery ──fork──> (child) ──fork──> newborn, soon a worker
-      ^                                  leaves at once     |
-      └─────────────────────Born(pid)───────────────────────┘
+    agent ──Order──> fork server ──fork──> (child) ──fork──> forked process, a worker or server
+      ^                                  exits at once      |
+      └────────────────────Forked(pid)──────────────────────┘
 
-A newborn reports itself once it leads its session, has its parent, its log files and its
-environment; then it closes its end. So when the nursery is gone and nothing more can be read, every
-process that was born is known. One that is killed before it reports itself is reported by the
-nursery, which reads a pipe that the newborn holds open until then.
+A forked process reports its process id once it leads its session and has its parent, its log files
+and its environment; then it closes its end of the link. So when the fork server has ended and the
+link is read to its end, every forked process is known. A process that is killed before it reports
+itself is reported by the fork server, which reads a pipe that the process holds open until then.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from manyhands.live.processes.forked_process import Born, Order, Unborn, become, fork
+from manyhands.live.processes.forked_process import Forked, NotForked, Order, become, fork
 from manyhands.live.processes.parent_death import adopting, can_adopt, die_with
 from manyhands.live.processes.process_title import ROOM, show
 
@@ -49,9 +50,9 @@ if TYPE_CHECKING:
     from manyhands.live.processes.supervision import Handle, Start
 
 SWITCH = "MANYHANDS_FORK"
-"""Set to 0, every process is started afresh."""
-_BIRTH_WITHIN = 60.0
-"""Seconds in which a newborn must report itself."""
+"""Environment variable: with the value 0, every process is started in a new interpreter."""
+_REPORT_WITHIN = 60.0
+"""Seconds in which a forked process must report itself."""
 _MESSAGE = 1 << 17
 _PRELOADED = (
     "manyhands.live.member.shared_parameters",
@@ -63,25 +64,25 @@ _PRELOADED = (
     "manyhands.live.worker.process",
     "manyhands.transport.caller",
 )
-"""What workers and servers run."""
+"""The modules that workers and servers execute."""
 
 
 class _Ready(msgspec.Struct, frozen=True, tag="ready"):
-    """The nursery has loaded everything."""
+    """The fork server has loaded all modules."""
 
     unfit: str
     """Why it must not fork; empty if it may."""
 
 
-_Word = _Ready | Born | Unborn
+_Report = _Ready | Forked | NotForked
 
 
 class ForkFailed(RuntimeError):  # noqa: N818 - it names what happened
-    """The nursery gave no process."""
+    """The fork server could not start a process."""
 
 
 def environment(cores: int, workers: int) -> dict[str, str]:
-    """What the processes of a run have set besides the agent's own environment."""
+    """Variables that the processes of a run have in addition to the agent's environment."""
     threads = max(1, cores // max(1, workers))
     return {
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
@@ -92,16 +93,16 @@ def environment(cores: int, workers: int) -> dict[str, str]:
 
 
 class ForkServer:
-    """The agent's side of a nursery: a handle of its process, and orders to it.
+    """The agent's handle of a fork server process; sends it orders to fork.
 
     Args:
-        environment: what is set besides the agent's own environment.
+        environment: variables in addition to the agent's environment.
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._surroundings = _surroundings(environment)
         self._environment = {**os.environ, **environment}
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the nursery
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the fork server
         self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(  # noqa: S603 - our own module
@@ -117,28 +118,28 @@ class ForkServer:
             )
         self.pid = self._process.pid
         self.unfit = ""
-        """Why it must not be used, once it is ready."""
+        """Why it must not be used; known once it is ready."""
         self._is_ready = False
         self._orders = 0
-        self._born: list[_Forked] = []
+        self._forked: list[_ForkedHandle] = []
 
     def suits(self, environment: Mapping[str, str]) -> bool:
-        """Whether one that was started now would be the same."""
+        """Whether a fork server that was started now would be equivalent."""
         return self.poll() is None and self._surroundings == _surroundings(environment)
 
     def is_ready(self, timeout: float) -> bool:
-        """Whether it has loaded everything, within `timeout` seconds."""
+        """Whether it has loaded all modules, within `timeout` seconds."""
         if not self._is_ready and select.select([self._link], [], [], timeout)[0]:
-            word = self._hear()
-            if isinstance(word, _Ready):
-                self._is_ready, self.unfit = True, word.unfit
+            report = self._receive()
+            if isinstance(report, _Ready):
+                self._is_ready, self.unfit = True, report.unfit
         return self._is_ready
 
     def fork(self, start: Start) -> Handle:
-        """A process that does what `start` says; it may have ended already.
+        """Fork a process that executes `start`; it may have ended already.
 
         Raises:
-            ForkFailed: it could not be born, or the nursery is gone.
+            ForkFailed: the fork failed, or the fork server has ended.
         """
         now = {**os.environ, **start.settings}
         then = self._environment
@@ -151,29 +152,29 @@ class ForkServer:
             [name for name in then if name not in now],
         )
         with adopting():
-            with contextlib.suppress(OSError):  # if it is gone, nothing will be heard of it
+            with contextlib.suppress(OSError):  # if it has ended, the link reports that
                 self._link.send(msgspec.json.encode(order))
-            word = self._await_birth()
-        if word is None:
-            raise ForkFailed("the nursery is gone")
-        if word.pid:
-            self._born.append(_Forked(word.pid))
-        if isinstance(word, Unborn) and word.words:
-            raise ForkFailed(word.words)
-        return self._born[-1]
+            report = self._await_report()
+        if report is None:
+            raise ForkFailed("the fork server has ended")
+        if report.pid:
+            self._forked.append(_ForkedHandle(report.pid))
+        if isinstance(report, NotForked) and report.words:
+            raise ForkFailed(report.words)
+        return self._forked[-1]
 
-    def _await_birth(self) -> Born | Unborn | None:
-        """What became of the latest order; None if the nursery is gone."""
-        deadline = time.monotonic() + _BIRTH_WITHIN
+    def _await_report(self) -> Forked | NotForked | None:
+        """The report on the latest order; None if the fork server has ended."""
+        deadline = time.monotonic() + _REPORT_WITHIN
         while True:
             left = max(0.0, deadline - time.monotonic())
             if not select.select([self._link], [], [], left)[0]:
-                raise ForkFailed(f"the nursery gave no answer within {_BIRTH_WITHIN:.0f} s")
-            word = self._hear()
-            if word is None:
+                raise ForkFailed(f"the fork server gave no answer within {_REPORT_WITHIN:.0f} s")
+            report = self._receive()
+            if report is None:
                 return None
-            if not isinstance(word, _Ready) and word.order == self._orders:
-                return word
+            if not isinstance(report, _Ready) and report.order == self._orders:
+                return report
 
     def poll(self) -> int | None:
         """Its exit code; None while it runs."""
@@ -185,13 +186,13 @@ class ForkServer:
             self._process.wait(timeout)
 
     def close(self) -> None:
-        """End it, and all that it forked."""
+        """End it and all processes that it forked."""
         self.retire()
-        for forked in self._born:
+        for forked in self._forked:
             forked.end()
 
     def retire(self) -> None:
-        """End it, and what it forked that was never handed over; all others live on."""
+        """End it and forked processes without a handle; all others continue."""
         if self._link.fileno() < 0:
             return
         if self.poll() is None:
@@ -199,31 +200,31 @@ class ForkServer:
                 os.killpg(self.pid, signal.SIGKILL)
         self._process.wait()
         while select.select([self._link], [], [], 5.0)[0]:
-            word = self._hear()
-            if word is None:
+            report = self._receive()
+            if report is None:
                 break
-            known = {forked.pid for forked in self._born}
-            if not isinstance(word, _Ready) and word.pid and word.pid not in known:
-                _Forked(word.pid).end()
+            known = {forked.pid for forked in self._forked}
+            if not isinstance(report, _Ready) and report.pid and report.pid not in known:
+                _ForkedHandle(report.pid).end()
         self._link.close()
         self._log.close()
 
-    def words(self) -> str:
-        """What it wrote to its standard streams."""
+    def output(self) -> str:
+        """Its standard output and standard error."""
         self._log.seek(0)
         return self._log.read().decode(errors="replace")
 
-    def _hear(self) -> _Word | None:
-        """Its next word; None when there will be none."""
+    def _receive(self) -> _Report | None:
+        """Its next report; None if the link is closed."""
         try:
             data = self._link.recv(_MESSAGE)
         except OSError:
             return None
-        return msgspec.json.decode(data, type=_Word) if data else None
+        return msgspec.json.decode(data, type=_Report) if data else None
 
 
-class _Forked:
-    """The handle of a process that a nursery forked: the agent's own child."""
+class _ForkedHandle:
+    """The handle of a forked process, which is a child of the agent."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -235,7 +236,7 @@ class _Forked:
             try:
                 pid, status = os.waitpid(self.pid, os.WNOHANG)
             except ChildProcessError:
-                # Somebody else in this process waited for all children. As subprocess does:
+                # Other code in this process waited for all children. As subprocess does:
                 self._code = 0
             else:
                 self._code = os.waitstatus_to_exitcode(status) if pid else None
@@ -248,7 +249,7 @@ class _Forked:
             time.sleep(0.005)
 
     def close(self) -> None:
-        """Nothing: its files are its own."""
+        """Nothing to release: the process itself opened its files."""
 
     def end(self) -> None:
         """Kill it if it still runs."""
@@ -259,7 +260,7 @@ class _Forked:
 
 
 def _surroundings(environment: Mapping[str, str]) -> tuple[object, ...]:
-    """All that a process takes over from the one that starts it, and that loading may read."""
+    """Everything that a process inherits and that imports may read."""
     status = Path("/proc/self/status").read_text(encoding="utf-8", errors="replace")
     return (
         {**os.environ, **environment},
@@ -272,7 +273,7 @@ def _surroundings(environment: Mapping[str, str]) -> tuple[object, ...]:
 
 
 def can_fork() -> bool:
-    """Whether a nursery can be used here and nobody has switched it off."""
+    """Whether a fork server can be used on this system and is not disabled."""
     return hasattr(os, "fork") and os.environ.get(SWITCH) != "0" and can_adopt()
 
 
@@ -281,8 +282,8 @@ _early: ForkServer | None = None
 
 @contextlib.contextmanager
 def ahead(environment: Mapping[str, str]) -> Iterator[None]:
-    """Start a nursery while this process still loads torch itself; the first run takes it."""
-    global _early  # noqa: PLW0603 - it waits for a run that a script may or may not begin
+    """Start a fork server while this process still loads torch; the first run takes it."""
+    global _early  # noqa: PLW0603 - kept for a run that a script may or may not start
     _early = ForkServer(environment) if can_fork() else None
     try:
         yield
@@ -293,8 +294,8 @@ def ahead(environment: Mapping[str, str]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def nursery(environment: Mapping[str, str]) -> Iterator[ForkServer | None]:
-    """The nursery of one run, ended with it; None where there can be none."""
+def fork_server(environment: Mapping[str, str]) -> Iterator[ForkServer | None]:
+    """The fork server of one run, ended with the run; None where forking is not possible."""
     global _early
     taken, _early = _early, None
     if taken is not None and not taken.suits(environment):
@@ -310,13 +311,13 @@ def nursery(environment: Mapping[str, str]) -> Iterator[ForkServer | None]:
 
 
 def main(descriptor: int, agent: int) -> None:
-    """Load everything, then fork for the agent until it hangs up; or be what was forked."""
+    """Load all modules and execute the agent's orders; in a forked process, execute its module."""
     die_with(agent, signal.SIGKILL)
     show([*sys.orig_argv[:-1]])
     folder = str(Path.cwd())
     order = None
     with socket.socket(fileno=descriptor) as link:
-        # A script that a worker starts with subprocess must not hold the link open.
+        # A subprocess that a worker starts must not hold the link open.
         os.set_inheritable(descriptor, False)
         unfit = _load()
         link.send(msgspec.json.encode(_Ready(unfit)))
@@ -330,11 +331,11 @@ def main(descriptor: int, agent: int) -> None:
 
 
 def _load() -> str:
-    """Import what processes need; why this process must not fork, or nothing."""
+    """Import the modules; return why this process must not fork, or an empty string."""
     gc.disable()
     before = _threads()
     importlib.import_module("numpy")
-    # The threads of numpy's linear algebra are ended before each fork, by itself.
+    # NumPy itself ends the threads of its linear algebra before each fork.
     own = _threads() - before
     for module in _PRELOADED:
         importlib.import_module(module)
@@ -344,10 +345,10 @@ def _load() -> str:
 
     load_late_parts()
     gc.enable()
-    # What is there already is never garbage; not to look at it saves copying its pages.
+    # Loaded modules are never garbage: skipping them in collections avoids copying their pages.
     gc.collect()
     gc.freeze()
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch does not say
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch has no annotation
         return "CUDA is initialised in it"
     more = max(_threads() - own, threading.active_count()) - 1
     return f"{more} more threads run in it" if more else ""

@@ -1,7 +1,7 @@
-"""Newborns: processes that a nursery forks, from their fork until they are as if started afresh.
+"""Forked processes: forking in the fork server, and setting up the forked process.
 
-A newborn reports itself to the agent over the nursery's link. One that is killed before it can is
-reported by the nursery, which reads a pipe that the newborn holds open until then.
+A forked process reports itself to the agent over the fork server's link. If it is killed before
+that, the fork server reports it: it reads a pipe that the forked process holds open until then.
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ if TYPE_CHECKING:
     import socket
 
 _REPORTED = b"."
-"""What a newborn writes to the nursery's pipe once it has reported itself."""
+"""What a forked process writes to the fork server's pipe once it has reported itself."""
 
 
 class Order(msgspec.Struct, frozen=True):
-    """A process to be born: how, and in which surroundings."""
+    """An order to fork a process: its module, working directory and environment."""
 
     number: int
-    """Orders are counted, so that a late word about one is not taken for the next one's answer."""
+    """Orders are numbered, so that a late report is not taken for the answer to the next order."""
     start: Start
     folder: str
     changed: dict[str, str]
-    """The environment, where it differs from the nursery's."""
+    """Environment variables that differ from the fork server's."""
     removed: list[str]
 
 
-class Born(msgspec.Struct, frozen=True, tag="born"):
-    """A newborn says its process id."""
+class Forked(msgspec.Struct, frozen=True, tag="born"):
+    """Report of a forked process: its process id."""
 
     order: int
     pid: int
 
 
-class Unborn(msgspec.Struct, frozen=True, tag="unborn"):
-    """A process could not be born."""
+class NotForked(msgspec.Struct, frozen=True, tag="unborn"):
+    """Report that a process could not be forked, or ended before it reported itself."""
 
     order: int
     words: str
@@ -61,14 +61,14 @@ class Unborn(msgspec.Struct, frozen=True, tag="unborn"):
 
 
 def fork(link: socket.socket, agent: int, order: Order) -> bool:
-    """Give birth as ordered; whether this process is the newborn."""
+    """Fork as ordered; return whether this process is the forked one."""
     reading, writing = os.pipe()
     try:
         child = os.fork()
     except OSError as error:
         os.close(reading)
         os.close(writing)
-        _unborn(link, order, f"the nursery could not fork: {error}")
+        _report_failure(link, order, f"the fork server could not fork: {error}")
         return False
     if child:
         os.close(writing)
@@ -78,26 +78,26 @@ def fork(link: socket.socket, agent: int, order: Order) -> bool:
     os.close(reading)
     leaving = os.getpid()
     try:
-        newborn = os.fork()
+        forked = os.fork()
     except OSError:
         os._exit(1)
-    if newborn:
-        os.write(writing, f"{newborn} ".encode())
+    if forked:
+        os.write(writing, f"{forked} ".encode())
         os._exit(0)
     try:
         _settle(leaving, agent, order)
     except BaseException as error:
-        _unborn(link, order, f"{type(error).__name__}: {error}", os.getpid())
+        _report_failure(link, order, f"{type(error).__name__}: {error}", os.getpid())
         os.write(writing, _REPORTED)
         raise
-    link.send(msgspec.json.encode(Born(order.number, os.getpid())))
+    link.send(msgspec.json.encode(Forked(order.number, os.getpid())))
     os.write(writing, _REPORTED)
     os.close(writing)
     return True
 
 
 def _answer_for(link: socket.socket, order: Order, reading: int, *, failed: bool) -> None:
-    """Wait until a newborn has reported itself; report it if it ended before it could."""
+    """Wait until a forked process has reported itself; report it if it ended before that."""
     written = b""
     while data := os.read(reading, 64):
         written += data
@@ -105,18 +105,20 @@ def _answer_for(link: socket.socket, order: Order, reading: int, *, failed: bool
     if _REPORTED in written:
         return
     if written:
-        _unborn(link, order, "", int(written))
+        _report_failure(link, order, "", int(written))
     else:
-        words = "the nursery could not fork twice" if failed else "it was lost while it was forked"
-        _unborn(link, order, words)
+        words = (
+            "the fork server could not fork twice" if failed else "it was lost while it was forked"
+        )
+        _report_failure(link, order, words)
 
 
-def _unborn(link: socket.socket, order: Order, words: str, pid: int = 0) -> None:
-    link.send(msgspec.json.encode(Unborn(order.number, words, pid)))
+def _report_failure(link: socket.socket, order: Order, words: str, pid: int = 0) -> None:
+    link.send(msgspec.json.encode(NotForked(order.number, words, pid)))
 
 
 def _settle(leaving: int, agent: int, order: Order) -> None:
-    """Take up the surroundings that a process started afresh would have."""
+    """Set the session, parent, directory, environment and log files of a new process."""
     start = order.start
     show([sys.executable, "-m", start.module, *start.arguments])
     os.setsid()
@@ -139,7 +141,7 @@ def become(start: Start, before: str, folder: str) -> None:
 
     from manyhands.script.loading import execute  # noqa: PLC0415 - see above
 
-    # Python draws a new seed after a fork by itself; torch begins with the same in all processes.
+    # Python reseeds `random` after a fork; torch starts with the same seed in every process.
     np.random.seed()
     if sys.path and sys.path[0] == before:
         sys.path[0] = folder
@@ -153,11 +155,11 @@ def become(start: Start, before: str, folder: str) -> None:
 
 
 def _leave() -> NoReturn:
-    """End this process as Python does, but for the last step: taking its objects apart.
+    """End this process as Python does, except for the last step, the destruction of its objects.
 
-    They lie in memory that is shared with the nursery as long as nothing is written there. To take
-    them apart writes everywhere, and would give every process of a run a copy of more than 100 MB
-    of its own in the moment in which all of them end.
+    Their memory is shared with the fork server as long as it is not written to. Destroying the
+    objects writes to all of it, and would give each process its own copy of more than 100 MB at
+    the moment when all of them end.
     """
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:
@@ -166,5 +168,5 @@ def _leave() -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
-    ctypes.CDLL(None).fflush(None)  # what C libraries have printed
+    ctypes.CDLL(None).fflush(None)  # output buffered by C libraries
     os._exit(0)

@@ -1,4 +1,4 @@
-"""The processes that an agent has on its host: how they are born, and what they leave behind."""
+"""The processes of an agent on its host: starts them, and describes their failures."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from typing import TYPE_CHECKING
 
 from manyhands.failure import RunFailed
 from manyhands.live.processes.fork_server import ForkFailed, ForkServer
-from manyhands.live.processes.incarnation import LIFE, Incarnations
+from manyhands.live.processes.incarnation import INCARNATION, Incarnations
 from manyhands.live.processes.supervision import Exit, Handle, Process, Start
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-NURSERY = "nursery"
+FORK_SERVER = "fork-server"
 _POLL = 0.1
 _NO_SPACE = (f"[Errno {errno.ENOSPC}]", f"[Errno {errno.EDQUOT}]")
 _RENEWALS = 10
-"""How often a nursery that was killed is replaced in one run."""
+"""How many times a killed fork server is replaced in one run."""
 
 
 class HostProcesses:
-    """Starts processes of one run on one host.
+    """Starts the processes of one run on one host.
 
     Args:
-        host: its name in this run.
-        assignment: the file that tells them what to do.
-        folder: the run's on this host; their logs go there.
-        environment: what they have set besides the agent's own.
-        loaded: forks those that need torch; None starts them afresh.
-        admission: how many agents this run has let in before.
+        host: the name of this host in the run.
+        assignment: the file with their assignment.
+        folder: the run's folder on this host; logs are written there.
+        environment: variables in addition to the agent's environment.
+        loaded: forks the processes that need torch; None starts them in new interpreters.
+        admission: how many agents this run has admitted before.
     """
 
     def __init__(
@@ -49,62 +49,66 @@ class HostProcesses:
         self._assignment = assignment
         self._folder = folder
         self._environment = dict(environment)
-        self._nursery = loaded
+        self._fork_server = loaded
         self._renewals = 0
-        self._lives = Incarnations(admission)
+        self._incarnations = Incarnations(admission)
         self._logs: dict[str, str] = {}
-        """The stem of the log files of each process's present incarnation."""
-        self.nursery: Process | None = None
-        """The nursery's own process, once it is awaited."""
+        """The stem of the log files of each process's current incarnation."""
+        self.fork_server: Process | None = None
+        """The process of the fork server, once `await_fork_server` was called."""
 
-    def await_nursery(self, meanwhile: Callable[[], None]) -> str:
-        """Wait until the nursery has loaded everything; why there is none, if it must not fork."""
-        if self._nursery is None:
+    def await_fork_server(self, meanwhile: Callable[[], None]) -> str:
+        """Wait until the fork server is ready; return why it must not fork, or an empty string."""
+        if self._fork_server is None:
             return ""
-        error = self._folder / "logs" / f"{NURSERY}.error.json"
-        self.nursery = Process(NURSERY, self._nursery, error, self._host)
-        while not self._nursery.is_ready(_POLL):
+        error = self._folder / "logs" / f"{FORK_SERVER}.error.json"
+        self.fork_server = Process(FORK_SERVER, self._fork_server, error, self._host)
+        while not self._fork_server.is_ready(_POLL):
             meanwhile()
-            gone = self.nursery.poll()
-            if gone is not None and not self.renew_nursery(gone):
+            gone = self.fork_server.poll()
+            if gone is not None and not self.replace_fork_server(gone):
                 raise RunFailed(self.words(gone))
-        unfit = self._nursery.unfit
+        unfit = self._fork_server.unfit
         if unfit:
-            self._nursery.close()
-            self._nursery = self.nursery = None
+            self._fork_server.close()
+            self._fork_server = self.fork_server = None
         return unfit
 
-    def renew_nursery(self, gone: Exit) -> bool:
-        """Start another nursery in place of one that was killed; whether there is one now.
+    def replace_fork_server(self, gone: Exit) -> bool:
+        """Replace a fork server that was killed; return whether there is one now.
 
-        No process depends on the nursery but those still to be forked. While the new one loads,
-        processes are started afresh.
+        Only processes that are still to be forked depend on the fork server. While the new one
+        loads, processes are started in new interpreters.
         """
-        killed = gone.code < 0 and self._nursery is not None
-        if self._nursery is None or not killed or self._renewals >= _RENEWALS:
+        killed = gone.code < 0 and self._fork_server is not None
+        if self._fork_server is None or not killed or self._renewals >= _RENEWALS:
             return False
         self._renewals += 1
-        self._nursery.retire()
-        self._nursery = ForkServer(self._environment)
-        error = self._folder / "logs" / f"{NURSERY}.error.json"
-        self.nursery = Process(NURSERY, self._nursery, error, self._host)
+        self._fork_server.retire()
+        self._fork_server = ForkServer(self._environment)
+        error = self._folder / "logs" / f"{FORK_SERVER}.error.json"
+        self.fork_server = Process(FORK_SERVER, self._fork_server, error, self._host)
         return True
 
     def fork(self, name: str, module: str, number: str, log: str = "") -> Process:
         """Start a process that needs torch."""
-        if self._nursery is None or not self._nursery.is_ready(0.0) or self._nursery.unfit:
+        if (
+            self._fork_server is None
+            or not self._fork_server.is_ready(0.0)
+            or self._fork_server.unfit
+        ):
             return self._process(name, module, _afresh, number, log=log)
         try:
-            return self._process(name, module, self._nursery.fork, number, log=log)
+            return self._process(name, module, self._fork_server.fork, number, log=log)
         except ForkFailed as error:
-            gone = self.nursery.wait(1.0) if self.nursery else None
-            if gone is not None and self.renew_nursery(gone):
+            gone = self.fork_server.wait(1.0) if self.fork_server else None
+            if gone is not None and self.replace_fork_server(gone):
                 return self._process(name, module, _afresh, number, log=log)
             words = f"{name.replace('-', ' ')} could not be started: {gone or error}"
             raise RunFailed(words) from error
 
     def start(self, name: str, module: str) -> Process:
-        """Start a process that needs no torch: it is sooner there without the nursery."""
+        """Start a process that does not need torch: a new interpreter starts faster."""
         return self._process(name, module, _afresh)
 
     def _process(
@@ -117,45 +121,48 @@ class HostProcesses:
     ) -> Process:
         self._logs[name] = log or name
         stem = self._folder.resolve() / "logs" / self._logs[name]
-        life = self._lives.next(name)
-        settings = {**self._environment, LIFE: str(life)}
+        incarnation = self._incarnations.next(name)
+        settings = {**self._environment, INCARNATION: str(incarnation)}
         start = Start(module, (str(self._assignment), *arguments), str(stem), settings)
-        return Process(name, how(start), Path(start.error), self._host, life)
+        return Process(name, how(start), Path(start.error), self._host, incarnation)
 
     def close(self) -> None:
-        """End the nursery, and all that it forked."""
-        if self._nursery is not None:
-            self._nursery.close()
+        """End the fork server and all processes that it forked."""
+        if self._fork_server is not None:
+            self._fork_server.close()
 
     def words(self, cause: Exit, when: str = "") -> str:
-        """A failure of one of them, in words, its traceback or its last lines at the end."""
-        if self._nursery is not None and cause.name == NURSERY:
+        """Describe the failure of a process, with its traceback or last log lines at the end."""
+        if self._fork_server is not None and cause.name == FORK_SERVER:
             with contextlib.suppress(OSError):
-                (self._folder / "logs" / f"{NURSERY}.err").write_text(self._nursery.words())
+                (self._folder / "logs" / f"{FORK_SERVER}.err").write_text(
+                    self._fork_server.output()
+                )
         log = self._folder / "logs" / f"{self._logs.get(cause.name, cause.name)}.err"
         here = cause.host == self._host
         kind, _, message = (cause.report.message if cause.report else "").partition(": ")
         if kind == "OSError" and message.startswith(_NO_SPACE):
             return (
-                f"{cause}: no space left on the disk of {self._folder}; free some, or use --output"
+                f"{cause}: no space left on the disk of {self._folder}; free some space, or choose "
+                "--output"
             )
         if kind in ("Diverged", "Poisoned"):
             return f"diverged: {message}"
-        where = f"Its log: {log}" if here else f"Its log is on {cause.host}"
+        where = f"See its log: {log}" if here else f"See its log on {cause.host}"
         words = f"{cause}{when}. {where}"
         last = cause.report.traceback if cause.report else _tail(log) if here else ""
         return f"{words}\n\n{last.rstrip()}" if last.strip() else words
 
 
 def _afresh(start: Start) -> Handle:
-    # It loads torch, which an agent that has a nursery may do without.
+    # This loads torch, which an agent with a fork server does not need.
     from manyhands.live.processes.elastic_process import ElasticProcess  # noqa: PLC0415
 
     return ElasticProcess(start)
 
 
 def _tail(log: Path, lines: int = 20) -> str:
-    """The end of a log: where a process leaves no report, its last words may be there."""
+    """The last lines of a log, for a process that left no error report."""
     try:
         return "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
     except OSError:
@@ -164,9 +171,9 @@ def _tail(log: Path, lines: int = 20) -> str:
 
 @contextlib.contextmanager
 def private_folder() -> Iterator[Path]:
-    """A folder that only this user may enter, for sockets and the assignment.
+    """A folder that only this user can access, for sockets and the assignment.
 
-    Its name is short, because the path of a socket may have 107 characters at most.
+    Its name is short, because the path of a Unix socket has at most 107 characters.
     """
     folder = Path(tempfile.mkdtemp(prefix="manyhands-"))
     try:

@@ -1,4 +1,4 @@
-"""Processes that die with the one that started them, and processes that are adopted."""
+"""Parent-death signals, and adoption of orphaned processes (Linux child subreapers)."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ _adopting = threading.Lock()
 def die_with(parent: int, death: signal.Signals) -> None:
     """Have the kernel send `death` to this process when its parent dies, however it dies.
 
-    The parent may be dead already, before the kernel was asked: then this process ends here.
+    If the parent has died before this call, this process exits here.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, int(death), 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl refused a parent-death signal")
     if os.getppid() != parent:
-        sys.exit(f"the agent (pid {parent}) was gone before this process began")
+        sys.exit(f"the agent (pid {parent}) ended before this process started")
 
 
 @contextlib.contextmanager
 def adopting() -> Iterator[None]:
-    """Be the new parent of descendants that lose theirs.
+    """Make this process the parent of orphaned descendants (a child subreaper).
 
-    Only while it is asked for: at any other time the orphans of a process that this one started
-    go to the system, as they always do, and leave no zombies here.
+    Only inside this context: at other times orphans go to the init process, as usual, and leave no
+    zombies here.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     with _adopting:
         before = _adopts(libc)
         if before is None or libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
-            raise OSError(ctypes.get_errno(), "prctl refused to let this process adopt others")
+            raise OSError(ctypes.get_errno(), "prctl refused to make this process a subreaper")
         try:
             yield
         finally:
@@ -51,12 +51,12 @@ def adopting() -> Iterator[None]:
 
 
 def can_adopt() -> bool:
-    """Whether the kernel knows of adopting."""
+    """Whether the kernel supports child subreapers."""
     return sys.platform == "linux" and _adopts(ctypes.CDLL(None, use_errno=True)) is not None
 
 
 def _adopts(libc: ctypes.CDLL) -> int | None:
-    """Whether this process adopts others now; None if the kernel does not say."""
+    """Whether this process is a child subreaper now; None if the kernel does not support it."""
     answer = ctypes.c_int()
     refused = libc.prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(answer), 0, 0, 0)
     return None if refused else answer.value
@@ -64,9 +64,9 @@ def _adopts(libc: ctypes.CDLL) -> int | None:
 
 @contextlib.contextmanager
 def signals_raise() -> Iterator[None]:
-    """Make a polite end from outside an exception, so that the processes are ended.
+    """Turn SIGTERM and SIGHUP into SystemExit, so that the run's processes are ended.
 
-    A scheduler sends SIGTERM, a closed terminal SIGHUP; Ctrl-C is an exception already.
+    A scheduler sends SIGTERM, a closed terminal SIGHUP; Ctrl-C raises an exception already.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -1,4 +1,4 @@
-"""Standard streams of a run's processes: what they print must not end them when a disk is full."""
+"""Standard streams of a run's processes, which ignore a full disk instead of raising."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 class _Lossy(io.FileIO):
-    """A file that loses what there is no space for."""
+    """A file that discards data when the disk is full."""
 
     def write(self, data: ReadableBuffer, /) -> int:
-        """Write what fits; the rest counts as written."""
+        """Write the data; if the disk is full, report it as written."""
         try:
             return super().write(data)
         except OSError as error:
@@ -26,7 +26,7 @@ class _Lossy(io.FileIO):
 
 
 def outlast_full_disk() -> None:
-    """Have `print` and tracebacks of this process lose what its log files have no space for."""
+    """Make standard output and error of this process discard data when the disk is full."""
     for name, descriptor in (("stdout", 1), ("stderr", 2)):
         before = getattr(sys, name)
         before.flush()

@@ -1,6 +1,6 @@
-"""Watching and ending the processes of one host, however they were started.
+"""Supervision: watching and ending the processes of one host.
 
-Every process leads a process group, so what it started ends with it.
+Every process leads a process group, so its own child processes end with it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 
 
 class ErrorReport(msgspec.Struct, frozen=True):
-    """What a failing process leaves behind, at the path that torch elastic gave it."""
+    """The error report of a failing process, in the file that torch elastic assigned to it."""
 
     message: str
     timestamp: int
@@ -35,7 +35,7 @@ class ErrorReport(msgspec.Struct, frozen=True):
     at: float
     """The same moment on the host's monotonic clock, which all of its processes share."""
     consequence: bool
-    """The process failed because another one was lost."""
+    """Whether the process failed because another one was lost."""
     traceback: str
 
 
@@ -50,15 +50,15 @@ class Exit:
     """The exit code; negative for a signal."""
     report: ErrorReport | None
     words: str = ""
-    """Why it counts as ended, if nobody saw it end."""
-    life: int = 0
-    """Which incarnation of it; 0 if that is not known."""
+    """Why it counts as ended, if its exit was not observed."""
+    incarnation: int = 0
+    """Its incarnation number; 0 if that is not known."""
     at: float = 0.0
-    """When it ended, on the monotonic clock; in the order of ends, also of those seen together."""
+    """When it ended, on the monotonic clock; processes that end together have distinct times."""
 
     @property
     def failed(self) -> bool:
-        """Whether it ended otherwise than by finishing."""
+        """Whether its exit code is not 0."""
         return self.code != 0
 
     def __str__(self) -> str:
@@ -71,16 +71,16 @@ class Exit:
             return f"{who} was killed (SIGKILL), probably out of memory or by hand"
         if self.code < 0:
             return f"{who} was ended by {_signal_name(-self.code)}"
-        return f"{who} left with exit code {self.code} and no traceback"
+        return f"{who} exited with code {self.code} and no traceback"
 
 
 def first_failure(exits: Iterable[Exit]) -> Exit | None:
-    """The failure that the others follow from.
+    """The failure that caused the others.
 
     A killed process leaves no report and its peers fail because of it, so it comes first, and among
     several the one that ended first; then the earliest report that is not itself a consequence;
-    then the earliest at all. Among equals the name decides, so that the same exits give the same
-    words in any order.
+    then the earliest of all. Ties are broken by name, so the result does not depend on the order of
+    the exits.
     """
     failed = [exit_ for exit_ in exits if exit_.failed]
     return min(failed, key=_priority, default=None)
@@ -105,33 +105,33 @@ class Start(msgspec.Struct, frozen=True):
     module: str
     arguments: tuple[str, ...]
     stem: str
-    """The path of its files, without their endings."""
+    """The path of its log files, without suffix."""
     environment: dict[str, str]
-    """What is set besides the agent's own environment."""
+    """Variables in addition to the agent's environment."""
 
     @property
     def out(self) -> str:
-        """Where its standard output goes."""
+        """The file of its standard output."""
         return f"{self.stem}.out"
 
     @property
     def err(self) -> str:
-        """Where its standard error goes."""
+        """The file of its standard error."""
         return f"{self.stem}.err"
 
     @property
     def error(self) -> str:
-        """Where it reports why it fails."""
+        """The file of its error report."""
         return f"{self.stem}.error.json"
 
     @property
     def settings(self) -> dict[str, str]:
-        """Its environment, and in it where to report a failure."""
+        """Its environment variables, with the path of the error report."""
         return {**self.environment, _ERROR_FILE: self.error}
 
 
 class Handle(Protocol):
-    """A started process, as whoever started it hands it over."""
+    """A started process: its id, exit code and resources."""
 
     pid: int
 
@@ -142,7 +142,7 @@ class Handle(Protocol):
         """Wait for its end, at most `timeout` seconds."""
 
     def close(self) -> None:
-        """Let go of what belongs to it. Only for a process that has ended."""
+        """Release its resources. Only for a process that has ended."""
 
 
 class Process:
@@ -151,13 +151,13 @@ class Process:
     Args:
         name: `worker-2`, `coordinator-0`.
         handle: the process.
-        error: the file of its report if it fails.
+        error: the file of its error report.
         host: the name of this host.
-        life: which incarnation of it this is.
+        incarnation: its incarnation number.
     """
 
     def __init__(
-        self, name: str, handle: Handle, error: Path, host: str | None = None, life: int = 0
+        self, name: str, handle: Handle, error: Path, host: str | None = None, incarnation: int = 0
     ) -> None:
         self.name = name
         self.host = socket.gethostname() if host is None else host
@@ -166,7 +166,7 @@ class Process:
         self._error = error
         self._exit: Exit | None = None
         self._ejected = ""
-        self._life = life
+        self._incarnation = incarnation
         _ends.watch(self.pid)
 
     def poll(self) -> Exit | None:
@@ -175,7 +175,7 @@ class Process:
             code = self._handle.poll()
             if code is not None:
                 about = (self.name, self.host, self.pid, code, self._report(), self._ejected)
-                self._exit = Exit(*about, self._life, _ends.at(self.pid))
+                self._exit = Exit(*about, self._incarnation, _ends.at(self.pid))
                 self._end_descendants()
         return self._exit
 
@@ -185,18 +185,18 @@ class Process:
         return self.poll()
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to it and whatever it started."""
+        """Send a signal to its process group."""
         if self.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, number)
 
     def eject(self, words: str) -> None:
-        """Kill it, because it holds up the others; even one that is stopped dies of that."""
+        """Kill it because it delays the other workers; SIGKILL also ends a stopped process."""
         self._ejected = words
         self.signal(signal.SIGKILL)
 
     def close(self) -> None:
-        """Let go of its files. Only for a process that has ended."""
+        """Release its files. Only for a process that has ended."""
         self._handle.close()
 
     def _report(self) -> ErrorReport | None:
@@ -206,15 +206,15 @@ class Process:
             return None
 
     def _end_descendants(self) -> None:
-        """A dead leader's group can live on (data loaders): end it by the leader's id."""
+        """Kill what is left of its process group, such as processes of data loaders."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
 
 
 def end(processes: Iterable[Process], grace: float) -> None:
-    """End processes: a polite signal, and after `grace` seconds the last one.
+    """End processes: SIGTERM, and SIGKILL after `grace` seconds.
 
-    A process that is stopped or waits in a collective answers no polite signal.
+    A process that is stopped or waits in a collective does not react to SIGTERM.
     """
     running = [process for process in processes if process.poll() is None]
     for process in running:
@@ -233,28 +233,28 @@ def _wait_all(processes: Iterable[Process], seconds: float) -> None:
 
 
 class _Ends:
-    """When processes end, in the order in which they do.
+    """The times at which processes end, in their true order.
 
-    Whoever looks at many processes one after the other sees those that ended since the last look in
-    the order of looking. The kernel tells the order: descriptors of processes become readable at
-    their ends, and epoll lists what has become readable first come, first served.
+    Polling processes one after the other finds those that ended since the last poll in the order of
+    polling. The kernel knows the true order: a process's descriptor becomes readable when it ends,
+    and epoll lists descriptors in the order in which they became readable.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        """A script may have runs in several threads."""
+        """A script may start runs in several threads."""
         self._epoll: select.epoll | None = None
         self._descriptors: dict[int, int] = {}
         self._ended: dict[int, float] = {}
         self._last = 0.0
 
     def watch(self, pid: int) -> None:
-        """Remember when this child ends."""
+        """Watch for the end of this child."""
         with self._lock:
             self._ended.pop(pid, None)
             try:
                 descriptor = os.pidfd_open(pid)
-            except (AttributeError, OSError):  # an older kernel, or no descriptors are left
+            except (AttributeError, OSError):  # an older kernel, or no descriptors left
                 return
             if self._epoll is None:
                 self._epoll = select.epoll()
@@ -262,7 +262,7 @@ class _Ends:
             self._descriptors[descriptor] = pid
 
     def at(self, pid: int) -> float:
-        """When this child, which has ended, did so."""
+        """When this child, which has ended, ended."""
         with self._lock:
             if self._epoll is not None:
                 for descriptor, _ in self._epoll.poll(0, max(1, len(self._descriptors))):
@@ -280,7 +280,7 @@ _ends = _Ends()
 
 
 def leave_report(error: BaseException, text: str, *, consequence: bool, at: float) -> None:
-    """Write why this process fails to where its agent will look, and into its own log."""
+    """Write why this process fails to its error report, for the agent, and to its log."""
     with contextlib.suppress(OSError):  # the disk may be full
         sys.stderr.write(text)
         sys.stderr.flush()

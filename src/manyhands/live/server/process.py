@@ -32,17 +32,19 @@ def main(path: str, number: int) -> None:
     outside = listen_outside(assignment, number)
     address = endpoint(outside) if outside else ""
     connect = functools.partial(assignment.line, head.name)
-    pulse = LinkHeartbeat(recorder, progress, clock, head, connect, chunks, address)
-    end_with_threads(functools.partial(fail, pulse=pulse))
-    pulse.start()
+    heartbeat = LinkHeartbeat(recorder, progress, clock, head, connect, chunks, address)
+    end_with_threads(functools.partial(fail, heartbeat=heartbeat))
+    heartbeat.start()
     try:
         # Torch is imported after the first heartbeat, so that a slow start is seen as one.
         from manyhands.live.server.shard_server import ShardServer  # noqa: PLC0415
 
-        ShardServer(assignment, number, recorder, progress, outside=outside).until_dismissed(pulse)
+        ShardServer(assignment, number, recorder, progress, outside=outside).until_dismissed(
+            heartbeat
+        )
     except BaseException as error:  # noqa: BLE001 - whatever it is, the agent must hear of it
-        fail(error, pulse)
-    pulse.stop()
+        fail(error, heartbeat)
+    heartbeat.stop()
 
 
 if __name__ == "__main__":

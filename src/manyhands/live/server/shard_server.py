@@ -15,7 +15,7 @@ from manyhands.endpoint import Left
 from manyhands.leasing.fences import Fences
 from manyhands.live.assignment import eager_limit
 from manyhands.live.member.shared_parameters import SharedParameters
-from manyhands.live.processes.incarnation import life
+from manyhands.live.processes.incarnation import incarnation
 from manyhands.live.server.journal import Journal, NoJournal
 from manyhands.live.server.journal_storage import IN_MEMORY, FileLog, MemoryLog
 from manyhands.parameters import Holder
@@ -111,7 +111,7 @@ class ShardServer:
         self._fences.restore(done)
         self._responder = Responder(
             assignment.servers[number],
-            life=life(),
+            incarnation=incarnation(),
             slots=SLOTS,
             size=size,
             eager=eager_limit(assignment.workers),

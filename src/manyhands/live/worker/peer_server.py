@@ -25,7 +25,7 @@ class PeerServer(VitalThread):
         assignment: the run's.
         rank: whose.
         job: what is trained.
-        pulse: where the worker hears who is gone.
+        heartbeat: where the worker hears who is gone.
         recorder: the worker's trace; staleness is noted there.
         outside: where other hosts call.
     """
@@ -35,15 +35,15 @@ class PeerServer(VitalThread):
         assignment: Assignment,
         rank: int,
         job: Job,
-        pulse: LinkHeartbeat,
+        heartbeat: LinkHeartbeat,
         recorder: Recorder,
         outside: socket.socket | None,
     ) -> None:
-        super().__init__(name="hosted server", daemon=True)
+        super().__init__(name="peer server", daemon=True)
         self.gone: set[str] = set()
         """The servers of workers that are gone."""
         self.dismissed = False
-        self._pulse = pulse
+        self._heartbeat = heartbeat
         quiet: Any = _Staleness(recorder)
         self._serving = ShardServer(assignment, rank, quiet, Progress(), job, outside)
 
@@ -53,7 +53,7 @@ class PeerServer(VitalThread):
 
     def take_fenced(self) -> list[Fence]:
         """Who is gone since the last call."""
-        fenced = self._pulse.take_fenced()
+        fenced = self._heartbeat.take_fenced()
         self.gone |= {fence.name.replace("worker", "server") for fence in fenced}
         return fenced
 

@@ -14,7 +14,7 @@ from manyhands.live.member.heartbeat import LinkHeartbeat, end_with_threads
 from manyhands.live.member.progress import Progress
 from manyhands.live.member.reporting import fail, listen_outside
 from manyhands.live.processes.descriptors import raise_descriptors
-from manyhands.live.processes.incarnation import life
+from manyhands.live.processes.incarnation import incarnation
 from manyhands.live.processes.parent_death import die_with
 from manyhands.live.processes.standard_streams import outlast_full_disk
 from manyhands.live.worker.slowdown import Slowdown
@@ -50,14 +50,14 @@ def main(path: str, rank: int) -> None:
     outside = listen_outside(assignment, rank) if assignment.peers else None
     address = endpoint(outside) if outside else ""
     connect = functools.partial(assignment.line, head.name)
-    pulse = LinkHeartbeat(recorder, progress, clock, head, connect, chunks, address)
-    end_with_threads(functools.partial(fail, pulse=pulse))
-    pulse.start()
+    heartbeat = LinkHeartbeat(recorder, progress, clock, head, connect, chunks, address)
+    end_with_threads(functools.partial(fail, heartbeat=heartbeat))
+    heartbeat.start()
     try:
-        _work(assignment, rank, recorder, progress, pulse, outside)
+        _work(assignment, rank, recorder, progress, heartbeat, outside)
     except BaseException as error:  # noqa: BLE001 - whatever it is, the agent must hear of it
-        fail(error, pulse)
-    pulse.stop()
+        fail(error, heartbeat)
+    heartbeat.stop()
 
 
 def _work(
@@ -65,7 +65,7 @@ def _work(
     rank: int,
     recorder: Recorder,
     progress: Progress,
-    pulse: LinkHeartbeat,
+    heartbeat: LinkHeartbeat,
     outside: socket.socket | None,
 ) -> None:
     # Torch is imported after the first heartbeat, so that a slow start is seen as one.
@@ -75,13 +75,13 @@ def _work(
 
     job, loop = load(assignment.origin)
     job = override(job, assignment.overrides)
-    roll = pulse.roll(JOIN_TIMEOUT)
+    roll = heartbeat.roll(JOIN_TIMEOUT)
     if roll.over:
         return
     if assignment.leasing is not None:
         if loop is not None:
             raise ValueError(f"{assignment.strategy} has a loop of its own: leave out loop=")
-        _work_free(assignment, rank, job, roll, recorder, progress, pulse, outside)
+        _work_free(assignment, rank, job, roll, recorder, progress, heartbeat, outside)
         return
     store = connect_store(assignment.store_address, assignment.store_port)
     device = take(assignment.device(rank))
@@ -114,7 +114,7 @@ def _work_free(
     roll: Roll,
     recorder: Recorder,
     progress: Progress,
-    pulse: LinkHeartbeat,
+    heartbeat: LinkHeartbeat,
     outside: socket.socket | None,
 ) -> None:
     """Work under a protocol."""
@@ -158,7 +158,7 @@ def _work_free(
     addresses = where_servers_are(assignment, roll)
     # A worker's successor must not be taken for itself: its calls are numbered from one again.
     caller = Caller(
-        f"worker-{rank}.{life()}",
+        f"worker-{rank}.{incarnation()}",
         addresses,
         eager=eager_limit(assignment.workers),
         clock=time.monotonic,
@@ -166,23 +166,23 @@ def _work_free(
         segment=segments[0] if segments else None,
     )
     caller.epoch = roll.epoch
-    hosted = None
+    peer_server = None
     if needs.peer_servers:
-        hosted = PeerServer(assignment, rank, job, pulse, recorder, outside)
-    if hosted is not None:
-        hosted.start()
+        peer_server = PeerServer(assignment, rank, job, heartbeat, recorder, outside)
+    if peer_server is not None:
+        peer_server.start()
     recorder.span("start", begun, time.monotonic() - begun, 0)
     with assignment.line(f"worker-{rank}.leases") as line:
-        desk = ReliableLine(line, life())
+        leases = ReliableLine(line, incarnation())
         replica = run_free(
             job,
             protocol,
             rank,
             assignment.workers,
-            hosted.gone if hosted is not None else (),
+            peer_server.gone if peer_server is not None else (),
             copy,
             caller,
-            desk,
+            leases,
             device,
             recorder,
             progress,
@@ -197,8 +197,8 @@ def _work_free(
     if needs.ensemble and not replica.stores:
         save_model(copy.model, Path(assignment.folder) / member_file(rank))
     caller.close()
-    if hosted is not None:
-        hosted.stop()
+    if peer_server is not None:
+        peer_server.stop()
 
 
 def where_servers_are(assignment: Assignment, roll: Roll) -> dict[str, str]:

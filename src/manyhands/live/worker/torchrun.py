@@ -74,8 +74,8 @@ def join(
     if number == 0:
         for setting in settings:
             recorder.setting(setting.name, setting.value, setting.source)
-    pulse = FileHeartbeat(recorder, progress, time.monotonic)
-    pulse.start()
+    heartbeat = FileHeartbeat(recorder, progress, time.monotonic)
+    heartbeat.start()
     status, words = "failed", "worker 0 failed"
     try:
         local = int(os.environ.get("LOCAL_RANK", "0"))
@@ -97,7 +97,7 @@ def join(
     finally:
         if number == 0:
             recorder.event("end", {"status": status, "words": words})
-        pulse.stop()
+        heartbeat.stop()
     # The first worker reads all traces, so none may return before all are written.
     group.sum(torch.zeros(1, device=device))
     group.close()
