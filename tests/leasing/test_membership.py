@@ -153,8 +153,8 @@ def test_the_longest_wait_counts() -> None:
 @pytest.mark.parametrize(
     ("others", "words"),
     [
-        ({"silent": 17.0}, "has not been heard of for 17 s; it was at train.py:3 in f"),
-        ({"still": 17.0}, "keeps the others waiting for 12 s; it is at train.py:3 in f"),
+        ({"silent": 17.0}, "has sent no heartbeat for 17 s; it was at train.py:3 in f"),
+        ({"still": 17.0}, "has kept the others waiting for 12 s; it is at train.py:3 in f"),
     ],
 )
 def test_the_words_say_who_where_for_how_long_and_at_which_line(

@@ -1,1 +1,1 @@
-"""Which worker has which samples, and which workers take part: pure state machines."""
+"""Leases of samples, membership and fences: pure state machines."""

@@ -1,9 +1,9 @@
-"""Fences: which lives of workers are over, as one server knows it.
+"""Fences: the incarnations of workers whose calls a server refuses.
 
-A worker that is started again has the same name and a greater life number. What its predecessor
-sent may still be on its way, and news of its loss may come late or, after a server was started
-again, a second time. So a fence says "all lives of this worker before that number are over", and
-raising one twice changes nothing.
+A worker that is restarted has the same name and a greater incarnation number. Calls of its
+predecessor may still be on their way, and the notice of its loss may arrive late or, after a server
+was restarted, a second time. So a fence refuses all incarnations of a worker before a number, and
+putting it up twice changes nothing.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ if TYPE_CHECKING:
 
 
 class Fences:
-    """The fences of one server; a caller is named by worker and life, as in `worker-3.2`."""
+    """The fences of one server; callers are named by worker and incarnation, as `worker-3.2`."""
 
     def __init__(self) -> None:
         self._least: dict[str, int] = {}
-        """By worker, the least life that is not over."""
+        """By worker, the least incarnation that is not over."""
         self._heard: dict[str, int] = {}
-        """By worker, the greatest life that has called."""
+        """By worker, the greatest incarnation that has called."""
 
     def restore(self, callers: Iterable[str]) -> None:
-        """Continue for a predecessor that had heard these callers."""
+        """Continue for a predecessor of this server that had received calls of these callers."""
         for caller in callers:
             worker, incarnation = _split(caller)
             self._heard[worker] = max(incarnation, self._heard.get(worker, 0))
 
     def judge(self, caller: str) -> Literal["over", "successor", "known"]:
-        """What to do about a call.
+        """Decide how to treat a call.
 
         Returns:
-            over: refuse it. successor: its predecessor is gone, of which this server was not told
-            yet: let the protocol know first. known: carry it out.
+            over: refuse it. successor: its predecessor is lost, which this server had not been
+            notified of; notify the protocol first. known: execute it.
         """
         worker, incarnation = _split(caller)
         before = self._heard.get(worker, incarnation)
@@ -47,19 +47,19 @@ class Fences:
         return "known"
 
     def put(self, worker: str, least: int) -> bool:
-        """Lives before `least` are over; whether the protocol is to be told that a worker left."""
+        """End incarnations before `least`; return whether to notify the protocol of a loss."""
         if least <= self._least.get(worker, 0):
             return False
         self._least[worker] = least
         return self._heard.get(worker, 0) < least
 
     def is_over(self, caller: str) -> bool:
-        """Whether a caller's life is over."""
+        """Whether a caller's incarnation is over."""
         worker, incarnation = _split(caller)
         return incarnation < self._least.get(worker, 0)
 
 
 def _split(caller: str) -> tuple[str, int]:
-    """A worker and its life; the first one may go without a number."""
+    """A worker and its incarnation; without a number it is the first."""
     worker, _, incarnation = caller.partition(".")
     return worker, int(incarnation) if incarnation.isdigit() else 1

@@ -1,18 +1,18 @@
-"""The lease desk: a state machine that deals out samples, evaluations and the storing of the model.
+"""Lease service: a state machine that assigns samples, evaluations and the storing of the model.
 
-It has no clock and no connection. A runtime hands it what workers say and passes on what it
-answers: live the coordinator's process, virtually the simulator, so both make the same decisions.
+It has no clock and no connection. A runtime passes it the messages of workers and sends its
+answers: live in the coordinator's process, virtually in the simulator, with the same decisions.
 
-    worker                    desk
+    worker                    lease service
     `Ask`                     `Granted`, a lease; `Nothing`, if there is none at present
     `Commit`, `Forgo`
                               `Cut`, when an epoch is committed: evaluate a part
-    `Tally`                   `Sum`, when all parts are there; then workers ask again
+    `Tally`                   `Sum`, when all parts have arrived; then workers ask again
                               `Over(stores=True)`, to one worker, when everything is committed
     `Saved`                   `Over(stores=False)`, to it and to all others
 
-Every `Ask` is answered once, by a lease, a cut or the end; `Nothing` only says that the answer
-will take a while. What a lost worker held is given to another: its samples, its part of an
+Every `Ask` is answered once, by a lease, a cut or the end; `Nothing` only announces that the answer
+will take a while. The tasks of a lost worker are given to another one: its samples, its part of an
 evaluation, and the storing. So a run is over only when its model is stored.
 """
 
@@ -42,16 +42,16 @@ if TYPE_CHECKING:
     from manyhands.wire.leasing import Leasing
 
 Letters: TypeAlias = "list[tuple[str, Leasing]]"
-"""Messages, each with the worker that it is for."""
+"""Messages, each with the worker to which it is sent."""
 
 
 class LeaseService:
-    """The state of the desk.
+    """The state of the lease service.
 
     Args:
-        leases: the book of leases.
+        leases: the leases of the run.
         evaluates: whether the job has validation data.
-        lockstep: whether workers wait for each other, and so are told when there is nothing.
+        lockstep: whether workers wait for each other; if so, `Nothing` is sent to idle workers.
     """
 
     def __init__(self, leases: Leases, *, evaluates: bool, lockstep: bool) -> None:
@@ -61,27 +61,27 @@ class LeaseService:
         self._members: set[str] = set()
         """The workers that take part."""
         self._arriving: set[str] = set()
-        """Those that came during an evaluation, and take part when it is done."""
+        """Workers that joined during an evaluation, and take part when it is done."""
         self._waiting: dict[str, None] = {}
-        """Those whose `Ask` has no answer yet, in order."""
+        """Workers whose `Ask` has no answer yet, in order."""
         self._idle: set[str] = set()
-        """Those of them that were told that there is nothing."""
+        """Waiting workers to which `Nothing` was sent."""
         self._round = 0
         self._missing: set[str] | None = None
-        """During an evaluation: the workers whose tally has not come."""
+        """During an evaluation: the workers whose tally has not arrived."""
         self._tallies: dict[str, tuple[float, ...]] = {}
         self._evaluated = -1
         """Samples that were committed at the last evaluation."""
         self._ended = False
         self._storing: str | None = None
-        """The worker that was told to store the model."""
+        """The worker that was appointed to store the model."""
         self.is_over = False
-        """Whether everything is committed, or enough of it, and the model is stored."""
+        """Whether all samples are committed, or a limit is reached, and the model is stored."""
         self._letters: Letters = []
 
     @property
     def round(self) -> int:
-        """The number of the last evaluation that was called."""
+        """The number of the last evaluation that was started."""
         return self._round
 
     def knows(self, worker: str) -> bool:
@@ -89,30 +89,30 @@ class LeaseService:
         return worker in self._members or worker in self._arriving
 
     def open(self, workers: Iterable[str]) -> None:
-        """All have joined."""
+        """Begin with these workers."""
         self._members = set(workers)
 
     def admit(self, worker: str) -> Letters:
-        """A worker joins a run that is under way."""
+        """Admit a worker to a run that is under way."""
         if self.knows(worker):
             self._lose(worker)
         (self._members if self._missing is None else self._arriving).add(worker)
         return self._take_letters()
 
     def hear(self, worker: str, message: Leasing) -> Letters:
-        """A worker says something. What one says that is no longer a member has no effect."""
+        """Process a message of a worker; without effect if it is no longer a member."""
         if self.knows(worker):
             self._hear(worker, message)
         return self._take_letters()
 
     def lose(self, worker: str) -> Letters:
-        """A worker is gone: what it held is given to others."""
+        """Note that a worker is lost: its tasks are given to others."""
         if self.knows(worker):
             self._lose(worker)
         return self._take_letters()
 
     def stop(self) -> Letters:
-        """Enough: a limit or the target is reached. What is held is still awaited."""
+        """Lease no more samples, because a limit is reached; leases that are held stay valid."""
         self.leases.stop()
         self._settle()
         return self._take_letters()
@@ -152,14 +152,14 @@ class LeaseService:
         if evaluated and self._members:
             self._call_cut()
         elif evaluated:
-            # None of those who evaluated is left: it is called again when all who came wait.
+            # No evaluating worker is left: the evaluation starts again when all arrivals wait.
             self._missing = None
             self._members, self._arriving = self._arriving, set()
         self._serve(*self._waiting)
         self._settle()
 
     def _serve(self, *workers: str) -> None:
-        """Give workers that wait what there is for them."""
+        """Grant leases to waiting workers."""
         if self._missing is not None or self._ended:
             return
         for worker in workers:
@@ -173,10 +173,10 @@ class LeaseService:
                 self._tell(worker, Nothing())
 
     def _settle(self) -> None:
-        """See whether all of an epoch is committed, or of the run.
+        """Start an evaluation, or end the run, if all samples of the epoch or run are committed.
 
-        Workers may ask ahead, so one that waits may still be computing. Only when nothing is held,
-        and all wait, is everything committed that was ever given.
+        Workers may ask ahead, so a waiting worker may still be computing. Only when no lease is
+        held, and all workers wait, are all leases committed.
         """
         if self._ended:
             self._appoint()
@@ -193,7 +193,7 @@ class LeaseService:
             self._appoint()
 
     def _call_cut(self) -> None:
-        """Have all members evaluate a part each of what they all see now."""
+        """Have each member evaluate its part of the validation data, on the same parameters."""
         self._round += 1
         self._missing = set(self._members)
         self._tallies = {}
@@ -210,7 +210,7 @@ class LeaseService:
         self._missing.discard(worker)
         if self._missing:
             return
-        # In the order of the ranks, so that the sums do not depend on who was first.
+        # In the order of ranks, so that the sums do not depend on the order of arrival.
         rows = [self._tallies[name] for name in sorted(self._tallies, key=_rank)]
         total = Sum(number, tuple(sum(column) for column in zip(*rows, strict=True)))
         self._missing = None
@@ -223,7 +223,7 @@ class LeaseService:
         self._serve(*self._waiting)
 
     def _appoint(self) -> None:
-        """Have one of those that wait store the model: the first, whose host began the run."""
+        """Have the waiting worker of lowest rank store the model; it is on the first host."""
         if self._storing is None and not self.is_over and self._waiting:
             worker = self._storing = min(self._waiting, key=_rank)
             del self._waiting[worker]

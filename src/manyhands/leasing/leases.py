@@ -1,8 +1,8 @@
-"""Which samples are with whom, for strategies whose workers run free.
+"""Leases of samples to workers, for strategies whose workers run at their own pace.
 
 Samples are leased in order: the parts of one global batch, then of the next. A lease ends when the
-update made from it is part of the shared state; one whose holder is gone is given again. So every
-sample of an epoch is trained on at least once, and repeats are counted.
+update made from it is part of the shared state; the lease of a lost worker is given to another one.
+So every sample of an epoch is trained on at least once, and repeats are counted.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ class Lease:
     start: int
     stop: int
     total: int = 0
-    """Samples of the global batch that it is a part of."""
+    """Samples in its global batch."""
     dealt: int = 0
-    """Samples of the run before that."""
+    """Samples of the run before that global batch."""
 
     @property
     def samples(self) -> int:
-        """How many."""
+        """Number of samples in the lease."""
         return self.stop - self.start
 
 
 class Leases:
-    """The book of leases of one run; its owner is one process.
+    """All leases of one run, owned by one process.
 
     Args:
-        samples: how many the data has.
-        sizes: how many all workers together take in a step.
-        workers: among how many a global batch is divided.
+        samples: samples in the data.
+        sizes: the global batch.
+        workers: number of workers among which a global batch is divided.
         budget: samples until the run ends; None for no limit.
         pauses: whether a new epoch waits until the last one is committed and evaluated.
-        lockstep: whether a global batch that is too small for all has empty parts.
-        by_rank: whether a worker gets its own part of every global batch, and not the next one;
-            the parts of those who are gone are for everybody.
+        lockstep: whether a global batch with fewer samples than workers has empty parts.
+        by_rank: whether each worker gets the part of its rank in every global batch, instead of the
+            next free part; the parts of lost workers are given to any worker.
     """
 
     def __init__(
@@ -67,9 +67,9 @@ class Leases:
         self._fresh = _cut(samples, sizes, workers, budget, empty=lockstep)
         self._next: Lease | None = next(self._fresh, None)
         self._own: list[deque[Lease]] = [deque() for _ in range(workers)] if by_rank else []
-        """By rank, the parts that were cut and not taken."""
+        """By rank, the parts that are not taken yet."""
         self._cut = 0
-        """How many those are."""
+        """Number of those parts."""
         self._gone: set[int] = set()
         self._returned: deque[Lease] = deque()
         self._held: dict[int, tuple[str, Lease]] = {}
@@ -79,15 +79,15 @@ class Leases:
         self.committed = 0
         """Samples whose update is part of the shared state."""
         self.repeated = 0
-        """Samples that were given again, because their holder was gone."""
+        """Samples that were leased again because their worker was lost."""
         self.lost = 0
-        """Samples of which nothing came into the shared state."""
+        """Samples whose update was discarded."""
 
     def take(self, worker: str) -> Lease | Literal["wait", "evaluate", "over"]:
-        """A lease for a worker; or why it gets none.
+        """A lease for a worker, or why there is none.
 
-        wait: others hold what is left. evaluate: an epoch is done and all of it committed.
-        over: everything is committed.
+        wait: other workers hold the remaining leases. evaluate: all samples of an epoch are
+        committed. over: all samples of the run are committed.
         """
         if self._returned:
             lease: Lease | None = self._take_returned()
@@ -99,7 +99,7 @@ class Leases:
         return self.outlook()
 
     def outlook(self) -> Literal["wait", "evaluate", "over"]:
-        """What there is to expect for a worker that gets no lease, as `take` says it."""
+        """Why a worker gets no lease, as returned by `take`."""
         if self._held or self._returned or self._cut:
             return "wait"
         if self._next is None or self._stopped:
@@ -119,9 +119,9 @@ class Leases:
         return lease
 
     def _take_own(self, worker: str) -> Lease | None:
-        """A worker's next part, or that of somebody who is gone, whichever was cut first.
+        """A worker's next part, or that of a lost worker, whichever is earlier.
 
-        So nobody is given a part of a later batch while it has one of an earlier to do.
+        So no worker gets a part of a later batch while a part of an earlier one is open to it.
         """
         rank = int(worker.rpartition("-")[2])
         self._gone.discard(rank)
@@ -139,11 +139,11 @@ class Leases:
         return min(waiting, key=lambda parts: parts[0].number).popleft()
 
     def evaluated(self) -> None:
-        """The evaluation after an epoch is done: the next one may begin."""
+        """Note that the evaluation after an epoch is done: the next epoch may begin."""
         self._epoch += 1
 
     def commit(self, worker: str, number: int) -> bool:
-        """The update made from a lease is applied; False if the lease was no longer this one's."""
+        """Note that the update of a lease is applied; False if the worker no longer holds it."""
         holder, lease = self._held.get(number, (None, None))
         if holder != worker or lease is None:
             return False
@@ -152,7 +152,7 @@ class Leases:
         return True
 
     def forgo(self, worker: str, number: int) -> bool:
-        """What was made of a lease is not wanted: its samples are lost."""
+        """Note that the update of a lease is discarded: its samples are lost."""
         holder, lease = self._held.get(number, (None, None))
         if holder != worker or lease is None:
             return False
@@ -161,7 +161,7 @@ class Leases:
         return True
 
     def give_back(self, worker: str) -> int:
-        """A worker is gone: its leases are given again, unless it is enough. How many samples."""
+        """Return a lost worker's leases, unless the run is stopping; how many samples they have."""
         if self._own and worker.rpartition("-")[2].isdigit():
             self._gone.add(int(worker.rpartition("-")[2]))
         numbers = [number for number, (holder, _) in self._held.items() if holder == worker]
@@ -171,7 +171,7 @@ class Leases:
         return sum(lease.samples for lease in back)
 
     def samples_of(self, worker: str) -> int:
-        """How many samples a worker holds."""
+        """Number of samples that a worker holds."""
         return sum(lease.samples for holder, lease in self._held.values() if holder == worker)
 
     def is_held(self, worker: str, number: int) -> bool:
@@ -179,7 +179,7 @@ class Leases:
         return self._held.get(number, ("",))[0] == worker
 
     def stop(self) -> None:
-        """Give no more samples: a limit or a target is reached. What is held is still awaited."""
+        """Lease no more samples, because a limit is reached; leases that are held stay valid."""
         if self._stopped:
             return
         self._stopped = True
@@ -190,7 +190,7 @@ class Leases:
 
     @property
     def held(self) -> int:
-        """Leases that are with workers."""
+        """Number of leases that workers hold."""
         return len(self._held)
 
     @property

@@ -1,7 +1,7 @@
-"""Who takes part in a run, and who seems to have stopped: decisions as pure functions.
+"""Membership of a run, and detection of silent or stuck members: pure functions.
 
-Every change of the members raises the epoch. Whatever was made in an earlier epoch (a group, a
-message) belongs to members who are no longer the members, and is fenced off by its number.
+Every change of the members increments the epoch. A group or message of an earlier epoch belongs to
+a former set of members, and is fenced off by its number.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ class Member:
 
 @dataclass(frozen=True)
 class Membership:
-    """The members at one moment, with the number of that moment."""
+    """The members of a run, with the epoch of this set."""
 
     epoch: int = 0
     members: Mapping[str, Member] = field(default_factory=dict)
 
     def joined(self, *newcomers: Member) -> Membership:
-        """With them, one epoch later; one who is here already replaces its former self."""
+        """The membership with new members, one epoch later; a known name is replaced."""
         if not newcomers:
             return self
         members = {**self.members, **{member.name: member for member in newcomers}}
         return replace(self, epoch=self.epoch + 1, members=members)
 
     def left(self, *names: str) -> Membership:
-        """Without them, one epoch later; unchanged if none of them was here."""
+        """The membership without these members, one epoch later; unchanged if there are none."""
         if not set(names) & self.members.keys():
             return self
         members = dict(self.members)
@@ -57,23 +57,23 @@ class Membership:
 
 @dataclass(frozen=True)
 class Sign:
-    """What was last heard of a member, on the listener's clock."""
+    """The last heartbeat of a member, on the coordinator's clock."""
 
     member: Member
     heard: float
-    """When its last heartbeat came."""
+    """When its last heartbeat arrived."""
     moved: float
     """When its step last changed."""
     step: int
     phase: str
-    """What it was doing: "exchange" if it waited for others."""
+    """What it was doing: "exchange" if it waited for other workers."""
     line: str
-    """Where its main thread stood: file, line and function."""
+    """Where its main thread was: file, line and function."""
 
 
 @dataclass(frozen=True)
 class Suspect:
-    """A member that others wait for."""
+    """A member for which other workers wait."""
 
     member: Member
     reason: Literal["silent", "stuck"]
@@ -88,12 +88,12 @@ class Suspect:
                 "process is stopped"
             )
             return (
-                f"{self.member} (pid {self.member.pid}) has not been heard of for "
+                f"{self.member} (pid {self.member.pid}) has sent no heartbeat for "
                 f"{self.seconds:.0f} s{starts if self.phase == 'start' else ''}; it was at "
                 f"{self.line}"
             )
         return (
-            f"{self.member} (pid {self.member.pid}) keeps the others waiting for "
+            f"{self.member} (pid {self.member.pid}) has kept the others waiting for "
             f"{self.seconds:.0f} s; it is at {self.line}"
         )
 
@@ -101,12 +101,12 @@ class Suspect:
 def suspects(
     now: float, signs: Mapping[str, Sign], *, silence: float, stall: float
 ) -> list[Suspect]:
-    """The members that hold up the run.
+    """The members that delay the run.
 
-    A member is silent when no heartbeat came for `silence` seconds: its process is stopped or its
-    host is gone. It is stuck when somebody has waited in a collective for `stall` seconds and it
-    is not itself waiting there, a step behind or busy with something else. Members that wait are
-    victims. If all of them wait, it is the network, and nobody is accused here.
+    A member is silent if it sent no heartbeat for `silence` seconds: its process is stopped or its
+    host is lost. It is stuck if another member has waited in a collective for `stall` seconds and
+    it is not itself waiting there, but a step behind or busy with something else. If all members
+    wait, the cause is the network, and none is returned.
     """
     silent = [
         Suspect(sign.member, "silent", now - sign.heard, sign.line, sign.phase)

@@ -201,7 +201,7 @@ def join_and_train(start, tmp_path, places, strategy, samples):
     stranger = start(*there.inside(*MANYHANDS, *shlex.split(wrong)[1:]))
     assert stranger.finish(60) == 1
     assert "the key in wrong is not that run's" in stranger.text()
-    refused = f"a joiner from {there.address} was refused"
+    refused = f"a connection from {there.address} was refused"
     wait_for(lambda: refused in first.text(), 10, refused)
     second = start(*there.inside(*MANYHANDS, *shlex.split(line)[1:]))
     assert first.finish(150) == 0, first.text() + second.text()

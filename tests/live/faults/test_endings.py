@@ -244,8 +244,11 @@ def test_a_worker_that_sleeps_in_user_code_is_named_with_that_line(run_script):
         'raise ValueError("boom on purpose")', "import time; time.sleep(600)  # here"
     )
     started = run_script(text)
-    wait_for(lambda: "keeps the others waiting" in started.text(), 60, "the culprit's name")
-    line = next(line for line in started.text().splitlines() if "keeps the others waiting" in line)
+    wait_for(lambda: "has kept the others waiting" in started.text(), 60, "the culprit's name")
+    waiting = "has kept the others waiting"
+    line = next(line for line in started.text().splitlines() if waiting in line)
+        line for line in started.text().splitlines() if "has kept the others waiting" in line
+    )
     sleeping = 1 + next(
         number
         for number, code in enumerate((started.folder / "script.py").read_text().splitlines())

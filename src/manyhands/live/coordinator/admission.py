@@ -1,7 +1,7 @@
-"""The coordinator's gate: lets other hosts into a run, and passes on what they say.
+"""Admission of other hosts to a run, and forwarding of messages between their agents.
 
-The first host's agent decides what becomes of a run. So the end of a process on another host is
-told to it, and its word that the run is over is told to the other hosts.
+The first host's agent decides how a run continues. So the end of a process on another host is
+forwarded to it, and its message that the run is over is forwarded to the other hosts.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from manyhands.wire import Control, Status
 
 PATIENCE = 15.0
-"""Seconds without a heartbeat after which a host counts as gone."""
+"""Seconds without a heartbeat after which a host counts as lost."""
 _AGENT = re.compile(r"agent-[A-Za-z0-9._-]{1,80}")
 _FILE = re.compile(r"model(-\d{1,6})?\.safetensors")
 _TRACE_LIMIT = 64 * 1024 * 1024
@@ -46,7 +46,7 @@ _TRACE_LIMIT = 64 * 1024 * 1024
 
 @dataclass(eq=False)
 class _JoinedHost:
-    """A host that was let in."""
+    """A host that was admitted."""
 
     host: str
     number: int
@@ -56,18 +56,18 @@ class _JoinedHost:
     written: int = 0
     """Bytes of its agent's trace."""
     admission: int = 0
-    """How many were let in before it, itself included."""
+    """Number of admissions so far, this one included."""
 
 
 class Admission:
-    """Which hosts take part, by the names under which their agents speak.
+    """The hosts that have joined, by the names of their agents.
 
     Args:
-        hub: where they are answered.
-        assignment: the first host's.
+        hub: sends the answers.
+        assignment: the first host's assignment.
         recorder: the coordinator's trace.
-        clock: seconds.
-        files: where traces of other hosts' agents are written.
+        clock: a source of seconds.
+        files: writes the traces of other hosts' agents.
     """
 
     def __init__(
@@ -87,29 +87,29 @@ class Admission:
         self._files = files
         self._clock = clock
         self.servers = len(assignment.servers)
-        """How many must be reachable from other hosts before the run can begin."""
+        """Number of servers whose addresses must be known before the run can begin."""
         self._joined: dict[str, _JoinedHost] = {}
         self._gone: dict[str, str] = {}
-        """Agents that take no part any more, and why."""
+        """Agents that no longer take part, with the reason."""
         self._over: Disband | None = None
         self._reported: set[str] = set()
         self._takes_back = assignment.leasing is not None and not assignment.peers
         self._strategy = assignment.strategy
         self._admissions = 0
         self._begun = False
-        """Whether all were here once."""
+        """Whether all workers have joined once."""
 
     @property
     def agents(self) -> list[str]:
-        """The other hosts' agents that are here."""
+        """The agents of other hosts that have joined."""
         return list(self._joined)
 
     def agent_of(self, host: str) -> str:
-        """The name under which a host's agent speaks; empty if it does not."""
+        """The name of a host's agent; empty if the host has not joined."""
         return next((name for name, joined in self._joined.items() if joined.host == host), "")
 
     def receive(self, name: str, message: Control) -> bool:
-        """Whether the message is the gate's business; then it was dealt with."""
+        """Process a message of an agent; return whether it was one for the admission."""
         if name == "agent-0":
             if isinstance(message, Disband):
                 self.disband(message)
@@ -121,7 +121,7 @@ class Admission:
         if isinstance(message, Knock):
             self._answer(name, message)
         elif joined is None:
-            words = self._gone.get(name, "this run does not know this host's agent")
+            words = self._gone.get(name, "this host's agent is not part of this run")
             self._hub.send(name, self._over or Disband(failed=True, words=words))
         else:
             joined.heard = self._clock()
@@ -161,7 +161,7 @@ class Admission:
             words = self._objection(knock)
             if words:
                 self._hub.send(name, Rejected(words))
-                self._say(f"{knock.host} was not let in: {words}")
+                self._say(f"{knock.host} was not admitted: {words}")
                 return
             number = self._hosts.names.index(knock.host)
             joined = self._joined[name] = _JoinedHost(knock.host, number, self._clock())
@@ -173,23 +173,26 @@ class Admission:
         self._hub.send(name, Admitted(joined.number, self._assignment, joined.admission))
 
     def _objection(self, knock: Knock) -> str:
-        """Why this host is not let in; empty if it is."""
+        """Why this host is not admitted; empty if it is."""
         others = self._hosts.names[1:]
         if self._over is not None:
             return "the run is over"
         if knock.host not in others:
-            return f"this run waits for {', '.join(others)}, not for {knock.host}: see --as"
+            return (
+                f"this run waits for {', '.join(others)}, not for {knock.host}: choose one of them "
+                "with --as"
+            )
         if any(joined.host == knock.host for joined in self._joined.values()):
             return f"{knock.host} has joined already"
         if self._begun and not self._takes_back:
-            return f"the run has begun, and {self._strategy} takes nobody back"
+            return f"the run has begun, and {self._strategy} does not admit workers after that"
         count = len(self._hosts.ranks(knock.host))
         if knock.workers not in {None, count}:
             return f"{knock.host} has {count} workers in this run, not {knock.workers}"
         return difference(self._facts, knock.facts)
 
     def _store(self, name: str, part: Part) -> None:
-        """Take in a file of another host's, piece after piece."""
+        """Write a piece of a file that another host sends."""
         if not _FILE.fullmatch(part.name):
             return
         half = self._folder / f"{part.name}.half"
@@ -203,24 +206,24 @@ class Admission:
         self._hub.send(name, Stored(part.name, there))
 
     def complete(self, status: Status, joined: Container[int]) -> Status:
-        """A status with what only the gate knows."""
+        """Add the missing ranks and the coordinator's address to a status."""
         self._begun = self._begun or status.started
         missing = "" if status.started else self._hosts.missing(joined)
         return msgspec.structs.replace(status, missing=missing, outside=self._hub.outside)
 
     def check_timers(self, now: float) -> None:
-        """Say who came with a wrong key, and miss the hosts that are silent."""
+        """Report connections with a wrong key, and dismiss hosts without heartbeats."""
         for address in self._hub.take_refused():
-            self._say(f"a joiner from {address} was refused: its key is not this run's")
+            self._say(f"a connection from {address} was refused: its key is not this run's key")
         for name, joined in list(self._joined.items()):
             silent = now - joined.heard
             if silent > PATIENCE:
-                self._dismiss(name, joined, f"its host has not been heard of for {silent:.0f} s")
+                self._dismiss(name, joined, f"no heartbeat from its host for {silent:.0f} s")
 
     def _dismiss(self, name: str, joined: _JoinedHost, words: str) -> None:
-        """A host is gone, and its workers with it."""
+        """Remove a host that is lost, and report the ends of its workers."""
         del self._joined[name]
-        self._gone[name] = f"the run goes on without {joined.host}: {words}"
+        self._gone[name] = f"the run continues without {joined.host}: {words}"
         self._recorder.event("host", {"name": joined.host, "words": words})
         for rank in self._hosts.ranks(joined.host):
             process = f"worker-{rank}"
@@ -230,19 +233,19 @@ class Admission:
                 )
 
     def disband(self, over: Disband) -> None:
-        """The run is over: tell everybody."""
+        """Forward to all other hosts that the run is over."""
         self._over = over
         for name in self._joined:
             self._hub.send(name, over)
 
     def _say(self, words: str) -> None:
-        """Words for the user of the first host, each once."""
+        """Show a message to the user of the first host, each message once."""
         if words not in self._reported:
             self._reported.add(words)
-            self._recorder.event("gate", {"words": words})
+            self._recorder.event("admission", {"words": words})
             self._hub.send("agent-0", Warn(words))
 
     def close(self) -> None:
-        """Remove what came only by half."""
+        """Remove files that did not arrive completely."""
         for half in self._folder.glob("model*.safetensors.half"):
             half.unlink(missing_ok=True)

@@ -1,7 +1,7 @@
-"""What the coordinator of a run knows and decides: who takes part, who is alive, who holds it up.
+"""The coordinator: tracks the members of a run, detects lost and stuck workers, collects traces.
 
-It decides with the pure functions of `manyhands.leasing.membership`; this file only listens,
-remembers and tells.
+It decides with the pure functions of `manyhands.leasing.membership`; this file receives messages,
+keeps the state and sends the answers.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ if TYPE_CHECKING:
     from manyhands.transport.control import Hub
 
 SILENCE = 5.0
-"""Seconds without a heartbeat after which a worker is named."""
+"""Seconds without a heartbeat after which a warning names the worker."""
 STALL = 10.0
-"""Seconds in which somebody waits in a collective until those who keep it waiting are named."""
+"""Seconds of waiting in a collective after which a warning names the workers that are awaited."""
 PATIENCE = 30.0
-"""Seconds without one after which it is ejected, where the others can go on without it."""
+"""Seconds without a heartbeat after which a worker is ejected, if the others can continue."""
 START_PATIENCE = 600.0
-"""The same for a worker that still starts: a long import may keep its heartbeats from being sent.
-Its agent watches the process, and its host's heartbeats tell whether the host is there."""
+"""The same for a worker that is still starting: a long import may delay its heartbeats. Its agent
+watches the process, and the heartbeats of that agent show whether the host is alive."""
 _TELL_EVERY = 0.5
 _RESEND_EVERY = 0.25
-"""Seconds between looks at all conversations: a look costs as much as there are workers, so it does
-not come with every message. A word is said again after a second at the earliest."""
+"""Seconds between checks of all reliable channels: the cost of a check grows with the number of
+workers, so it is not made with every message. A message is resent after a second or more."""
 _EJECT_EVERY = 5.0
-"""Seconds until the agent is told again to end a worker that is still there."""
+"""Seconds until the order to end a worker is sent again, while the worker has not ended."""
 _FENCES_AT_ONCE = 256
-"""Fences that are said again in answer to one heartbeat."""
+"""The most fences that are sent again in answer to one heartbeat."""
 _LAST_WORDS = 2.0
 _TRACE_LIMIT = 256 * 1024 * 1024
 _NAME = re.compile(r"^(worker|server)-\d{1,6}$")
@@ -51,17 +51,17 @@ class Coordinator:
     """The state of one run.
 
     Args:
-        hub: where messages come from.
-        expected: how many workers make the run complete.
-        folder: the run's, for the members' traces.
-        host: the name of this one.
+        hub: sends and receives messages.
+        expected: number of workers in the run.
+        folder: the run's folder, for the members' traces.
+        host: the name of this host.
         recorder: the coordinator's own trace.
-        clock: seconds.
-        lease_service: leases samples to workers that run free.
-        admission: lets other hosts in.
+        clock: a source of seconds.
+        lease_service: leases samples to workers; None under strategies of collectives.
+        admission: admits other hosts; None for a run on one host.
         patience: seconds without a heartbeat after which a worker is ejected.
         takes_back: whether a worker may join a run that is under way.
-        files: where traces are written.
+        files: writes the traces.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Coordinator:
         self._admission = admission
         self._servers: dict[str, Member] = {}
         self._addresses: dict[str, tuple[str, str]] = {}
-        """Host and address of each server that other hosts reach."""
+        """Host and address of each server that other hosts connect to."""
         self._expected = expected
         self._traces = folder / "trace"
         self._host = host
@@ -93,15 +93,15 @@ class Coordinator:
         self._clock = clock
         self._takes_back = takes_back
         self._incarnations: dict[str, int] = {}
-        """By worker, the least incarnation of it that is still heard."""
-        self._spoken: dict[str, int] = {}
-        """By worker, the incarnation that reported for duty last."""
+        """By worker, the least incarnation whose messages are accepted."""
+        self._greeted: dict[str, int] = {}
+        """By worker, the incarnation that sent the last `Hello`."""
         self._starting: set[str] = set()
-        """Workers that have reported for duty and not asked for samples yet."""
+        """Workers that have sent `Hello` and have not asked for samples yet."""
         self._fences: list[Fence] = []
-        """All that were put up, in order."""
+        """All fences, in order."""
         self._dismissed = False
-        """Whether the last worker has left, and servers are told that the run is over."""
+        """Whether the last worker has left and the servers were dismissed."""
         self._waiting: dict[str, Member] = {}
         self.membership = Membership()
         self._signs: dict[str, Sign] = {}
@@ -111,14 +111,14 @@ class Coordinator:
         self._suspected: set[str] = set()
         self._patience = patience
         self._ejected: dict[str, float] = {}
-        """Workers whose agents were told to end them, and when that was said last."""
+        """Workers whose agents were ordered to end them, and when the order was sent last."""
         self._returned: set[str] = set()
         self._reported = 0.0
         self._looked = 0.0
         self._agent_left: float | None = None
 
     def serve(self) -> None:
-        """Listen until the agent has said goodbye and the others' last words are in."""
+        """Serve messages until the agent and all members have said goodbye."""
         while not self._is_over():
             self.turn(0.1)
         self._recorder.flush()
@@ -127,7 +127,7 @@ class Coordinator:
             self._admission.close()
 
     def turn(self, timeout: float) -> None:
-        """Hear what is there, or comes within `timeout` seconds, and look at the clock."""
+        """Process messages that arrive within `timeout` seconds, then check the timers."""
         for name, message in self._hub.receive(timeout):
             self._receive(name, message)
         self._check_timers()
@@ -155,7 +155,7 @@ class Coordinator:
             case Goodbye():
                 self._note_goodbye(name, message)
             case Lost(name=gone, words=words, life=incarnation):
-                # What it had sent before it was killed may still be to come.
+                # Messages that it sent before it was killed may still arrive.
                 self._incarnations[gone] = max(incarnation + 1, self._incarnations.get(gone, 0))
                 self._lose(gone, words)
                 self._hub.send("agent-0", Missed(gone, self.membership.epoch > 0))
@@ -180,11 +180,11 @@ class Coordinator:
         if hello.life < self._incarnations.get(name, 0):
             return
         if name in self._signs and hello.life > self._incarnations.get(name, 0):
-            # On another host a worker may be started again before its loss is told.
-            self._lose(name, "its successor has reported for duty")
-        self._incarnations[name] = self._spoken[name] = hello.life
+            # On another host a worker may be restarted before its loss is reported.
+            self._lose(name, "its successor has joined")
+        self._incarnations[name] = self._greeted[name] = hello.life
         if self.membership.epoch and not self._takes_back:
-            words = "the run had begun by the time it was started again"
+            words = "the run had already begun when it was restarted"
             self._hub.send(self._agent_of(member), Eject(name, words))
             return
         self._waiting[name] = member
@@ -197,7 +197,7 @@ class Coordinator:
             self._complete_if_all()
 
     def _take_back(self, member: Member) -> None:
-        """A worker comes back to a run that is under way."""
+        """Admit a restarted worker to a run that is under way."""
         if self._lease_service is None:
             return
         self._ejected.pop(member.name, None)
@@ -208,7 +208,7 @@ class Coordinator:
         self._hub.send(member.name, self._roll())
 
     def _complete_if_all(self) -> None:
-        """Begin when all workers are here, and other hosts know where to find the servers."""
+        """Begin when all workers have joined and the addresses of all servers are known."""
         reachable = self._admission is None or len(self._addresses) >= self._admission.servers
         if not self.membership.epoch and len(self._waiting) == self._expected and reachable:
             self._complete()
@@ -250,7 +250,7 @@ class Coordinator:
             self._losses[name] = beat.loss
 
     def _store(self, name: str, lines: bytes) -> None:
-        """Append to the sender's trace; what a process may write in all is limited."""
+        """Append to the sender's trace, up to a limit per process."""
         if not _NAME.match(name):
             return
         written = self._written.get(name, 0) + len(lines)
@@ -278,7 +278,7 @@ class Coordinator:
             self._hub.send_all(self._servers, Dismiss())
 
     def _resend(self, name: str, beat: Beat) -> None:
-        """Say again what a member has not heard, or one that was started again cannot know."""
+        """Send again what a member has not confirmed, or what a restarted member cannot know."""
         if beat.fences < len(self._fences):
             for fence in self._fences[beat.fences : beat.fences + _FENCES_AT_ONCE]:
                 self._hub.send(name, fence)
@@ -286,14 +286,14 @@ class Coordinator:
             self._hub.send(name, Dismiss())
 
     def _fence(self, name: str) -> None:
-        """Have all servers refuse what a lost worker sends. Before the run begins there is none."""
+        """Have all servers refuse calls of a lost worker; before the run begins there are none."""
         if self.membership.epoch:
-            least = max(self._incarnations.get(name, 0), self._spoken.get(name, 0) + 1)
+            least = max(self._incarnations.get(name, 0), self._greeted.get(name, 0) + 1)
             self._fences.append(Fence(name, least, len(self._fences)))
             self._hub.send_all((*self._servers, *self._signs), self._fences[-1])
 
     def _lose(self, name: str, words: str) -> None:
-        """A worker's process is gone: its samples are given again, its late calls refused."""
+        """Note that a worker is lost: its samples are leased again, its late calls refused."""
         self._signs.pop(name, None)
         self._waiting.pop(name, None)
         self._returned.discard(name)
@@ -320,7 +320,7 @@ class Coordinator:
         self._recorder.drain()
 
     def _warn_of_suspects(self, now: float) -> None:
-        """Name those who hold up the run, once; and say so when they are back."""
+        """Warn once of each worker that delays the run, and report when it is back."""
         suspected = set()
         for suspect in suspects(now, self._signs, silence=SILENCE, stall=STALL):
             suspected.add(suspect.member.name)
@@ -335,7 +335,7 @@ class Coordinator:
         self._suspected = suspected
 
     def _eject(self, now: float) -> None:
-        """Have those ended, where the others can go on, who were not heard of for very long."""
+        """Order the end of workers that sent no heartbeat for too long, if others can continue."""
         if self._lease_service is None:
             return
         for sign in self._signs.values():
@@ -348,7 +348,7 @@ class Coordinator:
                 if told is None and others < 1:
                     return
                 self._ejected[sign.member.name] = now
-                words = f"ejected, because it was not heard of for {silent:.0f} s"
+                words = f"ejected, because it sent no heartbeat for {silent:.0f} s"
                 self._hub.send(self._agent_of(sign.member), Eject(sign.member.name, words))
 
     def _agent_of(self, member: Member) -> str:
@@ -376,7 +376,7 @@ class Coordinator:
             self._hub.send(name, status)
 
     def disband(self, words: str) -> None:
-        """Tell other hosts that the run has failed."""
+        """Notify other hosts that the run has failed."""
         if self._admission is not None:
             self._admission.disband(Disband(failed=True, words=words))
 

@@ -1,4 +1,4 @@
-"""The lease desk in the coordinator's process: conversations, the clock, the account of samples."""
+"""The lease service in the coordinator's process: channels, time limit and count of samples."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 
 class LiveLeaseService:
-    """Carries messages between workers and `manyhands.leasing.lease_service`, which decides.
+    """Passes messages between workers and `manyhands.leasing.lease_service`, which decides.
 
     Args:
-        numbers: the job's.
-        workers: among how many a global batch is divided.
-        hub: where workers are answered.
-        recorder: the coordinator's trace; it accounts for the samples.
-        clock: seconds.
+        numbers: the job's sizes and limits.
+        workers: number of workers among which a global batch is divided.
+        hub: sends the answers.
+        recorder: the coordinator's trace; the count of samples is written there.
+        clock: a source of seconds.
     """
 
     def __init__(
@@ -61,29 +61,29 @@ class LiveLeaseService:
         self._accounted = (0, 0, 0)
         self._channels: dict[str, ReliableChannel] = {}
         self._least: dict[str, int] = {}
-        """By worker that was lost, the least life that is still heard."""
+        """By worker that was lost, the least incarnation whose messages are accepted."""
 
     @property
     def committed(self) -> int:
-        """Samples that are trained on."""
+        """Samples whose update is part of the shared state."""
         return self._leases.committed
 
     @property
     def is_over(self) -> bool:
-        """Whether everything is committed and the model is stored."""
+        """Whether all samples are committed and the model is stored."""
         return self._service.is_over
 
     def open(self, workers: Iterable[str]) -> None:
-        """All have joined: time runs from here."""
+        """Begin with these workers; the job's time limit counts from here."""
         self._service.open(workers)
         self._begun = self._clock()
 
     def admit(self, worker: str) -> None:
-        """A worker comes back to a run that is under way."""
+        """Admit a worker to a run that is under way."""
         self._send(self._service.admit(worker))
 
     def receive(self, worker: str, word: Control) -> None:
-        """A worker wants something."""
+        """Process a message of a worker."""
         if not isinstance(word, Word):
             return
         channel = self._channel(worker, word.life)
@@ -94,9 +94,9 @@ class LiveLeaseService:
         self._account()
 
     def _channel(self, worker: str, incarnation: int) -> ReliableChannel | None:
-        """The conversation with one life of a worker; None if that life is over.
+        """The channel to one incarnation of a worker; None if that incarnation is over.
 
-        A worker whose link was cut until it counted as lost may be heard of again.
+        A worker whose link was cut may send again after it was counted as lost.
         """
         channel = self._channels.get(worker)
         if incarnation < self._least.get(worker, incarnation) or (
@@ -114,7 +114,7 @@ class LiveLeaseService:
                 self._channels[worker].say(message)
 
     def lose(self, worker: str) -> None:
-        """A worker is gone: what it held is given to others."""
+        """Note that a worker is lost: its leases are given to others."""
         channel = self._channels.pop(worker, None)
         if channel is not None:
             self._least[worker] = channel.incarnation + 1
@@ -125,7 +125,7 @@ class LiveLeaseService:
         self._account()
 
     def check_timers(self) -> None:
-        """Stop when the job's time is up, and say again what was not heard."""
+        """Stop when the job's time is up, and resend messages that were not acknowledged."""
         for channel in self._channels.values():
             channel.look_at_clock()
         limit = self._numbers.seconds

@@ -1,7 +1,7 @@
-"""The coordinator's process: where members report and their traces come together.
+"""The coordinator's process: receives heartbeats and traces of all members.
 
-It never imports torch, so it starts at once and answers while others compute. If the agent is
-killed, it ends what that left behind and says so.
+It never imports torch, so it starts fast and answers while workers compute. If the agent is killed,
+it ends the remaining processes and reports it.
 """
 
 from __future__ import annotations
@@ -80,10 +80,10 @@ def main(path: str) -> None:
 
 
 def _is_orphaned(agent: int) -> bool:
-    """Whether the agent is dead, or only asks politely.
+    """Whether the agent is dead, as opposed to having sent SIGTERM itself.
 
-    The kernel signals the death of the thread that started us. Until the agent's other threads
-    are dead too, which takes a busy machine a while, it still counts as our parent.
+    The kernel sends the signal when the agent's starting thread dies. Until its other threads are
+    dead too, which takes a while on a busy machine, the agent is still this process's parent.
     """
     deadline = time.monotonic() + 2.0
     while time.monotonic() < deadline:
@@ -94,7 +94,7 @@ def _is_orphaned(agent: int) -> bool:
 
 
 def _is_dying(pid: int) -> bool:
-    """Whether a process has begun to end: its first thread has, or SIGKILL awaits it."""
+    """Whether a process is ending: its first thread has ended, or a SIGKILL is pending."""
     try:
         status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
     except OSError:
@@ -111,10 +111,10 @@ def _raise_gone(_signal: int, _frame: FrameType | None) -> None:
 
 
 def _agents_terminal(agent: int) -> Callable[[str], None]:
-    """A way to the agent's terminal that outlives the agent, opened while it lives."""
+    """A function that writes to the agent's terminal, also after the agent has been killed."""
     try:
         descriptor = os.open(f"/proc/{agent}/fd/2", os.O_WRONLY | os.O_APPEND)
-    except OSError:  # its stderr may be a socket, or closed; the log still has the words
+    except OSError:  # its stderr may be a socket, or closed; the log still has the message
         descriptor = sys.stderr.fileno()
 
     def say(words: str) -> None:
@@ -130,13 +130,13 @@ def _clean_up(
     recorder: Recorder,
     say: Callable[[str], None],
 ) -> None:
-    """The agent was killed: end what it left behind, remove its private folder and say so."""
+    """Clean up after an agent that was killed: end its processes and remove its private folder."""
     for pid in coordinator.pids():
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(pid, signal.SIGKILL)
     words = (
         f"manyhands: the agent (pid {assignment.agent}) was killed; its coordinator and "
-        f"{assignment.workers} workers ended with it. The run is in {assignment.folder}"
+        f"{assignment.workers} workers were ended. The run is in {assignment.folder}"
     )
     coordinator.disband(words)
     recorder.event("end", {"status": "failed", "words": words})

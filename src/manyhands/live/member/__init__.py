@@ -1,1 +1,1 @@
-"""What workers and servers have in common: heartbeats, progress, traces, errors."""
+"""Parts shared by workers and servers: heartbeats, progress, traces, error reports."""

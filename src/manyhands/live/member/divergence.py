@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 
 class Divergence:
-    """What one worker knows about it.
+    """Checks the losses and parameters of one worker.
 
     Args:
         job: `stop_on_nan` decides whether the run ends.
-        rank: the worker's.
-        recorder: the worker's trace; the first value that is not finite is noted there.
-        parameters: gives the worker's parameters.
+        rank: the worker's rank.
+        recorder: the worker's trace; the first value that is not finite is recorded there.
+        parameters: returns the worker's parameters.
     """
 
     def __init__(
@@ -49,8 +49,8 @@ class Divergence:
     def training(self, loss: torch.Tensor, sample: int) -> None:
         """Check the loss of a batch that begins at this sample of the run, before the step.
 
-        The loss of an accelerator is checked one batch later, so that the worker does not wait
-        for it.
+        A loss on an accelerator is checked one batch later, so that the worker does not wait for
+        the device.
         """
         if self._found:
             return
@@ -70,14 +70,14 @@ class Divergence:
             self._report(f"{what} {self._rank}, {before}", own=False)
 
     def validation(self, values: Mapping[str, float], sample: int) -> None:
-        """Check the loss of an evaluation after so many samples."""
+        """Check the loss of an evaluation after this many samples."""
         value = values.get("loss", 0.0)
         if not self._found and not math.isfinite(value):
             words = f"the validation loss became {name(value)} after {sample:,} samples"
             self._report(words, own=True)
 
     def finally_(self) -> None:
-        """Check the parameters that the run ends with."""
+        """Check the final parameters of the run."""
         if not self._found and not self._is_finite():
             words = f"the final parameters of worker {self._rank} contain NaN or infinity"
             self._report(words, own=False)
@@ -99,14 +99,14 @@ class Divergence:
 
 
 def _all_finite(tensor: torch.Tensor) -> bool:
-    """Whether there is no NaN and no infinity in it; what is not on this worker has none."""
+    """Whether a tensor has no NaN and no infinity; a tensor on the meta device counts as finite."""
     if tensor.device.type == "meta" or not (tensor.is_floating_point() or tensor.is_complex()):
         return True
-    # torch compares no types of eight bits.
+    # torch.isfinite does not support types of eight bits.
     wide = tensor.float() if tensor.element_size() == 1 else tensor
     return bool(torch.isfinite(wide).all())
 
 
 def name(value: float) -> str:
-    """A value that is not finite, in words."""
+    """The name of a value that is not finite."""
     return "NaN" if math.isnan(value) else "infinite"

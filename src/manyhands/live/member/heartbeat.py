@@ -1,4 +1,4 @@
-"""A worker's second thread: heartbeats, its trace on its way, and words from the coordinator."""
+"""Heartbeat thread of a worker or server: sends heartbeats and traces, receives notices."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _EXCHANGES = 64
 
 
 class VitalThread(threading.Thread):
-    """A thread that its process cannot do without: an exception in it ends the process."""
+    """A thread that its process needs: an exception in it ends the process."""
 
 
 def end_with_threads(failed: Callable[[BaseException], object]) -> None:
-    """Call `failed` in a vital thread that raised; other threads are left to Python.
+    """Call `failed` in a vital thread that raises; other threads are handled by Python.
 
-    Without that, a worker whose heartbeats or answers have ended would seem to be alive.
+    Otherwise a worker without heartbeats, or without a peer server, would continue to run.
     """
     before = threading.excepthook
 
@@ -44,28 +44,28 @@ def end_with_threads(failed: Callable[[BaseException], object]) -> None:
 
 
 class Heartbeat(VitalThread):
-    """Beats until it is stopped.
+    """Sends heartbeats until it is stopped.
 
     Args:
-        recorder: flushed with every beat.
-        progress: what the beats tell.
-        clock: the worker's.
+        recorder: the trace, flushed with every heartbeat.
+        progress: the progress that heartbeats report.
+        clock: a source of seconds.
     """
 
     def __init__(self, recorder: Recorder, progress: Progress, clock: Callable[[], float]) -> None:
-        super().__init__(name="manyhands-pulse", daemon=True)
+        super().__init__(name="manyhands-heartbeat", daemon=True)
         self._recorder = recorder
         self._progress = progress
         self._clock = clock
         self._stopping = threading.Event()
 
     def run(self) -> None:
-        """Beat once per interval."""
+        """Send a heartbeat once per interval."""
         while not self._stopping.wait(INTERVAL):
             self._beat()
 
     def _beat(self) -> float | None:
-        """Put what happened since the last beat into the trace; the mean loss since then."""
+        """Write the progress since the last heartbeat to the trace; return the mean loss."""
         drained = self._progress.drain_losses()
         if drained is not None:
             loss, samples = drained
@@ -76,23 +76,23 @@ class Heartbeat(VitalThread):
         return drained[0] if drained else None
 
     def stop(self) -> None:
-        """Beat a last time and end."""
+        """Send a last heartbeat and end the thread."""
         self._stopping.set()
         self.join(10.0)
 
 
 class FileHeartbeat(Heartbeat):
-    """The pulse of a worker that has no coordinator: its trace goes straight to a file."""
+    """Heartbeat of a worker without a coordinator: its trace is written to a file."""
 
     def stop(self) -> None:
-        """End, then write what is left."""
+        """End the thread, then write the rest of the trace."""
         super().stop()
         self._beat()
         self._recorder.flush()
 
 
 class LinkHeartbeat(Heartbeat):
-    """The pulse of a worker that reports to a coordinator."""
+    """Heartbeat of a worker or server that is connected to a coordinator."""
 
     def __init__(
         self,
@@ -107,24 +107,24 @@ class LinkHeartbeat(Heartbeat):
         super().__init__(recorder, progress, clock)
         self._header = header
         self._address = address
-        """Where other hosts reach the server in this process."""
+        """Address at which other hosts connect to the server in this process."""
         self._connect = connect
         self._chunks = chunks
         self._exchanges: list[tuple[float, float, float]] = []
         self._roll: Roll | None = None
         self._fenced: deque[Fence] = deque()
         self._fences = 0
-        """How many were heard."""
+        """Number of fences received."""
         self.dismissed = False
-        """Whether the coordinator has said that the run is over."""
+        """Whether the coordinator has sent that the run is over."""
         self._changed = threading.Condition()
 
     def roll(self, timeout: float) -> Roll:
-        """The members of the run, as soon as all have joined."""
+        """Wait until all workers have joined; return the addresses of the servers."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._roll is not None, timeout):
-                raise TimeoutError(f"the run was not complete after {timeout:.0f} s")
-            assert self._roll is not None  # noqa: S101 - said by the condition just waited for
+                raise TimeoutError(f"not all workers have joined after {timeout:.0f} s")
+            assert self._roll is not None  # noqa: S101 - guaranteed by the condition above
             return self._roll
 
     def take_fenced(self) -> list[Fence]:
@@ -132,7 +132,7 @@ class LinkHeartbeat(Heartbeat):
         return [self._fenced.popleft() for _ in range(len(self._fenced))]
 
     def run(self) -> None:
-        """Report for duty, then beat; the connection belongs to this thread."""
+        """Send `Hello`, then heartbeats; the connection belongs to this thread."""
         line = self._connect()
         header = self._header
         about = (header.role, header.rank, header.host, header.pid, header.boot)
@@ -174,7 +174,7 @@ class LinkHeartbeat(Heartbeat):
                 self._exchanges.append((message.sent, message.there, self._clock()))
                 del self._exchanges[:-_EXCHANGES]
             elif isinstance(message, Fence):
-                # They come in order; one that comes again was heard, and one too early comes again.
+                # Fences are counted in order: a repeated one is known, an early one is sent again.
                 if message.number == self._fences:
                     self._fences += 1
                     self._fenced.append(message)
@@ -192,7 +192,7 @@ class LinkHeartbeat(Heartbeat):
 
 
 def _within(lines: bytes, limit: int) -> list[bytes]:
-    """Whole lines in portions of at most `limit` bytes."""
+    """Complete lines in portions of at most `limit` bytes."""
     portions = []
     while lines:
         cut = len(lines) if len(lines) <= limit else lines.rfind(b"\n", 0, limit) + 1 or limit

@@ -1,4 +1,4 @@
-"""Where a worker is, written by its main thread and read by its pulse."""
+"""Progress of a worker, written by its main thread and read by its heartbeat thread."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _OTHERS = (*(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib
 
 
 class Progress:
-    """A worker's standing.
+    """The step, phase and losses of a worker.
 
-    One thread writes plain attributes, another reads them; a reading may mix two neighbouring
-    steps, which a heartbeat can bear. Losses are appended here and drained there.
+    One thread writes plain attributes, another reads them; a read may mix two consecutive steps,
+    which is accurate enough for a heartbeat.
     """
 
     def __init__(self) -> None:
@@ -28,13 +28,13 @@ class Progress:
         self.samples = 0
         self.phase = "start"
         self.accounts = False
-        """Whether this worker answers for its samples: where none can be leased to two."""
+        """Whether this worker counts its own samples; otherwise the lease service counts them."""
         self.losses: list[tuple[torch.Tensor, int]] = []
         self._main = threading.main_thread().ident
 
     def drain_losses(self) -> tuple[float, int] | None:
         """The mean loss since the last call and the samples behind it, if there were any."""
-        # The list stays the same one: the other thread may be about to append to it.
+        # The list object is kept: the other thread may be about to append to it.
         losses = [*self.losses]
         del self.losses[: len(losses)]
         samples = sum(count for _, count in losses)
@@ -43,7 +43,7 @@ class Progress:
         return sum(float(loss) * count for loss, count in losses) / samples, samples
 
     def line(self) -> str:
-        """Where the main thread stands: the user's line if there is one, and ours or torch's."""
+        """Where the main thread is: the innermost line of the user, and that of a library."""
         frame = sys._current_frames().get(self._main or 0)
         inner = user = None
         while frame is not None and user is None:

@@ -1,4 +1,4 @@
-"""How a process of a run tells where it is reached, and why it failed."""
+"""The address and the failure of a process, as reported to the coordinator and the agent."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 def listen_outside(assignment: Assignment, number: int) -> socket.socket | None:
-    """Where other hosts reach the server in this process, listening already; None if none do.
+    """A listening socket for other hosts, for the server in this process; None for one host.
 
-    Its port is told with the first heartbeat, long before anybody answers there. A successor
-    listens where its predecessor did.
+    Its port is sent with the first message to the coordinator, before the server is ready. A
+    successor listens on the port of its predecessor.
     """
     if not assignment.hosts:
         return None
@@ -35,7 +35,7 @@ def listen_outside(assignment: Assignment, number: int) -> socket.socket | None:
 
 
 def fail(error: BaseException, heartbeat: LinkHeartbeat) -> None:
-    """Leave a report, let the trace out and go, without waiting for threads that hang."""
+    """Write an error report, send the trace and exit, without waiting for threads that hang."""
     from manyhands.failure import PeerLost  # noqa: PLC0415
     from manyhands.live.processes.supervision import leave_report  # noqa: PLC0415
 

@@ -1,7 +1,7 @@
-"""Parameters that all processes of a host use where they lie.
+"""Parameters in shared memory, which all processes of a host use in place.
 
-The memory belongs to the agent, which lives as long as the run. It has no name in any folder, so
-whoever is killed leaves nothing behind.
+The memory belongs to the agent, which exists as long as the run. It is anonymous, so a killed
+process leaves no file behind.
 """
 
 from __future__ import annotations
@@ -19,23 +19,25 @@ if TYPE_CHECKING:
     from manyhands.live.assignment import Assignment
 
 _LINE = 64
-"""Bytes of a cache line: every worker's count has one, and the parameters begin on one."""
+"""Bytes of a cache line: every worker's count has its own, and the parameters start on one."""
 
 
 class SharedParameters:
-    """Every worker's count of its updates, then the parameters.
+    """Shared memory with a count of updates per worker, followed by the parameters.
 
     Args:
-        assignment: whose `memory` it is.
+        assignment: the assignment with the descriptor of the memory.
         size: bytes of the parameters.
-        fill: writes the first parameters, if this process is the first to come.
+        fill: writes the initial parameters, if this process is the first to map the memory.
     """
 
     def __init__(
         self, assignment: Assignment, size: int, fill: Callable[[torch.Tensor], None]
     ) -> None:
         if assignment.memory is None:
-            raise ValueError(f"{assignment.strategy} needs memory that this run has not reserved")
+            raise ValueError(
+                f"{assignment.strategy} needs shared memory, which this run has not reserved"
+            )
         begin = _LINE * assignment.workers
         room = begin + size
 

@@ -1,8 +1,8 @@
-"""Writing trace files: a disk that is full must not end the training.
+"""Trace files, written so that a full disk does not end the training.
 
-What cannot be written is kept in memory, up to a limit, and tried again. What is beyond the limit
-is left out and counted: sums in a trace are of the whole run so far, so a gap costs spans and
-points, and the totals are right again with the next sums.
+Lines that cannot be written are kept in memory, up to a limit, and written later. Lines beyond the
+limit are dropped and counted: sums in a trace are cumulative, so a gap loses spans and points, and
+the totals are correct again with the next sums.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 KEPT = 64 * 1024 * 1024
-"""Bytes that wait for space, of all files together."""
+"""The most bytes that wait for space, of all files together."""
 _EVERY = 0.5
 
 
 class TraceFiles:
-    """Appends lines to files, now or later.
+    """Appends lines to files, at once or when there is space.
 
     Args:
-        say: is told in words when writing fails, and when it works again.
-        clock: seconds.
-        kept: bytes that may wait for space.
+        say: receives a message when writing fails and when it works again.
+        clock: a source of seconds.
+        kept: the most bytes that may wait for space.
     """
 
     def __init__(
@@ -43,12 +43,12 @@ class TraceFiles:
         self._waiting: dict[Path, deque[bytes]] = {}
         self._left_out: dict[str, int] = {}
         self._since: float | None = None
-        """When writing first failed; None while all is well."""
+        """When writing first failed; None while it works."""
         self._tried = 0.0
         self._words = ""
 
     def append(self, path: Path, lines: bytes) -> None:
-        """Append whole lines to a file."""
+        """Append complete lines to a file."""
         self.retry()
         if self._since is None and self._write(path, lines):
             return
@@ -59,7 +59,7 @@ class TraceFiles:
         self._waiting.setdefault(path, deque()).append(lines)
 
     def retry(self, *, now: bool = False) -> None:
-        """Write what waits, if there is space again; not more often than twice a second."""
+        """Write waiting lines, if there is space again; at most twice a second."""
         due = self._clock() - self._tried >= _EVERY
         if self._since is None or not (due or now):
             return
@@ -74,7 +74,7 @@ class TraceFiles:
         self._left_out.clear()
 
     def close(self) -> None:
-        """Try a last time; say what is missing."""
+        """Try a last time, and report what is missing."""
         self.retry(now=True)
         if self._since is not None:
             for path, waiting in self._waiting.items():
@@ -89,7 +89,7 @@ class TraceFiles:
         return f"{total:,} bytes of {len(self._left_out)} files are missing"
 
     def _write(self, path: Path, lines: bytes) -> bool:
-        """Whether all of the lines are in the file; if not, none of them is."""
+        """Append all of the lines or none of them; return whether they were appended."""
         self._tried = self._clock()
         try:
             file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -107,7 +107,7 @@ class TraceFiles:
             if self._since is None:
                 self._since, self._words = self._clock(), error.strerror or str(error)
                 self._say(
-                    f"trace: {path.name} cannot be written: {self._words}. Training goes on; the "
+                    f"trace: {path.name} cannot be written: {self._words}. Training continues; the "
                     "trace is kept in memory until there is space"
                 )
             return False
@@ -115,7 +115,7 @@ class TraceFiles:
 
 
 def append_to(path: Path) -> Callable[[bytes], None]:
-    """A sink that appends to a file, and speaks to standard error."""
+    """A sink that appends to a file, and reports problems on standard error."""
     files = TraceFiles(lambda words: print(words, file=sys.stderr))
 
     def sink(lines: bytes) -> None:
