@@ -200,7 +200,7 @@ def join_and_train(start, tmp_path, places, strategy, samples):
     wrong = line.replace("run/key", "wrong")
     stranger = start(*there.inside(*MANYHANDS, *shlex.split(wrong)[1:]))
     assert stranger.finish(60) == 1
-    assert "the key in wrong is not that run's" in stranger.text()
+    assert "the key in wrong is not the key of that run" in stranger.text()
     refused = f"a connection from {there.address} was refused"
     wait_for(lambda: refused in first.text(), 10, refused)
     second = start(*there.inside(*MANYHANDS, *shlex.split(line)[1:]))

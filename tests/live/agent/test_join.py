@@ -110,9 +110,7 @@ def test_the_model_comes_home_when_the_first_host_only_serves(begin, start, scri
 
 
 @pytest.mark.timeout(240)
-def test_a_host_that_does_not_match_is_refused_with_a_reason_on_both_sides(
-    begin, start, script, tmp_path
-):
+def test_a_host_that_does_not_match_is_refused_on_both_sides(begin, start, script, tmp_path):
     first, line = begin(script(), "asynchronous()")
     other = script("other.py", pause=0.001)
     JobKey.new().write(tmp_path / "wrong")

@@ -247,8 +247,6 @@ def test_a_worker_that_sleeps_in_user_code_is_named_with_that_line(run_script):
     wait_for(lambda: "has kept the others waiting" in started.text(), 60, "the culprit's name")
     waiting = "has kept the others waiting"
     line = next(line for line in started.text().splitlines() if waiting in line)
-        line for line in started.text().splitlines() if "has kept the others waiting" in line
-    )
     sleeping = 1 + next(
         number
         for number, code in enumerate((started.folder / "script.py").read_text().splitlines())

@@ -104,7 +104,7 @@ def test_a_difference_is_named(tmp_path):
     other.write_text("x = 2\n")
     assert difference(facts_of_host(one), facts_of_host(one)) == ""
     words = difference(facts_of_host(one), facts_of_host(other))
-    assert words.startswith("its script is another one")
+    assert words.startswith("its script differs")
     assert "seed is 2 there and 1 on the first host" in difference({"seed": "1"}, {"seed": "2"})
 
 

@@ -39,7 +39,7 @@ SCRIPT = """
 @pytest.mark.parametrize(
     ("strategy", "breaks"),
     [
-        ("gossip()", "if worker_1: ShardServer._hear = broken"),
+        ("gossip()", "if worker_1: ShardServer._handle = broken"),
         ("allreduce()", "if worker_1: LinkHeartbeat._tell = broken"),
     ],
     ids=["peer server", "heartbeats"],

@@ -189,7 +189,7 @@ def test_without_durability_a_killed_server_ends_the_run(run_script):
 
 
 @pytest.mark.timeout(180)
-def test_a_killed_worker_is_named_and_the_others_carry_on(run_script):
+def test_a_killed_worker_is_named_and_the_others_continue(run_script):
     started = run_script(INTEGERS.replace("SAMPLES", "2400"))
     wait_for(lambda: has_begun(started), 90, "pushes")
     started.worker(3).kill()

@@ -162,7 +162,7 @@ def is_training(started, updates=20):
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("strategy", ["hogwild()", "central_storage()"])
-def test_a_killed_worker_is_named_and_the_others_carry_on(run_script, nothing_left, strategy):
+def test_a_killed_worker_is_named_and_the_others_continue(run_script, nothing_left, strategy):
     started = run_script(SLOW, strategy, "2000")
     wait_for(lambda: is_training(started), 90, "training")
     started.worker(0).kill()

@@ -76,7 +76,7 @@ def test_it_keeps_what_the_rate_and_the_weight_depend_on(open_journal):
     again, _, _ = reader.recover(successor, first)
     assert again.terms.global_batch == BatchSizes(((0, 10), (100, 40)))
     assert (again.weight, again.dealt) == (0.5, 121)
-    heard = list(reader.heard())
+    heard = list(reader.replay())
     assert [one.call for one in heard] == calls[3:]
     for one in heard:
         again, actions = protocol.on_message(again, one.call)
@@ -99,7 +99,7 @@ def test_a_payload_that_was_received_into_the_log_is_written_down_without_a_copy
         assert journal.append(push(1), place)
         assert not journal.append(push(2), memoryview(bytearray(b"8" * 5000)))
         successor = Journal(MemoryLog(os.getpid(), held, 5000, 1, 2))
-        heard = list(successor.heard())
+        heard = list(successor.replay())
         assert [bytes(one.payload.numpy()[:1]) for one in heard] == [b"7", b"8"]
         # The successor writes behind what it heard, and not over it.
         successor.append(push(3), memoryview(bytearray(b"9" * 5000)))
@@ -147,7 +147,7 @@ def test_a_write_that_the_system_cuts_short_is_completed(tmp_path, monkeypatch):
     journal.settle()
     journal.close()
     reader = Journal(FileLog(tmp_path, "server-0", 4096))
-    assert [bytes(one.payload.numpy()) for one in reader.heard()] == [payload]
+    assert [bytes(one.payload.numpy()) for one in reader.replay()] == [payload]
     reader.close()
 
 
@@ -173,7 +173,7 @@ def test_a_full_disk_makes_the_server_wait_and_say_so(tmp_path, monkeypatch):
     assert "No space left on device. The server waits" in said[0]
     assert "can be written again" in said[1]
     reader = Journal(FileLog(tmp_path, "server-0", 4096))
-    assert len(list(reader.heard())) == 1
+    assert len(list(reader.replay())) == 1
     reader.close()
 
 
@@ -188,7 +188,7 @@ def test_what_a_loss_of_power_tore_is_not_heard(tmp_path):
     data[-5] ^= 1
     file.write_bytes(data)
     reader = Journal(FileLog(tmp_path, "server-0", 4096, durable=True), durable=True)
-    assert [one.call.number for one in reader.heard()] == [1]
+    assert [one.call.number for one in reader.replay()] == [1]
     reader.close()
 
 

@@ -85,7 +85,7 @@ class Bench:
         while time.monotonic() < deadline:
             incoming = self.server._responder.receive(0.05)
             if incoming is not None:
-                self.server._hear(self.server._gather(incoming))
+                self.server._handle(self.server._gather(incoming))
                 return
             for worker in self.workers:
                 worker._sweep(1)
@@ -184,7 +184,7 @@ def test_it_is_killed_in_the_middle_of_rounds(bench, durability, strategy, input
                 except TimeoutError:
                     incoming = one.server._responder.receive(0.01)
                     if incoming is not None:
-                        one.server._hear([incoming])
+                        one.server._handle([incoming])
         twin_parameters.append(one.parameters)
     assert one.server._state.version >= 20
     assert not torch.equal(twin_parameters[0], twin_parameters[-1])
@@ -216,12 +216,12 @@ def test_an_answer_that_waits_for_a_place_names_the_version_that_it_brings(bench
     pushes = [receive(), receive()]
     for rank in (2, 3):
         one.workers[rank].post("server-0", Pull(), None, rooms[rank].numpy().data)
-        one.server._hear([receive()])
+        one.server._handle([receive()])
     assert len(one.server._responder._unanswered) == 2, "both places are in use"
     answered = {}
     for push in (*pushes, None):
         if push is not None:
-            one.server._hear([push])
+            one.server._handle([push])
             by_version[one.server._state.version] = one.parameters
         deadline = time.monotonic() + 30
         while len(answered) < 3 + (push is None) and time.monotonic() < deadline:

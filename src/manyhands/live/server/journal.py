@@ -1,14 +1,14 @@
 """Write-ahead journal of a server, from which its successor continues.
 
-A server's decisions are a pure function of the calls it heard, so it writes down each call that
-changes its state, update included, before it answers. A successor takes the last snapshot and hears
-the calls since then again. A new snapshot makes the calls before it superfluous, and their places
-in the log are used again.
+A server's decisions are a pure function of the calls that it received, so it writes each call that
+changes its state, update included, to the journal before it answers. A successor restores the last
+snapshot and replays the calls since then. A new snapshot makes the calls before it obsolete, and
+their slots in the log are reused.
 
-How much survives is the job's `durability`. Under `process` the journal lies in memory that
-outlives the server (`manyhands.live.server.journal_storage`), or in the page cache for large
-models. Under `power` it lies in a file that is synchronised before a call is answered; calls that
-have arrived together share one synchronisation. Under `none` nothing is written.
+The job's `durability` decides which failures the journal survives. Under `process` it is stored in
+memory that outlives the server (`manyhands.live.server.journal_storage`), or in the page cache for
+large models. Under `power` it is stored in a file that is synchronised before a call is answered;
+calls that have arrived together share one synchronisation. Under `none` nothing is written.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     from manyhands.parameters import Holder
 
 _SUM = struct.Struct("<I")
-"""Checksum of the head and the body, before both."""
+"""Checksum of the head and the body, written before both."""
 _HEAD = struct.Struct("<QQQQII")
 """Generation, index, place, payload bytes, payload checksum, body bytes."""
 _FIXED = _SUM.size + _HEAD.size
 _ASIDE = 2 << 20
-"""Bytes from which on an update is copied into a file by a thread of its own."""
+"""Bytes of an update from which on a separate thread copies it to the file."""
 
 
 class _Body(msgspec.Struct, frozen=True, array_like=True):
@@ -54,8 +54,8 @@ _decoder = msgspec.msgpack.Decoder(_Body)
 
 
 @dataclass(frozen=True)
-class Heard:
-    """A call that a predecessor carried out."""
+class JournaledCall:
+    """A call that a predecessor executed."""
 
     call: Call
     payload: torch.Tensor
@@ -65,8 +65,8 @@ class Journal:
     """The journal of one server.
 
     Args:
-        log: where it lies.
-        durable: whether calls must survive a loss of power. Payloads have a checksum then, because
+        log: the storage.
+        durable: whether calls must survive a power failure. Payloads have a checksum then, because
             their parts may reach the disk in any order.
     """
 
@@ -82,17 +82,17 @@ class Journal:
 
     @property
     def batch(self) -> int:
-        """How many calls are written down together before they are carried out."""
+        """How many calls are written together before they are executed."""
         return max(1, self._entries - self._index) if self._durable else 1
 
     def recover(
         self, holder: Holder, first: ServerState
     ) -> tuple[ServerState, dict[str, int], list[tuple[str, int]]]:
-        """Put the last snapshot, if there is one, into `holder`.
+        """Restore the last snapshot, if there is one, into `holder`.
 
         Returns:
-            The state (`first` if there is no snapshot), by caller the number of the last call
-            that was heard, and the calls that were still to be answered.
+            The state (`first` if there is no snapshot), by caller the number of its last call, and
+            the calls without an answer.
         """
         found = self._log.load()
         if found is None:
@@ -103,29 +103,29 @@ class Journal:
         state = msgspec.convert(facts["state"], type(first))
         return state, facts["done"], [(sender, number) for sender, number in facts["waiting"]]
 
-    def heard(self) -> Iterator[Heard]:
-        """The calls since the snapshot, in order; new ones are appended behind them."""
+    def replay(self) -> Iterator[JournaledCall]:
+        """The calls since the snapshot, in order; new calls are appended after them."""
         while (entry := self._read(self._index)) is not None:
             self._index += 1
             yield entry
 
     def is_full(self, holder: Holder) -> bool:
-        """Whether a snapshot is due before the next call is written down."""
+        """Whether a snapshot is due before the next call can be written."""
         if self._index < self._entries:
             return self._log.is_crowded()
         self._entries = self._log.limit(holder.nbytes)
         return self._index >= self._entries
 
     def supply(self) -> memoryview:
-        """Memory for a payload that is received."""
+        """A buffer to receive a payload into."""
         return self._log.supply()
 
     def append(self, call: Call, payload: memoryview) -> bool:
-        """Begin to write a call down; its payload must stay as it is until `settle`.
+        """Start to write a call; its payload must not change until `settle`.
 
         Returns:
-            Whether the journal keeps the payload where it lies: memory from `supply`, which is
-            then the journal's until the next snapshot.
+            Whether the journal keeps the payload in place: a buffer from `supply`, which then
+            belongs to the journal until the next snapshot.
         """
         self._join()
         kept = self._log.keeps(payload)
@@ -137,7 +137,7 @@ class Journal:
         return kept
 
     def settle(self) -> None:
-        """Wait until all is written down: before that, nothing may be answered."""
+        """Wait until all calls are written: before that, none may be answered."""
         self._join()
         if self._durable and self._unsynced:
             self._log.sync()
@@ -149,10 +149,13 @@ class Journal:
             writing.result()
 
     def _append(self, call: Call, payload: memoryview) -> None:
-        """A call counts from the moment its head is written, which comes last."""
+        """Write a call; its head, written last, makes it valid."""
         body = _encoder.encode(_Body(call.sender, call.number, call.message, call.room))
         if _FIXED + len(body) > ROOM:
-            raise ValueError(f"a call of {len(body)} bytes does not fit into the journal")
+            raise ValueError(
+                f"a journaled call has at most {ROOM - _FIXED} bytes without its payload, "
+                f"got {len(body)}"
+            )
         place = self._log.put(self._index, payload)
         checksum = zlib.crc32(payload) if self._durable else 0
         head = _HEAD.pack(self._generation, self._index, place, len(payload), checksum, len(body))
@@ -166,7 +169,7 @@ class Journal:
         done: Mapping[str, int],
         waiting: Sequence[tuple[str, int]],
     ) -> None:
-        """Write the state, and begin to use the log again."""
+        """Write the state, and reuse the log from its start."""
         self.settle()
         tensors, scalars = holder.state()
         facts = {
@@ -181,7 +184,7 @@ class Journal:
         self._index = 0
         self._log.reuse()
 
-    def _read(self, index: int) -> Heard | None:
+    def _read(self, index: int) -> JournaledCall | None:
         head = self._log.read_head(index)
         if len(head) < _FIXED:
             return None
@@ -195,21 +198,21 @@ class Journal:
         payload = self._log.read(place, size)
         if payload is None or (self._durable and zlib.crc32(payload.numpy().data) != sum_):
             return None
-        said = _decoder.decode(body)
-        return Heard(Call(said.sender, said.number, said.message, room=said.room), payload)
+        read = _decoder.decode(body)
+        return JournaledCall(Call(read.sender, read.number, read.message, room=read.room), payload)
 
     def close(self) -> None:
-        """Release what is open."""
+        """Release files and memory."""
         self._thread.shutdown()
         self._log.close()
 
     def remove(self) -> None:
-        """A run that ended well needs no journal."""
+        """Delete the journal, after a run that has finished."""
         self._log.remove()
 
 
 class NoJournal(Journal):
-    """Nothing is written down, for a server without a successor.
+    """A journal that stores nothing, for a server without a successor.
 
     Args:
         size: bytes of an update.
@@ -220,18 +223,18 @@ class NoJournal(Journal):
 
     @property
     def batch(self) -> int:
-        """Calls are carried out one by one."""
+        """Calls are executed one by one."""
         return 1
 
     def recover(
         self, holder: Holder, first: ServerState
     ) -> tuple[ServerState, dict[str, int], list[tuple[str, int]]]:
-        """There is nothing."""
+        """There is no snapshot."""
         del holder
         return first, {}, []
 
-    def heard(self) -> Iterator[Heard]:
-        """Nothing."""
+    def replay(self) -> Iterator[JournaledCall]:
+        """There are no calls."""
         return iter(())
 
     def is_full(self, holder: Holder) -> bool:
@@ -240,19 +243,19 @@ class NoJournal(Journal):
         return False
 
     def supply(self) -> memoryview:
-        """Memory of this process."""
+        """A buffer in private memory."""
         return memoryview(bytearray(self._size))
 
     def append(self, call: Call, payload: memoryview) -> bool:
-        """Forget it."""
+        """Discard the call."""
         del call, payload
         return False
 
     def settle(self) -> None:
-        """Nothing is under way."""
+        """Nothing to wait for."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Nothing to release."""
 
     def remove(self) -> None:
-        """Nothing is there."""
+        """Nothing to delete."""

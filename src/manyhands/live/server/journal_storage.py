@@ -1,14 +1,14 @@
 """Storage of a server's journal: memory that outlives the server, or files in the run's folder.
 
-A log has numbered heads, places for payloads, and snapshots. The journal decides what they mean.
+A log has numbered heads, slots for payloads, and snapshots. The journal defines their content.
 
-`MemoryLog` lies in memory that belongs to the agent (a memfd). It survives the death of any
-process but the agent's, whose death ends the run. What a server receives over a socket is received
-into a place of the log, so that writing it down takes no copy; what lies in a worker's memory is
-copied once, at the speed of memory. Two snapshots are written in turn, so that one is always whole.
+`MemoryLog` is stored in memory that belongs to the agent (a memfd). It survives the death of any
+process except the agent, whose death ends the run. Payloads from a socket are received directly
+into a slot of the log, so writing them takes no copy; payloads in a worker's shared memory are
+copied once. Two snapshots are written in turn, so that one is always complete.
 
-`FileLog` lies in files, for models that are too large to keep their log in memory, and where what
-was answered must survive a loss of power.
+`FileLog` is stored in files, for models whose log is too large for memory, and where answered calls
+must survive a power failure.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ if TYPE_CHECKING:
 ROOM = 512
 """Bytes of a head."""
 PORTION = 1 << 30
-"""Bytes that are given to the system in one write: Linux takes at most 2 GiB − 4 KiB."""
+"""The most bytes in one write: Linux accepts at most 2 GiB − 4 KiB."""
 _SPACE = 1 << 30
 """Bytes of calls that a file holds between two snapshots, or twice the state if that is more."""
 _MOST = 256
-"""Calls between two snapshots at most."""
+"""The most calls between two snapshots."""
 
 IN_MEMORY = 128 << 20
-"""Bytes of parameters, of all servers of a host together, up to which journals lie in memory."""
+"""Bytes of parameters, on all servers of a host, up to which journals are stored in memory."""
 _BUDGET = 512 << 20
 """Bytes of calls that the servers of a host keep in memory between two snapshots."""
 _MOST_IN_MEMORY = 32
 _LEAST_IN_MEMORY = 4
 _ALIGNED = 4096
 _SNAPSHOTS = (1 << 40, 1 << 41)
-"""Where the two snapshots begin. The memory is sparse: only what was written takes pages."""
+"""Offsets of the two snapshots. The memory is sparse: only written pages are allocated."""
 _END = 1 << 42
 _SNAPSHOT_HEAD = struct.Struct("<8sQQI")
 """A mark, the generation, the bytes of the facts, their checksum."""
@@ -69,54 +69,54 @@ class Log(Protocol):
         """How many calls there may be between two snapshots of `state` bytes."""
 
     def is_crowded(self) -> bool:
-        """Whether there is no place for another payload before the next snapshot."""
+        """Whether there is no slot for another payload before the next snapshot."""
 
     def supply(self) -> memoryview:
-        """Memory to receive a payload into."""
+        """A buffer to receive a payload into."""
 
     def keeps(self, payload: memoryview) -> bool:
-        """Whether a payload lies in the log already."""
+        """Whether a payload is stored in the log already."""
 
     def put(self, index: int, payload: memoryview) -> int:
-        """Write the payload of a call; the place where it lies."""
+        """Write the payload of a call; return the number of its slot."""
 
     def write_head(self, index: int, head: bytes) -> None:
-        """Write the head of a call, `ROOM` bytes at most."""
+        """Write the head of a call, at most `ROOM` bytes."""
 
     def read_head(self, index: int) -> bytes:
-        """What was written as head of a call, with anything behind it."""
+        """The head of a call, possibly followed by other bytes."""
 
     def read(self, place: int, size: int) -> torch.Tensor | None:
-        """A payload of a predecessor's; None if it is not there."""
+        """The payload in a slot that a predecessor wrote; None if it is missing."""
 
     def save(self, tensors: Mapping[str, torch.Tensor], facts: Mapping[str, Any]) -> None:
-        """Write a snapshot. The one before stays until this one is whole."""
+        """Write a snapshot. The previous one is kept until this one is complete."""
 
     def load(self) -> Snapshot | None:
         """The last snapshot; None if there is none."""
 
     def reuse(self) -> None:
-        """No call that was written so far is needed any more."""
+        """Free the slots of all calls so far."""
 
     def sync(self) -> None:
-        """Wait until all that was written survives a loss of power."""
+        """Wait until everything written survives a power failure."""
 
     def close(self) -> None:
-        """Release what is open."""
+        """Release files and memory."""
 
     def remove(self) -> None:
-        """Delete it."""
+        """Delete the log."""
 
 
 class FileLog:
     """A log in two files: calls, and the last snapshot.
 
     Args:
-        folder: the run's.
-        name: the server's.
+        folder: the run's folder.
+        name: the server's name.
         size: bytes of an update.
-        durable: whether snapshots are on the disk before they count.
-        say: told when the disk is full and writing waits.
+        durable: whether snapshots are synchronised to the disk.
+        say: receives a message when the disk is full and writing waits.
     """
 
     def __init__(
@@ -138,19 +138,19 @@ class FileLog:
         self._say = say
 
     def limit(self, state: int) -> int:
-        """So many that snapshots cost at most half as much as the calls."""
+        """As many calls as make snapshots cost at most half as much as the calls."""
         return max(2, min(_MOST, max(_SPACE, 2 * state) // self._stride))
 
     def is_crowded(self) -> bool:
-        """Never: every call has a place."""
+        """Never: every call has a slot."""
         return False
 
     def supply(self) -> memoryview:
-        """Memory of this process."""
+        """A buffer in private memory."""
         return memoryview(bytearray(self._size))
 
     def keeps(self, payload: memoryview) -> bool:
-        """Never: files hold copies."""
+        """Never: the payload must be copied to the file."""
         del payload
         return False
 
@@ -164,11 +164,11 @@ class FileLog:
         self._write(memoryview(head), index * self._stride)
 
     def read_head(self, index: int) -> bytes:
-        """What lies there."""
+        """Read the head of a call."""
         return os.pread(self._file, ROOM, index * self._stride)
 
     def read(self, place: int, size: int) -> torch.Tensor | None:
-        """A payload, in memory of its own."""
+        """A payload, as a new tensor."""
         payload = torch.empty(size, dtype=torch.uint8)
         room, at = payload.numpy().data, place * self._stride + ROOM
         done = 0
@@ -180,7 +180,7 @@ class FileLog:
         return payload
 
     def save(self, tensors: Mapping[str, torch.Tensor], facts: Mapping[str, Any]) -> None:
-        """Write a snapshot beside the last one, then replace that."""
+        """Write a snapshot to a temporary file, then replace the last one."""
         about = {"server": json.dumps(facts)}
         self._until_there_is_room(
             lambda: write_tensors(self._snapshot, tensors, about, durable=self._durable)
@@ -194,7 +194,7 @@ class FileLog:
         return tensors, json.loads(metadata["server"])
 
     def reuse(self) -> None:
-        """Nothing: every call overwrites the one with its index."""
+        """Nothing to free: every call overwrites the one with its index."""
 
     def sync(self) -> None:
         """Wait for the disk."""
@@ -205,12 +205,12 @@ class FileLog:
         os.close(self._file)
 
     def remove(self) -> None:
-        """A run that ended well needs no journal."""
+        """Delete the files, after a run that has finished."""
         for path in (self._snapshot, self._snapshot.with_suffix(".log")):
             path.unlink(missing_ok=True)
 
     def _write(self, data: memoryview, at: int) -> None:
-        """All of it: the system may take less than it is given."""
+        """Write all of the data: one system call may write less."""
         done = 0
         while done < len(data):
             some = data[done : done + PORTION]
@@ -219,7 +219,7 @@ class FileLog:
             )
 
     def _until_there_is_room(self, write: Callable[[], T]) -> T:
-        """Write as soon as the disk is not full: training waits rather than ends."""
+        """Write, and retry while the disk is full: training waits instead of failing."""
         waited = False
         while True:
             try:
@@ -230,7 +230,7 @@ class FileLog:
                 if not waited:
                     self._say(
                         f"{self._snapshot.parent} cannot be written: {error.strerror}. The server "
-                        "waits until there is room"
+                        "waits until there is space"
                     )
                 waited = True
                 time.sleep(_PAUSE)
@@ -245,17 +245,17 @@ _PAUSE = 0.5
 
 
 class MemoryLog:
-    """A log in memory that another process holds.
+    """A log in memory that another process owns.
 
     Args:
-        pid: the process that holds it.
-        descriptor: the memory's, in that process.
+        pid: the process that owns the memory.
+        descriptor: descriptor of the memory in that process.
         size: bytes of an update.
-        servers: how many servers of this host keep such logs.
-        spare: places for payloads that are under way, besides those of calls written down.
+        servers: number of servers of this host with such logs.
+        spare: slots for payloads being received, in addition to those of written calls.
 
     Raises:
-        OSError: the memory cannot be had.
+        OSError: the memory cannot be opened or mapped.
     """
 
     def __init__(self, pid: int, descriptor: int, size: int, servers: int, spare: int) -> None:
@@ -276,7 +276,7 @@ class MemoryLog:
         self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory)) + self._begin
         self._free = list(range(self._places))
         self._used: list[int] = []
-        """Places of calls since the last snapshot."""
+        """Slots of the calls since the last snapshot."""
         self._areas: dict[int, mmap.mmap] = {}
         self._next = 0
 
@@ -288,7 +288,7 @@ class MemoryLog:
         return self._memory[at : at + size]
 
     def _place(self, payload: memoryview) -> int | None:
-        """Where a payload lies, if it begins a place of this log."""
+        """The slot in which a payload is stored; None if it is stored elsewhere."""
         if payload.readonly or not len(payload):
             return None
         at = ctypes.addressof(ctypes.c_char.from_buffer(payload)) - self._address
@@ -301,19 +301,19 @@ class MemoryLog:
         return _MOST
 
     def is_crowded(self) -> bool:
-        """Whether only those places are left that payloads under way need."""
+        """Whether only the spare slots are left, which payloads being received need."""
         return len(self._used) >= self._kept
 
     def supply(self) -> memoryview:
-        """A place of the log, where a call may stay when it is written down."""
+        """A slot of the log, in which a payload can stay when its call is written."""
         return self._view(self._free.pop(), self._size)
 
     def keeps(self, payload: memoryview) -> bool:
-        """Whether it was received into a place of the log."""
+        """Whether the payload was received into a slot of the log."""
         return self._place(payload) is not None
 
     def put(self, index: int, payload: memoryview) -> int:
-        """Keep the payload where it is, or copy it to a free place."""
+        """Keep the payload in its slot, or copy it to a free one."""
         del index
         if not len(payload):
             return 0
@@ -329,11 +329,11 @@ class MemoryLog:
         self._memory[index * ROOM : index * ROOM + len(head)] = head
 
     def read_head(self, index: int) -> bytes:
-        """What lies there; nothing behind the last."""
+        """Read the head of a call; empty after the last one."""
         return bytes(self._memory[index * ROOM : (index + 1) * ROOM]) if index < _MOST else b""
 
     def read(self, place: int, size: int) -> torch.Tensor | None:
-        """A payload where it lies; its place is used again after the next snapshot."""
+        """A payload, in place; its slot is reused after the next snapshot."""
         if not size:
             return torch.empty(0, dtype=torch.uint8)
         if place not in self._free or size > self._size:
@@ -343,7 +343,7 @@ class MemoryLog:
         return torch.frombuffer(self._view(place, size), dtype=torch.uint8)
 
     def save(self, tensors: Mapping[str, torch.Tensor], facts: Mapping[str, Any]) -> None:
-        """Write a snapshot over the last but one. It counts from when its head is written."""
+        """Overwrite the older of the two snapshots; its head, written last, makes it valid."""
         directory, at = {}, 0
         for name, tensor in tensors.items():
             directory[name] = (str(tensor.dtype).removeprefix("torch."), list(tensor.shape), at)
@@ -364,14 +364,14 @@ class MemoryLog:
         self._next = 1 - self._next
 
     def _area(self, number: int, size: int) -> mmap.mmap:
-        """The memory of a snapshot; it is mapped anew if it must be larger."""
+        """The memory of a snapshot, mapped again if it must be larger."""
         area = self._areas.get(number)
         if area is None or len(area) < size:
             area = self._areas[number] = self._map(_SNAPSHOTS[number], size)
         return area
 
     def load(self) -> Snapshot | None:
-        """The last snapshot that is whole, in memory of its own."""
+        """The last complete snapshot, copied to private memory."""
         found: list[tuple[int, int, int]] = []
         for number in range(len(_SNAPSHOTS)):
             head = self._area(number, _ALIGNED)[: _SNAPSHOT_HEAD.size]
@@ -405,17 +405,17 @@ class MemoryLog:
         return area[_SNAPSHOT_HEAD.size : _SNAPSHOT_HEAD.size + length]
 
     def reuse(self) -> None:
-        """The places of all calls are free."""
+        """Free the slots of all calls."""
         self._free += self._used
         self._used = []
 
     def sync(self) -> None:
-        """Memory does not survive a loss of power."""
-        raise NotImplementedError("a log in memory cannot survive a loss of power")
+        """Not supported: memory does not survive a power failure."""
+        raise NotImplementedError("a log in memory cannot survive a power failure")
 
     def close(self) -> None:
-        """Close the descriptor; the memory stays while its holder lives."""
+        """Close the descriptor; the memory exists as long as its owner."""
         os.close(self._file)
 
     def remove(self) -> None:
-        """Nothing: its pages go with the process that holds it."""
+        """Nothing to delete: the memory is freed with the process that owns it."""

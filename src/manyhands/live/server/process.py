@@ -42,7 +42,7 @@ def main(path: str, number: int) -> None:
         ShardServer(assignment, number, recorder, progress, outside=outside).until_dismissed(
             heartbeat
         )
-    except BaseException as error:  # noqa: BLE001 - whatever it is, the agent must hear of it
+    except BaseException as error:  # noqa: BLE001 - every failure is reported to the agent
         fail(error, heartbeat)
     heartbeat.stop()
 

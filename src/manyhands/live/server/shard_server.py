@@ -1,4 +1,4 @@
-"""A shard on a real server: one any-source loop around a protocol's pure decisions."""
+"""Shard server: holds a shard of the parameters and executes the decisions of a protocol."""
 
 from __future__ import annotations
 
@@ -48,22 +48,22 @@ if TYPE_CHECKING:
     from manyhands.wire.protocol_messages import Said
 
 SLOTS = 2
-"""Large updates that may be under way to a server: one is received while another is answered.
-Its memory is its parameters, the optimizer's state, and so many updates."""
+"""Large updates that a server receives at a time: one is received while another is answered. Its
+memory is that of its parameters, the optimizer's state, and this number of updates."""
 
 
 class Notices(Protocol):
-    """Where a server hears what is none of its callers' business."""
+    """Notices of the coordinator to a server."""
 
     dismissed: bool
     """Whether the run is over."""
 
     def take_fenced(self) -> list[Fence]:
-        """Workers that are gone since the last call."""
+        """Fences of workers that were lost since the last call."""
 
 
 class ShardServer:
-    """A shard, the decisions about it, and the journal of both."""
+    """A shard, the state of its protocol, and the journal of both."""
 
     def __init__(
         self,
@@ -92,20 +92,20 @@ class ShardServer:
         terms = Terms(job.batch_sizes, assignment.workers, self._holder.rate, number)
         self._state = protocol.begin(terms)
         size = self._holder.shard.nbytes
-        self._common: torch.Tensor | None = None
-        """Where the workers read, if they share memory with this server."""
+        self._shared: torch.Tensor | None = None
+        """The parameters in shared memory, if workers read them there."""
         if needs.shared_memory:
-            self._common = SharedParameters(assignment, size, self._fill).parameters
-        # What lives in a worker dies with it: there is no successor to read a journal.
+            self._shared = SharedParameters(assignment, size, self._fill).parameters
+        # A peer server ends with its worker: there is no successor to read a journal.
         self._journal = (
             NoJournal(size)
             if needs.peer_servers
             else self._open_journal(assignment, job, number, size)
         )
         self._open: dict[tuple[str, int], Incoming | None] = {}
-        """Calls that are still to be answered; None until one of a predecessor's comes again."""
+        """Calls without an answer; None for a predecessor's call until it is sent again."""
         self._early: HeldCalls[Incoming] = HeldCalls(protocol)
-        """Calls that are held back until it is their turn."""
+        """Calls that are held back until the protocol admits them."""
         self._fences = Fences()
         done = self._recover()
         self._fences.restore(done)
@@ -122,7 +122,7 @@ class ShardServer:
         self._responder.restore(done)
 
     def _open_journal(self, assignment: Assignment, job: Job, number: int, size: int) -> Journal:
-        """The journal that the job's durability asks for."""
+        """Open the journal that the job's durability requires."""
         if job.durability == "none":
             return NoJournal(size)
         durable = job.durability == "power"
@@ -141,12 +141,12 @@ class ShardServer:
         self._recorder.event("journal", {"words": words})
 
     def until_dismissed(self, notices: Notices) -> None:
-        """Hear whoever calls until the run is over."""
+        """Serve calls until the run is over."""
         self._progress.phase = "serve"
         while not notices.dismissed:
             incoming = self._next(0.05)
             if incoming is not None:
-                self._hear(self._gather(incoming))
+                self._handle(self._gather(incoming))
             for fence in notices.take_fenced():
                 self._fence(fence.name, fence.least)
         self._responder.close()
@@ -154,10 +154,10 @@ class ShardServer:
         self._journal.remove()
 
     def _next(self, timeout: float) -> Incoming | None:
-        """The next call whose turn it is.
+        """The next call that the protocol admits.
 
-        What is held back lies with its sender, or is small; what was received into a slot is heard
-        at once, because the slot is needed.
+        The payload of a call that is held back is still with its sender, or is small; a call whose
+        payload is in a slot is handled at once, because the slot is needed.
         """
         held = self._early.take(self._state)
         if held is not None:
@@ -171,18 +171,18 @@ class ShardServer:
         return None if self._early.hold(self._state, call, incoming) else incoming
 
     def _gather(self, first: Incoming) -> list[Incoming]:
-        """The call, and those that have arrived too if they can be written down together."""
+        """The call, and further calls that have arrived and can share its journal entry."""
         arrived = [first]
         while len(arrived) < self._journal.batch:
             more = self._next(0)
             if more is None:
                 break
             arrived.append(more)
-        # A later one may have brought the news that an earlier one's sender is gone.
+        # A later call may show that the sender of an earlier one is lost.
         return [incoming for incoming in arrived if not self._fences.is_over(incoming.sender)]
 
-    def _hear(self, arrived: list[Incoming]) -> None:
-        """Decide about calls, write down what changes the state, and do it."""
+    def _handle(self, arrived: list[Incoming]) -> None:
+        """Decide about calls, journal those that change the state, and execute them."""
         begun = time.monotonic()
         self._make_room()
         state, decided = self._state, list[tuple[Incoming, ServerState, list[Action]]]()
@@ -191,20 +191,20 @@ class ShardServer:
             room = incoming.room > 0
             call = Call(incoming.sender, incoming.number, incoming.message, room=room)
             if incoming.repeated and key in self._open:
-                # It was heard, perhaps by our predecessor, and its answer is still to come.
+                # It was handled, perhaps by a predecessor, and its answer is pending.
                 self._open[key] = incoming
                 continue
             self._open[key] = incoming
             after, actions = self._react(state, call, repeated=incoming.repeated)
             if after is not state or _touches(actions):
-                self._write_down(call, incoming)
+                self._journal_call(call, incoming)
             state = after
             decided.append((incoming, after, actions))
         for incoming, after, actions in decided:
             brought = incoming.payload is not None
             self._decide(after, actions, incoming.payload)
             if (incoming.sender, incoming.number) in self._open and incoming.payload is not None:
-                # What came was made use of; its place is needed before the answer can be given.
+                # The payload has been used; its slot is needed before the call can be answered.
                 self._journal.settle()
                 self._responder.release(incoming)
             if brought:
@@ -215,7 +215,7 @@ class ShardServer:
     def _react(
         self, state: ServerState, call: Call, *, repeated: bool
     ) -> tuple[ServerState, list[Action]]:
-        """What the protocol decides about a call, now or when a journal is read."""
+        """The protocol's decision about a call, live or when a journal is replayed."""
         if isinstance(call.message, Left):
             return self._protocol.on_leave(state, call.worker)
         if repeated:
@@ -225,10 +225,12 @@ class ShardServer:
     def _decide(
         self, after: ServerState, actions: list[Action], payload: memoryview | None = None
     ) -> None:
-        """Do what was decided, and be in the state that follows."""
+        """Execute the actions and enter the state that follows."""
         update = None if payload is None else torch.frombuffer(payload, dtype=torch.uint8)
         if update is not None and len(update) != self._holder.shard.nbytes:
-            raise ValueError(f"an update of {len(update)} bytes has not the shard's size")
+            raise ValueError(
+                f"expected an update of {self._holder.shard.nbytes} bytes, got {len(update)}"
+            )
         self._state = after
         for action in actions:
             carry_out(self._holder, action, update)
@@ -244,26 +246,26 @@ class ShardServer:
                 self._recorder.staleness(action.staleness, sender)
         self._progress.step = self._state.version
 
-    def _fill(self, common: torch.Tensor) -> None:
-        common.copy_(self._holder.bytes)
+    def _fill(self, shared: torch.Tensor) -> None:
+        shared.copy_(self._holder.bytes)
 
     def _publish(self) -> None:
-        """Have the workers see the parameters as they are now: all of them wait, and none reads.
+        """Copy the parameters to shared memory; all workers wait meanwhile, so none reads them.
 
-        The shard itself stays in this process's own memory: a successor that reads its journal
-        goes through older states, which nobody may see.
+        The shard itself stays in private memory: a successor that replays its journal passes
+        through older states, which workers must not read.
         """
-        if self._common is not None:
-            self._common.copy_(self._holder.bytes)
+        if self._shared is not None:
+            self._shared.copy_(self._holder.bytes)
 
     def _make_room(self) -> None:
-        """Take a snapshot if no more calls can be written down."""
+        """Take a snapshot if the journal is full."""
         if self._journal.is_full(self._holder):
             waiting = list(self._open)
             done = dict(self._responder.peers()) | dict(waiting)
             self._journal.snapshot(self._holder, self._state, done, waiting)
 
-    def _write_down(self, call: Call, incoming: Incoming | None = None) -> None:
+    def _journal_call(self, call: Call, incoming: Incoming | None = None) -> None:
         payload = incoming.payload if incoming is not None else None
         if self._journal.append(call, payload or memoryview(b"")) and incoming is not None:
             self._responder.surrender(incoming)
@@ -275,7 +277,7 @@ class ShardServer:
         def renew() -> tuple[Said, memoryview | None]:
             if answer.remember or answer.recall:
                 return answer.message, payload
-            # As if the answer had been lost on its way: what is there now, and its version.
+            # As if the answer had been lost: the current parameters and their version.
             self._journal.settle()
             room = incoming.room > 0
             call = Call(incoming.sender, incoming.number, incoming.message, room=room)
@@ -285,32 +287,32 @@ class ShardServer:
         self._responder.reply(incoming, answer.message, payload, renew)
 
     def _payload(self, incoming: Incoming, answer: Answer) -> memoryview | None:
-        """The bytes that an answer brings."""
+        """The payload of an answer."""
         if not answer.parameters:
             return None
         payload: memoryview = self._source(incoming.sender, answer).numpy().data
         if len(payload) != incoming.room:
             raise ValueError(
                 f"{incoming.message} of {incoming.sender} has room for {incoming.room} bytes, "
-                f"and is answered with {len(payload)}"
+                f"but the answer has {len(payload)}"
             )
         return payload
 
     def _source(self, sender: str, answer: Answer) -> torch.Tensor:
-        """Where they lie; what is kept for the sender does not change while it is sent."""
+        """The tensor that is sent; a copy kept for the sender does not change meanwhile."""
         if answer.gathered:
             return self._holder.gathered()
         kept = answer.remember or answer.recall
         return self._holder.recall(sender) if kept else self._holder.bytes
 
     def _recover(self) -> dict[str, int]:
-        """Continue for a predecessor: its snapshot, and the calls it heard since."""
+        """Restore a predecessor's snapshot and replay the calls since then."""
         self._state, done, waiting = self._journal.recover(self._holder, self._state)
         for sender, number in waiting:
             self._open[sender, number] = None
         again, version = 0, self._state.version
-        for heard in self._journal.heard():
-            call = heard.call
+        for journaled in self._journal.replay():
+            call = journaled.call
             repeated = call.number <= done.get(call.sender, 0)
             after, actions = self._react(self._state, call, repeated=repeated)
             if isinstance(call.message, Left):
@@ -320,7 +322,8 @@ class ShardServer:
                 done[call.sender] = call.number
             self._state = after
             for action in actions:
-                carry_out(self._holder, action, heard.payload if len(heard.payload) else None)
+                payload = journaled.payload if len(journaled.payload) else None
+                carry_out(self._holder, action, payload)
                 if isinstance(action, Answer):
                     self._open.pop((action.call.sender, action.call.number), None)
             again += 1
@@ -331,7 +334,7 @@ class ShardServer:
         return done
 
     def _admits(self, incoming: Incoming) -> bool:
-        """Whether a call is to be carried out: its sender's life is not over."""
+        """Whether a call is to be executed: the incarnation of its sender is not over."""
         judged = self._fences.judge(incoming.sender)
         if judged == "over":
             self._responder.fence(incoming.sender, sys.maxsize)
@@ -340,32 +343,32 @@ class ShardServer:
         return judged != "over"
 
     def _fence(self, name: str, least: int) -> None:
-        """A worker is lost: hear nothing of its lives before `least`, and let the protocol know.
+        """Refuse incarnations of a lost worker before `least`, and notify the protocol.
 
-        The coordinator repeats what it said to a predecessor of this server.
+        The coordinator repeats fences that it sent to a predecessor of this server.
         """
         if self._fences.put(name, least):
             self._leave(name)
 
     def _leave(self, name: str) -> None:
-        """Refuse what a worker's former lives send, and let the protocol know that it is gone."""
+        """Refuse calls of a worker's former incarnations, and notify the protocol of its loss."""
         self._early.drop(name)
         for sender, _ in list(self._responder.peers()):
             if sender.partition(".")[0] == name and self._fences.is_over(sender):
                 self._responder.fence(sender, sys.maxsize)
         for key in self._open:
             if self._fences.is_over(key[0]):
-                # It is not answered, and the memory that it shares need not stay mapped for it.
+                # It will not be answered, so its shared memory need not stay mapped.
                 self._open[key] = None
         self._make_room()
         call = Call(name, 0, Left())
         after, actions = self._react(self._state, call, repeated=False)
-        self._write_down(call)
+        self._journal_call(call)
         self._holder.forget_worker(name)
         self._decide(after, actions)
         self._journal.settle()
 
 
 def _touches(actions: list[Action]) -> bool:
-    """Whether actions change the shard, or what is kept for its callers."""
+    """Whether actions change the shard, or copies that are kept for callers."""
     return any(not isinstance(action, Answer) or action.remember for action in actions)

@@ -1,4 +1,4 @@
-"""A server that lives in a worker's process, for strategies without servers of their own."""
+"""Peer server: a server thread in a worker's process, for strategies without separate servers."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 
 class PeerServer(VitalThread):
-    """Answers the others with this worker's replica while the worker computes.
+    """Serves this worker's replica to other workers while the worker computes.
 
     Args:
-        assignment: the run's.
-        rank: whose.
-        job: what is trained.
-        heartbeat: where the worker hears who is gone.
-        recorder: the worker's trace; staleness is noted there.
-        outside: where other hosts call.
+        assignment: the assignment of this host.
+        rank: the worker's rank.
+        job: the job.
+        heartbeat: the worker's heartbeat thread, which receives fences of lost workers.
+        recorder: the worker's trace; staleness is recorded there.
+        outside: the listening socket for other hosts.
     """
 
     def __init__(
@@ -41,30 +41,30 @@ class PeerServer(VitalThread):
     ) -> None:
         super().__init__(name="peer server", daemon=True)
         self.gone: set[str] = set()
-        """The servers of workers that are gone."""
+        """The peer servers of lost workers."""
         self.dismissed = False
         self._heartbeat = heartbeat
         quiet: Any = _Staleness(recorder)
-        self._serving = ShardServer(assignment, rank, quiet, Progress(), job, outside)
+        self._server = ShardServer(assignment, rank, quiet, Progress(), job, outside)
 
     def run(self) -> None:
-        """Answer until the worker has no more to do."""
-        self._serving.until_dismissed(self)
+        """Serve calls until `stop` is called."""
+        self._server.until_dismissed(self)
 
     def take_fenced(self) -> list[Fence]:
-        """Who is gone since the last call."""
+        """Fences of workers that were lost since the last call."""
         fenced = self._heartbeat.take_fenced()
         self.gone |= {fence.name.replace("worker", "server") for fence in fenced}
         return fenced
 
     def stop(self) -> None:
-        """Answer no more."""
+        """Stop serving, and wait for the thread to end."""
         self.dismissed = True
         self.join()
 
 
 class _Staleness:
-    """Of what a server notes, the staleness of updates; its time is the worker's own."""
+    """A recorder that keeps only the staleness of updates: the spans are the worker's."""
 
     def __init__(self, recorder: Recorder) -> None:
         self.staleness = recorder.staleness
