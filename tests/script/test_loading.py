@@ -149,7 +149,7 @@ def test_a_worker_takes_a_job_from_a_collection(loads: Any) -> None:
     for path in ("jobs[1]", "named['a']"):
         assert isinstance(loads(text, job=path)[0], Job)
     for path in ("jobs[0]", "jobs[2]", "named['b']", "other[0]"):
-        with pytest.raises(TypeError, match="gave no job named"):
+        with pytest.raises(TypeError, match="defined no job named"):
             loads(text, job=path)
 
 
@@ -167,14 +167,14 @@ def test_a_job_of_an_imported_module_is_found_there(
 
 def test_a_job_within_a_function_is_refused_with_the_way_out(main: ModuleType) -> None:
     job = make()
-    words = r"train needs a job that stands at the top level of a script \(job = mh\.Job\("
+    words = r"train needs a job at the top level of a script \(job = mh\.Job\("
     with pytest.raises(ValueError, match=words):
         trace_back(job, None, vars(main))
 
 
 def test_a_job_that_was_made_interactively_is_refused_by_name(main: ModuleType) -> None:
     main.job, main.__file__ = make(), None
-    with pytest.raises(ValueError, match=r"the job 'job' was made interactively.*into a script"):
+    with pytest.raises(ValueError, match=r"the job 'job' was created interactively.*into a script"):
         trace_back(main.job, None, vars(main))
 
 
@@ -219,7 +219,7 @@ def test_a_loop_below_the_guard_is_missed_in_words(loads: Any) -> None:
 
 
 def test_something_else_under_the_jobs_name_is_refused(loads: Any) -> None:
-    with pytest.raises(TypeError, match="gave no job named 'job'"):
+    with pytest.raises(TypeError, match="defined no job named 'job'"):
         loads("job = 3")
 
 

@@ -1,1 +1,1 @@
-"""Files that a run writes: tensors, folders, and disks that are full for a while."""
+"""Files that a run writes: tensors and folders, with handling of full disks."""

@@ -1,4 +1,4 @@
-"""Tensors as a file: safetensors, written whole or not at all, from where they lie in memory."""
+"""Checkpoint files: tensors in safetensors format, written atomically and without copies."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MODEL = "model.safetensors"
 
 
 def member_file(rank: int) -> str:
-    """Where one member of a committee is stored, beside the first.
+    """The file name of one replica of an ensemble, in the run's folder.
 
     >>> member_file(0), member_file(3)
     ('model.safetensors', 'model-3.safetensors')
@@ -41,25 +41,25 @@ def member_file(rank: int) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Entry:
-    """A tensor of a model's state, to be had whole when its turn comes."""
+    """A tensor of a model's state, fetched when it is needed."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
     fetch: Callable[[], torch.Tensor]
-    """Gives it, in the host's memory. Where it lies on several workers, all of them call it."""
+    """Returns the tensor on the CPU. If it is sharded, all workers that hold a shard call it."""
 
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """What a model's file holds, without holding it."""
+    """The state of a model as stored in its file; tensors are fetched one by one."""
 
     entries: Mapping[str, Entry]
     aliases: Mapping[str, str]
-    """Other names of the same tensors (tied parameters), each with the name it is written under."""
+    """Other names of the same tensors (tied parameters), each with the name in the file."""
 
     @classmethod
     def of(cls, model: nn.Module) -> State:
-        """The state of a model that lies here, whole."""
+        """The state of a model that this process holds completely."""
         entries: dict[str, Entry] = {}
         aliases: dict[str, str] = {}
         first_name: dict[tuple[int, torch.dtype, torch.Size, tuple[int, ...]], str] = {}
@@ -73,9 +73,9 @@ class State:
         return cls(entries, aliases)
 
     def save(self, path: Path) -> str:
-        """Write it; the SHA-256 of names, types, shapes and bytes, as `digest` has it.
+        """Write it; return the SHA-256 of names, types, shapes and bytes, as `digest` does.
 
-        One tensor after the other, so that no more than one needs to be here at a time.
+        Tensors are written one after the other, so that only one is in memory at a time.
         """
         total = hashlib.sha256()
         with _unfinished(path) as file:
@@ -85,7 +85,7 @@ class State:
                 _add(total, name, tensor)
                 if name in self.entries:
                     file.write(_bytes(tensor))
-            # A run counts as finished once its model has its name: then it must be on the disk.
+            # A run is finished once its model file exists: then it must be on the disk.
             file.flush()
             os.fsync(file.fileno())
         return total.hexdigest()
@@ -93,35 +93,35 @@ class State:
     def fetch(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Every tensor under each of its names, in the order of the names.
 
-        Workers that do not write the file walk through it as well: the one that does needs them.
+        Workers that do not write the file iterate as well: fetching needs their shards.
         """
         for name in sorted({*self.entries, *self.aliases}):
             yield name, self.entries[self.aliases.get(name, name)].fetch()
 
 
 def save_model(model: nn.Module, path: Path) -> str:
-    """Write a model's parameters and buffers; the SHA-256 of their names, shapes and bytes.
+    """Write a model's parameters and buffers; return the SHA-256 of names, shapes and bytes.
 
-    Tensors that share their memory (tied parameters) are written once, and their other names
-    are kept in the file's metadata.
+    Tensors that share memory (tied parameters) are written once, and their other names are stored
+    in the file's metadata.
     """
     return State.of(model).save(path)
 
 
 def check_savable(model: nn.Module) -> None:
-    """Raise ValueError if the model's state has an entry that its file cannot hold."""
+    """Raise ValueError if the model's state has an entry that cannot be stored."""
     import torch  # noqa: PLC0415 - naming a digest must not load torch
 
     for name, value in model.state_dict().items():
         if not isinstance(value, torch.Tensor):
             raise ValueError(  # noqa: TRY004 - a value of the model, refused as all others
-                f"the model's state {name!r} is a {type(value).__name__}, not a tensor, and a "
-                "model file holds tensors only: let get_extra_state return a tensor, or remove it"
+                f"the model's state {name!r} is a {type(value).__name__}, but a model file stores "
+                "only tensors: let get_extra_state return a tensor, or remove it"
             )
         if str(value.dtype).removeprefix("torch.") not in _NAMES:
             raise ValueError(
                 f"the model's tensor {name!r} has the type {value.dtype}, which a safetensors file "
-                "cannot hold: convert it, or register it with persistent=False"
+                "cannot store: convert it, or register it with persistent=False"
             )
 
 
@@ -149,10 +149,10 @@ def write_tensors(
     *,
     durable: bool = False,
 ) -> None:
-    """Write contiguous tensors in safetensors' format, without copying them first.
+    """Write contiguous tensors in safetensors format, without copying them first.
 
-    The file appears under its name only when it is complete: who is killed here leaves the old one.
-    A durable one is on the disk before it replaces the old one.
+    The file gets its name only when it is complete: a process that is killed here leaves the old
+    file. A durable file is on the disk before it replaces the old one.
     """
     with _unfinished(path, durable=durable) as file:
         file.write(_head(tensors, metadata))
@@ -162,7 +162,7 @@ def write_tensors(
 
 @contextlib.contextmanager
 def _unfinished(path: Path, *, durable: bool = False) -> Iterator[BinaryIO]:
-    """A file beside `path` that takes its name when all of it is written."""
+    """A temporary file that is renamed to `path` when it is complete."""
     unfinished = path.with_suffix(".unfinished")
     with stored_patiently(unfinished) as file:
         yield file
@@ -179,7 +179,7 @@ def _unfinished(path: Path, *, durable: bool = False) -> Iterator[BinaryIO]:
 
 
 def _head(entries: Mapping[str, Entry | torch.Tensor], metadata: Mapping[str, str]) -> bytes:
-    """What stands before the tensors' bytes, which follow in the order of the entries."""
+    """The safetensors header; the tensors' bytes follow in the order of the entries."""
     head: dict[str, object] = {"__metadata__": dict(metadata)}
     at = 0
     for name, entry in entries.items():
@@ -196,17 +196,17 @@ def _head(entries: Mapping[str, Entry | torch.Tensor], metadata: Mapping[str, st
 
 
 def read_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-    """What `write_tensors` wrote."""
+    """Read a file that `write_tensors` wrote: tensors and metadata."""
     with safe_open(path, framework="pt") as file:
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no dict
         return tensors, file.metadata() or {}
 
 
 class StoredTensors(Mapping[str, "torch.Tensor"]):
-    """Tensors that are read when they are asked for, each time into memory of their own.
+    """Tensors that are read on access, each time into new memory.
 
     Args:
-        readers: by name, what reads a tensor.
+        readers: by name, a function that reads the tensor.
     """
 
     def __init__(self, readers: Mapping[str, Callable[[], torch.Tensor]]) -> None:
@@ -223,7 +223,7 @@ class StoredTensors(Mapping[str, "torch.Tensor"]):
 
 
 def open_tensors(path: Path) -> tuple[StoredTensors, dict[str, str]]:
-    """What `write_tensors` wrote, tensor by tensor: no more than one has to be in memory."""
+    """Open a file that `write_tensors` wrote; its tensors are read one by one, on access."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         head = json.loads(file.read(length))
@@ -243,11 +243,13 @@ def _read(path: Path, name: str, shape: list[int], at: int) -> torch.Tensor:
     room, done = _bytes(tensor), 0
     with path.open("rb", buffering=0) as file:
         file.seek(at)
-        # The system gives at most 2 GiB at once.
+        # One system call reads at most 2 GiB.
         while done < len(room):
             count = file.readinto(room[done:])
             if not count:
-                raise EOFError(f"{path} ends {len(room) - done} bytes too early")
+                raise EOFError(
+                    f"{path} is truncated: a tensor of {len(room)} bytes lacks {len(room) - done}"
+                )
             done += count
     return tensor
 
@@ -290,5 +292,5 @@ _NAMES = {
     "float8_e5m2": "F8_E5M2",
     "float8_e8m0fnu": "F8_E8M0",
 }
-"""safetensors' names for torch's types."""
+"""The safetensors names of torch's dtypes."""
 _TYPES = {theirs: ours for ours, theirs in _NAMES.items()}

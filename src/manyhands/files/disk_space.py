@@ -1,4 +1,4 @@
-"""Files that outlast a full disk: a write that finds no space is tried again for a while."""
+"""Files that wait while the disk is full: a write without space is repeated for a while."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 PATIENCE = 120.0
-"""Seconds for which a write waits for space."""
+"""Seconds for which a write waits for free space."""
 _EVERY = 0.5
 
 
 def is_full(error: OSError) -> bool:
-    """Whether a write failed because there is no space left, or none left for this user."""
+    """Whether a write failed because the disk or the user's quota is full."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -33,7 +33,7 @@ def _say(words: str) -> None:
 
 
 class _Patient(io.FileIO):
-    """A file that waits for space."""
+    """A file whose writes wait while the disk is full."""
 
     def __init__(self, path: Path, patience: float, say: Callable[[str], None]) -> None:
         super().__init__(path, "wb")
@@ -42,14 +42,14 @@ class _Patient(io.FileIO):
         self._say = say
 
     def write(self, data: ReadableBuffer, /) -> int:
-        """Write all of it; the disk may be full for a while."""
+        """Write all of the data, waiting while the disk is full."""
         view = memoryview(data).cast("B")
         done, since = 0, 0.0
         while done < len(view):
             try:
                 done += os.write(self.fileno(), view[done:])
                 if since:
-                    self._say(f"{self._path}: there is space again, and writing goes on")
+                    self._say(f"{self._path}: there is space again, and writing continues")
                 since = 0.0
             except OSError as error:
                 if not is_full(error):
@@ -59,7 +59,7 @@ class _Patient(io.FileIO):
                     since = now
                     self._say(
                         f"warning: {self._path} cannot be written: {error.strerror}. Free some "
-                        f"space: writing is tried again for {self._patience:.0f} s"
+                        f"space: writing is retried for {self._patience:.0f} s"
                     )
                 if now - since > self._patience:
                     words = (
@@ -76,7 +76,7 @@ class _Patient(io.FileIO):
 def stored_patiently(
     path: Path, patience: float = PATIENCE, say: Callable[[str], None] = _say
 ) -> Iterator[BinaryIO]:
-    """A new file to be written; removed again if it could not be completed."""
+    """Create a file for writing; it is removed if it cannot be completed."""
     try:
         with io.BufferedWriter(_Patient(path, patience, say)) as file:
             yield file

@@ -1,8 +1,8 @@
-"""Folders of runs, each taken by exactly one process.
+"""Folders of runs, each claimed by exactly one process.
 
 Names contain a time with a resolution of one second, so two runs that start together choose the
-same one. A folder is therefore created in the moment in which its name is chosen, by `mkdir`, which
-fails for all processes but one: a check for existence followed by a creation leaves a gap.
+same name. A folder is therefore claimed by `mkdir`, which fails for all processes but one: a check
+for existence followed by a creation would be a race.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 TRACE = "trace"
-"""The folder within a run's that marks it as taken."""
+"""The subfolder of a run's folder that marks it as claimed."""
 
 
 def stamp() -> str:
-    """The time of day, for the name of a folder."""
+    """Date and time, for the name of a folder."""
     return time.strftime("%Y%m%d-%H%M%S")
 
 
@@ -42,13 +42,13 @@ def new_folder(first: Path) -> Path:
 
 
 def claim(folder: Path) -> bool:
-    """Take a folder for a run; False if it holds one already.
+    """Claim a folder for a run; False if it already holds one.
 
     Raises:
         ValueError: it cannot be created or written.
     """
     if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{folder} is a file; name a folder for the run")
+        raise ValueError(f"{folder} is a file; choose a folder for the run")
     with _in_words(folder):
         folder.mkdir(parents=True, exist_ok=True)
         try:
@@ -61,13 +61,13 @@ def claim(folder: Path) -> bool:
 def check_free(folder: Path) -> None:
     """Raise ValueError if a run cannot have this folder, without creating anything."""
     if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{folder} is a file; name a folder for the run")
+        raise ValueError(f"{folder} is a file; choose a folder for the run")
     if (folder / TRACE).exists():
         raise ValueError(f"{folder} already holds a run; choose another folder or remove this one")
 
 
 def release(folder: Path) -> None:
-    """Remove a folder that was taken for a run that never began; one with content is kept."""
+    """Remove the folder of a run that never began, unless it has other content."""
     for path in (folder / TRACE, folder):
         with contextlib.suppress(OSError):
             path.rmdir()
@@ -79,6 +79,6 @@ def _in_words(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise ValueError(
-            f"the folder {folder} cannot be created ({error.strerror}); name one that can be "
-            "written with --output or output="
+            f"the folder {folder} cannot be created ({error.strerror}); choose a writable one "
+            "with --output or output="
         ) from error

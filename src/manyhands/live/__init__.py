@@ -1,4 +1,4 @@
-"""Real processes: agent, coordinator, workers.
+"""Live runs on real processes: agent, coordinator, servers, workers.
 
-Nothing is imported here: the coordinator lives in this folder and must not load torch.
+Nothing is imported here: the coordinator's modules are in this folder and must not load torch.
 """

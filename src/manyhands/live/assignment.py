@@ -1,4 +1,4 @@
-"""What the agent tells the processes it starts: one JSON file in the run's private folder."""
+"""The assignment of a run's processes: one JSON file, which the agent writes for them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from manyhands.transport.security import JobKey
 
 
 class Leasing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The job's numbers, for a coordinator that never loads the job itself."""
+    """Sizes and limits of the job, for the coordinator, which does not load the job itself."""
 
     samples: int
     global_batch: int | BatchSizes
@@ -28,53 +28,53 @@ class Leasing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Assignment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A run as its processes see it."""
+    """Everything that the processes of a run need to know about it."""
 
     origin: Origin
     overrides: Overrides
     strategy: str
     workers: int
-    """Of all hosts together."""
+    """Number of workers on all hosts."""
     host: str
-    """The name of this one."""
+    """The name of this host."""
     folder: str
     coordinator: str
-    """Address of the control channel."""
+    """Address of the coordinator."""
     private: str
-    """The folder that nobody else may read: this file and the ipc sockets."""
+    """A folder that only this user can read, with this file and the ipc sockets."""
     store_address: str
     store_port: int
     servers: tuple[str, ...]
     """Addresses of the parameter servers on this host; empty for strategies that have none."""
     leasing: Leasing | None
-    """For workers that run free: what the coordinator must know to lease samples."""
+    """For strategies that lease samples: sizes and limits of the job; None for collectives."""
     agent: int
     """The agent's process id: when it is no longer the parent, the run is over."""
     devices: tuple[str, ...]
-    """One per worker of this host, as torch names them."""
+    """One torch device per worker of this host."""
     memory: int | None = None
-    """The descriptor, in the agent, of memory that all share; None where nothing is shared so."""
+    """Descriptor, in the agent, of the shared memory for parameters; None if there is none."""
     journals: tuple[int, ...] = ()
-    """The descriptors, in the agent, of the memory in which its servers keep journals."""
+    """Descriptors, in the agent, of the memory for the servers' journals."""
     slow: tuple[Pace, ...] = ()
-    """Workers that are made to compute longer than they need."""
+    """Workers that are slowed down."""
     hosts: tuple[tuple[str, int], ...] = ()
-    """All hosts in order, each with its number of workers; empty for a run on one."""
+    """All hosts in order, each with its number of workers; empty for a run on one host."""
     address: str = "127.0.0.1"
-    """Where other hosts reach this one."""
+    """Address at which other hosts connect to this one."""
     port: int = 0
-    """Where the coordinator listens for them; 0 for a free one."""
+    """Port at which the coordinator listens for other hosts; 0 for a free one."""
     key: str | None = None
-    """The file with the job's key; needed where there are other hosts."""
+    """The file with the job's key; required for several hosts."""
     patience: float | None = None
-    """Seconds without a heartbeat after which a worker is ejected, if the user chose."""
+    """Seconds without a heartbeat after which a worker is ejected; None for the default."""
     peers: bool = False
-    """Whether the servers live in the workers' processes."""
+    """Whether workers run peer servers in their own processes."""
     facts: dict[str, str] = msgspec.field(default_factory=dict)
-    """What must be the same on all hosts."""
+    """Facts that must be equal on all hosts."""
 
     def write(self, path: Path) -> None:
-        """Store it."""
+        """Write it to a file."""
         path.write_bytes(msgspec.json.encode(self))
 
     @property
@@ -83,23 +83,23 @@ class Assignment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return Hosts(self.hosts).ranks(self.host).start if self.hosts else 0
 
     def device(self, rank: int) -> str:
-        """What a worker of this host computes on."""
+        """The device of a worker of this host."""
         return self.devices[rank - self.first]
 
     def job_key(self) -> JobKey | None:
-        """What all processes of the run prove to know where hosts meet."""
+        """The key that authenticates connections between hosts; None for a run on one host."""
         return None if self.key is None else JobKey.read(Path(self.key))
 
     def line(self, name: str) -> Line:
-        """A line to the coordinator."""
+        """A connection to the coordinator."""
         return Line(self.coordinator, name, self.job_key())
 
     @classmethod
     def read(cls, path: Path) -> Assignment:
-        """Take it back."""
+        """Read it from a file."""
         return msgspec.json.decode(path.read_bytes(), type=cls)
 
 
 def eager_limit(workers: int) -> int:
-    """Bytes up to which payloads travel without asking: 64 MiB for all workers together."""
+    """Bytes up to which payloads are sent without a grant: 64 MiB for all workers together."""
     return min(1 << 20, (64 << 20) // max(1, workers))

@@ -1,12 +1,12 @@
-"""What workers compute on."""
+"""Devices of workers."""
 
 import torch
 
 
 def take(name: str) -> torch.device:
-    """A worker's device, which is then the process's current one.
+    """A worker's device, which becomes the current device of the process.
 
-    torch's engine (FSDP2, NCCL) allocates on the current device, which is the first GPU otherwise.
+    FSDP2 and NCCL allocate on the current device, which is the first GPU by default.
     """
     device = torch.device(name)
     if device.type == "cuda":  # not exercised on machines without a GPU
@@ -15,7 +15,7 @@ def take(name: str) -> torch.device:
 
 
 def devices(workers: int) -> tuple[str, ...]:
-    """A device for each worker of this host: the GPUs in turn, else its cores."""
+    """A device for each worker of this host: the GPUs in turn, else the CPU."""
     if torch.cuda.is_available():  # not exercised on machines without a GPU
         count = torch.cuda.device_count()
         return tuple(f"cuda:{rank % count}" for rank in range(workers))

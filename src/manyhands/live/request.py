@@ -1,4 +1,4 @@
-"""A run as its user asked for it."""
+"""The request for a run: job, strategy, cluster and options as the user gave them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class RunSetting:
 
 @dataclass(frozen=True)
 class Request:
-    """A run as its user asked for it."""
+    """The job, strategy, cluster and options of a run, as the user gave them."""
 
     job: Job
     origin: Origin
@@ -39,15 +39,15 @@ class Request:
     settings: tuple[RunSetting, ...]
     slow: tuple[Pace, ...] = ()
     hosts: Hosts | None = None
-    """All hosts, this one first; None for a run on this one alone."""
+    """All hosts, this one first; None for a run on this host only."""
     listen: str | None = None
-    """Where others find this one, if its user chose."""
+    """Address and port for other hosts; None for the default route and a free port."""
     patience: float | None = None
-    """Seconds without a heartbeat after which a worker is ejected, if the user chose."""
+    """Seconds without a heartbeat after which a worker is ejected; None for the default."""
     quiet: bool = False
-    """Do not show in the terminal what workers print."""
+    """Whether to hide the output of workers in the terminal."""
     key: Path | None = None
-    """The file of a key that all hosts have; by default a new one is made."""
+    """A key file that all hosts have; None creates a new key."""
 
     @property
     def host(self) -> str:
@@ -56,5 +56,5 @@ class Request:
 
     @property
     def here(self) -> int:
-        """How many workers this host has."""
+        """Number of workers on this host."""
         return self.workers if self.hosts is None else len(self.hosts.ranks(self.host))

@@ -1,1 +1,1 @@
-"""A user's script: loading it in other processes, and where a job in it is found."""
+"""The user's script: loading it in other processes, and locating the job in it."""

@@ -1,9 +1,8 @@
-"""How a script becomes processes.
+"""Script loading: executes the user's script in every process of a run.
 
-Every process of a run executes the user's script under another module name, so what stands below
-`if __name__ == "__main__":` is not reached, and takes the module-level job that the agent named.
-Nothing is pickled: lambdas and local classes work, and side effects below the guard do not
-repeat.
+The script is executed under another module name, so code below `if __name__ == "__main__":` is not
+executed, and the process takes the module-level job that the agent named. Nothing is pickled:
+lambdas and local classes work, and side effects below the guard are not repeated.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
 
 MODULE = "__manyhands__"
-"""The name under which workers execute the script."""
+"""The module name under which workers execute the script."""
 
 _INSTALLED = (
     *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")),
@@ -35,10 +34,10 @@ _loading = False
 
 
 def trace_back(job: Job, loop: Callable[..., Any] | None, namespace: Mapping[str, Any]) -> Origin:
-    """Where `job` and `loop` stand at module level.
+    """Find the module-level names of `job` and `loop`.
 
-    In the caller's module, else in the script, else in a module that was imported. A job may also
-    be an item of a list, tuple or dictionary there: `jobs[0]`.
+    They are searched in the caller's module, then in the script, then in imported modules. A job
+    may also be an item of a module-level list, tuple or dictionary: `jobs[0]`.
 
     Raises:
         ValueError: the job (or the loop) is not a module-level value of a file.
@@ -49,16 +48,16 @@ def trace_back(job: Job, loop: Callable[..., Any] | None, namespace: Mapping[str
             continue
         if not module.get("__file__"):
             raise ValueError(
-                f"the job '{name}' was made interactively or read from standard input; other "
-                "processes need a file to take it from, so write it into a script"
+                f"the job '{name}' was created interactively or read from standard input; other "
+                "processes need a file to load it from, so write it into a script"
             )
         loop_name = None
         if loop is not None:
             loop_name = _name_of(loop, module)
             if loop_name is None:
                 raise ValueError(
-                    "the loop must be a function at the top level of the module that holds the "
-                    "job, so that every worker can find it by name"
+                    "the loop must be a function at the top level of the job's module, so that "
+                    "every worker can find it by name"
                 )
         return Origin(
             script=str(Path(module["__file__"]).resolve()),
@@ -69,19 +68,19 @@ def trace_back(job: Job, loop: Callable[..., Any] | None, namespace: Mapping[str
             loop=loop_name,
         )
     raise ValueError(
-        "train needs a job that stands at the top level of a script (job = mh.Job(...), outside "
-        "any function), because every worker executes the script and takes the job by its name"
+        "train needs a job at the top level of a script (job = mh.Job(...), outside any "
+        "function), because every worker executes the script and finds the job by its name"
     )
 
 
 def _namespaces(caller: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Where a job may stand, the likeliest first."""
+    """Namespaces in which a job may be defined, the likeliest first."""
     script = vars(sys.modules["__main__"])
     yield caller
     yield script
     for module in [*sys.modules.values()]:
         namespace = getattr(module, "__dict__", None)
-        # What a library holds for its own purposes is not where a job was written.
+        # A reference to the job in an installed library is not its definition.
         if namespace and namespace.get("__file__") and not _is_installed(namespace["__file__"]):
             yield namespace
 
@@ -93,7 +92,7 @@ def _is_installed(path: object) -> bool:
 def _path_of(job: Job, namespace: Mapping[str, Any]) -> str | None:
     """The first name of a job, `job`, or of the collection that holds it, `jobs[2]`.
 
-    The first one, because the variable of a loop over jobs may stand below the main guard.
+    The first one, because the variable of a loop over jobs may be below the main guard.
     """
     for name, held in [*namespace.items()]:
         if held is job:
@@ -110,7 +109,7 @@ def _path_of(job: Job, namespace: Mapping[str, Any]) -> str | None:
 
 
 def _at(module: ModuleType, path: str) -> object:
-    """What stands at a path that `_path_of` gave; None if nothing does."""
+    """The value at a path that `_path_of` returned; None if there is none."""
     name, _, key = path.partition("[")
     held = getattr(module, name, None)
     if not key:
@@ -126,14 +125,14 @@ def _name_of(value: object, namespace: Mapping[str, Any]) -> str | None:
 
 
 def load(origin: Origin) -> tuple[Job, Callable[..., Any] | None]:
-    """Execute the script as a worker does; its job and the user's loop."""
-    global _loading  # noqa: PLW0603 - the process either loads its script now or it does not
+    """Execute the script as a worker does; return its job and the user's loop."""
+    global _loading  # noqa: PLW0603 - a state of the process: whether it loads its script
     sys.argv = list(origin.argv)
     if origin.search:
         sys.path.insert(0, origin.search)
     _loading = True
-    # What the script draws at its top level must be the same in all processes. torch begins with
-    # one seed everywhere by itself; these two begin with another one in each process.
+    # Random draws at the script's top level must agree in all processes. torch starts with the
+    # same seed everywhere; Python and NumPy start with a different one in each process.
     seed_python(0)
     try:
         module = execute(Path(origin.script), MODULE, origin.package)
@@ -142,14 +141,14 @@ def load(origin: Origin) -> tuple[Job, Callable[..., Any] | None]:
     job = _at(module, origin.job)
     if not isinstance(job, Job):
         raise TypeError(
-            f"{origin.script} gave no job named '{origin.job}' when a worker executed it; "
-            "is it made only below the main guard?"
+            f"{origin.script} defined no job named '{origin.job}' when a worker executed it; "
+            "define it above the main guard"
         )
     loop = getattr(module, origin.loop, None) if origin.loop else None
     if origin.loop and not callable(loop):
         raise TypeError(
-            f"{origin.script} gave no loop named '{origin.loop}' when a worker executed it; "
-            "is it made only below the main guard?"
+            f"{origin.script} defined no loop named '{origin.loop}' when a worker executed it; "
+            "define it above the main guard"
         )
     return job, loop
 
@@ -167,5 +166,5 @@ def execute(path: Path, name: str, package: str = "", spec: ModuleSpec | None = 
 
 
 def is_loading() -> bool:
-    """Whether a worker is executing its script just now, where `train` must not be called."""
+    """Whether a worker is executing its script, where `train` must not be called."""
     return _loading

@@ -90,7 +90,7 @@ def test_a_file_waits_for_space(disk):
     freeing.join()
     assert (disk / "model").read_bytes() == b"12345678" * 65536
     assert "Free some space" in said[0]
-    assert "writing goes on" in said[1]
+    assert "writing continues" in said[1]
 
 
 def test_a_file_that_finds_no_space_fails_in_words_and_leaves_nothing(disk):

@@ -67,9 +67,9 @@ def test_mistakes_in_the_surroundings_are_answered_in_words(start, tmp_path) -> 
     (package / "script.py").write_text("from . import nothing\n" + ONE)
     (tmp_path / "runs").write_text("a file where a folder would be")
     cases = [
-        (("train", "script.py", "--output", "file"), "file is a file; name a folder for the run"),
+        (("train", "script.py", "--output", "file"), "file is a file; choose a folder for the run"),
         (("train", "script.py", "--workers", "1"), "the folder runs/"),
-        (("train", "main.py"), "train needs a job that stands at the top level of a script"),
+        (("train", "main.py"), "train needs a job at the top level of a script"),
         (("train", "package/script.py"), "run python -m package.script in"),
         (("train", "-"), "there is no file -"),
     ]

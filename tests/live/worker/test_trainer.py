@@ -133,7 +133,7 @@ def test_a_batch_may_be_stepped_once_only(make) -> None:
     batch = next(trainer.batches())
     trainer.step(batch)
     before = parameters(trainer).clone()
-    with pytest.raises(RuntimeError, match="batch 0 is not the one that is due; step each batch"):
+    with pytest.raises(RuntimeError, match="batch 0 is not the current batch; step each batch"):
         trainer.step(batch)
     assert torch.equal(parameters(trainer), before), "nothing was learnt from it twice"
 
@@ -144,9 +144,9 @@ def test_an_earlier_batch_and_a_copy_are_not_the_one_that_is_due(make) -> None:
     first = next(batches)
     trainer.step(first)
     second = next(batches)
-    with pytest.raises(RuntimeError, match="batch 0 is not the one that is due"):
+    with pytest.raises(RuntimeError, match="batch 0 is not the current batch"):
         trainer.step(first)
-    with pytest.raises(RuntimeError, match="batch 1 is not the one that is due"):
+    with pytest.raises(RuntimeError, match="batch 1 is not the current batch"):
         trainer.step(replace(second))
     trainer.step(second)
 
@@ -169,7 +169,7 @@ def test_the_last_batch_must_be_stepped_too(make) -> None:
 
 def test_a_loop_per_epoch_is_refused_because_one_loop_has_them_all(make) -> None:
     trainer = run(make())
-    with pytest.raises(RuntimeError, match="gives the batches of the whole run"):
+    with pytest.raises(RuntimeError, match=r"trainer.batches\(\) was called twice"):
         next(trainer.batches())
 
 

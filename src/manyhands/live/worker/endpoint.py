@@ -1,4 +1,4 @@
-"""A live worker's endpoint: how its protocol reaches servers and peers."""
+"""Endpoint of a live worker: sends its protocol's messages to servers and peers."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 _PATIENCE = 1.0
-"""Seconds after which one who waits for an answer looks whether there is still somebody."""
+"""Seconds between checks, while waiting for an answer, whether the other side is lost."""
 
 
 class LiveEndpoint:
-    """The endpoint of a real worker: calls through the messenger."""
+    """The endpoint of a live worker, on top of a `Caller`."""
 
     def __init__(
         self,
@@ -43,11 +43,11 @@ class LiveEndpoint:
         self._progress = progress
 
     def reaches(self, name: str) -> bool:
-        """Whether a member is there, as far as is known."""
+        """Whether a member is not known to be lost."""
         return name not in self._gone
 
     def clock(self) -> float:
-        """Seconds."""
+        """Seconds of the monotonic clock."""
         return time.monotonic()
 
     def post(
@@ -67,7 +67,7 @@ class LiveEndpoint:
         while True:
             if sender in self._gone:
                 self._caller.give_up(sender)
-                raise MembershipChanged(f"{sender} is gone")
+                raise MembershipChanged(f"{sender} is lost")
             patience = _look_again(time.monotonic() - begun, timeout)
             try:
                 return self._caller.receive(sender, patience)
@@ -76,12 +76,12 @@ class LiveEndpoint:
                     raise
 
     async def receive(self, sender: str, timeout: float | None = None) -> Said:
-        """Wait, here and now, for an answer."""
+        """Block until an answer arrives."""
         begun = time.monotonic()
         before, self._progress.phase = self._progress.phase, "receive"
         answer = self._await(sender, timeout)
         self._progress.phase = before
-        # What the server had to wait for, or to do, is waiting; the rest is the way.
+        # The time that the call spent in the server counts as waiting, the rest as transfer.
         spent, step = time.monotonic() - begun, self._progress.step
         waited = min(self._caller.held, spent)
         self._recorder.span("wait", begun, waited, step)

@@ -1,7 +1,7 @@
-"""Exact evaluation by all workers together.
+"""Exact evaluation, divided among all workers.
 
 Every metric is a function of statistics that sum over samples, so each worker computes them on
-its part and one collective adds them up: the result does not depend on how many took part.
+its part and one collective adds them up: the result does not depend on the number of workers.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class MetricTotals:
-    """Summed statistics: targets that count, their loss, then each metric's."""
+    """Summed statistics: number of counted targets, their loss, then those of each metric."""
 
     tensor: torch.Tensor
     metrics: tuple[Metric, ...]
     sizes: tuple[int, ...]
 
     def values(self) -> dict[str, float]:
-        """What the statistics say."""
+        """The loss and the metrics."""
         counted, loss, *_ = self.tensor.tolist()
         values = {"loss": loss / counted if counted else math.nan}
         parts = self.tensor[2:].cpu().split_with_sizes(list(self.sizes))
@@ -60,20 +60,20 @@ def evaluate(
     loading: Loading | None = None,
     divided: int | None = None,
 ) -> MetricTotals:
-    """One worker's part of the statistics of the model on the job's validation data.
+    """Compute one worker's statistics of the model on its part of the validation data.
 
-    All compute equally many batches, because those that hold parts of one model need each other
-    for every one; what nothing is left of counts as nothing.
+    All workers compute the same number of batches, because workers that hold parts of one model
+    need each other for every batch; surplus batches count as zero.
 
     Args:
-        job: what is trained.
-        model: what is put into evaluation mode meanwhile.
-        device: where it computes.
-        rank: which part of the data.
-        workers: of how many.
-        outputs: what to call in the model's place; it gives None where only others know them.
-        loading: loads the batches; its processes are kept from one evaluation to the next.
-        divided: among how many workers a batch is divided, if more than evaluate.
+        job: the job.
+        model: the model, which is in evaluation mode meanwhile.
+        device: the worker's device.
+        rank: index of the part of the data.
+        workers: number of parts.
+        outputs: called instead of the model; returns None on workers without the outputs.
+        loading: loads the batches; its processes are kept between evaluations.
+        divided: number of workers among which a batch is divided, if more than `workers`.
     """
     data = job.validation
     if data is None:
@@ -111,19 +111,19 @@ def no_totals(
 ) -> MetricTotals:
     """The statistics of no samples, for a worker that has no part in an evaluation.
 
-    How many there are only the metrics know, so they are asked about the first sample.
+    Only the metrics know how many statistics there are, so they are computed for one sample.
     """
     one = evaluate(job, model, device, 0, len(job.validation or ()), loading=loading)
     return MetricTotals(torch.zeros_like(one.tensor), one.metrics, one.sizes)
 
 
 def sum_totals(totals: MetricTotals, group: Group) -> MetricTotals:
-    """The statistics of all workers together, those included that saw no outputs."""
+    """Sum the statistics over all workers, including those without outputs."""
     seen = len(totals.tensor) > 0
-    word = torch.tensor([int(seen), *totals.sizes], device=totals.tensor.device)
-    group.sum(word)
-    seers, *summed = word.tolist()
-    sizes = tuple(size // seers for size in summed)
+    shapes = torch.tensor([int(seen), *totals.sizes], device=totals.tensor.device)
+    group.sum(shapes)
+    holders, *summed = shapes.tolist()
+    sizes = tuple(size // holders for size in summed)
     tensor = totals.tensor if seen else totals.tensor.new_zeros(2 + sum(sizes))
     group.sum(tensor)
     return MetricTotals(tensor, totals.metrics, sizes)
@@ -132,12 +132,12 @@ def sum_totals(totals: MetricTotals, group: Group) -> MetricTotals:
 def _chunks(
     samples: int, rank: int, workers: int, job: Job, divided: int
 ) -> tuple[list[torch.Tensor], list[int]]:
-    """The batches of one worker, and how many samples of each count: all or none."""
+    """The batches of one worker, and the number of samples that count in each: all or none."""
     size = max(1, min(job.micro_batch or sys.maxsize, job.batch_sizes.at(0) // divided))
     mine = torch.arange(samples)[part(samples, rank, workers)]
     wanted = list(torch.split(mine, size)) if len(mine) else []
     counted = [len(indices) for indices in wanted]
-    # Parts differ by one sample at most, so a worker may lack a batch that the first one has.
+    # Parts differ by at most one sample, so a worker may have one batch less than the first.
     longest = torch.arange(samples)[part(samples, 0, workers)]
     for spare in torch.split(longest, size)[len(wanted) :]:
         wanted.append(spare)

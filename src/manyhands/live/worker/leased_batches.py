@@ -1,4 +1,4 @@
-"""The batches of leases: each is loaded once, ahead if there are processes that load."""
+"""The batches of leases: each is loaded once, ahead of time if there are loader processes."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 class LeasedBatches:
-    """Loads what is leased, by one loader for the whole run.
+    """Loads the batches of leases with one loader for the whole run.
 
-    Leases are taken in the order in which they are granted.
+    Batches are taken in the order in which their leases are granted.
     """
 
     def __init__(self, job: Job) -> None:
@@ -49,7 +49,7 @@ class LeasedBatches:
         self.ask(lease)
         number = self._asked.popleft()
         if self._loader is None or number != lease.number:
-            raise RuntimeError(f"lease {lease.number} was taken before lease {number}")
+            raise RuntimeError(f"expected lease {number} next, got lease {lease.number}")
         return self._loader.take()
 
     def _seed(self, lease: Granted) -> int:
@@ -64,7 +64,7 @@ class LeasedBatches:
         return self._orders[lease.epoch][lease.start : lease.stop]
 
     def close(self) -> None:
-        """End the processes that load."""
+        """End the loader processes."""
         if self._loader is not None:
             self._loader.close()
             self._loader = None

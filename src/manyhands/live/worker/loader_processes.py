@@ -1,15 +1,14 @@
-"""Processes that load batches for one worker, from the first batch to the last.
+"""Loader processes of one worker, kept from the first batch to the last.
 
-Starting the processes of a `DataLoader` costs hundreds of milliseconds, and under a protocol a
+Starting the processes of a `DataLoader` takes hundreds of milliseconds, and under a protocol a
 worker learns only lease by lease which samples it needs. So one `DataLoader` is kept, and its
-processes are told batch by batch what to load:
+processes receive the indices batch by batch:
 
     ask(indices) ──queue of process k──> process k loads ──DataLoader──> take()
 
-The data set that the `DataLoader` sees is an iterable one, whose items are batches: each process
-waits for index lists in a queue of its own. A `DataLoader` takes items from its processes in turn,
-and index lists are put into the queues in the same turn, so batches come in the order in which they
-were asked for.
+The `DataLoader` has an `IterableDataset` whose items are batches: each process waits for index
+lists in its own queue. A `DataLoader` takes items from its processes in turn, and index lists are
+put into the queues in the same order, so batches arrive in the order in which they were requested.
 """
 
 from __future__ import annotations
@@ -32,32 +31,32 @@ class LoaderProcesses:
     """Loads batches of one data set in `job.num_workers` processes.
 
     Args:
-        job: its loaders and its collate function.
-        data: what to load from.
+        job: the job with `num_workers` and `collate_fn`.
+        data: the data set.
     """
 
     def __init__(self, job: Job, data: SizedData) -> None:
         self._queues: list[Any] = [multiprocessing.SimpleQueue() for _ in range(job.num_workers)]
         loader: DataLoader[Any] = DataLoader(
-            _Told(job, data, self._queues),
+            _RequestedBatches(job, data, self._queues),
             batch_size=None,
             num_workers=job.num_workers,
-            # Its own draws must not move the source that the model draws from.
+            # Its own draws must not advance the generator that the model uses.
             generator=torch.Generator().manual_seed(job.seed),
         )
         self._batches: Iterator[Any] = iter(loader)
         self._asked = 0
         self.pending = 0
-        """Batches that were asked for and not taken."""
+        """Batches that were requested and not taken."""
 
     def ask(self, seed: int, indices: torch.Tensor) -> None:
-        """Have a batch loaded, with the seed of its epoch."""
+        """Request a batch, with the seed of its epoch."""
         self._queues[self._asked % len(self._queues)].put((seed, indices.tolist()))
         self._asked += 1
         self.pending += 1
 
     def take(self) -> Any:
-        """The oldest batch that was asked for and not taken."""
+        """The oldest batch that was requested and not taken."""
         self.pending -= 1
         return next(self._batches)
 
@@ -74,8 +73,8 @@ class LoaderProcesses:
         self.close()
 
 
-class _Told(IterableDataset[Any]):
-    """The batches that a process is told to load."""
+class _RequestedBatches(IterableDataset[Any]):
+    """The batches that are requested from one process."""
 
     def __init__(self, job: Job, data: SizedData, queues: list[Any]) -> None:
         self._seeded = Seeded(data, job.collate_fn)
@@ -84,6 +83,6 @@ class _Told(IterableDataset[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         info = get_worker_info()
-        assert info is not None  # noqa: S101 - it is used with processes only
+        assert info is not None  # noqa: S101 - it is iterated in loader processes only
         while (draw := self._queues[info.id].get()) is not None:
             yield self._collate(self._seeded.__getitems__(draw))

@@ -1,4 +1,4 @@
-"""Batches from data: the fastest way that a data set offers."""
+"""Data loading of a worker, by the fastest access that a data set offers."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 
 class Loading:
-    """A worker's batches, the fastest way that its data sets offer.
+    """Loads a worker's batches by the fastest access that its data sets offer.
 
-    Data with `take(indices)` and tensors are indexed as a whole; any other data, and any that the
-    job collates itself, is loaded sample by sample, in `job.num_workers` processes if there are
-    any. The processes of a data set are kept until `close`. What the data draws depends on the
-    job's seed, the epoch and the sample alone.
+    Data with `take(indices)` and tensors are indexed with whole batches; other data, and all data
+    of a job with `collate_fn`, is loaded sample by sample, in `job.num_workers` processes if there
+    are any. The processes of a data set are kept until `close`. Random draws of the data depend
+    only on the job's seed, the epoch and the sample.
     """
 
     def __init__(self, job: Job) -> None:
@@ -34,9 +34,9 @@ class Loading:
         self._idle: list[tuple[SizedData, LoaderProcesses]] = []
 
     def batches(self, data: SizedData, wanted: Wanted) -> Iterator[Any]:
-        """The batches with the wanted samples, in order; each is given as its epoch and indices.
+        """The batches of the wanted samples, in order; each item is an epoch and indices.
 
-        Where there are processes that load, some batches are loaded ahead.
+        With loader processes, some batches are loaded ahead.
         """
         seeded = Seeded(data, self._job.collate_fn)
         draws = ((epoch_seed(self._job.seed, epoch), indices) for epoch, indices in wanted)
@@ -56,7 +56,7 @@ class Loading:
             while loader.pending:
                 yield loader.take()
         except BaseException:
-            # Batches that are not wanted any more are still under way in it.
+            # Its processes still load batches that are no longer wanted.
             loader.close()
             raise
         self._idle.append((data, loader))
@@ -69,14 +69,14 @@ class Loading:
         return LoaderProcesses(self._job, data)
 
     def close(self) -> None:
-        """End the processes."""
+        """End the loader processes."""
         for _, loader in self._idle:
             loader.close()
         self._idle = []
 
 
 def load_here(job: Job, seeded: Seeded, seed: int, indices: torch.Tensor) -> Any:
-    """A batch, loaded in this process."""
+    """Load a batch in this process."""
     with seeded.drawing():
         if seeded.take is not None:
             return seeded.batch(seed, indices)
@@ -85,7 +85,7 @@ def load_here(job: Job, seeded: Seeded, seed: int, indices: torch.Tensor) -> Any
 
 
 def move(value: Any, device: torch.device) -> Any:
-    """A batch, with every tensor in it, on a device."""
+    """Move all tensors of a batch to a device."""
     if device.type == "cpu":
         return value
     if isinstance(value, dict):

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from manyhands.wire import Roll
 
 JOIN_TIMEOUT = 600.0
-"""Seconds until the other workers must have joined."""
+"""Seconds in which all other workers must have joined."""
 
 
 def main(path: str, rank: int) -> None:
@@ -55,7 +55,7 @@ def main(path: str, rank: int) -> None:
     heartbeat.start()
     try:
         _work(assignment, rank, recorder, progress, heartbeat, outside)
-    except BaseException as error:  # noqa: BLE001 - whatever it is, the agent must hear of it
+    except BaseException as error:  # noqa: BLE001 - every failure is reported to the agent
         fail(error, heartbeat)
     heartbeat.stop()
 
@@ -80,7 +80,7 @@ def _work(
         return
     if assignment.leasing is not None:
         if loop is not None:
-            raise ValueError(f"{assignment.strategy} has a loop of its own: leave out loop=")
+            raise ValueError(f"{assignment.strategy} has its own training loop: omit loop=")
         _work_free(assignment, rank, job, roll, recorder, progress, heartbeat, outside)
         return
     store = connect_store(assignment.store_address, assignment.store_port)
@@ -117,7 +117,7 @@ def _work_free(
     heartbeat: LinkHeartbeat,
     outside: socket.socket | None,
 ) -> None:
-    """Work under a protocol."""
+    """Train under a protocol."""
     import torch  # noqa: PLC0415 - torch is imported late
 
     from manyhands.files.checkpoint import MODEL, member_file, save_model  # noqa: PLC0415
@@ -132,7 +132,7 @@ def _work_free(
 
     protocol = protocol_of(strategy(assignment.strategy))
     if protocol is None:
-        raise TypeError(f"{assignment.strategy} leases no samples")
+        raise TypeError(f"{assignment.strategy} is not a protocol")
     needs = protocol.needs(assignment.workers)
     begun = time.monotonic()
     device = take(assignment.device(rank))
@@ -156,7 +156,7 @@ def _work_free(
         counted, needs.shards, device, allocate, shared, beside=needs.own_parameters, clip=clip
     )
     addresses = where_servers_are(assignment, roll)
-    # A worker's successor must not be taken for itself: its calls are numbered from one again.
+    # The caller's name includes the incarnation, because a successor numbers its calls from one.
     caller = Caller(
         f"worker-{rank}.{incarnation()}",
         addresses,
@@ -202,7 +202,7 @@ def _work_free(
 
 
 def where_servers_are(assignment: Assignment, roll: Roll) -> dict[str, str]:
-    """The address of every server: on this host by way of its private folder."""
+    """The address of every server; on this host, an ipc socket in the private folder."""
     here = {f"server-{number}": at for number, at in enumerate(assignment.servers)}
     return here | {name: at for name, host, at in roll.servers if host != assignment.host}
 
@@ -227,14 +227,14 @@ def run_loop(
     placement = placement_of(read_strategy(strategy))
     if placement is None:
         raise TypeError(
-            f"{strategy} needs a coordinator, which torchrun does not start; use manyhands train"
+            f"{strategy} needs a coordinator, which torchrun does not start; use `manyhands train`"
         )
     begun = time.monotonic()
     trainer = Trainer(job, placement, group, device, recorder, progress, time.monotonic, pacer)
     recorder.span("start", begun, time.monotonic() - begun, 0)
     recorder.event("training")
     (loop or train_all)(trainer)
-    # Before the state is brought together: bringing it to a file is no training.
+    # Before the state is gathered: storing the model does not count as training.
     recorder.event("trained")
     state = trainer.finish()
     progress.phase = "finish"
@@ -246,7 +246,7 @@ def run_loop(
 
 
 def train_all(trainer: Trainer) -> None:
-    """The loop of those who bring none of their own."""
+    """The default training loop."""
     for batch in trainer.batches():
         trainer.step(batch)
 

@@ -1,4 +1,4 @@
-"""A worker that runs free: it leases samples, and meets the others through servers."""
+"""Training loop of a worker under a protocol: leases samples, exchanges updates with servers."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 
 _SOON = 0.02
-"""Seconds until a replica is asked for again that was not laid open yet."""
+"""Seconds until a replica is requested again that was not published yet."""
 
 
 def drive(coroutine: Coroutine[Any, Any, None]) -> None:
-    """Run a protocol's coroutine: live it never suspends, because it waits in the transport."""
+    """Run a protocol's coroutine; live it never suspends, because the transport blocks."""
     try:
         coroutine.send(None)
     except StopIteration:
@@ -41,13 +41,13 @@ def drive(coroutine: Coroutine[Any, Any, None]) -> None:
     raise RuntimeError("a protocol awaited something that is neither its endpoint nor its replica")
 
 
-async def _hear_members(
-    replica: LiveReplica, endpoint: LiveEndpoint, heard: list[torch.Tensor]
+async def _pull_members(
+    replica: LiveReplica, endpoint: LiveEndpoint, pulled: list[torch.Tensor]
 ) -> None:
-    """Pull the replica of every worker that is there, as of this evaluation.
+    """Pull the replica of every present worker for this evaluation.
 
-    Each worker lays its replica open once per evaluation, so a version that is behind this
-    worker's own is from the evaluation before: its owner is about to lay the present one open.
+    Each worker publishes its replica once per evaluation, so a version that is behind this
+    worker's own is from the previous evaluation: its owner is about to publish the current one.
     """
     own = replica.servers[replica.rank]
     present = 0
@@ -56,10 +56,10 @@ async def _hear_members(
         with contextlib.suppress(MembershipChanged):
             while endpoint.reaches(name):
                 endpoint.post(name, Pull(), into=room)
-                said = await endpoint.receive(name)
-                if isinstance(said, Parameters) and said.version >= present:
-                    present = max(present, said.version if name == own else 0)
-                    heard.append(room)
+                answer = await endpoint.receive(name)
+                if isinstance(answer, Parameters) and answer.version >= present:
+                    present = max(present, answer.version if name == own else 0)
+                    pulled.append(room)
                     break
                 time.sleep(_SOON)
 
@@ -80,7 +80,7 @@ def run_free(
     *,
     pacer: Slowdown,
 ) -> LiveReplica:
-    """Work under a protocol until the run is over; the replica, at the shared state."""
+    """Train under a protocol until the run is over; return the replica, at the shared state."""
     seed_all(mix(job.seed, 1, rank))
     seed = mix(job.seed, 2, rank)
     endpoint = LiveEndpoint(f"worker-{rank}", seed, caller, gone, recorder, progress)
@@ -94,14 +94,14 @@ def run_free(
     async def stand_by() -> None:
         await protocol.stand_by(replica, endpoint)
 
-    def hear_members() -> list[torch.Tensor]:
-        heard: list[torch.Tensor] = []
-        drive(_hear_members(replica, endpoint, heard))
-        return heard
+    def pull_members() -> list[torch.Tensor]:
+        pulled: list[torch.Tensor] = []
+        drive(_pull_members(replica, endpoint, pulled))
+        return pulled
 
     replica.refresh = lambda: drive(refresh())
     replica.stand_by = lambda: drive(stand_by())
-    replica.hear_members = hear_members
+    replica.pull_members = pull_members
     recorder.event("training")
     drive(protocol.worker(replica, endpoint))
     replica.close()

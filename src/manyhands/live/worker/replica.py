@@ -1,4 +1,4 @@
-"""A live worker's replica of the model, with samples that the coordinator leases to it."""
+"""Replica of a live worker under a protocol, with samples that the coordinator leases."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 class LiveBatch:
-    """A batch and the lease that it is made of."""
+    """A batch and its lease."""
 
     def __init__(self, lease: Granted, round_: int, inputs: Any, targets: Any) -> None:
         self.lease = lease
@@ -56,9 +56,9 @@ class LiveBatch:
 
 
 class LiveReplica:
-    """A worker's copy of the model, its samples from the coordinator.
+    """A worker's replica of the model, with batches from leases.
 
-    The next lease is asked for while the present one is being computed, so that asking costs no
+    The next lease is requested while the current one is computed, so that the request costs no
     time.
     """
 
@@ -84,13 +84,13 @@ class LiveReplica:
         self.versions = [0] * len(self.servers)
         self.rests = False
         self.stores = False
-        """Whether this worker is the one that stores the model."""
+        """Whether this worker stores the model."""
         self._job = job
         self._leased = LeasedBatches(job)
         self._loading = Loading(job)
         self._divergence = Divergence(job, rank, recorder, copy.model.parameters)
-        self.hear_members: Callable[[], list[torch.Tensor]] = list
-        """The replicas of an ensemble; set by `run_free`."""
+        self.pull_members: Callable[[], list[torch.Tensor]] = list
+        """Pulls the replicas of an ensemble; set by `run_free`."""
         self._copy = copy
         self._local: LocalOptimizer | None = None
         if self._needs.local_optimizer:
@@ -101,16 +101,16 @@ class LiveReplica:
         self._progress = progress
         self._pacer = pacer or Slowdown()
         self._writes = writes
-        """Where workers write shared parameters themselves: how often each has."""
+        """If workers write shared parameters themselves: the number of updates by each."""
         self._read = 0
-        """How often the others had, when this worker last read."""
+        """The number of updates by other workers when this worker last read."""
         self._has_batch = False
-        """Whether there was a batch since the last one was asked for."""
-        self._words: list[Leasing] = []
+        """Whether the current step has a batch."""
+        self._received: list[Leasing] = []
         self.refresh: Callable[[], None] = lambda: None
-        """Brings the copy to the shared state; set by whoever runs the protocol."""
+        """Brings the replica to the shared state; set by `run_free`."""
         self.stand_by: Callable[[], None] = lambda: None
-        """What is done in its place before an evaluation that others make; set likewise."""
+        """Called instead of `refresh` when other workers evaluate; set by `run_free`."""
 
     def batches(self) -> AsyncIterator[LiveBatch | None]:
         """Batches until the run ends."""
@@ -118,9 +118,9 @@ class LiveReplica:
         return _Batches(self._next)
 
     def _next(self) -> LiveBatch | None:
-        """The next batch, whatever evaluations come before it; None if there is none at present.
+        """The next batch, after any evaluations before it; None if there is none at present.
 
-        A step is what is done about one batch, be it committed at once or together with others.
+        A step is the work on one batch, whether it is committed alone or together with others.
 
         Raises:
             StopAsyncIteration: the run is over.
@@ -130,15 +130,15 @@ class LiveReplica:
         while True:
             begun = time.monotonic()
             self._progress.phase = "lease"
-            word = self._hear()
+            message = self._receive()
             self._recorder.span("wait", begun, time.monotonic() - begun, self._progress.step)
-            match word:
+            match message:
                 case Granted():
                     self._line.send(Ask())
                     self._has_batch = True
-                    return self._load(word)
+                    return self._load(message)
                 case Evaluate():
-                    self._evaluate(word)
+                    self._evaluate(message)
                     self._line.send(Ask())
                 case Nothing():
                     return None
@@ -146,10 +146,10 @@ class LiveReplica:
                     self.stores = stores
                     raise StopAsyncIteration
 
-    def _hear(self) -> Leasing:
-        while not self._words:
-            self._words += self._line.receive(1.0)
-        return self._words.pop(0)
+    def _receive(self) -> Leasing:
+        while not self._received:
+            self._received += self._line.receive(1.0)
+        return self._received.pop(0)
 
     def _load(self, lease: Granted) -> LiveBatch:
         round_ = lease.number // self.terms.workers
@@ -162,19 +162,19 @@ class LiveReplica:
         return LiveBatch(lease, round_, inputs, targets)
 
     def _load_ahead(self) -> None:
-        """Have the batches of leases that were granted meanwhile loaded during this one."""
+        """Start to load the batches of leases that were granted meanwhile."""
         if self._leased.ahead:
-            self._words += self._line.receive(0.0)
-            for word in self._words:
-                if isinstance(word, Granted):
-                    self._leased.ask(word)
+            self._received += self._line.receive(0.0)
+            for message in self._received:
+                if isinstance(message, Granted):
+                    self._leased.ask(message)
 
     def check_finite(self) -> None:
-        """Check the parameters that the run ends with."""
+        """Check the final parameters of the run."""
         self._divergence.finally_()
 
     def close(self) -> None:
-        """End the processes that load data."""
+        """End the loader processes."""
         self._leased.close()
         self._loading.close()
 
@@ -183,7 +183,7 @@ class LiveReplica:
     ) -> None:
         """Compute the update of a batch."""
         if not isinstance(batch, LiveBatch):
-            raise TypeError("only batches of this replica can be computed")
+            raise TypeError(f"expected a batch of this replica, got {type(batch).__name__}")
         if not batch.samples:
             for shard in range(len(self._copy.parameters)):
                 if ready is not None:
@@ -203,9 +203,9 @@ class LiveReplica:
         self._divergence.training(loss, batch.dealt)
 
     def apply(self, batch: LeasedBatch, counts: int | None = None) -> None:
-        """Take a step of this worker's own optimizer."""
+        """Take a step of this worker's local optimizer."""
         if self._local is None:
-            raise TypeError("this strategy's workers have no optimizer of their own")
+            raise TypeError("workers of this strategy have no local optimizer")
         if not batch.samples:
             return
         begun = time.monotonic()
@@ -223,40 +223,40 @@ class LiveReplica:
         self._recorder.span("compute", begun, time.monotonic() - begun, self._progress.step)
 
     def beside(self, server: int) -> torch.Tensor:
-        """Room for somebody else's parameters."""
+        """The buffer for other parameters, such as a server's or a neighbour's."""
         return self._copy.beside[server]
 
     def draw(self, by: float) -> None:
-        """Move the parameters towards those beside them."""
+        """Interpolate the parameters towards those in the buffers."""
         for shard in self._copy.layout.shards:
             number = shard.number
             lerp(shard, self._copy.parameters[number], self._copy.beside[number], by)
 
     def scale(self, by: float) -> None:
-        """Multiply the parameters."""
+        """Multiply the parameters by a factor."""
         for shard in self._copy.layout.shards:
             for stretch in shard.stretches:
                 stretch.view(self._copy.parameters[shard.number]).mul_(by)
 
     def trade(self, by: float) -> None:
-        """The same, and leave the parameters as they were beside them."""
+        """Interpolate as `draw` does, and store the former parameters in the buffers."""
         for shard in self._copy.layout.shards:
             number = shard.number
             trade(shard, self._copy.parameters[number], self._copy.beside[number], by)
 
     def lay_aside(self) -> None:
-        """Have a copy of the parameters lie beside them."""
+        """Copy the parameters to the buffers."""
         for beside, parameters in zip(self._copy.beside, self._copy.parameters, strict=True):
             beside.copy_(parameters)
 
     def moved(self, server: int) -> torch.Tensor:
-        """How far the parameters are from those beside them, whose place it takes."""
+        """Replace a buffer by its difference from the parameters, and return it."""
         shard, beside = self._copy.layout.shards[server], self._copy.beside[server]
         difference(shard, beside, self._copy.parameters[server], beside, 1.0)
         return beside
 
     def compare(self, by: float) -> None:
-        """Make the update: how far the parameters are from those beside them."""
+        """Set the update to the difference of the parameters from those in the buffers."""
         copy = self._copy
         for shard in copy.layout.shards:
             number = shard.number
@@ -264,7 +264,7 @@ class LiveReplica:
             difference(shard, copy.updates[number], one, other, by)
 
     def adopt(self) -> None:
-        """Take over the buffers that came with the parameters."""
+        """Load the model's buffers that were sent with the parameters."""
         self._copy.received()
         self._copy.adopt_buffers()
 
@@ -273,11 +273,11 @@ class LiveReplica:
         return self._copy.updates[server]
 
     def parameters(self, server: int) -> torch.Tensor:
-        """The parameters of a server, where they are computed on."""
+        """The parameters of a server's shard, as used by the model."""
         return self._copy.parameters[server]
 
     def commit(self, *batches: LeasedBatch) -> None:
-        """What came of the batches is part of the shared state."""
+        """Commit the leases of batches: their updates are part of the shared state."""
         for batch in batches:
             if isinstance(batch, LiveBatch):
                 self._line.send(Commit(batch.lease.number), later=True)
@@ -285,14 +285,14 @@ class LiveReplica:
             self._progress.samples += batch.samples
 
     def forgo(self, batch: LeasedBatch) -> None:
-        """What came of the batch is not wanted."""
+        """Give up the lease of a batch: its update is discarded."""
         if isinstance(batch, LiveBatch):
             self._line.send(Forgo(batch.lease.number), later=True)
 
     def saved(self) -> None:
-        """The model is stored: tell the desk, for which the others wait, until it has heard it."""
+        """Report that the model is stored, and wait for the lease service's confirmation."""
         self._line.send(Saved())
-        while not isinstance(self._hear(), Over):
+        while not isinstance(self._receive(), Over):
             pass
 
     def _evaluate(self, cut: Evaluate) -> None:
@@ -312,7 +312,7 @@ class LiveReplica:
             self.refresh()
             self.adopt()
             if self._needs.ensemble:
-                model = EnsembleModel(self._copy, self.hear_members())
+                model = EnsembleModel(self._copy, self.pull_members())
             about = (job, model, self._device, cut.index, parts)
             totals = evaluate(*about, loading=self._loading, divided=cut.parts)
         for stretch, own in zip(self._copy.parameters, kept, strict=False):
@@ -320,14 +320,14 @@ class LiveReplica:
         if kept:
             self.adopt()
         self._line.send(Tally(cut.round, tuple(totals.tensor.tolist())))
-        word = self._hear()
-        while not isinstance(word, Sum):
-            if isinstance(word, Evaluate):
-                # Somebody was lost during the evaluation: those who are left begin it again.
-                self._evaluate(word)
+        message = self._receive()
+        while not isinstance(message, Sum):
+            if isinstance(message, Evaluate):
+                # A worker was lost during the evaluation: the others start it again.
+                self._evaluate(message)
                 return
-            word = self._hear()
-        tensor = torch.tensor(word.values, dtype=torch.float64)
+            message = self._receive()
+        tensor = torch.tensor(message.values, dtype=torch.float64)
         values = MetricTotals(tensor, totals.metrics, totals.sizes).values()
         self._recorder.span("evaluate", begun, time.monotonic() - begun, self._progress.step)
         if cut.index == 0:
@@ -342,7 +342,7 @@ class LiveReplica:
 
 
 class _Batches:
-    """An asynchronous iterator, not a generator, so that a dropped one runs nothing more."""
+    """An asynchronous iterator; unlike a generator, it executes nothing when it is dropped."""
 
     def __init__(self, take: Callable[[], LiveBatch | None]) -> None:
         self._take = take

@@ -1,4 +1,4 @@
-"""Computing that takes longer than it needs to, as it would on a slower machine."""
+"""Slowdown of a worker: makes its computation take longer, as on a slower machine."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ if TYPE_CHECKING:
 
 
 class Slowdown:
-    """Makes what a worker computes take `factor` times as long, by sleeping in between.
+    """Makes a worker's computation take `factor` times as long, by sleeping in between.
 
-    It is called wherever something leaves the worker, so that whatever others wait for is late by
-    the same factor. A sleep that took too long is taken off the next one.
+    It is called before the worker sends anything, so that all that other workers wait for is late
+    by the same factor. A sleep that took too long is subtracted from the next one.
 
     Args:
-        factor: 1 sleeps never.
-        clock: seconds.
-        sleep: lets so many of them pass.
+        factor: the slowdown; 1 never sleeps.
+        clock: a source of seconds.
+        sleep: sleeps for a number of seconds.
     """
 
     def __init__(
@@ -35,15 +35,15 @@ class Slowdown:
 
     @property
     def idle(self) -> bool:
-        """Whether there is nothing to slow."""
+        """Whether the factor is 1."""
         return self._factor == 1
 
     def begin(self) -> None:
-        """Computing begins, or goes on after something else."""
+        """Note that computation begins, or continues after something else."""
         self._since = self._clock()
 
     def stretch(self) -> None:
-        """Sleep for what was computed since `begin`, or since the last call of this."""
+        """Sleep in proportion to the computation since `begin` or since the last call."""
         if self.idle:
             return
         now = self._clock()
@@ -56,7 +56,7 @@ class Slowdown:
         self._since = now
 
     def before(self, ready: Callable[[int], object] | None) -> Callable[[int], object] | None:
-        """`ready`, called only once the time for what is ready by then has passed."""
+        """Wrap `ready` so that it is called with the delay of the slowdown."""
         if ready is None or self.idle:
             return ready
 

@@ -1,4 +1,4 @@
-"""Scripts that torchrun starts: every process is a worker already, and torchrun watches them."""
+"""Scripts under torchrun: every process is a worker already, and torchrun watches them."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ _calls = 0
 
 
 def is_torchrun() -> bool:
-    """Whether torchrun (or something that speaks its language) started this process."""
+    """Whether torchrun, or a launcher that sets its variables, started this process."""
     return {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys()
 
 
 def workers() -> int:
-    """How many processes torchrun started."""
+    """Number of processes that torchrun started."""
     return int(os.environ["WORLD_SIZE"])
 
 
 def rank() -> int:
-    """Which of them this one is."""
+    """Rank of this process."""
     return int(os.environ["RANK"])
 
 
@@ -59,8 +59,8 @@ def join(
     settings: tuple[RunSetting, ...],
     slow: tuple[Pace, ...],
 ) -> Path:
-    """Train as one of torchrun's processes; the run's folder, as the first of them chose it."""
-    global _calls  # noqa: PLW0603 - several runs in one script must not meet in the store
+    """Train as one of torchrun's processes; return the run's folder, which rank 0 chooses."""
+    global _calls  # noqa: PLW0603 - several runs in one script need separate keys in the store
     _calls += 1
     store, number, size = next(iter(rendezvous("env://")))
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
@@ -121,7 +121,7 @@ def _own_address() -> str:
 
 
 def _compare_clocks(group: Group, meeting: Store, boot: str, recorder: Recorder) -> None:
-    """Estimate how far each worker's clock is from the first one's, where they differ at all."""
+    """Estimate the offset of each worker's clock from rank 0's, if there are several hosts."""
     meeting.set(f"boot/{group.rank}", boot)
     boots = {meeting.get(f"boot/{rank}") for rank in range(group.size)}
     if len(boots) == 1:

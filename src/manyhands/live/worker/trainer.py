@@ -1,4 +1,4 @@
-"""A worker's training loop, in our hands or in the user's."""
+"""The trainer: a worker's training loop under a placement, for the default or a user's own loop."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from manyhands.transport.collectives import Group
 
 _MOST_WAITS = 64
-"""Stretches of waiting within a step that the trace tells apart."""
+"""The most waits within a step that the trace records separately."""
 _AGREE_EVERY = 0.25
-"""Seconds between two looks at the clock that all workers must agree on."""
+"""Seconds between two checks of the time limit, which need a collective."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,27 +48,27 @@ class Batch:
 
     @property
     def epoch(self) -> int:
-        """The pass over the data that it belongs to, from 0."""
+        """Its epoch, counted from 0."""
         return self.share.epoch
 
     @property
     def step(self) -> int:
-        """Steps before it."""
+        """Its step, counted from 0."""
         return self.share.step
 
 
 class Trainer:
-    """One worker's place in a run.
+    """The training of one worker: its batches, steps and evaluations.
 
-    A loop of one's own is
+    A custom training loop is a function at the top level of the script,
 
         def loop(trainer):
             for batch in trainer.batches():
                 loss = trainer.step(batch)
 
-    at the top level of the script, given as `mh.train(job, …, loop=loop)`. Every batch must be
-    stepped once, in order, on every worker, because the others wait for it. Evaluations, epochs
-    and the end of the run happen inside `batches`.
+    passed as `mh.train(job, …, loop=loop)`. Every worker must call `step` once for every batch, in
+    order, because the workers wait for each other. Evaluations, epochs and the end of the run are
+    handled by `batches`.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Trainer:
         self._recorder = recorder
         self._progress = progress
         self._clock = clock
-        # Lockstep: a sample is trained on when it is dealt, so none is repeated and none lost.
+        # In lockstep every sample that is dealt is trained on: none is repeated, none lost.
         progress.accounts = True
         self._pacer = pacer or Slowdown()
         self._waits = Waits(clock, self._note_wait, self._pacer.stretch)
@@ -107,8 +107,8 @@ class Trainer:
             recorder.event("divided", {str(at): line for at, line in enumerate(self._bound.words)})
         self.model = self._bound.model
         self.optimizer = self._bound.optimizer
-        # What replicas draw from now on (dropout) must differ between them, and be alike on all
-        # workers that hold parts of one.
+        # Random draws from here on (dropout) must differ between replicas, and agree on all
+        # workers that hold parts of one replica.
         seed_all(mix(job.seed, 1, self._bound.replica))
         self._slow_down()
         self._loading = Loading(job)
@@ -119,7 +119,7 @@ class Trainer:
         self._next_look = 0
 
     def _slow_down(self) -> None:
-        """Have every gradient be late by as much as it shall be, before it is sent."""
+        """Delay every gradient by the slowdown before it is sent."""
         if self._pacer.idle:
             return
         for parameter in self.model.parameters():
@@ -132,8 +132,8 @@ class Trainer:
         """This worker's batches until the run ends; evaluates after every epoch."""
         if self._due is not None:
             raise RuntimeError(
-                "trainer.batches() gives the batches of the whole run, all epochs of it, and was "
-                "asked for already: one loop over it is enough"
+                "trainer.batches() was called twice: it yields the batches of all epochs, so "
+                "iterate over it once"
             )
         budget = self.job.budget or sys.maxsize
         arguments = (len(self.job.data), self.job.batch_sizes, self.job.seed)
@@ -150,23 +150,23 @@ class Trainer:
             if self._stepped != share.step:
                 raise RuntimeError(
                     f"batch {share.step} was not stepped: call trainer.step(batch) once for "
-                    "every batch, or the other workers wait for this one for ever"
+                    "every batch, because the other workers wait for this one"
                 )
             dealt += share.total
             if share.ends_epoch:
                 self._end_epoch(share.epoch, dealt)
             if self._is_over(share, dealt):
                 if not share.ends_epoch:
-                    # The time was up in mid-epoch: what was trained is measured all the same.
+                    # The time limit ended the run within an epoch: evaluate once more.
                     self._measure(dealt)
                 return
 
     def step(self, batch: Batch) -> torch.Tensor:
-        """Train on a batch; this worker's loss on it, the mean over its samples."""
+        """Train on a batch; return this worker's mean loss over the samples of the batch."""
         if batch is not self._due or self._stepped == batch.step:
             raise RuntimeError(
-                f"batch {batch.step} is not the one that is due; step each batch once, in the "
-                "order in which trainer.batches() gives them"
+                f"batch {batch.step} is not the current batch; step each batch once, in the "
+                "order in which trainer.batches() yields them"
             )
         begun = self._clock()
         self._progress.phase = "compute"
@@ -194,7 +194,7 @@ class Trainer:
     def evaluate(self) -> dict[str, float]:
         """The loss and the job's metrics on its validation data, exact over all workers.
 
-        Every worker must call it at the same step; each takes a part.
+        Every worker must call it at the same step; each evaluates a part of the data.
         """
         begun = self._clock()
         with self._group.watched():
@@ -218,12 +218,12 @@ class Trainer:
         return self.values
 
     def _answer(self, inputs: Any) -> Any:
-        """The model's outputs, on the worker that speaks for its replica."""
+        """The model's outputs, on the worker that reports for its replica; None on the others."""
         outputs = self._bound.outputs(inputs)
         return outputs if self._bound.speaks else None
 
     def finish(self) -> State:
-        """Bring what only workers know about together: the whole model's state, to be fetched."""
+        """End training; return the state of the whole model, whose tensors are fetched later."""
         self._loading.close()
         self._divergence.finally_()
         self._average_buffers()
@@ -239,9 +239,9 @@ class Trainer:
             self._progress.losses.append((loss, samples))
 
     def _account_time(self, share: Share, begun: float) -> None:
-        """Note where the time since `begun` went.
+        """Record the spans of computation and waiting since `begun`.
 
-        Of a worker that waited in very many places the trace shows it in one, at the end.
+        If a worker waited very many times within a step, the trace shows one wait at the end.
         """
         now, waits = self._clock(), self._waits.take()
         if len(waits) > _MOST_WAITS:
@@ -258,7 +258,7 @@ class Trainer:
             self._recorder.staleness(versions, f"worker-{self.rank}")
 
     def _end_epoch(self, epoch: int, dealt: int) -> None:
-        # The budget may cut the last pass short, which then is no epoch.
+        # The budget may end the last pass early, which then is no epoch.
         if self.rank == 0 and dealt % len(self.job.data) == 0:
             self._recorder.event("epoch", {"number": str(epoch), "samples": str(dealt)})
         self._measure(dealt)
@@ -282,20 +282,20 @@ class Trainer:
         return self.job.seconds is not None and self._time_is_up(share.step)
 
     def _time_is_up(self, step: int) -> bool:
-        """Whether the job's seconds are over, as the first worker's clock says.
+        """Whether the job's time limit is reached, by the clock of the first worker.
 
-        Workers must leave at the same step, so they agree: now and then the first one tells the
-        others, together with the step at which it will tell them next.
+        Workers must stop at the same step: from time to time the first one broadcasts its decision,
+        together with the step of the next broadcast.
         """
         if step < self._next_look:
             return False
         spent = self._clock() - self._begun
         pace = spent / (step + 1)
         over = int(spent >= (self.job.seconds or 0.0))
-        word = torch.tensor([over, step + max(1, int(_AGREE_EVERY / pace))], device=self.device)
+        decision = torch.tensor([over, step + max(1, int(_AGREE_EVERY / pace))], device=self.device)
         with self._exchanging():
-            self._group.broadcast(word)
-        over, self._next_look = word.tolist()
+            self._group.broadcast(decision)
+        over, self._next_look = decision.tolist()
         return bool(over)
 
     def _average_buffers(self) -> None:
@@ -314,7 +314,7 @@ class Trainer:
 
     @contextlib.contextmanager
     def _naming_remedy(self) -> Iterator[None]:
-        """Say which strategies need less memory, if there is too little."""
+        """On an out-of-memory error, name strategies that need less memory."""
         try:
             yield
         except (MemoryError, RuntimeError) as error:
@@ -327,7 +327,7 @@ class Trainer:
 
     @contextlib.contextmanager
     def _exchanging(self) -> Iterator[None]:
-        """A collective outside a step: whoever is missing in it shall be named."""
+        """Mark a collective outside a step, so that a missing worker is reported."""
         before, self._progress.phase = self._progress.phase, "exchange"
         yield
         self._progress.phase = before
