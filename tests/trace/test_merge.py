@@ -242,7 +242,7 @@ def test_a_later_format_is_refused_in_words() -> None:
 
 
 def test_files_without_any_header_are_refused_in_words() -> None:
-    with pytest.raises(ValueError, match="none has a header"):
+    with pytest.raises(ValueError, match="no file has a header"):
         merged(worker_0=b"")
 
 

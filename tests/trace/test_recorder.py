@@ -138,7 +138,7 @@ def test_an_unknown_kind_is_refused_where_it_is_said() -> None:
         rec.span("computing", 0.0, 1.0, 0)
     with pytest.raises(ValueError, match="steps count from 0"):
         rec.span("compute", 0.0, 1.0, -1)
-    with pytest.raises(ValueError, match="full_steps is 0"):
+    with pytest.raises(ValueError, match="full_steps must be at least 1, got 0"):
         Recorder(HEADER, print, Clock(), full_steps=0)
 
 

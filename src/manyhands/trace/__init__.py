@@ -1,7 +1,7 @@
-"""Traces: what every process of every run, live or virtual, writes down while it works.
+"""Traces: the records that every process of a run, live or virtual, writes while it works.
 
-A run's folder holds one file per process, `trace/worker-0.jsonl`, `trace/coordinator.jsonl` and
-so on. A `Recorder` writes one; `read` puts all of them on one clock. Reports read nothing else.
+A run's folder has one file per process, `trace/worker-0.jsonl`, `trace/coordinator.jsonl` and so
+on. A `Recorder` writes one; `read` converts all of them to one clock. Reports read nothing else.
 """
 
 from manyhands.trace.clocks import estimate_offset

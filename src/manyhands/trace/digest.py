@@ -1,4 +1,4 @@
-"""A fingerprint of what a run did, without who, where and when."""
+"""Digest of a trace: identifies what a run did, without process ids, hosts and times of day."""
 
 import hashlib
 
@@ -10,7 +10,7 @@ from manyhands.trace.merge import Trace
 def digest(trace: Trace) -> str:
     """SHA-256 of a trace's content, in hex.
 
-    Left out are process ids, host names, boot ids, clock offsets, the wall clock and the folder;
+    Process ids, host names, boot ids, clock offsets, the wall clock and the folder are excluded;
     times count from the run's start. Two virtual runs of one job and seed have the same digest.
     """
     content = [

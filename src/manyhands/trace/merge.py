@@ -1,9 +1,9 @@
-"""Reading a run's traces and putting all of its processes on one clock.
+"""Reads the traces of a run's processes and merges them on one clock.
 
-The reference clock is the coordinator's, or worker 0's where there is none. Processes of one boot
-share a clock, so their offset is exactly 0; others are moved by the best estimate that any process
-of their boot wrote down. A trace that ends in the middle of a line (its process was killed), or
-has lines that this version does not know, is read for the rest, and those lines are counted.
+The reference clock is the coordinator's, or worker 0's if there is none. Processes of one boot
+share a clock, so their offset is exactly 0; others are shifted by the best estimate that any
+process of their boot recorded. Incomplete lines (their process was killed) and lines that this
+version does not know are skipped and counted.
 """
 
 import math
@@ -30,7 +30,7 @@ from manyhands.trace.records import (
 )
 
 LONGEST_LINE: Final = 1 << 20
-"""A longer line is none of ours; it is skipped without being held in memory."""
+"""A longer line is no record; it is skipped without being read into memory."""
 
 _ROLES: Final = ("agent", "coordinator", "server", "worker")
 
@@ -39,16 +39,16 @@ _decoder: Final[msgspec.json.Decoder[Record]] = msgspec.json.Decoder(Record)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessTrace:
-    """What one process wrote, all times in seconds since the run's start."""
+    """The trace of one incarnation of a process, all times in seconds since the run's start."""
 
     name: str
-    """The file's, as in `worker-0`."""
+    """Name of the process and its file, as in `worker-0`."""
     life: int
-    """0, and one more for every time the process was restarted: each life is its own trace."""
+    """Incarnation of the process, from 0: each restart begins a new trace."""
     header: Header
-    """As written, on the process's own clock."""
+    """The header as written, on the process's own clock."""
     began: float
-    """The header's moment."""
+    """The time of the header."""
     offset: float
     """Reference clock minus own clock."""
     offset_error: float
@@ -61,26 +61,26 @@ class ProcessTrace:
     staleness: Mapping[int, int]
     samples: SampleCount | None
     skipped: int
-    """Lines that were torn, too long or unknown."""
+    """Lines that were incomplete, too long or unknown."""
     staleness_by_sender: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
-    """Of the first senders only, where there are very many."""
+    """By sender; if there are very many senders, only of the first ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """A run as its processes saw it: agents, coordinator, servers, workers, each in order."""
+    """The merged trace of a run: agents, coordinator, servers, workers, each in order."""
 
     processes: tuple[ProcessTrace, ...]
     wall: float
-    """Unix time of the run's start, the earliest moment in any of its traces."""
+    """Unix time of the run's start, the earliest time in any of its traces."""
     kind: Literal["live", "virtual"]
     unplaced: int = 0
-    """Lines of files without a readable header, which belong to nobody."""
+    """Lines before a readable header, which belong to no process."""
     folder: Path | None = None
 
     @property
     def workers(self) -> tuple[ProcessTrace, ...]:
-        """The workers' traces, by rank and life."""
+        """The workers' traces, by rank and incarnation."""
         return tuple(process for process in self.processes if process.header.role == "worker")
 
     @property
@@ -90,8 +90,8 @@ class Trace:
 
 
 @dataclass(slots=True)
-class _Life:
-    """What was read of one process so far, on its own clock."""
+class _Incarnation:
+    """The records of one incarnation of a process, on its own clock."""
 
     name: str
     number: int
@@ -136,10 +136,10 @@ class _Life:
         return min(times)
 
     def moved(self, offset: Offset, start: float) -> ProcessTrace:
-        """This life on the reference clock, from `start` on that clock."""
+        """This incarnation's trace, with times since `start` on the reference clock."""
 
         def place(at: float) -> float:
-            # Rounded as `start` was, so that nothing comes out before it.
+            # Rounded as `start` was, so that no time is negative.
             return (at + offset.seconds) - start
 
         totals = self.totals or Totals(self.header.clock, 0, 0, {}, {}, {})
@@ -166,40 +166,42 @@ class _Life:
 
 
 def read(folder: Path | str) -> Trace:
-    """The trace of the run in that folder."""
+    """Read the trace of the run in a folder."""
     folder = Path(folder)
     paths = sorted((folder / "trace").glob("*.jsonl"))
     if not paths:
         raise FileNotFoundError(
-            f"{folder} holds no run: there is no file trace/*.jsonl in it. "
-            "Give the folder that a run's summary names"
+            f"{folder} holds no run: it has no file trace/*.jsonl. "
+            "Give the folder that is printed in a run's summary"
         )
     return merge(_opened(paths), folder)
 
 
 def merge(files: Iterable[tuple[str, BinaryIO]], folder: Path | None = None) -> Trace:
-    """One trace from the processes' files, each with its name; their order does not matter."""
-    lives: list[_Life] = []
+    """Merge the files of a run's processes, each with its name; their order does not matter."""
+    incarnations: list[_Incarnation] = []
     unplaced = 0
     for name, file in files:
         found, orphans = _parse(name, file)
-        lives += found
+        incarnations += found
         unplaced += orphans
-    if not lives:
+    if not incarnations:
         raise ValueError(
-            f"no readable trace in {folder or 'these files'}: none has a header "
-            f"({unplaced} lines were skipped); the run ended before its processes began"
+            f"no readable trace in {folder or 'these files'}: no file has a header "
+            f"({unplaced} lines were skipped); the run ended before its processes started"
         )
-    lives.sort(key=_order)
-    reference = _reference(lives)
-    estimates = _estimates(lives)
-    offsets = [_offset(life, reference, estimates) for life in lives]
+    incarnations.sort(key=_order)
+    reference = _reference(incarnations)
+    estimates = _estimates(incarnations)
+    offsets = [_offset(incarnation, reference, estimates) for incarnation in incarnations]
     start = min(
-        life.earliest() + offset.seconds for life, offset in zip(lives, offsets, strict=True)
+        incarnation.earliest() + offset.seconds
+        for incarnation, offset in zip(incarnations, offsets, strict=True)
     )
     return Trace(
         processes=tuple(
-            life.moved(offset, start) for life, offset in zip(lives, offsets, strict=True)
+            incarnation.moved(offset, start)
+            for incarnation, offset in zip(incarnations, offsets, strict=True)
         ),
         wall=reference.header.wall + (start - reference.header.clock),
         kind=reference.header.kind,
@@ -214,30 +216,30 @@ def _opened(paths: Iterable[Path]) -> Iterator[tuple[str, BinaryIO]]:
             yield path.stem, file
 
 
-def _parse(name: str, file: BinaryIO) -> tuple[list[_Life], int]:
-    """The lives in one file, and how many lines stand before the first header."""
-    lives: list[_Life] = []
+def _parse(name: str, file: BinaryIO) -> tuple[list[_Incarnation], int]:
+    """The incarnations in one file, and the number of lines before the first header."""
+    incarnations: list[_Incarnation] = []
     orphans = 0
     for line in _lines(file):
         record = _record(line)
         if isinstance(record, Header):
             if record.format > FORMAT:
                 raise ValueError(
-                    f"the trace of {name} has format {record.format} and this version of "
+                    f"the trace of {name} has format {record.format}, but this version of "
                     f"Manyhands reads up to {FORMAT}: read it with the version that wrote it"
                 )
-            lives.append(_Life(name, len(lives), record))
-        elif not lives:
+            incarnations.append(_Incarnation(name, len(incarnations), record))
+        elif not incarnations:
             orphans += 1
         elif record is None:
-            lives[-1].skipped += 1
+            incarnations[-1].skipped += 1
         else:
-            lives[-1].add(record)
-    return lives, orphans
+            incarnations[-1].add(record)
+    return incarnations, orphans
 
 
 def _lines(file: BinaryIO) -> Iterator[bytes]:
-    """The lines that are not blank; in place of one that is too long, a byte that is no record."""
+    """The non-blank lines; a line that is too long is replaced by an invalid record."""
     while line := file.readline(LONGEST_LINE + 1):
         if len(line) > LONGEST_LINE and not line.endswith(b"\n"):
             while line and not line.endswith(b"\n"):
@@ -251,44 +253,46 @@ def _record(line: bytes) -> Record | None:
     try:
         return _decoder.decode(line)
     except (ValueError, RecursionError):
-        # ValueError: torn, not JSON, not UTF-8, or a record this version does not know.
-        # RecursionError: brackets, thousands deep.
+        # ValueError: incomplete, not JSON, not UTF-8, or a record this version does not know.
+        # RecursionError: thousands of nested brackets.
         return None
 
 
-def _order(life: _Life) -> tuple[int, str, int, str, int]:
-    role = life.header.role
+def _order(incarnation: _Incarnation) -> tuple[int, str, int, str, int]:
+    role = incarnation.header.role
     known = _ROLES.index(role) if role in _ROLES else len(_ROLES)
-    return known, role, life.header.rank, life.name, life.number
+    return known, role, incarnation.header.rank, incarnation.name, incarnation.number
 
 
-def _reference(lives: list[_Life]) -> _Life:
-    """The coordinator, else the first worker, else whoever comes first."""
+def _reference(incarnations: list[_Incarnation]) -> _Incarnation:
+    """The coordinator, else the first worker, else the first process."""
     for role in ("coordinator", "worker"):
-        for life in lives:
-            if life.header.role == role:
-                return life
-    return lives[0]
+        for incarnation in incarnations:
+            if incarnation.header.role == role:
+                return incarnation
+    return incarnations[0]
 
 
-def _estimates(lives: list[_Life]) -> dict[str, Offset]:
-    """By boot the best estimate of its clock's offset: processes of one boot share a clock."""
+def _estimates(incarnations: list[_Incarnation]) -> dict[str, Offset]:
+    """By boot, the best estimate of its clock's offset: processes of one boot share a clock."""
     best: dict[str, Offset] = {}
-    for life in lives:
-        known = best.get(life.header.boot)
-        offsets = life.offsets if known is None else [known, *life.offsets]
+    for incarnation in incarnations:
+        known = best.get(incarnation.header.boot)
+        offsets = incarnation.offsets if known is None else [known, *incarnation.offsets]
         if offsets:
-            best[life.header.boot] = min(offsets, key=lambda o: (o.error, o.at, o.seconds))
+            best[incarnation.header.boot] = min(offsets, key=lambda o: (o.error, o.at, o.seconds))
     return best
 
 
-def _offset(life: _Life, reference: _Life, estimates: Mapping[str, Offset]) -> Offset:
-    if life.header.boot == reference.header.boot:
+def _offset(
+    incarnation: _Incarnation, reference: _Incarnation, estimates: Mapping[str, Offset]
+) -> Offset:
+    if incarnation.header.boot == reference.header.boot:
         return Offset(0.0, 0.0, 0.0)
-    best = estimates.get(life.header.boot)
+    best = estimates.get(incarnation.header.boot)
     if best is not None:
         return best
-    # Nobody asked. The hosts' wall clocks are usually right to a second; nothing bounds that.
-    here = life.header.wall - life.header.clock
+    # There was no estimate. Wall clocks usually agree within a second; the error is unbounded.
+    here = incarnation.header.wall - incarnation.header.clock
     there = reference.header.wall - reference.header.clock
     return Offset(0.0, here - there, math.inf)

@@ -1,27 +1,27 @@
-"""Writing a trace: cheap while training, exact in its sums, bounded in its volume.
+"""Recorder: writes a trace with little overhead, exact sums and bounded size.
 
-What the training loop calls only appends to a list. `drain` and `flush` take the list's content,
-add it to the sums, choose what to keep and hand bytes to a sink. They may run on another thread
-than those that record. That is safe without a lock because the list is never replaced: its
+The methods that the training loop calls only append to a list. `drain` and `flush` take the list's
+content, add it to the sums, select what is kept and pass bytes to a sink. They may run on another
+thread than those that record. That is safe without a lock because the list is never replaced: its
 `append`, the copy of its first n entries and their deletion are each one operation under the
-interpreter's lock, and an entry added in between stands behind the first n, where neither touches
-it. (Swapping the list for an empty one would not be safe: a recording thread may have looked the
-old one up and append to it after it was written.) The sums belong to whoever flushes, so only one
-thread at a time may.
+interpreter's lock, and an entry added in between comes after the first n, which neither operation
+touches. (Swapping the list for an empty one would not be safe: a recording thread may hold a
+reference to the old one and append to it after it was written.) The sums belong to the flushing
+thread, so only one thread may flush at a time.
 
-**What is kept.** Of the steps 0, 1, 2, … the first `full_steps` are all recorded, then every 2nd
-step until as many again are recorded, then every 4th, and so on: about `full_steps · log2(steps /
-full_steps)` in all. The choice looks at the number of the step and at nothing else, so all workers
-keep the same steps and their spans can be held against each other. Points are thinned likewise by
-their number within their name, `start` and `evaluate` spans by their number within their kind
-(they fall on few steps, which the sampling would mostly miss).
+**Sampling.** Of the steps 0, 1, 2, … the first `full_steps` are all recorded, then every 2nd step
+until as many again are recorded, then every 4th, and so on: about `full_steps · log2(steps /
+full_steps)` in total. The selection depends only on the number of the step, so all workers keep the
+same steps and their spans can be compared. Points are sampled in the same way by their number
+within their name, `start` and `evaluate` spans by their number within their kind (they occur in few
+steps, which the sampling would mostly miss).
 
-Bytes are told apart by peer for the `PEERS` with most of them; the rest is one sum, so that what a
-process sent in all stays exact.
+Bytes are recorded by peer for the `PEERS` with the most bytes; the rest is one sum, so that the
+total of a process stays exact.
 
-Staleness is told apart by sender for the first `SENDERS` of them. A sender's distribution is
-written when the sums are and it has grown by a quarter, and by `flush` in any case: as often as the
-logarithm of its updates.
+Staleness is recorded by sender for the first `SENDERS` senders. A sender's distribution is written
+together with the sums if it has grown by a quarter, and always by `flush`: the number of records is
+logarithmic in the number of updates.
 """
 
 from collections import Counter
@@ -50,23 +50,23 @@ from manyhands.trace.records import (
 _KINDS: Final = frozenset(KINDS)
 _RARE: Final = frozenset(("start", "evaluate"))
 
-# `drain` writes sums when this share of the run has passed since it last did, and a second at
-# least: their number then grows with the logarithm of the run's length, and a process that is
-# killed has lost a hundredth of its sums at most.
+# `drain` writes sums when this fraction of the run has passed since the last ones, and at least a
+# second: so their number is logarithmic in the length of the run, and a process that is killed
+# loses at most a hundredth of its sums.
 _DUE_SHARE: Final = 0.01
 _DUE_SECONDS: Final = 1.0
 
 SENDERS: Final = 64
-"""Senders whose staleness is told apart; that of the others is in the sum of all."""
+"""Senders whose staleness is recorded separately; that of the others is only in the total."""
 _GROWTH: Final = 1.25
 
 PEERS: Final = 32
-"""Peers whose bytes are told apart in the sums of a process. Without a limit the traces of all
+"""Peers whose bytes are recorded separately by a process. Without a limit the traces of all
 processes would grow with the square of their number."""
 OTHERS: Final = "others"
-"""What stands for the peers beyond these."""
+"""The name for all further peers."""
 
-# A nanosecond is what the clock resolves; further digits are the subtraction's noise.
+# The clock's resolution is a nanosecond; further digits are rounding noise.
 _DIGITS: Final = 9
 
 
@@ -101,7 +101,7 @@ def keeps(number: int, full: int) -> bool:
 
 
 def _bounded(by_peer: Mapping[str, int]) -> dict[str, int]:
-    """Bytes by peer, of the `PEERS` with most; those of the rest in one sum."""
+    """Bytes by peer, for the `PEERS` with the most bytes; those of the rest in one sum."""
     if len(by_peer) <= PEERS:
         return dict(by_peer)
     most = dict(nlargest(PEERS - 1, by_peer.items(), key=lambda each: (each[1], each[0])))
@@ -112,15 +112,15 @@ class Recorder:
     """Writes one process's trace to a sink.
 
     Args:
-        header: who writes; it is part of the first bytes the sink gets.
-        sink: takes whole lines, as in `open(trace_file(folder, header), "ab", buffering=0).write`.
-            If it raises, the error reaches whoever flushed and that batch of spans and points is
-            lost; the sums are not, they come again.
-        clock: the clock that `header.clock` and all spans are read from.
-        full_steps: see above.
+        header: the process's header, part of the first bytes that are written.
+        sink: writes complete lines, as `open(trace_file(folder, header), "ab", buffering=0).write`
+            does. If it raises, the flushing call raises and that batch of spans and points is
+            lost; the sums are written again later.
+        clock: the clock of `header.clock` and of all spans.
+        full_steps: number of steps that are recorded before sampling begins; see above.
 
-    Call `drain` every second or so and `flush` at the end. A virtual run calls both by its virtual
-    clock, or its trace would depend on the machine's speed.
+    Call `drain` about every second and `flush` at the end. A virtual run calls both by its virtual
+    clock, so that its trace does not depend on the machine's speed.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class Recorder:
         full_steps: int = 2000,
     ) -> None:
         if full_steps < 1:
-            raise ValueError(f"full_steps is {full_steps}: record at least 1 step in full")
+            raise ValueError(f"full_steps must be at least 1, got {full_steps}")
         self.header = header
         self._sink = sink
         self._clock = clock
@@ -139,7 +139,7 @@ class Recorder:
         self._pending: list[_Pending] = [header]
         self._append = self._pending.append
         self._encoder = msgspec.json.Encoder()
-        # From here on the flushing thread's own.
+        # The attributes from here on belong to the flushing thread.
         self._begun = False
         self._summed_at = header.clock
         self._steps = 0
@@ -149,17 +149,18 @@ class Recorder:
         self._received: Counter[str] = Counter()
         self._staleness: Counter[int] = Counter()
         self._by_sender: dict[str, Counter[int]] = {}
-        self._told: Counter[str] = Counter()
+        self._written: Counter[str] = Counter()
         self._accounted: SampleCount | None = None
         self._numbers: Counter[str] = Counter()
         self._latest: dict[str, Point] = {}
         self._error = float("inf")
 
     def span(self, kind: Kind, start: float, seconds: float, step: int = 0) -> None:
-        """`seconds` from `start` went into `kind` during `step` (counted from 0)."""
+        """Record that `seconds` from `start` were spent on `kind` during `step`, from 0."""
         if kind not in _KINDS or step < 0:
             raise ValueError(
-                f"no span ({kind!r}, step {step}): kinds are {', '.join(KINDS)}; steps count from 0"
+                f"invalid span ({kind!r}, step {step}): the kind must be one of "
+                f"{', '.join(KINDS)}, and the step at least 0"
             )
         self._append((kind, start, seconds, step))
 
@@ -175,35 +176,35 @@ class Recorder:
         self._append(_Count(samples, steps, dict(sent or {}), dict(received or {})))
 
     def traffic(self, *, sent: Mapping[str, int], received: Mapping[str, int]) -> None:
-        """Bytes by peer so far, as the kernel counts them, in place of what was said before."""
+        """Set the bytes by peer so far, as counted by the kernel; replaces the last values."""
         self._append(_Traffic(dict(sent), dict(received)))
 
     def point(self, name: str, value: float, *, samples: int, weight: float = 1.0) -> None:
-        """`name` has this value now. The latest of a name is written by `flush` in any case."""
+        """Record the value of `name` now. `flush` always writes the latest value of a name."""
         self._append(Point(self._clock(), name, value, samples, weight))
 
     def staleness(self, versions: int, sender: str = "") -> None:
-        """An update this many versions old was applied; `sender` computed it, if that is known."""
+        """Record the staleness of an applied update, and the sender that computed it, if known."""
         self._append(_Applied(int(versions), sender))
 
     def samples(self, seen: int, repeated: int = 0, lost: int = 0) -> None:
-        """What this process answers for so far, in place of what it said before."""
+        """Set the samples that this process has counted so far; replaces the last values."""
         self._append(SampleCount(self._clock(), seen, repeated, lost))
 
     def event(self, what: str, detail: Mapping[str, str] | None = None) -> None:
-        """Something happened; `Event` says which words the reports understand."""
+        """Record an event; `Event` lists those that reports use."""
         self._append(Event(self._clock(), what, dict(detail or {})))
 
     def setting(self, name: str, value: object, source: str) -> None:
-        """The run's setting `name`, written as text, and where it came from."""
+        """Record a setting of the run as text, and where it came from."""
         self._append(Setting(name, str(value), source))
 
     def offset(self, seconds: float, error: float) -> None:
-        """Reference clock minus own clock, as `estimate_offset` says; kept if the best so far."""
+        """Record reference clock minus own clock; kept if it is the best estimate so far."""
         self._append(Offset(self._clock(), seconds, error))
 
     def drain(self) -> None:
-        """Write what is pending, and the sums when they are due. For calling often."""
+        """Write pending records, and the sums when they are due. To be called often."""
         records = self._fold()
         now = self._clock()
         due = max(_DUE_SECONDS, _DUE_SHARE * (now - self.header.clock))
@@ -212,12 +213,12 @@ class Recorder:
         self._write(records)
 
     def flush(self) -> None:
-        """Write what is pending and the sums, fresh. For the end, and before anything risky."""
+        """Write pending records and the current sums. To be called at the end."""
         records = self._fold()
         self._write(records + self._sums(self._clock(), growth=1.0))
 
     def _fold(self) -> list[Record]:
-        """Add what is pending to the sums; return what of it is to be written."""
+        """Add pending records to the sums; return those that are to be written."""
         length = len(self._pending)
         batch = self._pending[:length]
         del self._pending[:length]
@@ -233,7 +234,7 @@ class Recorder:
             elif isinstance(item, _Count):
                 self._add(item)
             elif isinstance(item, _Traffic):
-                # Counter.update and | add or take the larger; a dict's own update replaces.
+                # Counter.update adds and | takes the larger; dict.update replaces.
                 dict.update(self._sent, item.sent)
                 dict.update(self._received, item.received)
             elif self._keeps_record(item):
@@ -254,7 +255,7 @@ class Recorder:
         self._received.update(count.received)
 
     def _keeps_record(self, record: Record) -> bool:
-        """Whether to write it now; sums, and points left out, are remembered for `_sums`."""
+        """Whether to write it now; counts and skipped points are kept for `_sums`."""
         if isinstance(record, Point):
             if self._keeps_next(f"point/{record.name}"):
                 self._latest.pop(record.name, None)
@@ -276,7 +277,7 @@ class Recorder:
         return keeps(number, self._full)
 
     def _sums(self, now: float, growth: float = _GROWTH) -> list[Record]:
-        """The cumulative records, and the latest points that thinning had left out."""
+        """The cumulative records, and the latest points that sampling had skipped."""
         self._summed_at = now
         sums: list[Record] = list(self._latest.values())
         self._latest.clear()
@@ -298,11 +299,11 @@ class Recorder:
         return sums
 
     def _senders(self, now: float, growth: float) -> Iterator[Record]:
-        """The staleness of each sender that has more to tell than when it was last told."""
+        """The staleness of each sender whose distribution has grown since it was last written."""
         for sender, counts in self._by_sender.items():
             total = counts.total()
-            if total > self._told[sender] and total >= growth * self._told[sender]:
-                self._told[sender] = total
+            if total > self._written[sender] and total >= growth * self._written[sender]:
+                self._written[sender] = total
                 yield SenderStaleness(now, sender, dict(counts))
 
     def _write(self, records: list[Record]) -> None:
@@ -310,8 +311,8 @@ class Recorder:
             return
         lines = self._encoder.encode_lines(records)
         if not self._begun:
-            # A predecessor that was killed may have left its last line torn; an empty line keeps
-            # this header from becoming a part of it.
+            # A predecessor that was killed may have left an incomplete last line; an empty line
+            # separates this header from it.
             lines = b"\n" + lines
             self._begun = True
         self._sink(lines)

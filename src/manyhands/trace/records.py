@@ -1,14 +1,14 @@
-"""The records a trace consists of, one JSON array to a line, its tag first.
+"""The records of a trace: one JSON array per line, its tag first.
 
     ["header",1,"worker",0,"hostA",4711,"6f1c…",812.25,1760000000.5,"live"]
     ["span","compute",812.31,0.0123,0]
 
-Arrays rather than objects, because spans are most of a trace and the field names would be half of
-every span. New fields go at the end of a record with a default, new records get a new tag: an
-older reader skips what it does not know and counts it. Times are seconds of the writing process's
-own clock; `read` puts them on one clock.
+Arrays instead of objects, because most records are spans and field names would be half of every
+span. New fields are added at the end of a record with a default, new records get a new tag: an
+older reader skips and counts records that it does not know. Times are seconds of the writing
+process's own clock; `read` converts them to one clock.
 
-Records marked *cumulative* hold everything since the process began: the last one counts.
+Records marked *cumulative* cover everything since the process began: the last one counts.
 """
 
 import os
@@ -25,41 +25,41 @@ FORMAT: Final = 1
 Kind = Literal[
     "compute", "exchange", "wait", "send", "receive", "encode", "data", "evaluate", "start"
 ]
-"""What a process can spend time on.
+"""The kinds of spans.
 
-`exchange` is the time a worker was exposed to a collective: its own gradients were ready and the
-reduced ones were not yet. What of that was waiting for the slowest is known only when all workers'
-traces are read together. `start` is everything before the first step.
+`exchange` is the time that a worker spent in a collective: its own gradients were ready and the
+reduced ones were not yet. The part of it that was waiting for the slowest worker is known only when
+all workers' traces are merged. `start` is everything before the first step.
 """
 
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 
 
 class _Record(msgspec.Struct, frozen=True, array_like=True, tag=str.lower):
-    """What all records share: immutable, an array on its line, tagged with its name."""
+    """Base of all records: immutable, encoded as an array, tagged with its name."""
 
 
 class Header(_Record, frozen=True, kw_only=True):
-    """Who writes. The first line of a file, and again when a restarted process appends to it."""
+    """The writing process. First line of a file, and again when a restarted process appends."""
 
     format: int = FORMAT
     role: str
     """`worker`, `server`, `coordinator` or `agent`."""
     rank: int = 0
-    """The number among processes of this role; an agent's is its host's."""
+    """The number among processes of this role; for an agent, the index of its host."""
     host: str
     pid: int
     boot: str
     """The kernel's boot id: processes that share it share CLOCK_MONOTONIC."""
     clock: float
-    """The process's clock, and"""
+    """Time of the process's clock."""
     wall: float
-    """the unix time, at the same moment."""
+    """Unix time at the same moment."""
     kind: Literal["live", "virtual"] = "live"
 
     @property
     def name(self) -> str:
-        """`worker-0`, `server-1`; `coordinator` and `agent` carry a number only beyond the first.
+        """`worker-0`, `server-1`; the first `coordinator` and `agent` have no number.
 
         >>> Header(role="agent", host="a", pid=1, boot="", clock=0.0, wall=0.0).name
         'agent'
@@ -78,50 +78,50 @@ class Span(_Record, frozen=True, gc=False):
 
 
 class Totals(_Record, frozen=True):
-    """Exact sums, whatever the sampling of spans. Cumulative."""
+    """Exact sums, independent of the sampling of spans. Cumulative."""
 
     at: float
     steps: int
     samples: int
     seconds: dict[str, float]
-    """By kind of span. Any word is read, so that a kind added later does not cost the totals."""
+    """Seconds by kind of span. Unknown kinds are read too, so that totals stay readable."""
     sent: dict[str, int]
     """Bytes by peer, as in `worker-3`; of many peers those with most, and `others` for the rest."""
     received: dict[str, int]
 
 
 class Point(_Record, frozen=True, gc=False):
-    """A value over time and samples: `loss` of training, or `validation/accuracy` and the like."""
+    """A value over time and samples: the training `loss`, `validation/accuracy` and so on."""
 
     at: float
     name: str
     value: float | None
-    """None where it was NaN or infinite, which JSON cannot say."""
+    """None if it was NaN or infinite, which JSON cannot represent."""
     samples: int
     """Samples trained on so far: by the run for a validation metric, which one process writes for
-    all; by the writer for the training loss, which each worker writes of its own samples."""
+    all workers; by the writer for the training loss, which each worker writes for itself."""
     weight: float
-    """How many samples the value averages."""
+    """Number of samples over which the value is a mean."""
 
 
 class Staleness(_Record, frozen=True):
-    """How many of the applied updates were how many versions old. Cumulative."""
+    """Number of applied updates by staleness, in versions. Cumulative."""
 
     at: float
     counts: dict[int, int]
 
 
 class SenderStaleness(_Record, frozen=True):
-    """As `Staleness`, of the updates of one sender. Cumulative for each sender."""
+    """`Staleness` of the updates of one sender. Cumulative for each sender."""
 
     at: float
     sender: str
-    """Who computed the updates, as in `worker-3`."""
+    """The worker that computed the updates, as in `worker-3`."""
     counts: dict[int, int]
 
 
 class SampleCount(_Record, frozen=True, gc=False, tag="samples"):
-    """Samples this process answers for; the run's are the sum over processes. Cumulative."""
+    """Samples that this process counts; the run's count is the sum over processes. Cumulative."""
 
     at: float
     seen: int
@@ -130,18 +130,18 @@ class SampleCount(_Record, frozen=True, gc=False, tag="samples"):
 
 
 class Event(_Record, frozen=True):
-    """Something that happened, rarely: membership, checkpoints, failures.
+    """A rare event: a change of membership, a checkpoint, a failure.
 
-    Reports know these; other words are shown as they stand:
+    Reports use these; other events are shown as they are:
 
     `epoch`       an epoch ended; its `number`, the `samples` the run has trained on so far and,
-                  where evaluation is not to count, the `seconds` it took; written by one process
+                  if evaluation is not to be counted, the `seconds` it took; written by one process
     `divided`     how the model was divided among the workers: by number, a line for every part
-    `trained`     a worker is through with training; what it still does is not counted
+    `trained`     a worker has finished training; what follows is not counted as training
     `parameters`  the final parameters' `sha256`
     `end`         how the run ended: `status` finished, failed or interrupted, and `words`; written
-                  by the agent, by the coordinator if the agent was killed, or by worker 0 where
-                  there is neither
+                  by the agent, by the coordinator if the agent was killed, or by worker 0 if there
+                  is neither
     """
 
     at: float
@@ -187,9 +187,9 @@ def live_header(
     wall: Callable[[], float],
     host: str | None = None,
 ) -> Header:
-    """The header of this very process. `clock` must be CLOCK_MONOTONIC (`time.monotonic`).
+    """The header of this process. `clock` must be CLOCK_MONOTONIC (`time.monotonic`).
 
-    The host's own name is used unless the run has another for it.
+    `host` is the host's name in the run; by default its own name.
     """
     host = socket.gethostname() if host is None else host
     try:
@@ -202,5 +202,5 @@ def live_header(
 
 
 def trace_file(folder: Path, header: Header) -> Path:
-    """Where that process's trace belongs in the run's folder. Open it to append, in binary."""
+    """The file of a process's trace in the run's folder, to be opened in mode "ab"."""
     return folder / "trace" / f"{header.name}.jsonl"

@@ -1,4 +1,4 @@
-"""What travels between processes: fixed types, sizes capped before anything is parsed."""
+"""Messages between processes: fixed types, with size limits that are checked before parsing."""
 
 from manyhands.wire.control import (
     Beat,

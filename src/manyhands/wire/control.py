@@ -1,7 +1,7 @@
-"""Control messages between the coordinator and everybody else.
+"""Control messages between the coordinator and the other processes.
 
 One frame per message, msgpack by msgspec, a closed set of types. A frame that is too long or is
-none of them raises `WireError` and nothing else.
+not a message raises `WireError` and no other exception.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LIMIT = 1024 * 1024
 
 
 class Hello(Message, frozen=True):
-    """A process reports for duty."""
+    """A process joins the run."""
 
     role: str
     rank: int
@@ -25,40 +25,41 @@ class Hello(Message, frozen=True):
     pid: int
     boot: str
     address: str = ""
-    """Where other hosts reach the server in this process, if they do."""
+    """Address at which other hosts connect to the server in this process, if they do."""
     life: int = 0
-    """Which incarnation of the process it is; a successor has a greater number."""
+    """Incarnation number of the process; a successor has a greater one."""
 
 
 class Roll(Message, frozen=True):
-    """The coordinator's word that all workers have joined: the epoch of these members.
+    """From the coordinator: all workers have joined; the epoch of this membership.
 
-    It goes to every worker, so it does not list them: that would be the square of their number.
+    It is sent to every worker, so it does not list the workers: the total size would grow with the
+    square of their number.
     """
 
     epoch: int
     servers: tuple[tuple[str, str, str], ...] = ()
-    """(name, host, address) of each that other hosts reach."""
+    """(name, host, address) of each server to which other hosts connect."""
     over: bool = False
-    """Whether the run is over, so that a worker that comes back has nothing to do."""
+    """Whether the run is over, so that a restarted worker has nothing to do."""
 
 
 class Beat(Message, frozen=True):
-    """A heartbeat: where a worker is."""
+    """A heartbeat, with the progress of a worker."""
 
     sent: float
-    """The sender's clock."""
+    """Time of the sender's clock."""
     step: int
     samples: int
     loss: float | None
     phase: str
     line: str
     fences: int = 0
-    """How many fences the sender has heard."""
+    """Number of fences that the sender has received."""
 
 
 class Pong(Message, frozen=True):
-    """The answer to a heartbeat, from which the sender estimates how far its clock is off."""
+    """The answer to a heartbeat, from which the sender estimates the offset of its clock."""
 
     sent: float
     there: float
@@ -71,14 +72,14 @@ class TraceChunk(Message, frozen=True):
 
 
 class Goodbye(Message, frozen=True):
-    """A process has done its work and leaves on purpose."""
+    """A process has finished and leaves the run."""
 
     step: int
     samples: int
 
 
 class Status(Message, frozen=True):
-    """For the agent: how far the run is."""
+    """To the agents: the progress of the run."""
 
     epoch: int
     joined: int
@@ -87,17 +88,17 @@ class Status(Message, frozen=True):
     loss: float | None
     started: bool
     phase: str = ""
-    """What the first worker is doing."""
+    """The phase of the first worker."""
     missing: str = ""
-    """Who has not joined, by host."""
+    """Ranks that have not joined, by host."""
     outside: str = ""
-    """Where other hosts may join."""
+    """Address at which other hosts join."""
     returned: tuple[str, ...] = ()
-    """Workers that were lost and are here again."""
+    """Workers that were lost and have rejoined."""
 
 
 class Warn(Message, frozen=True):
-    """For the agent: words that the user should see now."""
+    """To the agent: a message to show to the user."""
 
     words: str
 
@@ -111,19 +112,19 @@ _decoder: msgspec.msgpack.Decoder[Control] = msgspec.msgpack.Decoder(Control)
 
 
 def encode(message: Control) -> bytes:
-    """The frame of a message."""
+    """Encode a message as a frame."""
     frame = _encoder.encode(message)
     if len(frame) > LIMIT:
-        raise WireError(f"a {type(message).__name__} of {len(frame)} bytes is over {LIMIT}")
+        raise WireError(f"a {type(message).__name__} has {len(frame)} bytes, the limit is {LIMIT}")
     return frame
 
 
 def decode(frame: bytes) -> Control:
-    """The message in a frame."""
+    """Decode the message in a frame."""
     if len(frame) > LIMIT:
-        raise WireError(f"a frame of {len(frame)} bytes is over {LIMIT}")
+        raise WireError(f"a frame has {len(frame)} bytes, the limit is {LIMIT}")
     try:
         return _decoder.decode(frame)
-    # msgspec lets Python's own error through where text is not UTF-8.
+    # msgspec does not wrap Python's own error for text that is not UTF-8.
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise WireError(f"not a control message: {error}") from None

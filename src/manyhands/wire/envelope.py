@@ -1,12 +1,12 @@
-"""What the messenger puts around a protocol's message, one small frame each.
+"""Envelopes of calls and replies: small frames around the messages of a protocol.
 
 Caller                                Responder
-`Offer` (with the payload if small)   `Grant`, if a place for a large payload is free
+`Offer` (with the payload if small)   `Grant`, if a slot for a large payload is free
 `Chunk`, frame by frame               `CallStatus`, when asked again
                                       `Reply` (with the payload if small), `ReplyChunk` …
 
-On one host an `Offer` may say in which shared memory its payload lies and its answer belongs, and
-nothing more is sent.
+On one host an `Offer` may name the shared memory of its payload and of the answer's payload; then
+no payload is sent.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from manyhands.wire.message import WireError
 from manyhands.wire.protocol_messages import Said
 
 HEAD_LIMIT = 4096
-"""Bytes in the longest envelope; payloads travel in a frame of their own."""
+"""The most bytes in an envelope; payloads are sent in separate frames."""
 CHUNK = 1024 * 1024
 """Bytes of payload in one frame."""
 
 
 class Envelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
-    """The base of every envelope. The calls of one caller are numbered by `number`."""
+    """Base of all envelopes. The calls of one caller are numbered by `number`."""
 
 
 class SharedBytes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
@@ -36,7 +36,7 @@ class SharedBytes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array
 
 
 class Offer(Envelope, frozen=True, tag=1):
-    """A call, with `size` bytes of payload; asked again with the same `attempt`, it is a probe."""
+    """A call with `size` bytes of payload; sent again with the same `attempt`, it is a probe."""
 
     number: int
     attempt: int
@@ -46,11 +46,11 @@ class Offer(Envelope, frozen=True, tag=1):
     source: SharedBytes | None = None
     into: SharedBytes | None = None
     room: int = 0
-    """Bytes of payload that the caller has room for in the answer."""
+    """Size of the caller's buffer for the payload of the answer, in bytes."""
 
 
 class Grant(Envelope, frozen=True, tag=2):
-    """There is a place for the payload: send it."""
+    """A slot for the payload is free: send it."""
 
     number: int
     attempt: int
@@ -65,32 +65,32 @@ class Chunk(Envelope, frozen=True, tag=3):
 
 
 class CallStatus(Envelope, frozen=True, tag=4):
-    """Where a call stands, for a caller that asks again."""
+    """The state of a call, in answer to a probe."""
 
     number: int
     attempt: int
     received: int
     incarnation: int
-    """The responder's life: another number means that it was restarted."""
+    """Incarnation of the responder: a different number means that it was restarted."""
     answered: bool = False
-    """It was carried out, and the answer is on its way."""
+    """Whether it was executed, and the answer is on its way."""
     granted: bool = False
-    """There is a place for the payload; a grant that said so may have been lost."""
+    """Whether a slot is reserved for the payload; the grant may have been lost."""
 
 
 class Reply(Envelope, frozen=True, tag=5):
-    """The call was carried out; `size` bytes of payload come with it, under the number `reply`."""
+    """The answer to a call, with `size` bytes of payload under the number `reply`."""
 
     number: int
     reply: int
     size: int
     message: Said
     credit: bool = False
-    """A place is kept for the next payload: send it without waiting for a grant."""
+    """Whether a slot is reserved for the next payload, which needs no grant then."""
     placed: bool = False
-    """The payload lies where the call wanted it."""
+    """Whether the payload was written to the caller's shared memory."""
     held: float = 0.0
-    """Seconds from the call's arrival until it was answered: not spent on the way."""
+    """Seconds from the call's arrival until it was answered, without transfer."""
 
 
 class ReplyChunk(Envelope, frozen=True, tag=6):
@@ -101,7 +101,7 @@ class ReplyChunk(Envelope, frozen=True, tag=6):
 
 
 class Refusal(Envelope, frozen=True, tag=7):
-    """The call comes from an epoch that is over, or does not fit."""
+    """The call is refused: its epoch is over, or its payload does not fit."""
 
     number: int
     words: str
@@ -115,14 +115,14 @@ _to_responder: msgspec.msgpack.Decoder[ToResponder] = msgspec.msgpack.Decoder(To
 _to_caller: msgspec.msgpack.Decoder[ToCaller] = msgspec.msgpack.Decoder(ToCaller)
 
 seal = _encoder.encode
-"""The frame of an envelope."""
-_TOO_LONG = f"an envelope of {{}} bytes is over {HEAD_LIMIT}"
+"""Encode an envelope as a frame."""
+_TOO_LONG = f"an envelope has {{}} bytes, the limit is {HEAD_LIMIT}"
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What decoding raises; msgspec lets Python's own error through where text is not UTF-8."""
+"""Exceptions of decoding; msgspec does not wrap Python's error for text that is not UTF-8."""
 
 
 def open_call(frame: bytes) -> ToResponder:
-    """The envelope in a frame that a caller sent."""
+    """Decode the envelope in a frame from a caller."""
     if len(frame) > HEAD_LIMIT:
         raise WireError(_TOO_LONG.format(len(frame)))
     try:
@@ -132,7 +132,7 @@ def open_call(frame: bytes) -> ToResponder:
 
 
 def open_answer(frame: bytes) -> ToCaller:
-    """The envelope in a frame that a responder sent."""
+    """Decode the envelope in a frame from a responder."""
     if len(frame) > HEAD_LIMIT:
         raise WireError(_TOO_LONG.format(len(frame)))
     try:

@@ -1,36 +1,36 @@
-"""Control messages by which other hosts join a run and take part in it."""
+"""Control messages of other hosts that join a run."""
 
 from manyhands.wire.message import Message
 
 
 class Knock(Message, frozen=True):
-    """Another host's agent asks to be let in."""
+    """Request for admission by another host's agent."""
 
     host: str
     workers: int | None
-    """How many it will have, if it was told."""
+    """Number of workers on that host, if its user gave one."""
     facts: dict[str, str]
-    """What must be the same on all hosts, as far as it knows."""
+    """Facts that must be equal on all hosts, as far as they are known."""
 
 
 class Admitted(Message, frozen=True):
-    """It is: here is what the run's first host tells its own processes, as JSON."""
+    """Answer to `Knock`: the host is admitted, with the first host's assignment as JSON."""
 
     number: int
-    """Which of the hosts it is."""
+    """Index of the host among the hosts of the run."""
     assignment: bytes
     admission: int = 0
-    """How many agents this run has let in before."""
+    """Number of admissions of this run so far."""
 
 
 class Rejected(Message, frozen=True):
-    """It is not, and why."""
+    """Answer to `Knock`: the host is not admitted, with the reason."""
 
     words: str
 
 
 class Withdraw(Message, frozen=True):
-    """A host that was let in cannot take part, and why."""
+    """An admitted host cannot take part, with the reason."""
 
     words: str
 
@@ -44,23 +44,23 @@ class Ended(Message, frozen=True):
     code: int
     """Its exit code; negative for a signal."""
     report: bytes = b""
-    """What it left behind if it failed, as JSON."""
+    """Its error report as JSON, if it failed."""
     words: str = ""
-    """Why it counts as ended, if nobody saw it end."""
+    """Why it counts as ended, if its exit was not observed."""
     life: int = 0
-    """Which incarnation of it; 0 if that is not known."""
+    """Its incarnation number; 0 if that is not known."""
     at: float = 0.0
     """When it ended, on the coordinator's clock."""
 
 
 class HostReturned(Message, frozen=True):
-    """For the first host's agent: a host has come back to a run that is under way."""
+    """To the first host's agent: a host has rejoined a run that is under way."""
 
     host: str
 
 
 class Missed(Message, frozen=True):
-    """For the first host's agent: the coordinator knows that a worker is lost."""
+    """To the first host's agent: the coordinator has noted that a worker is lost."""
 
     name: str
     begun: bool
@@ -68,17 +68,17 @@ class Missed(Message, frozen=True):
 
 
 class Part(Message, frozen=True):
-    """A piece of a file that belongs into the run's folder."""
+    """A piece of a file for the run's folder."""
 
     name: str
     offset: int
     size: int
-    """Of the whole file."""
+    """Bytes of the whole file."""
     piece: bytes
 
 
 class Stored(Message, frozen=True):
-    """So much of the file is there."""
+    """Answer to `Part`: the first `upto` bytes of the file are stored."""
 
     name: str
     upto: int

@@ -1,4 +1,4 @@
-"""Control messages about leases and evaluations, for workers that run free."""
+"""Control messages about leases and evaluations, for workers under a protocol."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from manyhands.wire.message import Message
 
 
 class Ask(Message, frozen=True):
-    """A worker wants samples."""
+    """A worker requests samples."""
 
 
 class Commit(Message, frozen=True):
@@ -25,17 +25,17 @@ class Granted(Message, frozen=True):
     start: int
     stop: int
     total: int
-    """Samples of the global batch that it is a part of."""
+    """Samples in its global batch."""
     dealt: int = 0
-    """Samples of the run before that."""
+    """Samples of the run before that global batch."""
 
 
 class Nothing(Message, frozen=True):
-    """There are no samples at present, though others have some; there will be an answer."""
+    """There are no samples at present, because others hold them; the answer will follow."""
 
 
 class Forgo(Message, frozen=True):
-    """What was made of a lease is not wanted: its samples are lost."""
+    """The update of a lease is discarded: its samples are lost."""
 
     number: int
 
@@ -51,7 +51,7 @@ class Evaluate(Message, frozen=True):
 
 
 class Tally(Message, frozen=True):
-    """A worker's statistics of its part, summed over its samples."""
+    """A worker's statistics, summed over the samples of its part."""
 
     round: int
     values: tuple[float, ...]
@@ -65,13 +65,13 @@ class Sum(Message, frozen=True):
 
 
 class Enough(Message, frozen=True):
-    """The target is reached: no more samples."""
+    """The target is reached: no more samples are needed."""
 
 
 class Over(Message, frozen=True):
-    """All samples are committed, or no more are wanted.
+    """All samples are committed, or no more are needed.
 
-    One worker stores the model; the others hear it when that is done.
+    One worker stores the model; the others receive this message when that is done.
     """
 
     stores: bool
@@ -82,25 +82,25 @@ class Saved(Message, frozen=True):
 
 
 class Lost(Message, frozen=True):
-    """From the agent: a worker's process is gone."""
+    """From the agent: a worker's process has ended."""
 
     name: str
     words: str
     life: int = 0
-    """Which incarnation of it; 0 if that is not known."""
+    """Its incarnation number; 0 if that is not known."""
 
 
 class Eject(Message, frozen=True):
-    """To the agent of its host: end a worker that holds up the run, and why."""
+    """To the agent of its host: end a worker that delays the run, with the reason."""
 
     name: str
     words: str
 
 
 class Fence(Message, frozen=True):
-    """To servers: a worker is lost, and nothing of its lives before `least` is to be carried out.
+    """To servers: a worker is lost; refuse calls of its incarnations before `least`.
 
-    Fences are numbered, and each is sent until a heartbeat says that it was heard.
+    Fences are numbered, and each is sent until a heartbeat confirms it.
     """
 
     name: str
@@ -132,13 +132,13 @@ Leasing = (
 
 
 class Word(Message, frozen=True):
-    """Messages between a worker and the desk, numbered so that each arrives once, in order."""
+    """Messages between a worker and the lease service, numbered so that each arrives once."""
 
     life: int
-    """Which of the processes that had the worker's name it is about."""
+    """Incarnation number of the worker."""
     number: int
-    """That of the first message; the others follow it."""
+    """Number of the first message; the others follow it."""
     heard: int
-    """How many of the other side's messages have come."""
+    """Number of messages received from the other side (an acknowledgement)."""
     messages: tuple[Leasing, ...] = ()
-    """Empty if only `heard` is news."""
+    """The messages; empty for an acknowledgement alone."""

@@ -1,11 +1,11 @@
-"""What every control message is made from."""
+"""Base of all control messages, and the error for frames that are none."""
 
 import msgspec
 
 
 class WireError(ValueError):
-    """A frame that is no message of ours."""
+    """A frame is not a valid message."""
 
 
 class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
-    """The base of every control message; the class name is its tag."""
+    """Base of all control messages; the class name is its tag."""

@@ -1,81 +1,81 @@
-"""What protocols say to each other. Tensors travel beside it, in frames of their own."""
+"""Messages of protocols between workers and servers. Tensors are sent in separate frames."""
 
 from typing import Literal, TypeAlias
 
 from manyhands.wire.message import Message
 
 Errand: TypeAlias = Literal["", "meet", "join", "rest", "done"]
-"""Where servers have servers: to meet the others, to join them again, to tell them that nobody
-need wait; and that it is done."""
+"""Purpose of a message between inner and outer servers: to synchronise with the outer servers, to
+join them again, to announce a rest, or to report that this is done."""
 
 
 class Push(Message, frozen=True):
-    """An update or a replica, that came from parameters of `version`, made of `samples` samples.
+    """An update or a replica, computed from parameters of `version` on `samples` samples.
 
-    These may be said to be a part of `total`; a replica may have a `mass`.
+    `total` is the number of samples in the global batch; a replica may have a `mass`.
     """
 
     version: int
     samples: int
     dealt: int = 0
-    """For an update: samples of the run before its global batch, which decides what it counts."""
+    """For an update: samples of the run before its global batch, which decide its weight."""
     total: int = 0
     mass: float = 0.0
     number: int = 0
-    """Of a sum that one brings for several: which of theirs it is, so that it counts once."""
+    """For a sum over several workers: its number, so that it counts once."""
 
 
 class Pull(Message, frozen=True):
-    """A request for parameters. Whoever makes it takes part from then on, unless it only looks."""
+    """A request for parameters. The sender takes part from then on, unless `looks` is set."""
 
     looks: bool = False
     number: int = 0
-    """Where sums are brought for several: theirs before this one are void if they come later."""
+    """For sums over several workers: sums with smaller numbers that arrive later are void."""
 
 
 class Change(Message, frozen=True):
-    """Something to be added to the parameters, that came from parameters of `version`.
+    """A difference to be added to the parameters, computed from parameters of `version`.
 
-    It may come from an `errand`. A `share` of what is then there may be wanted back.
+    It may have an `errand`. With a `share`, that share of the result is sent back.
     """
 
     version: int
     errand: Errand = ""
     share: float = 0.0
     number: int = 0
-    """As in the `Pull` that the parameters came from."""
+    """The number of the `Pull` that returned the parameters."""
 
 
 class Rest(Message, frozen=True):
-    """There are no samples for this worker at present: nobody need wait for it."""
+    """The sender has no samples at present: other workers must not wait for it."""
 
 
 class Turn(Message, frozen=True):
-    """A request to be the next, where one goes after the other."""
+    """A request for the next turn, where workers take turns."""
 
 
 class Join(Message, frozen=True):
-    """A worker is in a round, and has given its replica to the neighbours of these ranks."""
+    """A worker has entered a round and sent its replica to the neighbours of these ranks."""
 
     round: int
     neighbours: tuple[int, ...]
 
 
 class Mix(Message, frozen=True):
-    """A worker wants its replica of a round mixed with those of the neighbours of these ranks."""
+    """A request to mix a worker's replica of a round with those of its neighbours."""
 
     round: int
     neighbours: tuple[int, ...]
 
 
 class Arrived(Message, frozen=True):
-    """The last answer has arrived: what was kept to give it again may be forgotten."""
+    """The last answer has arrived: the copy kept for resending it can be freed."""
 
 
 class Parameters(Message, frozen=True):
-    """Parameters, as they were after `version` updates; whether the update is among them.
+    """Parameters after `version` updates, and whether the sender's update is included.
 
-    With an `errand` they are to be carried further, as something made of `samples` samples. They
+    With an `errand` they are to be forwarded, with the number of `samples` they are made of. They
     may have a `mass`.
     """
 
@@ -85,14 +85,14 @@ class Parameters(Message, frozen=True):
     samples: int = 0
     mass: float = 1.0
     dealt: int = 0
-    """Of a sum of updates that is to be carried further: as in `Push`."""
+    """For a sum of updates that is to be forwarded: as in `Push`."""
     number: int = 0
-    """The same."""
+    """For a sum of updates that is to be forwarded: as in `Push`."""
 
 
 class Left(Message, frozen=True):
-    """A worker is gone. Nobody sends this: a server notes it in its journal."""
+    """A worker is lost. This is not sent: a server writes it to its journal."""
 
 
 Said = Push | Change | Pull | Rest | Turn | Join | Mix | Arrived | Left | Parameters
-"""Every message there is; nothing else is ever decoded."""
+"""All messages of protocols; nothing else is decoded."""
