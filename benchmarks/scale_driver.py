@@ -94,7 +94,7 @@ class LightWorker(threading.Thread):
         calls: list[tuple[Said, memoryview | None]] = [(Pull(), None)] * len(names)
         self._exchange(caller, names, calls, rooms)
         leases.send(Ask())
-        while isinstance(lease := self._hear(leases), Granted):
+        while isinstance(lease := self._receive(leases), Granted):
             leases.send(Ask())
             samples = lease.stop - lease.start
             calls = [
@@ -111,7 +111,7 @@ class LightWorker(threading.Thread):
         if isinstance(lease, Over) and lease.stores:
             # There is no model to store here, but the others wait until it is.
             leases.send(Saved())
-            self._hear(leases)
+            self._receive(leases)
         self.recorder.traffic(sent=caller.sent, received=caller.received)
         line.close(linger=5.0)
         caller.close()
@@ -133,7 +133,7 @@ class LightWorker(threading.Thread):
         self.recorder.span("receive", sent, time.monotonic() - sent, self.step)
         self._versions = [answer.version for answer in answers]
 
-    def _hear(self, leases: ReliableLine) -> Leasing:
+    def _receive(self, leases: ReliableLine) -> Leasing:
         while True:
             while not self._words:
                 self._words += leases.receive(1.0)

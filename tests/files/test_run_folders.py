@@ -27,7 +27,7 @@ def test_only_one_of_those_who_claim_a_folder_has_it(tmp_path):
 def test_a_file_in_the_place_of_a_folder_is_named(tmp_path):
     (tmp_path / "out").write_text("mine")
     for refuse in (claim, check_free):
-        with pytest.raises(ValueError, match="out is a file; name a folder"):
+        with pytest.raises(ValueError, match="out is a file; choose a folder"):
             refuse(tmp_path / "out")
     with pytest.raises(ValueError, match=r"cannot be created .*--output"):
         new_folder(tmp_path / "out" / "run")

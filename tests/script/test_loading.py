@@ -209,12 +209,12 @@ def test_a_worker_gets_the_job_the_loop_and_the_arguments(loads: Any) -> None:
 
 def test_a_job_below_the_guard_is_missed_in_words(loads: Any) -> None:
     guarded = '\n    if __name__ == "__main__":' + JOB.replace("\n", "\n    ")
-    with pytest.raises(TypeError, match=r"no job named 'job' .* only below the main guard"):
+    with pytest.raises(TypeError, match=r"no job named 'job' .* define it above the main guard"):
         loads(guarded)
 
 
 def test_a_loop_below_the_guard_is_missed_in_words(loads: Any) -> None:
-    with pytest.raises(TypeError, match=r"no loop named 'walk' .* only below the main guard"):
+    with pytest.raises(TypeError, match=r"no loop named 'walk' .* define it above the main guard"):
         loads(JOB, loop="walk")
 
 

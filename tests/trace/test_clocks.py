@@ -41,10 +41,10 @@ def test_equal_delays_give_the_offset_itself() -> None:
 
 
 def test_no_exchange_is_refused() -> None:
-    with pytest.raises(ValueError, match="make at least one"):
+    with pytest.raises(ValueError, match="expected at least 1 exchange"):
         estimate_offset([])
 
 
 def test_a_clock_that_goes_back_is_refused() -> None:
-    with pytest.raises(ValueError, match="never goes back"):
+    with pytest.raises(ValueError, match="from one monotonic clock"):
         estimate_offset([(10.0, 5.0, 9.0)])

@@ -237,7 +237,7 @@ def test_lines_before_any_header_belong_to_nobody() -> None:
 
 def test_a_later_format_is_refused_in_words() -> None:
     data = written("worker", 0, nothing).replace(b'["header",1', b'["header",2')
-    with pytest.raises(ValueError, match=r"worker-0 has format 2 .* reads up to 1"):
+    with pytest.raises(ValueError, match=r"worker-0 has format 2, .* reads up to 1"):
         merged(worker_0=data)
 
 

@@ -134,9 +134,9 @@ def test_nothing_is_written_before_the_first_flush() -> None:
 
 def test_an_unknown_kind_is_refused_where_it_is_said() -> None:
     rec, _, _ = recorder()
-    with pytest.raises(ValueError, match=r"'computing'.*kinds are compute"):
+    with pytest.raises(ValueError, match=r"'computing'.*must be one of compute"):
         rec.span("computing", 0.0, 1.0, 0)
-    with pytest.raises(ValueError, match="steps count from 0"):
+    with pytest.raises(ValueError, match="and the step at least 0"):
         rec.span("compute", 0.0, 1.0, -1)
     with pytest.raises(ValueError, match="full_steps must be at least 1, got 0"):
         Recorder(HEADER, print, Clock(), full_steps=0)

@@ -173,7 +173,7 @@ def test_a_flood_of_garbage_does_not_keep_the_hub_from_returning(
             return [b"stranger", b"garbage"]
 
     with monkeypatch.context() as patch:
-        patch.setattr(hub._doors, "ready", lambda _timeout: [Flood()])
+        patch.setattr(hub._listeners, "ready", lambda _timeout: [Flood()])
         assert hub.receive(1.0) == []
     assert hub.refused > 0
 
@@ -279,9 +279,9 @@ def test_each_is_answered_at_the_door_it_came_by(open_hub: Hub, address: str, ke
 
 
 def test_a_tcp_door_and_a_line_to_it_need_the_key(address: str) -> None:
-    with pytest.raises(ValueError, match="needs the job's key"):
+    with pytest.raises(ValueError, match="requires the job's key"):
         Hub(address, "tcp://127.0.0.1:0")
-    with pytest.raises(ValueError, match="needs the job's key"):
+    with pytest.raises(ValueError, match="requires the job's key"):
         Line("tcp://127.0.0.1:9", "worker-0")
 
 

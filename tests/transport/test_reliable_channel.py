@@ -48,19 +48,19 @@ class Lossy:
         self.now += 0.1
         arriving, self._under_way = self._under_way, []
         for to, word in arriving:
-            heard = self.sides[to].hear(word)
+            heard = self.sides[to].receive(word)
             self.heard[to] += [one.number for one in heard if isinstance(one, Commit)]
         for side in self.sides:
-            side.look_at_clock()
+            side.check_timers()
 
 
 @pytest.mark.parametrize("seed", range(50))
 def test_every_word_arrives_once_and_in_order(seed):
     lossy = Lossy(seed, loss=0.5)
     for number in range(WORDS):
-        lossy.sides[seed % 2].say(Commit(number), later=number % 5 in (1, 2))
+        lossy.sides[seed % 2].post(Commit(number), later=number % 5 in (1, 2))
         if number % 3 == 0:
-            lossy.sides[1 - seed % 2].say(Commit(number))
+            lossy.sides[1 - seed % 2].post(Commit(number))
         lossy.tick()
     for _ in range(5_000):
         lossy.tick()
@@ -71,7 +71,7 @@ def test_every_word_arrives_once_and_in_order(seed):
 def test_where_nothing_is_lost_nothing_is_said_twice():
     lossy = Lossy(0, loss=0.0)
     for number in range(WORDS):
-        lossy.sides[number % 2].say(Commit(number))
+        lossy.sides[number % 2].post(Commit(number))
         lossy.tick()
     assert lossy.sent == WORDS
     for _ in range(1_000):
@@ -84,11 +84,11 @@ def test_what_can_wait_travels_with_the_next_message():
     lossy = Lossy(0, loss=0.0)
     worker = lossy.sides[0]
     for number in range(WORDS):
-        worker.say(Commit(number), later=number % 2 == 0)
+        worker.post(Commit(number), later=number % 2 == 0)
     lossy.tick()
     assert lossy.sent == WORDS // 2
     assert lossy.heard[1] == list(range(WORDS))
-    worker.say(Commit(WORDS), later=True)
+    worker.post(Commit(WORDS), later=True)
     lossy.tick()
     assert lossy.heard[1] == list(range(WORDS))
     worker.flush()
@@ -99,7 +99,7 @@ def test_what_can_wait_travels_with_the_next_message():
 def test_very_many_that_wait_are_sent_in_words_of_bounded_size():
     lossy = Lossy(0, loss=0.0)
     for number in range(1_000):
-        lossy.sides[0].say(Commit(number), later=True)
+        lossy.sides[0].post(Commit(number), later=True)
     lossy.sides[0].flush()
     lossy.tick()
     assert lossy.heard[1] == list(range(1_000))
@@ -167,21 +167,21 @@ def desk(tmp_path: Path) -> Iterator[tuple[Hub, Breaking, ReliableLine]]:
 def test_nothing_is_lost_with_a_connection(desk):
     hub, relay, worker = desk
     asked, given = [], []
-    talk = None
+    channel = None
 
     def turn() -> None:
-        nonlocal talk
+        nonlocal channel
         for name, word in hub.receive(0.02):
             assert name == "worker-0.leases"
             assert isinstance(word, Word)
-            if talk is None:
-                talk = ReliableChannel(word.life, partial(hub.send, name), time.monotonic)
-            for message in talk.hear(word):
+            if channel is None:
+                channel = ReliableChannel(word.life, partial(hub.send, name), time.monotonic)
+            for message in channel.receive(word):
                 assert isinstance(message, Commit)
                 asked.append(message.number)
-                talk.say(Granted(message.number, 0, 0, 1, 1))
-        if talk is not None:
-            talk.look_at_clock()
+                channel.post(Granted(message.number, 0, 0, 1, 1))
+        if channel is not None:
+            channel.check_timers()
         given.extend(one.number for one in worker.receive(0.02) if isinstance(one, Granted))
 
     def until(count: int) -> None:

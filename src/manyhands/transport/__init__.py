@@ -1,4 +1,4 @@
-"""How processes reach each other: `collectives` on c10d, `control` messages on ZeroMQ.
+"""Communication between processes: `collectives` on c10d, calls and control messages on ZeroMQ.
 
-Nothing is imported here: who only sends control messages must not load torch.
+Nothing is imported here: a process that only sends control messages must not load torch.
 """

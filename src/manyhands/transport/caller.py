@@ -1,10 +1,9 @@
-"""The calling side of the messenger.
+"""Caller: the calling side of remote calls with payloads.
 
-A call is posted and never blocks: ZeroMQ's own thread sends it, large payloads straight from where
-they lie; what lies in memory that is shared with the other side is not sent at all. While an answer
-is awaited, silence is broken by asking again, which costs a few bytes; if the answering process was
-restarted, or made no progress, the payload is sent anew under another attempt, and the numbers see
-to it that the call is carried out once.
+Posting a call never blocks: ZeroMQ's own thread sends it, large payloads without a copy; payloads
+in memory that is shared with the responder are not sent at all. While an answer is awaited, a call
+without news is probed with a few bytes; if the responder was restarted, or made no progress, the
+payload is sent again as another attempt. Calls are numbered, so that each is executed once.
 """
 
 from __future__ import annotations
@@ -47,45 +46,45 @@ if TYPE_CHECKING:
     from manyhands.wire.protocol_messages import Said
 
 PROBE = 1.0
-"""Seconds of silence after which a call is asked about again. The next time it is twice as many, as
-long as nothing is wrong: a server with very many callers takes long, and longer if all of them ask
-every second."""
+"""Seconds without news after which a call is probed. The interval doubles each time, as long as
+nothing is wrong: a server with very many callers is slow, and slower if all of them probe every
+second."""
 _DOUBLINGS = 3
 _PATIENCE = 3
-"""Probes without progress after which a payload is sent anew."""
+"""Probes without progress after which a payload is sent again."""
 ON_ITS_WAY = 10.0
-"""Seconds in which something of an answer that was sent must come; then it is asked for again, and
-the next time twice as many."""
+"""Seconds in which a part of a sent answer must arrive; then the answer is requested again, and the
+interval doubles."""
 
 
 class CallRefused(ConnectionError):  # noqa: N818 - it names what happened
-    """The other side will not carry out a call."""
+    """The responder refuses a call."""
 
 
 @dataclass(eq=False)
 class _Outgoing:
-    """A call whose answer has not come."""
+    """A call without an answer."""
 
     number: int
     message: Said
     payload: memoryview | None
     into: memoryview | None
     attempt: int = 0
-    heard: float = 0.0
-    """When something last came about it."""
+    updated: float = 0.0
+    """When the last message about it arrived."""
     asked: int = 0
-    """How often it was asked about in a row."""
+    """Number of consecutive probes."""
     granted: bool = False
     incarnation: int | None = None
     progress: int = -1
     stalled: int = 0
     answered: float | None = None
-    """When it was first heard that there is an answer, or last when something of it came."""
+    """When the answer was announced, or when its last part arrived."""
     patience: float = ON_ITS_WAY
     reply: Reply | None = None
     received: int = 0
     source: SharedBytes | None = None
-    """Where the payload lies in shared memory; it is not sent then."""
+    """The place of the payload in shared memory; then it is not sent."""
 
 
 @dataclass(eq=False)
@@ -95,28 +94,27 @@ class _Peer:
     """The memory that is shared with it."""
     number: int = 0
     credit: bool = False
-    """A place is kept for the next large payload."""
+    """Whether a slot is reserved for the next large payload."""
     calls: dict[int, _Outgoing] = field(default_factory=dict)
     answers: list[tuple[Said, float]] = field(default_factory=list)
-    """With the seconds that the other side had the call."""
+    """Answers, each with the seconds that the responder had the call."""
     refusals: list[str] = field(default_factory=list)
 
 
 class Caller:
-    """Calls others by name; belongs to one thread.
+    """Calls responders by name; belongs to one thread.
 
     Args:
-        name: this process's, by which it is answered.
-        addresses: where each of the others listens.
-        eager: payloads up to so many bytes travel with the offer; the same number as the
-            responders'.
-        clock: seconds.
-        key: the job's; needed for every address but ipc.
-        segment: memory that those on the same host may look into.
-        context: shared with other sockets of this process; its own by default.
+        name: the name of this process, to which answers are sent.
+        addresses: addresses of the responders, by name.
+        eager: payloads up to this number of bytes are sent with the offer; the same number as that
+            of the responders.
+        clock: a source of seconds.
+        key: the job's key; required for every address except ipc.
+        segment: memory that responders on the same host can map.
+        context: context shared with other sockets of this process; a new one by default.
 
-    A connection is made by the first call to a peer: where workers are each other's servers, each
-    calls a few of many.
+    The first call to a peer connects to it: with peer servers, each worker calls a few of many.
     """
 
     def __init__(
@@ -132,7 +130,7 @@ class Caller:
     ) -> None:
         for peer, address in addresses.items():
             if needs_key(address) and key is None:
-                raise ValueError(f"calling {peer} at {address} needs the job's key")
+                raise ValueError(f"calling {peer} at {address} requires the job's key")
         self._name = name
         self._addresses = dict(addresses)
         self._key = key
@@ -142,24 +140,24 @@ class Caller:
         self._eager = eager
         self._clock = clock
         self._peers: dict[str, _Peer] = {}
-        """Those that were called so far."""
+        """Peers that were called so far."""
         self._by_socket: dict[zmq.Socket[bytes], str] = {}
         self._poller = zmq.Poller()
         self._ungranted: set[str] = set()
         """Peers with a payload that waits for a grant."""
         self._probed = clock()
-        """When it was last looked for calls of which nothing was heard."""
+        """When calls were last checked for probes."""
         self.epoch = 0
-        """The epoch of members that calls are made in."""
+        """The membership epoch of the calls."""
         self.sent: dict[str, int] = {}
         self.received: dict[str, int] = {}
         self.repeats = 0
         """Payloads that were sent again."""
         self.held = 0.0
-        """Seconds that the other side had the call until it gave the last answer received."""
+        """Seconds that the responder had the call of the last answer."""
 
     def _peer(self, name: str) -> _Peer:
-        """A peer, connected to if this is the first call to it."""
+        """A peer; connects to it if this is the first call."""
         return self._peers.get(name) or self._connect(name)
 
     def _connect(self, name: str) -> _Peer:
@@ -193,10 +191,10 @@ class Caller:
         payload: memoryview | None = None,
         into: memoryview | None = None,
     ) -> None:
-        """Call; the payload must stay as it is until the answer was received."""
+        """Send a call; its payload must not change until the answer is received."""
         peer = self._peer(to)
         peer.number += 1
-        call = _Outgoing(peer.number, message, payload, into, heard=self._clock())
+        call = _Outgoing(peer.number, message, payload, into, updated=self._clock())
         if peer.segment is not None:
             call.source = peer.segment.place(payload)
             self.sent[to] += call.source.size if call.source else 0
@@ -212,22 +210,22 @@ class Caller:
             self._deliver_granted()
 
     def receive(self, sender: str, timeout: float | None = None) -> Said:
-        """The next answer of a peer, its payload in the place given with the call.
+        """The next answer of a peer; its payload is in the buffer given with the call.
 
         Raises:
-            TimeoutError: it did not come in time.
-            CallRefused: the peer will not carry out the call.
+            TimeoutError: there was no answer in time.
+            CallRefused: the peer refuses the call.
         """
         peer = self._peer(sender)
         deadline = None if timeout is None else self._clock() + timeout
         while not peer.answers:
             if peer.refusals:
-                raise CallRefused(f"{sender} refuses: {peer.refusals.pop(0)}")
+                raise CallRefused(f"{sender} refused a call: {peer.refusals.pop(0)}")
             now = self._clock()
             if deadline is not None and now >= deadline:
                 raise TimeoutError(f"{sender} did not answer within {timeout} s")
             if not peer.calls:
-                raise RuntimeError(f"nothing was asked of {sender}, so no answer will come")
+                raise RuntimeError(f"no call to {sender} is pending, so no answer will arrive")
             wait = PROBE if deadline is None else min(PROBE, deadline - now)
             self._sweep(max(1, int(1000 * wait)))
             self._probe()
@@ -235,7 +233,7 @@ class Caller:
         return answer
 
     def give_up(self, sender: str) -> None:
-        """A peer is gone: expect no answers of it any more."""
+        """Drop all calls to a peer that is lost."""
         peer = self._peers.get(sender)
         if peer is None:
             return
@@ -244,10 +242,10 @@ class Caller:
         peer.refusals.clear()
 
     def _deliver_granted(self) -> None:
-        """Send payloads that were granted a place meanwhile.
+        """Send payloads whose slot was granted meanwhile.
 
-        Nothing else is taken in here: an answer is written only while somebody waits for it, and
-        before its payload was sent no call has one.
+        No answer is read here: answers are written to buffers only while the caller waits for
+        them, and a call has none before its payload was sent.
         """
         for name in sorted(self._ungranted):
             peer = self._peers[name]
@@ -264,13 +262,13 @@ class Caller:
         return len(call.payload) > self._eager
 
     def _offer(self, to: str, peer: _Peer, call: _Outgoing, *, probes: bool = False) -> None:
-        """Say what is to be called; a probe brings no payload, which is granted a place if lost."""
+        """Send the offer of a call; a probe has no payload, for which a lost grant is repeated."""
         size = len(call.payload) if call.payload is not None else 0
         into = peer.segment.place(call.into) if peer.segment is not None else None
         about = (call.number, call.attempt, self.epoch, size, call.message)
         room = len(call.into) if call.into is not None else 0
         offer = seal(Offer(*about, call.source, into, room))
-        # Where there is no connection nothing is sent, and it is asked again later.
+        # Without a connection nothing is sent, and the call is probed later.
         with contextlib.suppress(zmq.Again):
             small = call.source is None and size <= self._eager and not probes
             if call.payload is not None and small:
@@ -281,7 +279,7 @@ class Caller:
                 peer.socket.send(offer, AT_ONCE)
 
     def _sweep(self, timeout: int) -> None:
-        """Take in what is there, waiting for the first of it `timeout` milliseconds at most."""
+        """Process all messages, waiting for the first at most `timeout` milliseconds."""
         for socket, _ in self._poller.poll(timeout):
             name = self._by_socket[socket]
             peer = self._peers[name]
@@ -310,15 +308,15 @@ class Caller:
             peer.socket.recv_into(bytearray())
 
     def _deliver(self, name: str, peer: _Peer, number: int, attempt: int) -> None:
-        """Send the payload of a call that was granted a place."""
+        """Send the payload of a call whose slot was granted."""
         call = peer.calls.get(number)
         if call is None or call.payload is None or call.source or call.attempt != attempt:
             return
         if call.granted:
-            # Nobody grants twice: this one is new, and knows nothing of what was sent.
+            # A responder grants once: this one was restarted, and has none of the payload.
             self._renew(name, peer, call)
             return
-        call.granted, call.heard = True, self._clock()
+        call.granted, call.updated = True, self._clock()
         self.repeats += attempt > 0
         with contextlib.suppress(zmq.Again):
             for offset in range(0, len(call.payload), CHUNK):
@@ -334,9 +332,9 @@ class Caller:
         room = len(call.into) if call.into is not None else 0
         if reply.size > room:
             del peer.calls[call.number]
-            peer.refusals.append(f"its answer has {reply.size} bytes where {room} fit")
+            peer.refusals.append(f"its answer has {reply.size} bytes, the buffer has {room}")
             return
-        call.heard = call.answered = self._clock()
+        call.updated = call.answered = self._clock()
         call.reply, call.received = reply, 0
         if reply.placed:
             call.received = reply.size
@@ -349,7 +347,7 @@ class Caller:
         for call in peer.calls.values():
             if call.reply is not None and call.reply.reply == chunk.reply:
                 if chunk.offset == call.received and peer.socket.getsockopt(zmq.RCVMORE):
-                    call.heard = call.answered = self._clock()
+                    call.updated = call.answered = self._clock()
                     self._receive_into(name, peer, call, chunk.offset)
                     self._complete(peer, call)
                 return
@@ -364,16 +362,16 @@ class Caller:
     def _complete(self, peer: _Peer, call: _Outgoing) -> None:
         if call.reply is not None and call.received == call.reply.size:
             del peer.calls[call.number]
-            # An answer without a payload says nothing about the place that another one kept.
+            # An answer without a payload does not release a slot that an earlier one reserved.
             peer.credit = peer.credit or call.reply.credit
             peer.answers.append((call.reply.message, call.reply.held))
 
     def _judge(self, name: str, peer: _Peer, progress: CallStatus) -> None:
-        """Whether a call that takes long is under way or lost."""
+        """Decide whether a slow call is in progress or lost."""
         call = peer.calls.get(progress.number)
         if call is None or call.attempt != progress.attempt:
             return
-        call.heard = now = self._clock()
+        call.updated = now = self._clock()
         if progress.answered:
             call.answered = now if call.answered is None else call.answered
             if now - call.answered >= call.patience:
@@ -397,20 +395,20 @@ class Caller:
         self._offer(name, peer, call)
 
     def _probe(self) -> None:
-        """Ask again about calls of which nothing was heard for long."""
+        """Probe calls without recent news."""
         now = self._clock()
         if now - self._probed < PROBE / 4:
             return
         self._probed = now
         for name, peer in self._peers.items():
             for call in list(peer.calls.values()):
-                if now - call.heard >= PROBE * 2 ** min(call.asked, _DOUBLINGS):
-                    call.heard = now
+                if now - call.updated >= PROBE * 2 ** min(call.asked, _DOUBLINGS):
+                    call.updated = now
                     call.asked += 1
                     self._offer(name, peer, call, probes=True)
 
     def close(self) -> None:
-        """Close; what was not answered is given up."""
+        """Close; calls without an answer are dropped."""
         for peer in self._peers.values():
             peer.socket.close(linger=0)
         if not self._shares:
@@ -418,7 +416,7 @@ class Caller:
 
 
 def _room_for(peers: int) -> zmq.Context[zmq.Socket[bytes]]:
-    """A context in which each peer may have a socket; ZeroMQ's own limit is 1,023."""
+    """A context with enough sockets for all peers; ZeroMQ's default limit is 1,023."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     context.set(zmq.MAX_SOCKETS, max(context.get(zmq.MAX_SOCKETS), peers + 16))
     return context

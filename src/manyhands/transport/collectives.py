@@ -1,13 +1,13 @@
-"""Collectives in groups that Manyhands owns, sockets included.
+"""Collectives in process groups that Manyhands owns, sockets included.
 
-Gloo frees its callers unreliably. After a peer's `kill -9` some survivors raise at once while
-another stays blocked for its whole timeout; when the peer is merely stopped, none is freed and
-`abort()` does nothing. Shutting down the group's connected sockets frees every caller within
-milliseconds. So a `Group` keeps a duplicate of each socket that its backend opened: the
-duplicates stay valid whatever the backend closes, tell how many bytes really went to which peer,
-and are what `free` shuts down.
+Gloo does not reliably unblock its callers. After a peer's `kill -9` some workers raise at once
+while another stays blocked for its whole timeout; if the peer is only stopped, none is unblocked
+and `abort()` does nothing. Shutting down the group's connected sockets unblocks every caller within
+milliseconds. So a `Group` keeps a duplicate of each socket that its backend opened: the duplicates
+stay valid whatever the backend closes, provide the number of bytes sent to each peer, and are shut
+down by `free`.
 
-Gloo and NCCL authenticate nobody: a group trusts its network. On one host it is bound to the
+Gloo and NCCL do not authenticate: a group trusts its network. On one host it is bound to the
 loopback address.
 """
 
@@ -35,16 +35,16 @@ if TYPE_CHECKING:
 LOOPBACK = "127.0.0.1"
 _ESTABLISHED = 1
 _NAME_SIZE = 64
-"""Bytes in which an address and its port fit, of IPv6 too."""
+"""Bytes that hold an address and its port, also of IPv6."""
 _TCP_INFO_SIZE = 232
 _BYTES_RECEIVED_AT = 128
 _BYTES_SENT_AT = 200
 
 
 def serve_store(address: str = LOOPBACK) -> tuple[Store, int]:
-    """A store for this run and the port it listens on, at `address` alone.
+    """Start a store for this run, which listens only at `address`; return it and its port.
 
-    TCPStore listens on every interface unless it is handed a socket.
+    TCPStore listens on every interface unless it is given a socket.
     """
     listener = socket.create_server((address, 0), backlog=1024)
     port = listener.getsockname()[1]
@@ -60,17 +60,17 @@ def connect_store(address: str, port: int, timeout: float = 60.0) -> Store:
 
 
 class Group:
-    """The workers of one membership epoch, as this worker sees them.
+    """A process group of the workers of one membership epoch.
 
     Args:
-        store: where the members meet; the epoch separates this group's keys from others'.
-        rank: this worker among `size`.
-        size: how many workers the group has.
-        epoch: the membership epoch that the group belongs to.
-        device: where the tensors live; CUDA devices get NCCL, everything else Gloo.
-        address: the local address that the group's sockets are bound to.
-        timeout: how long a collective may take, in seconds; stalls are reported long before.
-        names: the numbers by which the members are known outside; their ranks by default.
+        store: the store for the rendezvous; the epoch separates the keys of groups.
+        rank: this worker's rank in the group.
+        size: number of workers in the group.
+        epoch: the membership epoch of the group.
+        device: device of the tensors; CUDA devices use NCCL, all others Gloo.
+        address: the local address to which the group's sockets are bound.
+        timeout: seconds that a collective may take; stalls are reported long before.
+        names: the members' ranks in the run; their ranks in the group by default.
     """
 
     def __init__(
@@ -95,9 +95,9 @@ class Group:
         self._store = store
         self._parts: list[Group] = []
         self.whole: Group = self
-        """All workers of the run, if these are some of them."""
+        """The group of all workers of the run; this group itself, unless it is a part."""
         self.at_close: list[Callable[[], object]] = []
-        """What is to be called when the group is closed, the last first."""
+        """Functions to be called when the group is closed, the last first."""
         meeting = PrefixStore(f"manyhands/epoch-{epoch}", store)
         limit = timedelta(seconds=timeout)
         before = set(_open_sockets())
@@ -110,14 +110,14 @@ class Group:
         self._peers = ["unknown"] * len(self._sockets)
         if device.type != "cuda" and size > 1:
             self._peers = self._name_peers(meeting, listening)
-            self._let_go_of_strangers()
+            self._drop_unrelated_sockets()
 
-    def _let_go_of_strangers(self) -> None:
-        """Forget connections that other threads have made while the group was.
+    def _drop_unrelated_sockets(self) -> None:
+        """Drop connections that other threads opened while the group was created.
 
-        ZeroMQ may have connected again, or a script. To shut such a connection down, or to take its
-        end for a peer's, would be wrong. Where not all peers are known, as behind a network that
-        translates addresses, an unknown connection may be one of theirs, and is kept.
+        Such a connection, of ZeroMQ or of the script, must not be shut down, and its end must not
+        be taken for the loss of a peer. If not all peers are known, as behind a NAT, an unknown
+        connection may belong to one of them, and is kept.
         """
         if len({*self._peers} - {"unknown"}) < self.size - 1:
             return
@@ -129,12 +129,12 @@ class Group:
         self._peers = list(compress(self._peers, known))
 
     def _name_peers(self, meeting: Store, listening: Sequence[str]) -> list[str]:
-        """For each socket the worker at its other end.
+        """The worker at the other end of each socket.
 
-        Of two workers one has connected to where the other listens, so it knows whose socket that
-        is once all have said where they listen. It tells the other one from which address it came.
-        So a worker reads as much as there are workers; reading every worker's list of connections
-        would be the square of that.
+        Of two workers, one has connected to the address at which the other listens, so it can
+        identify that socket once all workers have published their addresses. It sends the other
+        one the address from which it connected. So the amount that a worker reads is linear in the
+        number of workers; reading every worker's list of connections would be quadratic.
         """
         meeting.set(f"listens/{self.rank}", " ".join(listening) or "nowhere")
         everywhere = meeting.multi_get([f"listens/{rank}" for rank in range(self.size)])
@@ -144,24 +144,25 @@ class Group:
             for address in addresses.decode("ascii").split()
         }
         found = [owner.get(_address(sock.getpeername())) for sock in self._sockets]
-        told = torch.zeros(self.size, _NAME_SIZE, dtype=torch.uint8)
+        sent = torch.zeros(self.size, _NAME_SIZE, dtype=torch.uint8)
         for sock, rank in zip(self._sockets, found, strict=True):
             if rank is not None:
                 name = _address(sock.getsockname()).encode("ascii").ljust(_NAME_SIZE)
-                told[rank] = torch.frombuffer(bytearray(name), dtype=torch.uint8)
-        heard = torch.zeros_like(told)
-        self.handle.alltoall_base(heard.view(-1), told.view(-1), [], []).wait()
-        came = {bytes(row).decode("ascii").strip(): rank for rank, row in enumerate(heard.numpy())}
+                sent[rank] = torch.frombuffer(bytearray(name), dtype=torch.uint8)
+        received = torch.zeros_like(sent)
+        self.handle.alltoall_base(received.view(-1), sent.view(-1), [], []).wait()
+        rows = enumerate(received.numpy())
+        connected = {bytes(row).decode("ascii").strip(): rank for rank, row in rows}
         for index, sock in enumerate(self._sockets):
             if found[index] is None:
-                found[index] = came.get(_address(sock.getpeername()))
+                found[index] = connected.get(_address(sock.getpeername()))
         return ["unknown" if rank is None else f"worker-{self.names[rank]}" for rank in found]
 
     def part(self, name: str, ranks: Sequence[int]) -> Group:
-        """A group of some of the workers, this one among them, with connections of its own.
+        """A subgroup that includes this worker, with its own connections.
 
         It belongs to this group: its bytes and its lost peers are counted here as well, and it is
-        freed and closed together with it. All members of the part must ask for it.
+        freed and closed together with this group. All members of the subgroup must call this.
         """
         part = Group(
             PrefixStore(f"{name}/{min(ranks)}", self._store),
@@ -183,26 +184,26 @@ class Group:
             self.handle.allreduce([tensor]).wait()
 
     def broadcast(self, tensor: torch.Tensor, source: int = 0) -> None:
-        """Replace `tensor`, on every worker, by the source's."""
+        """Replace `tensor`, on every worker, by that of the source."""
         with self.watched():
             self.handle.broadcast(tensor, root=source).wait()
 
-    def gather(self, everybody: torch.Tensor, own: torch.Tensor) -> None:
-        """Fill `everybody`, on every worker, with all workers' `own`, in the order of ranks."""
+    def gather(self, gathered: torch.Tensor, own: torch.Tensor) -> None:
+        """Fill `gathered`, on every worker, with all workers' `own`, in the order of ranks."""
         with self.watched():
-            self.handle._allgather_base(everybody.view(-1), own.reshape(-1)).wait()
+            self.handle._allgather_base(gathered.view(-1), own.reshape(-1)).wait()
 
     def send(self, tensor: torch.Tensor, to: int, tag: int = 0) -> Work:
-        """Begin to send a contiguous tensor; it must stay as it is until that is over."""
+        """Start to send a contiguous tensor, which must not change until it is sent."""
         return self.handle.send([tensor], to, tag)
 
     def receive(self, tensor: torch.Tensor, source: int, tag: int = 0) -> Work:
-        """Begin to receive into a contiguous tensor what the source sends under this tag."""
+        """Start to receive a tensor with this tag from the source, into a contiguous tensor."""
         return self.handle.recv([tensor], source, tag)
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """Turn an error of torch's into PeerLost if the group's connections are broken."""
+        """Turn an error of torch into PeerLost if a connection of the group is broken."""
         try:
             yield
         except RuntimeError as error:
@@ -212,11 +213,11 @@ class Group:
             raise PeerLost(f"lost {lost} in a collective of worker {self.rank}") from error
 
     def broken(self) -> bool:
-        """Whether a connection to some peer is gone."""
+        """Whether a connection to a peer is lost."""
         return bool(self.lost_peers())
 
     def lost_peers(self) -> list[str]:
-        """The peers to whom no established connection is left."""
+        """The peers without an established connection."""
         lost = {
             peer
             for sock, peer in zip(self._sockets, self._peers, strict=True)
@@ -225,10 +226,9 @@ class Group:
         return sorted(lost.union(*(part.lost_peers() for part in self._parts)))
 
     def traffic(self) -> tuple[dict[str, int], dict[str, int]]:
-        """Bytes that the kernel sent to and received from each peer so far, headers of TCP aside.
+        """Bytes that the kernel sent to and received from each peer so far, without TCP headers.
 
-        Retransmissions count: they are what the wire carried. Empty under NCCL, which does not
-        send through sockets that could be asked.
+        Retransmissions are included. Empty under NCCL, whose traffic cannot be read from sockets.
         """
         sent: dict[str, int] = {}
         received: dict[str, int] = {}
@@ -243,7 +243,7 @@ class Group:
         return sent, received
 
     def free(self) -> None:
-        """Free whoever waits in a collective of this group, from any thread: they raise."""
+        """Unblock all callers that wait in a collective of this group; they raise. Thread-safe."""
         for part in self._parts:
             part.free()
         for sock in self._sockets:
@@ -252,7 +252,7 @@ class Group:
                 sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Give the sockets back. The group cannot be used afterwards."""
+        """Close the sockets. The group cannot be used afterwards."""
         while self.at_close:
             self.at_close.pop()()
         self.free()
@@ -264,9 +264,9 @@ class Group:
 
 
 def _open_sockets() -> Iterator[tuple[int, str]]:
-    """File descriptors of this process that are sockets, each with its kernel identity."""
+    """File descriptors of this process that are sockets, each with its inode."""
     for entry in Path("/proc/self/fd").iterdir():
-        # The directory's own descriptor is gone again when it is looked at.
+        # The descriptor of the directory itself is closed by now.
         with contextlib.suppress(OSError):
             target = str(entry.readlink())
             if target.startswith("socket:"):
@@ -274,9 +274,9 @@ def _open_sockets() -> Iterator[tuple[int, str]]:
 
 
 def _connected(descriptors: set[tuple[int, str]]) -> tuple[list[socket.socket], list[str]]:
-    """Duplicates of those that are connected over TCP, and the addresses at which others listen.
+    """Duplicates of the sockets that are connected over TCP, and addresses of listening ones.
 
-    There are none of listeners: a shut-down one aborts Gloo.
+    Listening sockets are not duplicated: shutting one down aborts Gloo.
     """
     sockets, listening = [], []
     for descriptor, _ in sorted(descriptors):
@@ -296,12 +296,12 @@ def _connected(descriptors: set[tuple[int, str]]) -> tuple[list[socket.socket], 
 
 
 def _address(name: object) -> str:
-    """An address of the internet in words; none of other families, whose sockets are no peers'."""
+    """An IP address and port as text; empty for other address families."""
     return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else ""
 
 
 def _tcp_info(sock: socket.socket) -> tuple[int, int, int]:
-    """The connection's state, bytes sent and bytes received, as Linux' tcp_info has them."""
+    """The connection's state, bytes sent and bytes received, from Linux' tcp_info."""
     info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_SIZE)
     state = info[0]
     (received,) = struct.unpack_from("<Q", info, _BYTES_RECEIVED_AT)

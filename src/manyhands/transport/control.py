@@ -1,7 +1,7 @@
-"""The control channel: one coordinator, everybody else connected to it.
+"""Control channel: connections of all processes of a run to the coordinator.
 
-ZeroMQ over an ipc socket in a private folder, so the file system keeps strangers out; other hosts
-come over TCP and prove that they hold the job's key. Sockets belong to the thread that made them.
+ZeroMQ over an ipc socket in a private folder, protected by file permissions; other hosts connect
+over TCP and prove that they have the job's key. Sockets belong to the thread that created them.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 _QUEUE = 10_000
 _KEEPALIVE = 15
-"""Seconds of silence after which the kernel asks whether another host is still there."""
+"""Seconds of silence after which the kernel probes the connection to another host."""
 
 
-def _furnish(socket: zmq.Socket[bytes]) -> None:
-    """Our limits."""
+def _configure(socket: zmq.Socket[bytes]) -> None:
+    """Set the limits on message sizes and queues."""
     socket.setsockopt(zmq.MAXMSGSIZE, LIMIT)
     socket.setsockopt(zmq.SNDHWM, _QUEUE)
     socket.setsockopt(zmq.RCVHWM, _QUEUE)
@@ -36,57 +36,59 @@ def _furnish(socket: zmq.Socket[bytes]) -> None:
 
 
 class Hub:
-    """The coordinator's end: receives from anybody, answers by name.
+    """The coordinator's end: receives from all processes, sends by name.
 
     Args:
-        address: where processes of this host come.
+        address: address for processes of this host.
         outside: the TCP address for other hosts; port 0 takes a free one.
-        key: demanded of those.
+        key: key required of other hosts.
     """
 
     def __init__(self, address: str, outside: str | None = None, key: JobKey | None = None) -> None:
-        self._doors = Listeners(address, outside, key, _furnish)
-        self.outside = self._doors.outside
-        """Where other hosts come, its port included."""
+        self._listeners = Listeners(address, outside, key, _configure)
+        self.outside = self._listeners.outside
+        """Address for other hosts, with its port."""
         self.refused = 0
 
     def receive(self, timeout: float) -> list[tuple[str, Control]]:
-        """Messages that are here or come within `timeout` seconds, with their senders' names."""
+        """Messages that arrive within `timeout` seconds, with the names of their senders."""
         messages: list[tuple[str, Control]] = []
-        for door in self._doors.ready(timeout):
-            # Frames are counted, not messages: one who floods us with garbage must not keep us
-            # here.
+        for listener in self._listeners.ready(timeout):
+            # Frames are counted, not messages: a peer that floods the hub with garbage must not
+            # block it.
             for _ in range(_QUEUE):
                 try:
-                    frames = door.recv_multipart(zmq.NOBLOCK)
+                    frames = listener.recv_multipart(zmq.NOBLOCK)
                 except zmq.Again:
                     break
                 try:
                     identity, frame = frames
                     name = identity.decode("ascii")
                     messages.append((name, decode(frame)))
-                    self._doors.came(name, door)
+                    self._listeners.remember(name, listener)
                 except (ValueError, WireError):
                     self.refused += 1
         return messages
 
     def send(self, name: str, message: Control) -> None:
-        """Send to a peer; silently nothing if it is not connected (its heartbeats will tell)."""
+        """Send to a peer; dropped silently if it is not connected, which heartbeats reveal."""
         self.send_all((name,), message)
 
     def send_all(self, names: Iterable[str], message: Control) -> None:
-        """Send the same to several peers; it is encoded once."""
+        """Send a message to several peers; it is encoded once."""
         frame = encode(message)
         for name in names:
-            self._doors.way(name).send_multipart([name.encode("ascii"), frame], zmq.NOBLOCK)
+            self._listeners.for_peer(name).send_multipart(
+                [name.encode("ascii"), frame], zmq.NOBLOCK
+            )
 
     def take_refused(self) -> list[str]:
-        """The addresses of those who came without the key since the last call."""
-        return self._doors.take_refused()
+        """Addresses that connected without the key since the last call."""
+        return self._listeners.take_refused()
 
     def close(self, linger: float = 0.0) -> None:
-        """Close; what is still unsent gets `linger` seconds to leave."""
-        self._doors.close(int(linger * 1000))
+        """Close; messages still queued are sent for up to `linger` seconds."""
+        self._listeners.close(int(linger * 1000))
 
     def __enter__(self) -> Self:
         return self
@@ -101,13 +103,13 @@ class Hub:
 
 
 class Line:
-    """A connection to the coordinator, under a name.
+    """A named connection to the coordinator.
 
     Args:
-        address: the coordinator's.
-        name: by which it answers.
-        key: the job's; needed for every address but ipc.
-        context: shared with other sockets of this process; its own by default.
+        address: the coordinator's address.
+        name: the name to which the coordinator sends.
+        key: the job's key; required for every address except ipc.
+        context: context shared with other sockets of this process; a new one by default.
     """
 
     def __init__(
@@ -118,11 +120,11 @@ class Line:
         context: zmq.Context[zmq.Socket[bytes]] | None = None,
     ) -> None:
         if needs_key(address) and key is None:
-            raise ValueError(f"a line to {address} needs the job's key")
+            raise ValueError(f"connecting to {address} requires the job's key")
         self._shares = context is not None
         self._context: zmq.Context[zmq.Socket[bytes]] = context or zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
-        _furnish(self._socket)
+        _configure(self._socket)
         if needs_key(address) and key is not None:
             connect_securely(self._socket, key)
         self._socket.setsockopt(zmq.IDENTITY, name.encode("ascii"))
@@ -130,10 +132,10 @@ class Line:
         self._socket.connect(address)
 
     def _before_connecting(self) -> None:
-        """Nothing; for those who want to see how it goes."""
+        """Hook for subclasses, called before the socket connects."""
 
     def receive(self, timeout: float) -> list[Control]:
-        """Messages that are here or come within `timeout` seconds."""
+        """Messages that arrive within `timeout` seconds."""
         messages: list[Control] = []
         if not self._socket.poll(int(timeout * 1000)):
             return messages
@@ -151,7 +153,7 @@ class Line:
         return True
 
     def close(self, linger: float = 0.0) -> None:
-        """Close; what is still unsent gets `linger` seconds to leave."""
+        """Close; messages still queued are sent for up to `linger` seconds."""
         self._socket.close(linger=int(linger * 1000))
         if not self._shares:
             self._context.term()
@@ -169,24 +171,24 @@ class Line:
 
 
 class WatchedLine(Line):
-    """A line that knows how it was received: ZeroMQ itself would knock for ever."""
+    """A line that detects a refused connection, which ZeroMQ itself would retry forever."""
 
     def _before_connecting(self) -> None:
         self._reception = Reception(self._socket)
 
     @property
     def is_in(self) -> bool:
-        """Whether there is a connection, and both sides have proved that they hold the key."""
+        """Whether there is a connection, and both sides have proved that they have the key."""
         self._reception.look()
         return self._reception.is_in
 
     @property
     def is_refused(self) -> bool:
-        """Whether the other side does not know our key."""
+        """Whether the other side has refused the key."""
         self._reception.look()
         return self._reception.is_refused
 
     def close(self, linger: float = 0.0) -> None:
-        """Close; what is still unsent gets `linger` seconds to leave."""
+        """Close; messages still queued are sent for up to `linger` seconds."""
         self._reception.close()
         super().close(linger)

@@ -1,4 +1,4 @@
-"""A group with nobody in it but oneself, which believes that the others are there."""
+"""Fake process group: one process plays one worker of many, and collectives do nothing."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
 
 class Done(Work):
-    """Something that was sent or received at once."""
+    """A send or receive that has completed."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         super().__init__()
         self._tensor = tensor
 
     def wait(self, timeout: timedelta | None = None) -> bool:  # noqa: ARG002 - as a work's
-        """It is over."""
+        """Return at once."""
         return True
 
 
 class FakeGroup(Group):
-    """One worker among `size`, whose collectives end at once and change nothing."""
+    """One worker of `size`, whose collectives return at once and change nothing."""
 
     def __init__(
         self, rank: int, size: int, device: torch.device, names: Sequence[int] | None = None
@@ -43,7 +43,7 @@ class FakeGroup(Group):
         self._sockets, self._peers = [], []
 
     def part(self, name: str, ranks: Sequence[int]) -> Group:  # noqa: ARG002 - as a group's
-        """Some of them."""
+        """A fake subgroup."""
         names = [self.names[rank] for rank in ranks]
         part = FakeGroup(list(ranks).index(self.rank), len(ranks), self.device, names)
         part.whole = self.whole
@@ -51,19 +51,19 @@ class FakeGroup(Group):
         return part
 
     def send(self, tensor: torch.Tensor, to: int, tag: int = 0) -> Work:  # noqa: ARG002
-        """It is held for as long as somebody may wait for it."""
+        """A completed send, which keeps the tensor alive."""
         return Done(tensor)
 
     def receive(self, tensor: torch.Tensor, source: int, tag: int = 0) -> Work:  # noqa: ARG002
-        """Nothing comes."""
+        """A completed receive, which leaves the tensor unchanged."""
         return Done(tensor)
 
     def sum(self, tensor: torch.Tensor) -> None:
-        """Nothing is added."""
+        """Leave the tensor unchanged."""
 
     def broadcast(self, tensor: torch.Tensor, source: int = 0) -> None:
-        """Nothing is heard."""
+        """Leave the tensor unchanged."""
 
-    def gather(self, everybody: torch.Tensor, own: torch.Tensor) -> None:  # noqa: ARG002
-        """Nothing is gathered; but Gloo gathers into memory of its own, and copies from there."""
-        torch.empty_like(everybody)
+    def gather(self, gathered: torch.Tensor, own: torch.Tensor) -> None:  # noqa: ARG002
+        """Allocate as much as Gloo does for gathering, and leave the tensor unchanged."""
+        torch.empty_like(gathered)

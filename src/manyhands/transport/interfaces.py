@@ -1,4 +1,4 @@
-"""By which of its addresses a host is reached."""
+"""Addresses of this host's network interfaces."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import re
 import socket
 
 _ANYWHERE = "192.0.2.1"
-"""An address that is nobody's (RFC 5737): the way to it is the way to everywhere."""
+"""An address reserved for documentation (RFC 5737): its route is the default route."""
 _PLACE = re.compile(r"^(?P<host>[^\s:]+)(:(?P<port>\d{1,5}))?$")
 
 
 def address_towards(host: str, port: int) -> str:
-    """This host's address on the way to another. Nothing is sent.
+    """This host's address on the route to another host. Nothing is sent.
 
     Raises:
-        OSError: there is no way there.
+        OSError: there is no route.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((host, port))
@@ -31,15 +31,15 @@ def own_address() -> str:
         return address_towards(_ANYWHERE, 9)
     except OSError:
         raise ValueError(
-            "this host has no default route, so its address must be chosen: --listen ADDRESS"
+            "this host has no default route: choose its address with --listen ADDRESS"
         ) from None
 
 
 def read_place(text: str, port: int | None = None) -> tuple[str, int]:
-    """The address and port in `ADDRESS:PORT`; the port may be left out where there is a default.
+    """Parse `ADDRESS:PORT`; the port may be omitted if a default is given.
 
     Raises:
-        ValueError: it says neither.
+        ValueError: the text is not of that form.
     """
     match = _PLACE.match(text)
     if not match or (match["port"] is None and port is None) or int(match["port"] or 0) > 65535:

@@ -1,8 +1,8 @@
-"""Where a process listens: a door for its own host, and one for others that hold the job's key.
+"""Listeners of a process: one for its own host, and one for other hosts that have the job's key.
 
-The door for the host is an ipc socket in a private folder; the file system keeps strangers out. The
-other one listens on TCP and is guarded by CURVE. CURVE is a matter of the whole ZeroMQ socket, so
-each door is a socket of its own; whoever came in by a door is answered there.
+The listener for the own host is an ipc socket in a private folder, protected by file permissions.
+The other one listens on TCP and is protected by CURVE. CURVE applies to a whole ZeroMQ socket, so
+each listener is a separate socket; a peer is answered on the socket to which it connected.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _READABLE = int(zmq.POLLIN)
-Door = zmq.Socket[bytes]
-Context = zmq.Context[Door]
+Listener = zmq.Socket[bytes]
+Context = zmq.Context[Listener]
 
 
 class Listeners:
-    """ROUTER sockets that are listened to together; they belong to one thread.
+    """ROUTER sockets that are polled together; they belong to one thread.
 
     Args:
-        address: the first door's.
-        outside: where to listen for other hosts: an address, or a socket that listens already.
-        key: demanded of every peer at a TCP door.
-        furnish: sets a socket's options before it is bound.
+        address: address of the first listener.
+        outside: address of the listener for other hosts, or a socket that listens already.
+        key: key required of every peer on TCP.
+        configure: sets a socket's options before it is bound.
     """
 
     def __init__(
@@ -38,17 +38,17 @@ class Listeners:
         address: str,
         outside: str | socket.socket | None,
         key: JobKey | None,
-        furnish: Callable[[Door], None],
+        configure: Callable[[Listener], None],
     ) -> None:
         self._key = key
-        self._furnish = furnish
+        self._configure = configure
         self._context: Context = zmq.Context()
         self._guard: Guard | None = None
         self._poller = zmq.Poller()
-        self._doors: list[Door] = []
-        self._private: set[Door] = set()
-        self._ways: dict[str, Door] = {}
-        """By which door each peer came in."""
+        self._sockets: list[Listener] = []
+        self._private: set[Listener] = set()
+        self._by_peer: dict[str, Listener] = {}
+        """The socket to which each peer is connected."""
         self._refusals: list[Refusals] = []
         self.address = self._open(address)
         self.outside = "" if outside is None else self._open(outside)
@@ -57,79 +57,79 @@ class Listeners:
         address = place if isinstance(place, str) else endpoint(place)
         if needs_key(address) and self._key is None:
             self.close(0)
-            raise ValueError(f"listening at {address} needs the job's key")
-        door = self._context.socket(zmq.ROUTER)
-        self._doors.append(door)
+            raise ValueError(f"listening at {address} requires the job's key")
+        listener = self._context.socket(zmq.ROUTER)
+        self._sockets.append(listener)
         if needs_key(address) and self._key is not None:
             self._guard = self._guard or Guard(self._context, self._key)
-            listen_securely(door, self._key)
-            self._refusals.append(Refusals(door))
+            listen_securely(listener, self._key)
+            self._refusals.append(Refusals(listener))
             self._poller.register(self._refusals[-1].events, zmq.POLLIN)
         else:
-            self._private.add(door)
-        # A process that was restarted comes back under its name.
-        door.setsockopt(zmq.ROUTER_HANDOVER, 1)
-        self._furnish(door)
-        if door in self._private:
-            door.setsockopt(zmq.HEARTBEAT_IVL, 0)
+            self._private.add(listener)
+        # A restarted process reconnects under its name.
+        listener.setsockopt(zmq.ROUTER_HANDOVER, 1)
+        self._configure(listener)
+        if listener in self._private:
+            listener.setsockopt(zmq.HEARTBEAT_IVL, 0)
         if isinstance(place, socket.socket):
-            door.setsockopt(zmq.USE_FD, place.detach())
-        door.bind(address)
-        self._poller.register(door, zmq.POLLIN)
-        return door.getsockopt_string(zmq.LAST_ENDPOINT)
+            listener.setsockopt(zmq.USE_FD, place.detach())
+        listener.bind(address)
+        self._poller.register(listener, zmq.POLLIN)
+        return listener.getsockopt_string(zmq.LAST_ENDPOINT)
 
-    def ready(self, timeout: float) -> list[Door]:
-        """The doors at which somebody is, within `timeout` seconds; the last used comes last."""
+    def ready(self, timeout: float) -> list[Listener]:
+        """Listeners with messages, within `timeout` seconds; the last used one comes last."""
         ready = dict(self._poller.poll(int(timeout * 1000)))
         for refusals in self._refusals:
             if refusals.events in ready:
                 refusals.look()
-        return [door for door in self._doors if door in ready]
+        return [listener for listener in self._sockets if listener in ready]
 
-    def used(self, door: Door) -> None:
-        """Let the others have their turn before this door's."""
-        if len(self._doors) > 1:
-            self._doors.remove(door)
-            self._doors.append(door)
+    def used(self, listener: Listener) -> None:
+        """Move a listener behind the others, so that they are served first next time."""
+        if len(self._sockets) > 1:
+            self._sockets.remove(listener)
+            self._sockets.append(listener)
 
-    def is_private(self, door: Door) -> bool:
-        """Whether only this user's processes on this host come in there."""
-        return door in self._private
+    def is_private(self, listener: Listener) -> bool:
+        """Whether only processes of this user on this host can connect to it."""
+        return listener in self._private
 
-    def came(self, name: str, door: Door) -> None:
-        """Remember by which door to answer."""
-        self._ways[name] = door
+    def remember(self, name: str, listener: Listener) -> None:
+        """Remember on which listener to answer a peer."""
+        self._by_peer[name] = listener
 
-    def way(self, name: str) -> Door:
-        """The door at which a peer is answered."""
-        return self._ways.get(name, self._doors[0])
+    def for_peer(self, name: str) -> Listener:
+        """The listener on which a peer is answered."""
+        return self._by_peer.get(name, self._sockets[0])
 
     def take_refused(self) -> list[str]:
-        """The addresses of those who came without the key since the last call."""
+        """Addresses that connected without the key since the last call."""
         return [address for refusals in self._refusals for address in refusals.take()]
 
     def close(self, linger: int) -> None:
-        """Close; what is still unsent gets `linger` milliseconds to leave."""
+        """Close; messages still queued are sent for up to `linger` milliseconds."""
         for refusals in self._refusals:
             refusals.close()
-        for door in self._doors:
-            door.close(linger=linger)
+        for listener in self._sockets:
+            listener.close(linger=linger)
         if self._guard is not None:
             self._guard.close()
         self._context.term()
 
 
-def is_readable(door: Door) -> bool:
-    """Whether a message can be read at once. It takes less time than polling or trying."""
-    return bool(int(door.getsockopt(zmq.EVENTS)) & _READABLE)
+def is_readable(listener: Listener) -> bool:
+    """Whether a message can be read at once; faster than polling or trying to read."""
+    return bool(int(listener.getsockopt(zmq.EVENTS)) & _READABLE)
 
 
 def listen(address: str, port: int = 0) -> socket.socket:
-    """A socket that listens there already, so that its port is known before anybody answers."""
+    """A listening socket, whose port is known before a server uses it."""
     return socket.create_server((address, port), backlog=1024)
 
 
 def endpoint(listener: socket.socket) -> str:
-    """The address of a socket that listens, as ZeroMQ writes it."""
+    """The address of a listening socket, in ZeroMQ's notation."""
     address, port = listener.getsockname()[:2]
     return f"tcp://{address}:{port}"

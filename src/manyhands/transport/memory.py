@@ -1,9 +1,9 @@
-"""Memory that processes of one host share, so that a payload need not be sent at all.
+"""Shared memory between processes of one host, so that payloads need not be sent.
 
-A caller keeps what it exchanges in one `Segment` and says where in it a payload lies and where the
-answer belongs; a responder on the same host looks there. The segment has no name in any folder: it
-is found through its owner's process id, which only the same user may do, and is gone when the last
-process that uses it has ended, however it ended.
+A caller keeps the tensors that it exchanges in one `Segment`, and sends the places of a payload and
+of the answer's payload; a responder on the same host maps the segment. The segment is anonymous: it
+is opened through its owner's process id, which only the same user may do, and is freed when the
+last process that uses it has ended, by whatever cause.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _SEALS = ("F_ADD_SEALS", "F_GET_SEALS", "F_SEAL_SHRINK", "F_SEAL_SEAL")
 
 
 def can_share() -> bool:
-    """Whether this system has what it takes: Linux does."""
+    """Whether this system supports sealed anonymous memory, as Linux does."""
     return hasattr(os, "memfd_create") and all(hasattr(fcntl, name) for name in _SEALS)
 
 
 class Segment:
-    """Memory of this process that others on this host may use.
+    """Memory of this process that other processes on this host can map.
 
-    It is sealed: nobody can make it shorter while others look at it.
+    It is sealed: it cannot be shortened while others have it mapped.
     """
 
     def __init__(self, size: int) -> None:
@@ -44,7 +44,7 @@ class Segment:
         self._pid = os.getpid()
 
     def place(self, view: memoryview | None) -> SharedBytes | None:
-        """Where a view lies in this segment; None if it lies elsewhere."""
+        """The place of a view in this segment; None if it is not in it."""
         if view is None or view.readonly or not len(view):
             return None
         offset = _address(view) - self._first
@@ -53,12 +53,12 @@ class Segment:
         return SharedBytes(self._pid, self.descriptor, offset, view.nbytes)
 
     def close(self) -> None:
-        """Let go of it; views of it stay valid."""
+        """Close the descriptor; views of the memory stay valid."""
         os.close(self.descriptor)
 
 
 class Foreign:
-    """Another process's segment, seen from here.
+    """A segment of another process, mapped into this one.
 
     Raises:
         WireError: there is no such segment, or it is not sealed.
@@ -83,15 +83,18 @@ class Foreign:
     def view(self, place: SharedBytes) -> memoryview:
         """The bytes at a place."""
         if not 0 <= place.offset <= len(self._memory) - place.size or place.size < 0:
-            raise WireError(f"{place.size} bytes at {place.offset} are not in that memory")
+            raise WireError(
+                f"{place.size} bytes at offset {place.offset} are outside the shared memory of "
+                f"{len(self._memory)} bytes"
+            )
         return self._memory[place.offset : place.offset + place.size]
 
 
 def reserve() -> int:
-    """A descriptor of memory that is still empty, for others to `join`.
+    """A descriptor of empty memory, which other processes map with `join`.
 
     Raises:
-        OSError: this system has no such memory.
+        OSError: this system does not support it.
     """
     if not can_share():
         raise OSError("sharing memory between processes needs Linux (memfd_create)")
@@ -99,13 +102,13 @@ def reserve() -> int:
 
 
 def join(pid: int, descriptor: int, size: int, fill: Callable[[memoryview], object]) -> memoryview:
-    """The memory that a process reserved, filled once, by whoever comes first.
+    """Map the memory that a process reserved; the first process to map it fills it.
 
-    It is sealed when it is filled. The lock is held only until then, and ends with its holder: if
-    that dies over it, the next one fills the memory again.
+    It is sealed when it is filled. The lock is held until then, and ends with its holder: if that
+    process dies meanwhile, the next one fills the memory again.
 
     Raises:
-        ValueError: others made it another size.
+        ValueError: another process has given it a different size.
     """
     opened = os.open(f"/proc/{pid}/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
     try:
@@ -120,12 +123,12 @@ def join(pid: int, descriptor: int, size: int, fill: Callable[[memoryview], obje
         there = os.fstat(opened).st_size
         if there != size:
             raise ValueError(
-                f"the memory that is shared has {there} bytes, and here {size} are needed: the "
-                "processes of this run have built different models"
+                f"the shared memory has {there} bytes, but this process needs {size}: the "
+                "processes of this run have created different models"
             )
         return memoryview(mmap.mmap(opened, size))
     finally:
-        # A mapping keeps the descriptor's twin open, and with it the lock.
+        # A mapping keeps a duplicate of the descriptor open, and with it the lock.
         fcntl.flock(opened, fcntl.LOCK_UN)
         os.close(opened)
 

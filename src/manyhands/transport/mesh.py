@@ -1,4 +1,4 @@
-"""Workers as a grid with named axes, each axis with groups of its own."""
+"""Device mesh: workers on a grid with named axes, and the process groups of each axis."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 
 class Mesh:
-    """The group's workers on a grid: the last axis varies fastest, so its neighbours are close.
+    """The workers of a group on a grid; the last axis varies fastest.
 
-    `groups[axis]` are the workers that differ from this one in that axis alone; `handle` is the
-    whole as torch's engine wants it, and `handles[axis]` the groups as it calls them.
+    `groups[axis]` is the group of workers that differ from this one only in that axis; `handle` is
+    the mesh as torch's `DeviceMesh`, and `handles[axis]` are its process groups.
 
     Args:
         group: all workers.
-        axes: the names of the axes and how long each is.
-        watcher: is told of every collective that torch's engine makes on the mesh.
+        axes: the names of the axes and their sizes.
+        watcher: notified of every collective that torch's engine executes on the mesh.
     """
 
     def __init__(self, group: Group, axes: Mapping[str, int], watcher: Watcher) -> None:
@@ -38,7 +38,7 @@ class Mesh:
         device, known = group.device.type, {tuple(range(group.size)): group}
         for axis in axes:
             ranks = tuple(_line(self.place, axis, axes))
-            # Axes of length one have the same worker on them, alone.
+            # Axes of length one share the group of this worker alone.
             if ranks not in known:
                 known[ranks] = group.part(axis, ranks)
             self.groups[axis] = known[ranks]
@@ -52,13 +52,13 @@ class Mesh:
         self.handle: DeviceMesh = device_mesh(device, axes, self.handles)
 
     def _close(self) -> None:
-        """Leave torch's registry."""
+        """Remove the groups from torch's registry."""
         for entered in reversed(self._entered.values()):
             leave(entered)
 
 
 def coordinates(rank: int, axes: Mapping[str, int]) -> dict[str, int]:
-    """Where a worker stands on the grid.
+    """The coordinates of a worker on the grid.
 
     >>> coordinates(5, {"data": 2, "shard": 2, "tensor": 2})
     {'data': 1, 'shard': 0, 'tensor': 1}
@@ -70,7 +70,7 @@ def coordinates(rank: int, axes: Mapping[str, int]) -> dict[str, int]:
 
 
 def _line(place: Mapping[str, int], axis: str, axes: Mapping[str, int]) -> list[int]:
-    """The workers that differ from the one at `place` in one axis alone."""
+    """The ranks that differ from the one at `place` only in one axis."""
     ranks = []
     for at in range(axes[axis]):
         rank = 0
@@ -81,7 +81,7 @@ def _line(place: Mapping[str, int], axis: str, axes: Mapping[str, int]) -> list[
 
 
 def describe(axes: Mapping[str, int]) -> str:
-    """A mesh in words.
+    """A mesh as text.
 
     >>> describe({"data": 2, "shard": 4})
     'data 2 × shard 4 = 8'

@@ -1,8 +1,8 @@
-"""Who came to a door without the job's key, or was turned away at one.
+"""Detection of refused connections, whose key is not the job's.
 
-ZeroMQ tells nobody that a handshake failed: it closes the connection, and the other side tries on
-for ever. Its monitor knows. At the door the key does not open the first word, and at the other end
-the connection is closed in the middle of the handshake.
+ZeroMQ does not report a failed handshake: it closes the connection, and the other side retries
+forever. Its socket monitor does. On the listening side decryption fails, on the connecting side the
+connection is closed during the handshake.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 _ENOUGH = 3
-"""Handshakes in a row that must fail: one may be cut off by a process that ends just then."""
+"""Consecutive handshakes that must fail: a single one may fail because a process ends."""
 _REMEMBERED = 100
 
 
 class Refusals:
-    """Watches a door for those whose key is wrong; belongs to the door's thread."""
+    """Watches a listener for peers with a wrong key; belongs to the listener's thread."""
 
-    def __init__(self, door: zmq.Socket[bytes]) -> None:
-        self._door = door
-        self.events: zmq.Socket[bytes] = door.get_monitor_socket(
+    def __init__(self, listener: zmq.Socket[bytes]) -> None:
+        self._listener = listener
+        self.events: zmq.Socket[bytes] = listener.get_monitor_socket(
             zmq.EVENT_ACCEPTED
             | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
             | zmq.EVENT_HANDSHAKE_FAILED_AUTH
@@ -38,7 +38,7 @@ class Refusals:
         self._refused: set[str] = set()
 
     def look(self) -> None:
-        """Take in what happened at the door."""
+        """Process the monitor's events."""
         while self.events.poll(0):
             event = _event(self.events)
             match event["event"]:
@@ -49,25 +49,25 @@ class Refusals:
                 case zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
                     self._failed = event["value"] == zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC
                 case zmq.EVENT_DISCONNECTED:
-                    # A failure is told without its connection, which is closed right after it.
+                    # The event of a failure does not name its connection, which is closed next.
                     address = self._peers.pop(event["value"], "")
                     if self._failed and address and len(self._refused) < _REMEMBERED:
                         self._refused.add(address)
                     self._failed = False
 
     def take(self) -> list[str]:
-        """The addresses of those who were refused since the last call."""
+        """Addresses that were refused since the last call."""
         refused, self._refused = self._refused, set()
         return sorted(refused)
 
     def close(self) -> None:
-        """Watch no more."""
-        self._door.disable_monitor()
+        """Stop watching."""
+        self._listener.disable_monitor()
         self.events.close(linger=0)
 
 
 class Reception:
-    """How one who connects is received; belongs to its socket's thread."""
+    """State of a connection to a listener; belongs to its socket's thread."""
 
     def __init__(self, connecting: zmq.Socket[bytes]) -> None:
         self._socket = connecting
@@ -81,15 +81,15 @@ class Reception:
         )
         self._failures = 0
         self.is_in = False
-        """Whether there is a connection, and both sides have proved that they hold the key."""
+        """Whether there is a connection, and both sides have proved that they have the key."""
 
     @property
     def is_refused(self) -> bool:
-        """Whether the other side does not know our key."""
+        """Whether the other side has refused the key."""
         return self._failures >= _ENOUGH
 
     def look(self) -> None:
-        """Take in what happened to the connection."""
+        """Process the monitor's events."""
         while self._events.poll(0):
             match _event(self._events)["event"]:
                 case zmq.EVENT_HANDSHAKE_SUCCEEDED:
@@ -102,7 +102,7 @@ class Reception:
                     self._failures += 1
 
     def close(self) -> None:
-        """Watch no more."""
+        """Stop watching."""
         self._socket.disable_monitor()
         self._events.close(linger=0)
 
@@ -112,7 +112,7 @@ def _event(events: zmq.Socket[bytes]) -> Any:
 
 
 def _peer(descriptor: int) -> str:
-    """The address at the other end of ZeroMQ's own socket; nothing if it is closed already."""
+    """The address at the other end of ZeroMQ's own socket; empty if it is closed already."""
     with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
         return str(connection.getpeername()[0])
     return ""

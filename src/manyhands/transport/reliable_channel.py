@@ -1,9 +1,9 @@
-"""Two who talk over a connection that may break: every word arrives once, and in order.
+"""Reliable channel: messages arrive exactly once and in order, though the connection may break.
 
-ZeroMQ connects again by itself, but what was under way when the connection broke is gone. So words
-are numbered and kept until the other side has said that it heard them; silence is broken by saying
-all of them again. A message that can wait for the next one travels with it: a worker's commit and
-its request for the next samples are one.
+ZeroMQ reconnects by itself, but messages in flight when the connection broke are lost. So messages
+are numbered and kept until the other side has acknowledged them; without an acknowledgement all of
+them are sent again. A message that is not urgent is sent together with the next one: a worker's
+commit and its request for the next samples are one frame.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
     from manyhands.wire.leasing import Leasing
 
 _PATIENCE = 1.0
-"""Seconds without a sign that a word was heard; then it is said again. Next time, twice that."""
+"""Seconds without an acknowledgement after which messages are sent again; doubled each time."""
 _MOST_PATIENCE = 8.0
 _MOST = 32
-"""Messages in one word: it has to fit into a control message."""
+"""The most messages in one `Word`, which must fit into a control message."""
 
 
 class ReliableChannel:
-    """One side of it.
+    """One end of a reliable channel.
 
     Args:
-        incarnation: that of the worker's process; a new process begins a new conversation.
-        send: sends a word, or loses it.
-        clock: seconds.
+        incarnation: incarnation of the worker's process; each has a channel of its own.
+        send: sends a `Word`, which may be lost.
+        clock: a source of seconds.
     """
 
     def __init__(
@@ -42,87 +42,87 @@ class ReliableChannel:
         self.incarnation = incarnation
         self._send = send
         self._clock = clock
-        self._said = 0
+        self._posted = 0
         self._sent = 0
-        """How many of them were sent at least once."""
-        self._heard = 0
+        """Number of messages that were sent at least once."""
+        self._received = 0
         self._kept: deque[tuple[int, Leasing]] = deque()
-        """What was said and may not have been heard."""
+        """Messages that are not acknowledged, with their numbers."""
         self._since = 0.0
         self._patience = _PATIENCE
 
-    def say(self, message: Leasing, *, later: bool = False) -> None:
-        """Send it, again and again if need be; `later` with the next one, or by `flush`."""
+    def post(self, message: Leasing, *, later: bool = False) -> None:
+        """Send a message, repeatedly if necessary; `later` together with the next one."""
         if not self._kept:
             self._since, self._patience = self._clock(), _PATIENCE
-        self._kept.append((self._said, message))
-        self._said += 1
-        if not later or self._said - self._sent >= _MOST:
+        self._kept.append((self._posted, message))
+        self._posted += 1
+        if not later or self._posted - self._sent >= _MOST:
             self.flush()
 
     def flush(self) -> None:
-        """Send what was to be sent later."""
-        if self._sent < self._said:
+        """Send messages that were posted with `later`."""
+        if self._sent < self._posted:
             self._send_from(self._sent)
-            self._sent = self._said
+            self._sent = self._posted
 
     def _send_from(self, number: int) -> None:
         kept = [entry for entry in self._kept if entry[0] >= number]
         for begin in range(0, len(kept), _MOST):
             part = kept[begin : begin + _MOST]
             messages = tuple(message for _, message in part)
-            self._send(Word(self.incarnation, part[0][0], self._heard, messages))
+            self._send(Word(self.incarnation, part[0][0], self._received, messages))
 
-    def hear(self, word: Word) -> list[Leasing]:
-        """The messages that came and are the next ones."""
+    def receive(self, word: Word) -> list[Leasing]:
+        """Process a `Word` of the other side; return the messages in it that are new."""
         while self._kept and self._kept[0][0] < word.heard:
             self._kept.popleft()
             self._since, self._patience = self._clock(), _PATIENCE
-        if word.number > self._heard:
+        if word.number > self._received:
             return []
-        fresh = list(word.messages[self._heard - word.number :])
-        self._heard += len(fresh)
+        fresh = list(word.messages[self._received - word.number :])
+        self._received += len(fresh)
         if word.messages and not fresh:
-            # It was said again, so the other side does not know.
-            self._send(Word(self.incarnation, self._said, self._heard))
+            # The other side sent it again, so the acknowledgement was lost.
+            self._send(Word(self.incarnation, self._posted, self._received))
         return fresh
 
-    def look_at_clock(self) -> None:
-        """Say again what has had no answer for long."""
+    def check_timers(self) -> None:
+        """Send messages again that were not acknowledged in time."""
         now = self._clock()
         if self._kept and now - self._since >= self._patience:
             self._since, self._patience = now, min(2 * self._patience, _MOST_PATIENCE)
-            self._sent = self._said
+            self._sent = self._posted
             self._send_from(0)
 
 
 class ReliableLine:
-    """A worker's line to the desk where samples are leased.
+    """A worker's reliable connection to the lease service.
 
     Args:
-        line: to the coordinator.
-        incarnation: which incarnation of the worker this is; a successor has a greater number.
+        line: connection to the coordinator.
+        incarnation: incarnation number of the worker.
     """
 
     def __init__(self, line: Line, incarnation: int) -> None:
         self._line = line
-        self._talk = ReliableChannel(incarnation, line.send, time.monotonic)
+        self._channel = ReliableChannel(incarnation, line.send, time.monotonic)
 
     def send(self, message: Leasing, *, later: bool = False) -> None:
-        """See that it arrives; `later` with the next one, or when an answer is waited for."""
-        self._talk.say(message, later=later)
+        """Send a message; `later` together with the next one, or when waiting for an answer."""
+        self._channel.post(message, later=later)
 
     def receive(self, timeout: float) -> list[Leasing]:
-        """What came, or comes within `timeout` seconds."""
+        """Messages that arrive within `timeout` seconds."""
         words = self._line.receive(0)
         if not words:
-            self._talk.flush()
+            self._channel.flush()
             words = self._line.receive(timeout)
         messages = [
             message
             for word in words
-            if isinstance(word, Word) and word.life == self._talk.incarnation
-            for message in self._talk.hear(word)
+            if isinstance(word, Word) and word.life == self._channel.incarnation
+            for message in self._channel.receive(word)
         ]
-        self._talk.look_at_clock()
+        self._channel.check_timers()
         return messages

@@ -1,21 +1,21 @@
-"""The answering side of the messenger: any number of callers, a fixed amount of memory.
+"""Responder: the answering side of remote calls, for any number of callers in bounded memory.
 
 A large payload is received into one of a few *slots*; a caller sends it only after a slot was
-granted, so memory does not grow with the number of callers. A call is handed out once it is
-complete, exactly once for every number, however often it was sent. The answer is its
-acknowledgement, and goes out after the call was carried out. It reuses the call's slot: what was
-received there is no longer needed when there is something to answer.
+granted, so memory does not grow with the number of callers. A call is returned by `receive` once it
+is complete, and exactly once for every number, however often it was sent. The answer is its
+acknowledgement, and is sent after the call was executed. It reuses the call's slot, whose payload
+is no longer needed then.
 
-An answer that has to wait for a slot is made again when there is one: the parameters may have
-changed since, and what it says of them has to be true of what is sent.
+An answer that has to wait for a slot is created again when there is one: the parameters may have
+changed meanwhile, and the message must match the payload.
 
-While there are slots for all callers that are not fenced, an answer keeps its slot for the same
-caller's next payload and says so, which saves asking. A slot that is kept is taken away when
-somebody else waits for one.
+While there are slots for all callers that are not fenced, an answer reserves its slot for the same
+caller's next payload and says so, which saves a round trip. A reserved slot is reclaimed when
+another caller waits for one.
 
-A caller on the same host may keep payloads in memory that both see. Then nothing is received, and
-the answer is written where the caller wants it; but only the first one: an answer that is wanted
-again goes by slot, because the caller may have gone on with the first.
+A caller on the same host may keep payloads in shared memory. Then nothing is received, and the
+answer is written to the caller's buffer; but only the first answer: a repeated one is sent from a
+slot, because the caller may already use the first.
 """
 
 from __future__ import annotations
@@ -55,27 +55,27 @@ if TYPE_CHECKING:
 
     Renew = Callable[[], tuple[Said, memoryview | None]]
 
-# As numbers: combining ZeroMQ's flags takes as long as sending a small message.
+# As integers: combining ZeroMQ's flags takes as long as sending a small message.
 AT_ONCE = int(zmq.NOBLOCK)
 AND_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
 HEARTBEAT = 10_000
 """Milliseconds between ZeroMQ's own heartbeats, on connections to other hosts. Both sides of each
-connection send them, so with many connections they are most of what an idle process does. Within a
-host there are none: the kernel tells when the other process is gone."""
+connection send them, so with many connections they are most of the work of an idle process. Within
+a host there are none: the kernel reports the end of the other process."""
 SILENCE = 60_000
-"""Milliseconds without one after which a connection is given up. On a slow link a heartbeat waits
-behind all that was sent before it, so a short patience would cut off whoever is busy sending."""
+"""Milliseconds without a heartbeat after which a connection is closed. On a slow link a heartbeat
+waits behind all data sent before it, so a short limit would disconnect busy senders."""
 BUFFER = 4 << 20
-"""Bytes that the kernel may hold of what is under way in one direction: fewer, larger turns."""
+"""Size of the kernel's send and receive buffers of a connection, in bytes."""
 
 
 @dataclass(eq=False)
 class _Slot:
-    """A place for one payload."""
+    """A buffer for one payload."""
 
     bytes: memoryview
     trackers: list[zmq.MessageTracker] = field(default_factory=list)
-    """What is still being sent from it."""
+    """Trackers of messages that are still being sent from it."""
 
 
 @dataclass(eq=False)
@@ -88,64 +88,64 @@ class Incoming:
     message: Said
     size: int
     repeated: bool = False
-    """It was carried out before, and only its answer is wanted again."""
+    """Whether it was executed before, and only its answer is requested again."""
     payload: memoryview | None = None
     received: int = 0
     slot: _Slot | None = None
     into: memoryview | None = None
-    """Where the answer belongs, in memory that is shared with the caller."""
+    """The buffer for the answer, in memory that is shared with the caller."""
     arrived: float = 0.0
-    """When all of it was there."""
+    """When it was complete."""
     handed: bool = False
-    """Whether it was handed out."""
+    """Whether `receive` has returned it."""
     room: int = 0
-    """Bytes of payload that its answer may have."""
+    """Size of the caller's buffer for the payload of the answer, in bytes."""
 
     @property
     def held(self) -> float:
-        """Seconds since then."""
+        """Seconds since it was complete."""
         return time.monotonic() - self.arrived
 
 
 @dataclass(eq=False)
 class _Peer:
-    """What is known of one caller."""
+    """The state of one caller."""
 
     done: int = 0
-    """The number of its last call that was carried out."""
+    """The number of its last executed call."""
     answered: tuple[int, int] | None = None
     """The number and attempt of the last call that was answered."""
     current: Incoming | None = None
     epoch: int = 0
     """Calls from an earlier epoch are refused."""
     memory: Foreign | None = None
-    """What it shares with us."""
+    """The memory that it shares."""
 
 
-def _furnish(door: zmq.Socket[bytes]) -> None:
-    door.setsockopt(zmq.MAXMSGSIZE, CHUNK + HEAD_LIMIT)
-    # Credit bounds what is under way; a high-water mark would drop answers silently.
-    door.setsockopt(zmq.SNDHWM, 0)
-    # What waits here is memory too: a part of each granted payload.
-    door.setsockopt(zmq.RCVHWM, 16)
-    door.setsockopt(zmq.SNDBUF, BUFFER)
-    door.setsockopt(zmq.RCVBUF, BUFFER)
-    door.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT)
-    door.setsockopt(zmq.HEARTBEAT_TIMEOUT, SILENCE)
+def _configure(listener: zmq.Socket[bytes]) -> None:
+    listener.setsockopt(zmq.MAXMSGSIZE, CHUNK + HEAD_LIMIT)
+    # Slots bound the data in flight; a high-water mark would drop answers silently.
+    listener.setsockopt(zmq.SNDHWM, 0)
+    # Queued frames take memory too: a part of each granted payload.
+    listener.setsockopt(zmq.RCVHWM, 16)
+    listener.setsockopt(zmq.SNDBUF, BUFFER)
+    listener.setsockopt(zmq.RCVBUF, BUFFER)
+    listener.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT)
+    listener.setsockopt(zmq.HEARTBEAT_TIMEOUT, SILENCE)
 
 
 class Responder:
     """Receives calls and answers them; belongs to one thread.
 
     Args:
-        address: where to listen.
+        address: address at which to listen.
         incarnation: a number that differs between a process and its successor.
-        slots: how many large payloads may be under way.
+        slots: number of large payloads that may be in flight.
         size: bytes of the largest payload.
-        eager: payloads up to so many bytes come and go without a slot.
-        key: demanded of every peer at a TCP address.
-        outside: a socket that listens for other hosts.
-        supply: gives the memory of a slot, `size` bytes; by default memory of this process.
+        eager: payloads up to this number of bytes need no slot.
+        key: key required of every peer on TCP.
+        outside: a listening socket for other hosts.
+        supply: returns the memory of a slot, `size` bytes; by default private memory.
     """
 
     def __init__(
@@ -161,38 +161,38 @@ class Responder:
         supply: Callable[[], memoryview] | None = None,
     ) -> None:
         self._supply = supply or (lambda: memoryview(bytearray(size)))
-        self._doors = Listeners(address, outside, key, _furnish)
-        self.address = self._doors.address
-        self._door = self._doors.way("")
-        """Where the message came in that is being read."""
+        self._listeners = Listeners(address, outside, key, _configure)
+        self.address = self._listeners.address
+        self._listener = self._listeners.for_peer("")
+        """The listener of the message that is being read."""
         self._incarnation = incarnation
         self._size = size
         self._eager = eager
         self._slots = slots
         self._unmade = slots
-        """Slots that were never needed, and take no memory yet."""
+        """Number of slots that were never needed, and have no memory yet."""
         self._free: list[_Slot] = []
         self._kept: dict[str, _Slot] = {}
-        """Slots that are kept for their callers' next payloads, the longest kept first."""
+        """Slots reserved for the next payloads of callers, the oldest reservation first."""
         self._sending: list[_Slot] = []
         self._peers: dict[str, _Peer] = {}
         self._present: set[str] = set()
-        """Callers that were heard here and are not fenced."""
+        """Callers that have called and are not fenced."""
         self._queue: deque[Incoming] = deque()
         self._unanswered: deque[tuple[Incoming, Renew]] = deque()
         self._replies = 0
         self.refused = 0
-        """Frames that were no message of ours."""
+        """Number of invalid frames."""
 
     def restore(self, done: dict[str, int]) -> None:
-        """Continue for a predecessor that had carried out each caller's calls up to a number."""
+        """Continue for a predecessor that had executed each caller's calls up to a number."""
         for sender, number in done.items():
             self._peers.setdefault(sender, _Peer()).done = number
 
     def fence(self, sender: str, epoch: int) -> None:
-        """Refuse a caller's calls from before an epoch, and forget what it had under way.
+        """Refuse a caller's calls from before an epoch, and drop its current call.
 
-        The memory that it shares is unmapped as soon as no call that was handed out lies in it.
+        The memory that it shares is unmapped as soon as no returned call uses it.
         """
         peer = self._peers.setdefault(sender, _Peer())
         peer.epoch = epoch
@@ -209,22 +209,22 @@ class Responder:
         """The next complete call; None if there is none within `timeout` seconds."""
         self._settle()
         if self._sending and (self._queue or self._unanswered):
-            # A slot becomes free without a message: look again soon.
+            # A slot becomes free without a message: check again soon.
             timeout = min(timeout, 0.001)
-        for door in self._doors.ready(timeout):
-            self._door = door
+        for listener in self._listeners.ready(timeout):
+            self._listener = listener
             call = self._read()
             if call is not None:
-                self._doors.used(door)
+                self._listeners.used(listener)
                 return call
         return None
 
     def _read(self) -> Incoming | None:
-        """What is at the door, up to the first complete call."""
+        """Read messages of the current listener, up to the first complete call."""
         for _ in range(64):
-            if not is_readable(self._door):
+            if not is_readable(self._listener):
                 return None
-            call = self._take(self._door.recv(AT_ONCE))
+            call = self._take(self._listener.recv(AT_ONCE))
             self._discard()
             if call is not None:
                 call.arrived, call.handed = time.monotonic(), True
@@ -232,43 +232,43 @@ class Responder:
         return None
 
     def _take(self, identity: bytes) -> Incoming | None:
-        """Read one message of a peer; the call that it completes, if it does."""
+        """Read one message of a peer; return the call that it completes, if any."""
         try:
-            # A ROUTER puts the name before at least one frame.
-            envelope = open_call(self._door.recv(AT_ONCE))
+            # A ROUTER puts the name before at least one further frame.
+            envelope = open_call(self._listener.recv(AT_ONCE))
             sender = identity.decode("ascii")
         except (WireError, UnicodeDecodeError):
             self.refused += 1
             return None
-        self._doors.came(sender, self._door)
+        self._listeners.remember(sender, self._listener)
         if isinstance(envelope, Offer):
-            return self._hear(sender, envelope)
+            return self._accept(sender, envelope)
         return self._fill(sender, envelope)
 
     def _discard(self) -> None:
-        """Throw away what a message has beyond what we read, without keeping it."""
-        while self._door.getsockopt(zmq.RCVMORE):
-            self._door.recv_into(bytearray())
+        """Discard the remaining frames of a message."""
+        while self._listener.getsockopt(zmq.RCVMORE):
+            self._listener.recv_into(bytearray())
 
-    def _hear(self, sender: str, offer: Offer) -> Incoming | None:
+    def _accept(self, sender: str, offer: Offer) -> Incoming | None:
         peer = self._peers.setdefault(sender, _Peer())
         if offer.epoch < peer.epoch:
             self._send(sender, Refusal(offer.number, f"epoch {offer.epoch} is over"))
             return None
         if not 0 <= offer.size <= self._size:
-            words = f"{offer.size} bytes were offered where {self._size} fit"
+            words = f"expected at most {self._size} bytes, got {offer.size}"
             self._send(sender, Refusal(offer.number, words))
             return None
         self._present.add(sender)
         call = Incoming(sender, offer.number, offer.attempt, offer.message, offer.size)
         call.room = offer.room
         if offer.number <= peer.done:
-            return self._hear_again(peer, call)
+            return self._accept_repeated(peer, call)
         current = peer.current
         if current is not None:
             again = current.number == offer.number
             if again and (current.handed or current.attempt == offer.attempt):
-                # It was handed out and is still to be answered: another attempt is no other call.
+                # It was returned and has no answer yet: another attempt is the same call.
                 current.attempt, received = offer.attempt, current.received
                 about = (offer.number, offer.attempt, received, self._incarnation)
                 self._send(sender, CallStatus(*about, granted=current.slot is not None))
@@ -283,8 +283,8 @@ class Responder:
             self._send(sender, Refusal(offer.number, str(error)))
             return None
 
-    def _hear_again(self, peer: _Peer, call: Incoming) -> Incoming | None:
-        """A call that was carried out: it is handed out again only if its answer was lost."""
+    def _accept_repeated(self, peer: _Peer, call: Incoming) -> Incoming | None:
+        """Return an executed call again only if its answer was lost."""
         if call.number < peer.done:
             return None
         if (call.number, call.attempt) == peer.answered:
@@ -296,37 +296,39 @@ class Responder:
         return call
 
     def _share(self, peer: _Peer, call: Incoming, offer: Offer) -> Incoming | None:
-        """Look into the memory that is shared with the caller; the call, if all of it is there."""
+        """Map the memory that the caller shares; return the call if its payload is there."""
         if offer.into is not None:
             call.into = self._view(peer, offer.into)
         if offer.source is None:
             return None
         if offer.source.size != offer.size:
-            raise WireError(f"{offer.size} bytes were offered, {offer.source.size} are shared")
+            raise WireError(
+                f"expected {offer.size} bytes in shared memory, got {offer.source.size}"
+            )
         call.payload, call.received = self._view(peer, offer.source), offer.size
         return call
 
     def _view(self, peer: _Peer, place: SharedBytes) -> memoryview:
-        if not self._doors.is_private(self._door):
-            raise WireError("memory is shared only within one host")
+        if not self._listeners.is_private(self._listener):
+            raise WireError("shared memory requires a caller on the same host")
         if peer.memory is None or peer.memory.owner != (place.pid, place.descriptor):
             peer.memory = Foreign(place.pid, place.descriptor)
         return peer.memory.view(place)
 
     def _place(self, call: Incoming) -> Incoming | None:
-        """Receive a payload that came along, or find a place for one that is to come."""
+        """Receive a payload that came with the offer, or find a slot for a later one."""
         if call.size == 0:
             return call
-        if call.size <= self._eager and self._door.getsockopt(zmq.RCVMORE):
+        if call.size <= self._eager and self._listener.getsockopt(zmq.RCVMORE):
             payload = memoryview(bytearray(call.size))
-            if self._door.recv_into(payload) == call.size:
+            if self._listener.recv_into(payload) == call.size:
                 call.payload, call.received = payload, call.size
                 return call
             self.refused += 1
             self._peers[call.sender].current = None
             return None
         if call.sender in self._kept:
-            # It has received the whole answer that was sent from there, or it would not call.
+            # The caller has received the whole answer from this slot, or it would not call.
             call.slot = self._kept.pop(call.sender)
             call.slot.trackers.clear()
             return None
@@ -335,19 +337,19 @@ class Responder:
         return None
 
     def _fill(self, sender: str, chunk: Chunk) -> Incoming | None:
-        """Receive a part of a payload in its place."""
+        """Receive a part of a payload into its slot."""
         call = self._peers.setdefault(sender, _Peer()).current
         if (
             call is None
             or call.slot is None
             or (call.number, call.attempt) != (chunk.number, chunk.attempt)
             or chunk.offset != call.received
-            or not self._door.getsockopt(zmq.RCVMORE)
+            or not self._listener.getsockopt(zmq.RCVMORE)
         ):
             self.refused += 1
             return None
         room = call.slot.bytes[chunk.offset : call.size]
-        count = self._door.recv_into(room) if len(room) else CHUNK + 1
+        count = self._listener.recv_into(room) if len(room) else CHUNK + 1
         if count > len(room):
             self.refused += 1
             return None
@@ -364,14 +366,14 @@ class Responder:
         payload: memoryview | None = None,
         renew: Renew | None = None,
     ) -> None:
-        """Answer a call that was carried out: from now on its number is done.
+        """Answer a call that was executed: from now on its number is done.
 
         Args:
-            call: which.
+            call: the call.
             message: the answer.
-            payload: what comes along.
-            renew: gives message and payload as they are when it is called. It is needed where the
-                payload may change before there is a slot for it.
+            payload: the payload of the answer.
+            renew: returns the current message and payload. It is needed if the payload may change
+                before there is a slot for it.
         """
         peer = self._peers[call.sender]
         peer.done = max(peer.done, call.number)
@@ -402,7 +404,7 @@ class Responder:
         self._send_frames(call.sender, [seal(head), *([] if payload is None else [payload])])
 
     def _reply_from_slot(self, call: Incoming, message: Said, payload: memoryview) -> None:
-        """Send a copy, so that the original may change while slow callers still receive."""
+        """Send a copy of the payload, which may change while slow callers still receive."""
         slot = call.slot or self._free.pop()
         call.slot, call.payload = None, None
         size = len(payload)
@@ -412,14 +414,14 @@ class Responder:
         about = (call.number, self._replies, size, message, credit)
         self._send(call.sender, Reply(*about, held=call.held))
         name = call.sender.encode("ascii")
-        door = self._doors.way(call.sender)
+        listener = self._listeners.for_peer(call.sender)
         for offset in range(0, size, CHUNK):
             part = slot.bytes[offset : min(offset + CHUNK, size)]
-            door.send(name, AND_MORE)
-            door.send(seal(ReplyChunk(self._replies, offset)), AND_MORE)
-            # Parts leave in order: when the last one has, all have.
+            listener.send(name, AND_MORE)
+            listener.send(seal(ReplyChunk(self._replies, offset)), AND_MORE)
+            # Parts are sent in order: when the last one is sent, all are.
             last = offset + CHUNK >= size
-            tracker = door.send(part, AT_ONCE, copy=False, track=last)
+            tracker = listener.send(part, AT_ONCE, copy=False, track=last)
             if tracker is not None and last:
                 slot.trackers.append(tracker)
         if credit:
@@ -429,18 +431,18 @@ class Responder:
             self._sending.append(slot)
 
     def release(self, call: Incoming) -> None:
-        """What came with a call is no longer needed, though it is still to be answered."""
+        """Free the payload of a call that is not answered yet."""
         self._release(call)
         self._settle()
 
     def surrender(self, call: Incoming) -> None:
-        """The memory that a call came in belongs to its supplier again; its payload stays valid."""
+        """Return the memory of a call's slot to its supplier; the payload stays valid."""
         if call.slot is not None:
             call.slot = None
             self._unmade += 1
 
     def _settle(self) -> None:
-        """Give free slots to those who wait: first to answers, then to offers, in order."""
+        """Assign free slots: first to waiting answers, then to waiting offers, in order."""
         for slot in [slot for slot in self._sending if all(t.done for t in slot.trackers)]:
             self._sending.remove(slot)
             slot.trackers.clear()
@@ -463,14 +465,14 @@ class Responder:
             self._send(call.sender, Grant(call.number, call.attempt))
 
     def _has_free(self) -> bool:
-        """Whether there is a free slot; one is made if none was needed before."""
+        """Whether there is a free slot; allocates one if not all exist yet."""
         if not self._free and self._unmade:
             self._unmade -= 1
             self._free.append(_Slot(self._supply()))
         return bool(self._free)
 
     def _let_go(self, sender: str) -> None:
-        """Keep no slot for a caller any more; it may still be sending from it."""
+        """Cancel a caller's reservation; its slot may still be sending."""
         slot = self._kept.pop(sender, None)
         if slot is not None:
             self._sending.append(slot)
@@ -489,17 +491,17 @@ class Responder:
         self._send_frames(sender, [seal(envelope)])
 
     def _send_frames(self, sender: str, frames: Sequence[bytes | memoryview]) -> None:
-        # Nothing is sent to one who has left: a ROUTER drops it.
-        door = self._doors.way(sender)
-        door.send(sender.encode("ascii"), AND_MORE)
+        # A ROUTER drops messages to a peer that has disconnected.
+        listener = self._listeners.for_peer(sender)
+        listener.send(sender.encode("ascii"), AND_MORE)
         for frame in frames[:-1]:
-            door.send(frame, AND_MORE)
-        door.send(frames[-1], AT_ONCE)
+            listener.send(frame, AND_MORE)
+        listener.send(frames[-1], AT_ONCE)
 
     def peers(self) -> Iterator[tuple[str, int]]:
-        """Each caller and the number of its last call that was carried out."""
+        """Each caller and the number of its last executed call."""
         return ((name, peer.done) for name, peer in self._peers.items())
 
     def close(self) -> None:
-        """Close, without waiting for those who no longer read."""
-        self._doors.close(500)
+        """Close, without waiting for peers that no longer read."""
+        self._listeners.close(500)

@@ -1,8 +1,8 @@
-"""Who may talk to us, and how what leaves the host is hidden.
+"""Authentication and encryption of connections.
 
-On one host processes meet over ipc sockets in a folder that only their user may enter. Every TCP
-address, loopback included, is guarded by CURVE: each side proves that it knows the job's key before
-a single byte of ours is parsed, and everything is encrypted.
+On one host processes connect over ipc sockets in a folder that only their user can access. Every
+TCP address, loopback included, is protected by CURVE: each side proves that it has the job's key
+before any message is parsed, and everything is encrypted.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ class JobKey:
 
     def __init__(self, secret: bytes) -> None:
         if len(secret) != 32:
-            raise ValueError(f"a job key has 32 bytes, not {len(secret)}")
+            raise ValueError(f"a job key must have 32 bytes, got {len(secret)}")
         self._secret = secret
 
     @classmethod
     def new(cls) -> JobKey:
-        """A fresh one."""
+        """A new random key."""
         return cls(secrets.token_bytes(32))
 
     @classmethod
     def read(cls, path: Path) -> JobKey:
-        """The key in a file, as hexadecimal digits."""
+        """Read a key from a file, as hexadecimal digits."""
         return cls(bytes.fromhex(path.read_text(encoding="ascii").strip()))
 
     def write(self, path: Path) -> None:
-        """Store it, readable by its owner alone."""
+        """Write the key to a file that only its owner can read."""
         path.touch(mode=0o600)
         path.write_text(self._secret.hex() + "\n", encoding="ascii")
 
@@ -51,7 +51,7 @@ class JobKey:
 
 
 class Guard:
-    """Admits, in one ZeroMQ context, only those who hold the key; close it with the context."""
+    """Admits, in one ZeroMQ context, only peers with the key; close it with the context."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], key: JobKey) -> None:
         admitted, _ = key.pair("connecting")
@@ -73,12 +73,12 @@ class _OnlyKey:
 
 
 def needs_key(address: str) -> bool:
-    """Whether an address is reachable by others than this user on this host."""
+    """Whether processes of other users or hosts can connect to an address."""
     return not address.startswith("ipc://")
 
 
 def listen_securely(socket: zmq.Socket[bytes], key: JobKey) -> None:
-    """Make a socket, before it is bound, demand and prove knowledge of the key."""
+    """Make a socket, before it is bound, require and prove knowledge of the key."""
     _, secret = key.pair("listening")
     socket.curve_server = True
     socket.curve_secretkey = secret
@@ -86,6 +86,6 @@ def listen_securely(socket: zmq.Socket[bytes], key: JobKey) -> None:
 
 
 def connect_securely(socket: zmq.Socket[bytes], key: JobKey) -> None:
-    """The same for a socket before it connects."""
+    """Make a socket, before it connects, require and prove knowledge of the key."""
     socket.curve_serverkey, _ = key.pair("listening")
     socket.curve_publickey, socket.curve_secretkey = key.pair("connecting")

@@ -1,4 +1,4 @@
-"""How long a worker waits for others, added up where it waits."""
+"""Waits of a worker for other workers, measured where it waits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Noted:
-    """A collective that was begun: what, its larger side in bytes, and how many took part."""
+    """A collective that was started: its kind, its larger side in bytes, and its workers."""
 
     kind: str
     size: int
@@ -19,49 +19,49 @@ class Noted:
 
 
 class Waits:
-    """A worker's stretches of waiting within a step, and whether it waits now.
+    """A worker's waits within a step, and whether it waits now.
 
     Args:
-        clock: what they are measured by.
-        tell: called with True when a stretch begins and with False when it ends, so that whoever
-            is missing can be told from whoever misses it.
-        before: called before a collective begins, and before it is waited for.
+        clock: a source of seconds.
+        notify: called with True when a wait begins and with False when it ends, so that workers
+            that wait can be distinguished from workers that are awaited.
+        before: called before a collective starts, and before a wait for it.
     """
 
     def __init__(
         self,
         clock: Callable[[], float],
-        tell: Callable[[bool], object],
+        notify: Callable[[bool], object],
         before: Callable[[], object] = lambda: None,
     ) -> None:
         self._before = before
         self._clock = clock
-        self._tell = tell
+        self._notify = notify
         self._since: float | None = None
-        self._stretches: list[tuple[float, float]] = []
+        self._waits: list[tuple[float, float]] = []
         self.noted: list[Noted] | None = None
-        """Collectives, if somebody has put a list here."""
+        """A list to which started collectives are appended; None to ignore them."""
 
     def begin(self) -> None:
-        """From now on it waits; a stretch that has begun already begins only now."""
+        """Begin a wait; a wait that has begun already is restarted."""
         self._before()
         self._since = self._clock()
-        self._tell(True)
+        self._notify(True)
 
     def end(self) -> None:
-        """It waits no longer, if it did."""
+        """End the wait, if there is one."""
         if self._since is not None:
-            self._stretches.append((self._since, self._clock() - self._since))
+            self._waits.append((self._since, self._clock() - self._since))
             self._since = None
-        self._tell(False)
+        self._notify(False)
 
     def take(self) -> list[tuple[float, float]]:
-        """The stretches since the last call: when each began and how long it was."""
-        stretches, self._stretches = self._stretches, []
-        return stretches
+        """The waits since the last call: the start and the duration of each."""
+        waits, self._waits = self._waits, []
+        return waits
 
     def note(self, kind: str, size: int, workers: int) -> None:
-        """A collective begins: keep it, if somebody wants to know."""
+        """Note that a collective starts."""
         self._before()
         if self.noted is not None:
             self.noted.append(Noted(kind, size, workers))

@@ -22,7 +22,7 @@ class Rows(torch.utils.data.Dataset):
         return torch.full((3,), float(index)), index
 
 
-def job(loaders: int) -> mh.Job:
+def job(num_workers: int) -> mh.Job:
     return mh.Job(
         model=lambda: nn.Linear(3, 4),
         optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=0.1),
@@ -31,7 +31,7 @@ def job(loaders: int) -> mh.Job:
         validation=Rows(),
         global_batch=8,
         epochs=2,
-        num_workers=loaders,
+        num_workers=num_workers,
     )
 
 

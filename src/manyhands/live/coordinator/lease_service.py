@@ -89,7 +89,7 @@ class LiveLeaseService:
         channel = self._channel(worker, word.life)
         if channel is None:
             return
-        for message in channel.hear(word):
+        for message in channel.receive(word):
             self._send(self._service.hear(worker, message))
         self._account()
 
@@ -111,7 +111,7 @@ class LiveLeaseService:
     def _send(self, letters: Letters) -> None:
         for worker, message in letters:
             if worker in self._channels:
-                self._channels[worker].say(message)
+                self._channels[worker].post(message)
 
     def lose(self, worker: str) -> None:
         """Note that a worker is lost: its leases are given to others."""
@@ -127,7 +127,7 @@ class LiveLeaseService:
     def check_timers(self) -> None:
         """Stop when the job's time is up, and resend messages that were not acknowledged."""
         for channel in self._channels.values():
-            channel.look_at_clock()
+            channel.check_timers()
         limit = self._numbers.seconds
         if limit is None or self._begun is None or self._stopped:
             return
