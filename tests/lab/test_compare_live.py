@@ -82,7 +82,7 @@ def test_whoever_ends_it_leaves_nothing_running(compare, tmp_path: Path, number:
     wait_for(lambda: not started.tree(), 5, "everything gone")
     assert run is None or not psutil.pid_exists(run.pid)
     if number == signal.SIGINT:
-        assert "goes on from here" in started.text()
+        assert "continue with the same command and --output" in started.text()
     assert "Traceback" not in started.text()
 
 
@@ -116,7 +116,7 @@ def test_options_that_make_no_sense_are_answered_with_the_fix() -> None:
     for options, words in [
         ({"bandwidth": "1gbit"}, "add --virtual"),
         ({"workers": "two"}, "are not numbers"),
-        ({"workers": "0"}, "workers must be 1 or more"),
+        ({"workers": "0"}, "workers must be at least 1"),
         ({"strategies": " , "}, "name the strategies"),
     ]:
         with pytest.raises(ValueError, match=words):

@@ -174,9 +174,9 @@ def test_strategies_with_other_islands_run_on_as_many_hosts_as_are_asked_for(
     links = {"bandwidth": "1mbit", "repeats": 1}
     with pytest.raises(ValueError, match=r"different numbers of islands.*as in hosts=2"):
         compared(tmp_path, both, **links)
-    with pytest.raises(ValueError, match="4 workers are on 1 to 4 hosts, not on 5"):
+    with pytest.raises(ValueError, match="4 workers need 1 to 4 hosts, got 5"):
         compared(tmp_path, both, hosts=5, **links)
-    with pytest.raises(ValueError, match="give their bandwidth too"):
+    with pytest.raises(ValueError, match="requires the bandwidth of links"):
         compared(tmp_path, both, hosts=2, repeats=1)
     made = compared(tmp_path, both, hosts=2, **links)
     assert list(hosts(made).values()) == [["host-0", "host-0", "host-1", "host-1"]] * 3

@@ -73,4 +73,4 @@ def test_a_forecast_tells_which_worker_it_plays(start, tmp_path) -> None:
     words = ("-m", "manyhands", "forecast", "script.py", "--strategy", "allreduce()")
     started = start(sys.executable, *words, "--workers", "2")
     assert started.finish() == 0, started.text()
-    assert "playing worker 0 of 2: 0 of 1 are played" in started.text()
+    assert "dry run of worker 0 of 2: 0 of 1 done" in started.text()

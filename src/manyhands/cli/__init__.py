@@ -1,4 +1,4 @@
-"""The command `manyhands`: one file per verb, each loaded when it is called."""
+"""The command `manyhands`: one file per subcommand, each imported when it is called."""
 
 from manyhands.cli.app import main
 

@@ -114,10 +114,10 @@ def train(
     parent: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Train a script's job on real processes. What is given here wins over the script."""
-    from manyhands.cli.preload import fork_server_ahead, obey  # noqa: PLC0415 - see above
+    from manyhands.cli.preload import end_with_parent, fork_server_ahead  # noqa: PLC0415 - see above
 
     if parent is not None:
-        obey(parent)
+        end_with_parent(parent)
     options = {
         "strategy": strategy,
         "workers": workers,
@@ -158,10 +158,10 @@ def join(
     parent: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Join a run that another host has begun; it prints the line to type here."""
-    from manyhands.cli.preload import fork_server_ahead, obey  # noqa: PLC0415 - see above
+    from manyhands.cli.preload import end_with_parent, fork_server_ahead  # noqa: PLC0415 - see above
 
     if parent is not None:
-        obey(parent)
+        end_with_parent(parent)
     with fork_server_ahead(script, None, workers, None):
         from manyhands.cli.join import join as run  # noqa: PLC0415
 

@@ -32,7 +32,7 @@ def compare(script: Path, arguments: list[str], options: Mapping[str, Any]) -> N
 
 
 def conduct(script: Path, arguments: Sequence[str], options: Mapping[str, Any]) -> Compared:
-    """Make the comparison that the options ask for; mistakes and Ctrl-C are answered in words."""
+    """Make the comparison that the options describe; on errors and Ctrl-C exit with a message."""
     enter(script, arguments)
     name, job, _ = load_job(script, options.get("job"))
     where = Script(path=script.resolve(), job=name, arguments=tuple(arguments))
@@ -44,19 +44,19 @@ def conduct(script: Path, arguments: Sequence[str], options: Mapping[str, Any]) 
     except (TypeError, ValueError) as error:
         leave(f"manyhands: {error}")
     except KeyboardInterrupt:
-        kept = f"; the same command with --output {output} goes on from here" if output else ""
+        kept = f"; continue with the same command and --output {output}" if output else ""
         leave(f"manyhands: interrupted; all processes are ended{kept}", 130)
 
 
 def design_of(job: Job, script: Script, options: Mapping[str, Any]) -> Design:
-    """The design that options ask for."""
+    """The design that the options describe."""
     asked = {name: options.get(name) for name in _ON_A_VIRTUAL_CLUSTER}
     virtual = bool(options.get("virtual"))
     for name, value in asked.items():
         if value is not None and not virtual:
             raise ValueError(f"--{name} describes a virtual cluster: add --virtual")
     if virtual and options.get("network"):
-        raise ValueError("--network is for real processes: say --bandwidth with --virtual")
+        raise ValueError("--network requires real processes: use --bandwidth with --virtual")
     seed = options.get("seed")
     return Design(
         entrants=read_entrants(options.get("strategies") or (VIRTUAL if virtual else STRATEGIES)),
@@ -74,11 +74,11 @@ def design_of(job: Job, script: Script, options: Mapping[str, Any]) -> Design:
 
 
 def read_numbers(text: str | None) -> tuple[int, ...]:
-    """Numbers of workers with commas between them; the machine's own default."""
+    """Parse numbers of workers, separated by commas; by default that of this machine."""
     if text is None:
         return (Cluster.local().default_workers(),)
     try:
         numbers = tuple(dict.fromkeys(int(part) for part in text.split(",")))
     except ValueError:
-        raise ValueError(f"workers {text!r} are not numbers as in 4, or 1,2,4") from None
+        raise ValueError(f"workers must be numbers, as in 4 or 1,2,4, got {text!r}") from None
     return numbers

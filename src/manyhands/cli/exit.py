@@ -1,4 +1,4 @@
-"""How a subcommand ends when it cannot do what it was asked."""
+"""Exit of a subcommand with an error message."""
 
 from typing import NoReturn
 
@@ -6,6 +6,6 @@ import typer
 
 
 def leave(words: str, code: int = 2) -> NoReturn:
-    """End the command with words on the error stream."""
+    """Print an error message and exit the command with this code."""
     typer.echo(words, err=True)
     raise typer.Exit(code)

@@ -1,4 +1,4 @@
-"""`manyhands forecast`: what a worker will send and hold, before any is started."""
+"""`manyhands forecast`: the memory and traffic of a worker, before any worker is started."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def forecast(script: Path, arguments: list[str], options: Mapping[str, Any]) -> None:
-    """Execute the script up to its main guard, and play the workers of its job."""
+    """Execute the script up to its main guard, and dry-run the workers of its job."""
     enter(script, arguments)
     _, job, _ = load_job(script, options["job"])
     workers = options["workers"]
@@ -37,40 +37,43 @@ def forecast(script: Path, arguments: list[str], options: Mapping[str, Any]) -> 
         chosen = placement_of(given)
         if chosen is None:
             leave(
-                f"manyhands: {given} exchanges messages, which are not forecast; simulate it: "
+                f"manyhands: {given} is a protocol, which cannot be forecast; simulate it: "
                 f"manyhands simulate {script} --strategy '{given}' --workers {workers}"
             )
         chosen.check(workers)
         chosen.check_job(job, workers)
         played = chosen.unlike(workers) if options["worker"] is None else (options["worker"],)
         if max(played) >= workers:
-            leave(f"manyhands: there is no worker {max(played)} among {workers}; they begin at 0")
+            leave(
+                f"manyhands: no such rank: {max(played)}; there are {workers} workers, "
+                f"0 to {workers - 1}"
+            )
         found: dict[int, dict[str, Any]] = {}
 
         def words() -> str:
             if options["json"] and not sys.stderr.isatty():
                 return ""  # both streams may go to one file
             rank = played[min(len(found), len(played) - 1)]
-            return f"playing worker {rank} of {workers}: {len(found)} of {len(played)} are played"
+            return f"dry run of worker {rank} of {workers}: {len(found)} of {len(played)} done"
 
         with shown(words):
             for rank in played:
-                found[rank] = _told(rehearse(chosen, job, workers, rank), workers)
+                found[rank] = _result(rehearse(chosen, job, workers, rank), workers)
     except (TypeError, ValueError) as error:
         leave(f"manyhands: {error}")
-    told = {
+    result = {
         "strategy": str(chosen),
         "workers": workers,
         "seconds": round(time.monotonic() - begun, 3),
         "played": [{"worker": rank, **one} for rank, one in found.items()],
     }
     if options["json"]:
-        typer.echo(json.dumps(told, indent=2))
+        typer.echo(json.dumps(result, indent=2))
     else:
-        _show(told)
+        _show(result)
 
 
-def _told(one: DryRun, workers: int) -> dict[str, Any]:
+def _result(one: DryRun, workers: int) -> dict[str, Any]:
     counted = Counter(one.step)
     step = [
         {
@@ -87,26 +90,26 @@ def _told(one: DryRun, workers: int) -> dict[str, Any]:
 
 
 def _sent(one: Collective, workers: int) -> float:
-    """Bytes that the worker sends who was played: its messages are its own."""
+    """Bytes that the worker of the dry run sends; point-to-point messages are its own."""
     return one.size if one.kind == "send" else sent_per_worker(one, workers)
 
 
-def _show(told: Mapping[str, Any]) -> None:
-    # Not at the top: what is not shown needs no table.
+def _show(result: Mapping[str, Any]) -> None:
+    # Not at the top: JSON output needs no table.
     from rich.console import Console  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
 
     console = Console(highlight=False, markup=False)
-    number = f"{told['workers']:,} worker{'' if told['workers'] == 1 else 's'}"
-    console.print(f"{told['strategy']} on {number}\n", style="bold")
-    most = max(told["played"], key=lambda one: one["peak"])
+    number = f"{result['workers']:,} worker{'' if result['workers'] == 1 else 's'}"
+    console.print(f"{result['strategy']} on {number}\n", style="bold")
+    most = max(result["played"], key=lambda one: one["peak"])
     held = Table("worker", box=None, pad_edge=False, header_style="bold")
-    for name in ("memory at most", "between steps", "sent per step"):
+    for name in ("peak memory", "between steps", "sent per step"):
         held.add_column(name, justify="right")
-    for one in told["played"]:
+    for one in result["played"]:
         held.add_row(str(one["worker"]), *(size(one[key]) for key in ("peak", "held", "sent")))
     console.print(held)
-    console.print(f"\nWhat worker {most['worker']} sends in a step\n", style="bold")
+    console.print(f"\nSent by worker {most['worker']} in a step\n", style="bold")
     by_kind: dict[tuple[str, int], list[int]] = {}
     for each in most["step"]:
         counted = by_kind.setdefault((each["kind"], each["workers"]), [0, 0])
@@ -118,4 +121,4 @@ def _show(told: Mapping[str, Any]) -> None:
     for (kind, among), (times, total) in by_kind.items():
         sent.add_row(kind, f"{among:,}", f"{times:,}", size(total))
     console.print(sent if by_kind else "nothing")
-    console.print(f"\nworked out in {told['seconds']:.1f} s, in one process")
+    console.print(f"\ncomputed in {result['seconds']:.1f} s, in one process")

@@ -1,4 +1,4 @@
-"""`manyhands join`: another host's part in a run."""
+"""`manyhands join`: joins a run that another host started."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def join(
     workers: int | None,
     output: Path | None,
 ) -> None:
-    """Take part in the run at `place` until it is over."""
+    """Join the run at `place` and return when it is over."""
     try:
         address, port = read_place(place)
         _check(script, key)
@@ -42,7 +42,7 @@ def join(
         leave(f"manyhands: {failure}", 1)
     except KeyboardInterrupt:
         leave(f"manyhands: interrupted; the workers of {host} are ended", 130)
-    typer.echo(f"manyhands: the run is over; the workers of {host} have done their part", err=True)
+    typer.echo(f"manyhands: the run is over; the workers of {host} have finished", err=True)
 
 
 def _check(script: Path, key: Path) -> None:

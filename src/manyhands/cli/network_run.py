@@ -1,4 +1,4 @@
-"""`manyhands train --network`: every worker behind a link of its own, on this machine."""
+"""`manyhands train --network`: every worker behind its own link, on this machine."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 def train(script: Path, arguments: list[str], options: Mapping[str, Any], network: str) -> None:
-    """Have `manyhands train` run with these options in a network that is made for it."""
+    """Run `manyhands train` with these options in a network of namespaces."""
     chosen = dict(options)
     workers = chosen.pop("workers") or Cluster.local().default_workers()
     asked = chosen.pop("output")
     if chosen.pop("hosts") is not None:
-        leave("manyhands: --network makes the hosts itself: leave out --hosts")
+        leave("manyhands: --network creates the hosts itself: omit --hosts")
     words = [str(script), *_written(chosen), *(["--", *arguments] if arguments else ())]
     output = asked
     try:
@@ -47,7 +47,7 @@ def train(script: Path, arguments: list[str], options: Mapping[str, Any], networ
 
 
 def _written(options: Mapping[str, Any]) -> Iterator[str]:
-    """Options as they are typed."""
+    """Options as command-line arguments."""
     for name, value in options.items():
         for one in value if isinstance(value, list) else [value]:
             if one is True:

@@ -1,4 +1,4 @@
-"""What `manyhands train` starts before it loads torch itself."""
+"""Preloading: starts the fork server of `manyhands train` before this process loads torch."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def obey(parent: int) -> None:
-    """End this run, politely, when the process that started it is gone: a comparison's."""
+def end_with_parent(parent: int) -> None:
+    """Have the kernel send SIGTERM to this run when the comparison that started it ends."""
     die_with(parent, signal.SIGTERM)
 
 
@@ -25,10 +25,10 @@ def fork_server_ahead(
 ) -> contextlib.AbstractContextManager[None]:
     """Start a fork server, which loads torch while this process does, for the script's run.
 
-    How many workers there will be is a guess where the command line does not say. A run for which
-    it was wrong starts a fork server of its own.
+    Without `--workers` the number of workers is a guess. A run with another number starts a new
+    fork server.
     """
-    if not script.is_file() or "WORLD_SIZE" in os.environ:  # nothing to train; torchrun's workers
+    if not script.is_file() or "WORLD_SIZE" in os.environ:  # nothing to train; under torchrun
         return contextlib.nullcontext()
     cluster = Cluster.local()
     here = (hosts or "").split(",")[0].rpartition(":")[2].strip()

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 def report(paths: list[Path], output: Path | None, target: str | None, price: float | None) -> None:
-    """Print what was measured, and draw the page again.
+    """Print the results of comparisons, and write the report page.
 
-    Without the extra `report` there is no page, and it says so; with one asked for, that is an
+    Without the extra `report` no page is written, with a message; if `output` is given, that is an
     error.
     """
     try:

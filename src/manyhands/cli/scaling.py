@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def show_scaling(script: Path, arguments: list[str], options: Mapping[str, Any]) -> None:
     """Run the script's job under one strategy on several numbers of workers."""
     if len(split(options["strategies"])) != 1:
-        leave(f"manyhands: scaling is that of one strategy, not of {options['strategies']}")
+        leave(f"manyhands: scaling takes exactly one strategy, got {options['strategies']}")
     compared = conduct(script, arguments, options)
     typer.echo(f"\n{markdown(scaling(compared.results))}\n")
     typer.echo(remarks(compared.results))

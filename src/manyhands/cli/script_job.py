@@ -1,4 +1,4 @@
-"""What subcommands share: a script's job, and options read."""
+"""The job of a script, and options that several subcommands share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def enter(script: Path, arguments: Sequence[str]) -> None:
-    """Make this process look as if Python had been told to execute the script."""
+    """Set `sys.argv` and `sys.path` as if Python executed the script."""
     if not script.is_file():
         leave(f"manyhands: there is no file {script}")
     sys.argv = [str(script), *arguments]
@@ -27,7 +27,7 @@ def enter(script: Path, arguments: Sequence[str]) -> None:
 
 @contextlib.contextmanager
 def explained(script: Path) -> Iterator[None]:
-    """Say what to do about a script that imports relative to its package."""
+    """Exit with a message if the script uses relative imports."""
     try:
         yield
     except ImportError as error:
@@ -35,14 +35,14 @@ def explained(script: Path) -> Iterator[None]:
             raise
         package = script.resolve().parent
         leave(
-            f"manyhands: {script} imports relative to its package, which a file alone does not "
-            f"have: call mh.train in it and run python -m {package.name}.{script.stem} in "
-            f"{package.parent}, or import by full names"
+            f"manyhands: {script} uses relative imports, which need a package: call mh.train in "
+            f"it and run python -m {package.name}.{script.stem} in {package.parent}, or use "
+            "absolute imports"
         )
 
 
 def load_job(script: Path, name: str | None = None) -> tuple[str, Job, ModuleType]:
-    """Execute the script up to its main guard: its only job, or the one of this name."""
+    """Execute the script up to its main guard; return its only job, or the one of this name."""
     with explained(script):
         module = execute(script.resolve(), MODULE)
     jobs = jobs_of(module)
@@ -63,7 +63,7 @@ def jobs_of(module: ModuleType) -> dict[str, Job]:
 
 
 def paced(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options with what `--slow` says read."""
+    """The options with `--slow` parsed."""
     texts = options.get("slow")
     try:
         return {**options, "slow": tuple(map(Pace.read, texts)) if texts else None}

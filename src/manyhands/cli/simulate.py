@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def simulate(script: Path, arguments: list[str], options: Mapping[str, Any]) -> None:
-    """Execute the script up to its main guard, simulate its job, and say how to do it again."""
+    """Execute the script up to its main guard, simulate its job, and print a replay command."""
     enter(script, arguments)
     _, job, _ = load_job(script)
     asked = Asked(**paced(options))

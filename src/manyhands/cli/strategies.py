@@ -1,4 +1,4 @@
-"""`manyhands strategies`: which strategies there are, and what each of them means."""
+"""`manyhands strategies`: lists the strategies, or explains one."""
 
 import textwrap
 from typing import TYPE_CHECKING, Annotated
@@ -49,7 +49,7 @@ def _list(console: "Console") -> None:
         description = CATALOG.describe(cls.name)
         table.add_row(_signature(description, SIGNATURE_WIDTH), cls.support, description.summary)
     console.print(table)
-    console.print("\nOne in full: manyhands strategies NAME")
+    console.print("\nDetails of one strategy: manyhands strategies NAME")
 
 
 def _explain(console: "Console", description: Description, support: str) -> None:
@@ -92,10 +92,10 @@ def _signature(description: Description, width: int) -> str:
 
 
 def _paragraphs(text: str) -> list[str]:
-    """The docstring's paragraphs, each one line that the terminal wraps.
+    """The docstring's paragraphs, each as one line that the terminal wraps.
 
-    Equations, code and lists keep their lines. The example is left out: it is shown at the end,
-    as a command too.
+    Equations, code and lists keep their lines. The example is omitted: it is shown at the end,
+    also as a command.
     """
     paragraphs = [paragraph for paragraph in text.split("\n\n") if paragraph.strip()]
     return [

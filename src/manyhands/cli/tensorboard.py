@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def tensorboard(folder: Path, output: Path | None) -> None:
-    """Write a run's scalars where TensorBoard finds them."""
+    """Write a run's scalars as TensorBoard event files."""
     target = output or folder / "tensorboard"
     try:
         write_scalars(read(folder), target)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def timeline(folder: Path, output: Path | None) -> None:
-    """Write a run's timeline: a picture where the file ends in .svg, else a Chrome trace."""
+    """Write a run's timeline: an image if the file ends in .svg, else a Chrome trace."""
     target = output or folder / "timeline.json"
     drawn = target.suffix == ".svg"
     try:

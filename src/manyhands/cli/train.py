@@ -1,4 +1,4 @@
-"""`manyhands train`: a script under the command line's settings."""
+"""`manyhands train`: executes a script with the settings of the command line."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 def train(
     script: Path, arguments: list[str], options: Mapping[str, Any], job: str | None = None
 ) -> None:
-    """Execute the script as Python would, with the command's settings in force.
+    """Execute the script as Python would, with the settings of the command line.
 
-    A script that only defines a job, and trains nothing, has its job trained. Where the job is
-    named, only that is done.
+    If the script defines a job and does not train it, that job is trained. If a job is named, the
+    script is executed up to its main guard, and only that job is trained.
     """
     if not script.is_file():
         leave(f"manyhands: there is no file {script}")
@@ -57,12 +57,12 @@ def train(
         if not run.was_summarised:
             typer.echo(run.summary())
     if any(run.status == "failed" for run in command.runs):
-        # A run that diverged, and was told to go on.
+        # A run that diverged with stop_on_nan=False.
         raise typer.Exit(1)
 
 
 def _check(command: Command) -> None:
-    """Refuse what cannot be before the script is executed, in words and not in a traceback."""
+    """Check the strategy and paces before the script is executed; exit with a message."""
     try:
         chosen = None if command.strategy is None else strategy(command.strategy)
         if command.workers is None:
@@ -76,7 +76,7 @@ def _check(command: Command) -> None:
 
 
 def _check_hosts(command: Command) -> None:
-    """The same for hosts and for the address at which they find this one."""
+    """Check the hosts, the address and the key before the script is executed."""
     try:
         if command.hosts is not None:
             hosts = Hosts.read(command.hosts)
@@ -88,7 +88,7 @@ def _check_hosts(command: Command) -> None:
             if chosen is not None:
                 chosen.check_places(hosts.names, ())
         elif command.listen is not None or command.key_file is not None:
-            leave("manyhands: --listen and --key-file are for other hosts: name them with --hosts")
+            leave("manyhands: --listen and --key-file require other hosts: name them with --hosts")
     except ValueError as error:
         leave(f"manyhands: {error}")
 
@@ -98,7 +98,7 @@ def _train_only_job(module: ModuleType, script: Path) -> None:
     if len(jobs) != 1:
         found = f"{len(jobs)} jobs ({', '.join(jobs)})" if jobs else "no job"
         leave(
-            f"{script} trains nothing by itself and has {found} at its top level; "
+            f"{script} does not call mh.train and has {found} at its top level; "
             "it needs exactly one, --job NAME, or a call of mh.train below the main guard"
         )
     (job,) = jobs.values()

@@ -1,4 +1,4 @@
-"""The lab: one job under several strategies, on the same machine, fairly.
+"""Comparisons: one job under several strategies, on the same machine, in interleaved runs.
 
-Its face is loaded on demand, `mh.compare`: a network is made without torch.
+Nothing is imported here: networks of namespaces are created without torch.
 """

@@ -1,4 +1,4 @@
-"""The conduct of a comparison: its runs one after the other, results written after each."""
+"""Execution of a comparison: its runs one after the other, with results written after each."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 
 def check(design: Design, job: Job) -> None:
-    """Raise ValueError or TypeError, naming the fix, if anything of a comparison cannot be.
+    """Raise ValueError or TypeError, with the fix, if a run of a comparison is not possible.
 
-    Everything is looked at before anything is started.
+    All runs are checked before the first one is started.
     """
     design.check()
     design.budget.of(job)
@@ -42,18 +42,18 @@ def check(design: Design, job: Job) -> None:
 def conduct(
     design: Design, job: Job, path: Path, display: ComparisonDisplay, launch: Launcher = start
 ) -> Comparison:
-    """Make the runs that are not there yet; the results, which stand in `results.json` too.
+    """Execute the runs that are missing; return the results, also written to `results.json`.
 
     Args:
-        design: what is compared.
-        job: the design's, as its script has it.
+        design: the design of the comparison.
+        job: the job, as its script defines it.
         path: the comparison's folder.
-        display: shows how far it is.
+        display: shows the progress.
         launch: starts a live run.
 
     Raises:
-        ValueError: the folder holds something else.
-        KeyboardInterrupt: the user interrupted; the run that was under way is ended first.
+        ValueError: the folder holds other results.
+        KeyboardInterrupt: the user interrupted; the current run is ended first.
     """
     check(design, job)
     way = _way(design, job, launch)
@@ -81,7 +81,7 @@ def _way(design: Design, job: Job, launch: Launcher) -> Runs:
 def _known(
     design: Design, results: Comparison, turn: PlannedRun, folder: Folder
 ) -> RunResult | None:
-    """The result of a run that was made before."""
+    """The result of a run from an earlier start of the comparison."""
     trace = folder.finished(turn)
     if trace is not None:
         return _measured(design, results, turn, folder, trace)
@@ -97,16 +97,16 @@ def _make(
     display: ComparisonDisplay,
 ) -> RunResult:
     folder.clear(turn)
-    words = way.make(turn, folder.run(turn), folder.log(turn), display.hears)
+    words = way.make(turn, folder.run(turn), folder.log(turn), display.progress)
     trace = folder.trace(turn)
     if trace is not None:
         run = _measured(design, results, turn, folder, trace)
-        # What the run itself said last says more than its trace.
-        told = words if run.status == "failed" and words else run.words
-        return structs.replace(run, words=told)
+        # The last message in the run's log has more detail than its trace.
+        reason = words if run.status == "failed" and words else run.words
+        return structs.replace(run, words=reason)
     folder.run(turn).mkdir(parents=True, exist_ok=True)
     return failed(
-        words or "it left no trace",
+        words or "the run has no trace",
         strategy=turn.entrant.label,
         kind=way.kind,
         workers=turn.workers,

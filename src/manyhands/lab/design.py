@@ -1,4 +1,4 @@
-"""What a comparison is made of: who, how often, until when, and under which conditions."""
+"""The design of a comparison: strategies, repeats, budget and conditions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from manyhands.lab.networks.namespaces import NetworkShape
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """What every run is given; None where the job's own limit holds."""
+    """The limits of every run; None where the job's own limit applies."""
 
     epochs: float | None = None
     samples: int | None = None
@@ -28,53 +28,53 @@ class Budget:
     target: str | None = None
 
     def of(self, job: Job, seed: int | None = None) -> Job:
-        """The job under this budget; ValueError where it makes no sense for the job."""
+        """The job under this budget; raises ValueError if it is not valid for the job."""
         return override(job, Overrides(**vars(self), seed=seed))
 
 
 @dataclass(frozen=True, kw_only=True)
 class VirtualConditions:
-    """What a virtual comparison runs on; None where `simulate` has a default."""
+    """The cluster of a virtual comparison; None for the defaults of `simulate`."""
 
     times: str | None = None
     bandwidth: str | None = None
     latency: str | None = None
     cores: int | None = None
     hosts: int | None = None
-    """That the workers are divided among, in blocks of ranks, where links have a bandwidth."""
+    """Hosts among which workers are divided, in blocks of ranks; requires a bandwidth."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Script:
-    """Where a job comes from, so that other processes can have it too."""
+    """The script of a job, which other processes execute to get the job."""
 
     path: Path
     job: str
-    """Its name at the top level."""
+    """The job's name at the top level."""
     arguments: tuple[str, ...] = ()
 
     @property
     def digest(self) -> str:
-        """By which a changed script is known."""
+        """Hash of the script, which detects changes."""
         return hashlib.sha256(self.path.read_bytes()).hexdigest()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Design:
-    """A comparison, all settled."""
+    """All settings of a comparison."""
 
     entrants: tuple[Entrant, ...]
     workers: tuple[int, ...]
     script: Script | None = None
-    """None where a job of no script is simulated."""
+    """The script; None for a virtual comparison of a job without one."""
     seed: int = 0
     budget: Budget = Budget()
     slow: tuple[Pace, ...] = ()
-    """Who is slowed under all strategies."""
+    """Workers that are slowed down under all strategies."""
     virtual: VirtualConditions | None = None
-    """None: on real processes."""
+    """The virtual cluster; None for real processes."""
     network: str = ""
-    """Between the workers, as text: "100mbit"; empty: the machine's own."""
+    """Network between the workers, as text: "100mbit"; empty for the machine's own."""
     repeats: int = 3
     margin: float = 0.05
     price: float | None = None
@@ -83,23 +83,25 @@ class Design:
         for name in ("workers", "repeats"):
             value = getattr(self, name)
             if not value or (isinstance(value, tuple) and min(value) < 1):
-                raise ValueError(f"{name} must be 1 or more, not {value}")
+                raise ValueError(f"{name} must be at least 1, got {value}")
         if not 0 < self.margin < 1:
-            raise ValueError(f"the margin is a share, as in 0.05 for 5 %, not {self.margin:g}")
+            raise ValueError(
+                f"margin must be between 0 and 1, as in 0.05 for 5 %, got {self.margin:g}"
+            )
 
     @property
     def turns(self) -> tuple[PlannedRun, ...]:
-        """All runs, in their order."""
+        """All runs, in the order in which they are made."""
         return turns(self.entrants, self.workers, self.repeats, self.seed)
 
     def paces(self, turn: PlannedRun) -> tuple[Pace, ...]:
-        """Who is slowed in a run: of those that it has."""
+        """The slowdowns of a run, of workers that it has."""
         asked = (*self.slow, *turn.entrant.slow)
         return tuple(p for p in asked if p.worker is None or p.worker < turn.workers)
 
     @property
     def paced(self) -> str:
-        """What is slowed on purpose, in words."""
+        """Description of all slowdowns."""
         of_some = [
             f"under {entrant.label}, {words(entrant.slow)}"
             for entrant in self.entrants
@@ -108,7 +110,7 @@ class Design:
         return "; ".join(filter(None, [words(self.slow), *of_some]))
 
     def check(self) -> None:
-        """Raise ValueError, naming the fix, if a run of it cannot be."""
+        """Raise ValueError, with the fix, if a run is not possible."""
         for turn in self.turns:
             try:
                 turn.entrant.strategy.check(turn.workers)
@@ -120,12 +122,12 @@ class Design:
             pace.check(max(self.workers))
 
     def identity(self) -> dict[str, str]:
-        """What must be the same for runs to belong to one comparison, by name.
+        """Settings, by name, that must be equal for runs to belong to one comparison.
 
-        More repeats, another margin or another price change no run that was made.
+        The number of repeats, the margin and the price do not affect runs that were made.
         """
         script, conditions = self.script, self.virtual
-        told = {
+        settings = {
             "script": script and script.path.name,
             "content of the script": script and script.digest,
             "job": script and script.job,
@@ -137,5 +139,5 @@ class Design:
             "network": self.network,
             "kind": "live" if conditions is None else "virtual",
         }
-        told |= vars(self.budget) | (vars(conditions) if conditions else {})
-        return {name: str(value) for name, value in told.items() if value not in (None, "")}
+        settings |= vars(self.budget) | (vars(conditions) if conditions else {})
+        return {name: str(value) for name, value in settings.items() if value not in (None, "")}

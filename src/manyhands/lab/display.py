@@ -1,4 +1,4 @@
-"""What a comparison shows while it runs: a table that grows, or lines where no terminal is."""
+"""Display of a running comparison: a growing table in a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from manyhands.reports import Comparison, RunResult
 
 _PLAIN_EVERY = 30.0
-"""Seconds between two lines about one run, where there is no terminal."""
+"""Seconds between two lines about one run, without a terminal."""
 
 
 class ComparisonDisplay:
-    """How far a comparison is.
+    """Shows the progress of a comparison.
 
     Args:
-        total: how many runs it has.
-        console: where.
-        clock: seconds.
+        total: number of runs.
+        console: output console.
+        clock: a source of seconds.
     """
 
     def __init__(
@@ -44,11 +44,11 @@ class ComparisonDisplay:
         self._clock = clock
         self._done = self._found = 0
         self._spent: list[float] = []
-        """Seconds of every run that was made here."""
+        """Seconds of every run of this start."""
         self._begun = self._said = clock()
         self._heading = self._words = ""
         self._table: RenderableType | None = None
-        # Once a second: what draws takes time from what is measured.
+        # Once a second: drawing takes time from the run that is measured.
         self._live = Live(
             console=console, get_renderable=self._picture, transient=True, refresh_per_second=1
         )
@@ -69,7 +69,7 @@ class ComparisonDisplay:
         self._tell_found()
 
     def begins(self, turn: PlannedRun, results: Comparison) -> None:
-        """A run is started."""
+        """Show that a run is started."""
         self._tell_found()
         self._begun = self._said = self._clock()
         self._table = table(results) if results.runs else None
@@ -78,8 +78,8 @@ class ComparisonDisplay:
         if not self._console.is_terminal:
             self._say(self._heading)
 
-    def hears(self, words: str) -> None:
-        """A run that is under way says how far it is."""
+    def progress(self, words: str) -> None:
+        """Show the progress of the current run."""
         if words == self._words or not words:
             return
         self._words = words
@@ -88,7 +88,7 @@ class ComparisonDisplay:
             self._said = self._clock()
 
     def made(self, turn: PlannedRun, run: RunResult) -> None:
-        """A run has ended."""
+        """Show the result of a run that has ended."""
         self._spent.append(self._clock() - self._begun)
         self._done += 1
         self._heading = ""
@@ -97,7 +97,7 @@ class ComparisonDisplay:
         self._say(f"{words} ({left})" if left else words)
 
     def found(self) -> None:
-        """A run was made before."""
+        """Count a run that was made before."""
         self._done += 1
         self._found += 1
 
@@ -117,7 +117,7 @@ class ComparisonDisplay:
 
     def _picture(self) -> RenderableType:
         parts: list[RenderableType] = []
-        # What goes on stands first: the table may be higher than the terminal.
+        # The current run comes first: the table may be higher than the terminal.
         if self._heading:
             spent = duration(self._clock() - self._begun)
             parts.append(Text(f"{self._heading} · {spent} · {self._words}", overflow="ellipsis"))
@@ -127,7 +127,7 @@ class ComparisonDisplay:
 
 
 def outcome(run: RunResult) -> str:
-    """A run in some words."""
+    """The result of a run as text."""
     if run.status == "failed":
         return f"failed: {run.words}"
     parts = [f"{count(run.rate)} samples/s"]

@@ -1,4 +1,4 @@
-"""Who is compared: strategies, each perhaps slowed on purpose."""
+"""Entrants of a comparison: strategies, each optionally slowed down."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SLOWED = re.compile(r"(?P<strategy>.*\S)\s+slow\s+(?P<paces>\S.*)", re.DOTALL)
 
 @dataclass(frozen=True)
 class Entrant:
-    """A strategy that takes part in a comparison, and who is slowed under it and it alone.
+    """A strategy in a comparison, and the workers that are slowed down under it.
 
     >>> Entrant.read("ssp(staleness=4) slow all:1.2x").label
     'ssp(staleness=4) slow all:1.2x'
@@ -29,7 +29,7 @@ class Entrant:
     strategy: Strategy
     slow: tuple[Pace, ...] = ()
     number: int = 1
-    """Counts those that are alike: a strategy may be held against itself."""
+    """Counts equal entrants: a strategy may be compared with itself."""
     text: str = field(default="", compare=False)
     """The strategy as it was written; empty if it was given as a value."""
     shown: frozenset[str] = field(default=frozenset(), compare=False)
@@ -37,7 +37,7 @@ class Entrant:
 
     @classmethod
     def read(cls, source: str | Strategy) -> Entrant:
-        """The entrant that a text describes: a strategy, and perhaps `slow` and paces."""
+        """Parse an entrant: a strategy, optionally followed by `slow` and paces."""
         match = _SLOWED.fullmatch(source.strip()) if isinstance(source, str) else None
         if match is not None:
             paces = tuple(map(Pace.read, match["paces"].split()))
@@ -46,9 +46,10 @@ class Entrant:
 
     @property
     def label(self) -> str:
-        """As tables and charts name it; different for every entrant of a comparison.
+        """The name in tables and charts, unique among the entrants of a comparison.
 
-        It shows what was written, what differs from the defaults and what differs among entrants.
+        It shows the fields that were written, that differ from the defaults, and that differ
+        among entrants.
         """
         name = spelled(self.strategy, parse(self.text) if self.text else None, self.shown)
         slowed = f" slow {' '.join(map(str, self.slow))}" if self.slow else ""
@@ -56,19 +57,21 @@ class Entrant:
         return f"{name}{slowed}{again}"
 
     def workers(self, asked: int) -> int:
-        """With how many it runs where so many are asked for: `single()` with one, always."""
+        """Number of workers it runs with, if `asked` are requested: `single()` always with one."""
         return 1 if self.strategy.needs(asked).only_one_worker else asked
 
 
 def read_entrants(source: str | Iterable[str | Strategy]) -> tuple[Entrant, ...]:
-    """The entrants of a comparison: a text with commas between them, or several texts or values.
+    """Parse the entrants of a comparison: a text separated by commas, or several texts or values.
 
     Raises:
-        NotationError: one is no strategy; the message says where and what to write.
+        NotationError: one is not a strategy; the message states where and how to fix it.
     """
     parts = split(source) if isinstance(source, str) else tuple(source)
     if not parts:
-        raise ValueError("name the strategies to compare, as in 'allreduce, ssp(staleness=4)'")
+        raise ValueError(
+            "expected at least 1 strategy to compare, as in 'allreduce, ssp(staleness=4)'"
+        )
     entrants = [Entrant.read(part) for part in parts]
     found: list[Entrant] = []
     for entrant in entrants:
@@ -80,7 +83,7 @@ def read_entrants(source: str | Iterable[str | Strategy]) -> tuple[Entrant, ...]
 
 
 def _differing(own: Strategy, others: Iterable[Strategy]) -> frozenset[str]:
-    """The fields in which another strategy of the same name has another value."""
+    """The fields in which strategies of the same name have different values."""
     alike = [other for other in others if type(other) is type(own)]
     names = (each.name for each in fields(own))
     return frozenset(

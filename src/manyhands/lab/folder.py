@@ -1,4 +1,4 @@
-"""The folder of a comparison, which remembers it: one that was interrupted goes on where it was."""
+"""The folder of a comparison, from which an interrupted comparison is resumed."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _SCRIPT = "content of the script"
 
 @contextlib.contextmanager
 def claimed(path: Path, identity: Mapping[str, str]) -> Iterator[Folder]:
-    """Have the folder for oneself and for runs of this identity.
+    """Lock the folder for this process, for runs of this identity.
 
     Raises:
-        ValueError: it holds something else, or somebody is at work in it.
+        ValueError: it holds other results, or another comparison is using it.
     """
     path.mkdir(parents=True, exist_ok=True)
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
@@ -38,7 +38,7 @@ def claimed(path: Path, identity: Mapping[str, str]) -> Iterator[Folder]:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ValueError(
-                f"another comparison is at work in {path}: wait for it, or name another folder"
+                f"another comparison is running in {path}: wait for it, or choose another folder"
             ) from None
         _recognise(path, identity)
         yield Folder(path)
@@ -50,7 +50,7 @@ def _recognise(path: Path, identity: Mapping[str, str]) -> None:
     file = path / _IDENTITY
     if not file.exists():
         if (path / "trace").exists() or (path / FILE).exists():
-            raise ValueError(f"{path} holds results of something else; name another folder")
+            raise ValueError(f"{path} holds other results; choose another folder")
         partial = file.with_name(f"{file.name}.part")
         partial.write_bytes(msgspec.json.format(msgspec.json.encode(identity), indent=1))
         partial.replace(file)
@@ -59,24 +59,24 @@ def _recognise(path: Path, identity: Mapping[str, str]) -> None:
     names = dict.fromkeys([*before, *identity])
     changed = [name for name in names if before.get(name) != identity.get(name)]
     if changed:
-        told = "; ".join(_difference(name, before, identity) for name in changed)
+        differences = "; ".join(_difference(name, before, identity) for name in changed)
         raise ValueError(
-            f"{path} holds a comparison with other settings ({told}): give the same ones to go on "
-            "with it, or name another folder"
+            f"{path} holds a comparison with other settings ({differences}): give the same ones "
+            "to resume it, or choose another folder"
         )
 
 
 def _difference(name: str, before: Mapping[str, str], now: Mapping[str, str]) -> str:
     if name == _SCRIPT:
-        return "the script has changed since"
+        return "the script has changed"
     return f"{name}: {before.get(name, 'none')} there, {now.get(name, 'none')} now"
 
 
 class Folder:
-    """A comparison's folder.
+    """The runs and results in a comparison's folder.
 
-    What was made is found by what lies there: the trace of a run that finished says so itself, and
-    one that failed stands in the results. Whatever else lies there was interrupted.
+    A finished run is recognised by its trace, a failed one by its entry in the results. All other
+    runs were interrupted.
     """
 
     def __init__(self, path: Path) -> None:
@@ -84,7 +84,7 @@ class Folder:
         self.results = path / FILE
         former = read_results(self.results) if self.results.exists() else None
         self.created = former.created if former else None
-        """When the comparison was begun; None if that is now."""
+        """When the comparison was first started; None if it is started now."""
         runs = former.runs if former else ()
         self._failed = {run.folder: run for run in runs if run.status == "failed"}
 
@@ -97,25 +97,25 @@ class Folder:
         return self.path / self.place(turn)
 
     def log(self, turn: PlannedRun) -> Path:
-        """What a run printed."""
+        """The log file of a run."""
         return self.path / "logs" / f"{turn.name}.log"
 
     def finished(self, turn: PlannedRun) -> Trace | None:
-        """The trace of a run that was made and finished."""
+        """The trace of a run, if it has finished."""
         trace = self.trace(turn)
         return trace if trace is not None and ending(trace).status == "finished" else None
 
     def failed(self, turn: PlannedRun) -> RunResult | None:
-        """The result of a run that was made and failed; remove its folder to try it again."""
+        """The result of a run, if it has failed; remove its folder to repeat it."""
         return self._failed.get(self.place(turn)) if self.run(turn).exists() else None
 
     def trace(self, turn: PlannedRun) -> Trace | None:
-        """What a run wrote, if it can be read."""
+        """The trace of a run, if it is readable."""
         try:
             return read(self.run(turn))
         except (OSError, ValueError):
             return None
 
     def clear(self, turn: PlannedRun) -> None:
-        """Remove what an interrupted run left."""
+        """Remove the folder of an interrupted run."""
         shutil.rmtree(self.run(turn), ignore_errors=True)

@@ -1,4 +1,4 @@
-"""The hosts of a virtual comparison: the same ones under every strategy."""
+"""The hosts of a virtual comparison, which are the same under every strategy."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 def hosts_of(design: Design, workers: int) -> tuple[int, int] | None:
-    """Hosts of workers and hosts of servers, in all runs with so many workers; None: one for all.
+    """Number of hosts for workers and for servers, with this number of workers; None for one host.
 
-    Workers have a host each, unless a strategy has islands: then all strategies run on a host per
-    island. There are hosts for as many servers as the strategy with the most of them has.
+    Each worker has its own host, unless a strategy has islands: then all strategies run with one
+    host per island. The number of server hosts is the largest number of servers of any strategy.
 
     Raises:
         ValueError: strategies have different numbers of islands, or there are too many hosts.
@@ -24,7 +24,7 @@ def hosts_of(design: Design, workers: int) -> tuple[int, int] | None:
         return None
     if conditions.bandwidth is None:
         if conditions.hosts is not None:
-            raise ValueError("hosts are joined by links: give their bandwidth too, as in '1gbit'")
+            raise ValueError("hosts= requires the bandwidth of links, as in bandwidth='1gbit'")
         return None
     islands: dict[int, str] = {}
     servers = 0
@@ -43,12 +43,12 @@ def hosts_of(design: Design, workers: int) -> tuple[int, int] | None:
 def _choose(asked: int | None, islands: dict[int, str], workers: int) -> int:
     if asked is not None:
         if not 1 <= asked <= workers:
-            raise ValueError(f"{workers} workers are on 1 to {workers} hosts, not on {asked}")
+            raise ValueError(f"{workers} workers need 1 to {workers} hosts, got {asked}")
         return asked
     if len(islands) > 1:
         named = " and ".join(f"{label} ({count})" for count, label in islands.items())
         raise ValueError(
-            f"{named} have different numbers of islands, and all strategies of a comparison run on "
-            "the same hosts: say how many, as in hosts=2"
+            f"{named} have different numbers of islands, but all strategies of a comparison run on "
+            "the same hosts: give their number, as in hosts=2"
         )
     return next(iter(islands), workers)

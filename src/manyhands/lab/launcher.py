@@ -1,7 +1,7 @@
-"""How a live run of a comparison is started and ended: a process with a log.
+"""Launcher of a comparison's live runs: each is a process with a log.
 
-It leads a process group of its own, so that Ctrl-C reaches the comparison alone, which then ends
-it. If the comparison is killed outright, the kernel tells the run to end.
+It leads its own process group, so that Ctrl-C reaches only the comparison, which then ends it. If
+the comparison is killed, the kernel sends the run a signal to end.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import TypeAlias
 
 Launcher: TypeAlias = Callable[[Sequence[str], Path], "subprocess.Popen[bytes]"]
-"""Starts a command that writes to a log; another one may start it in another network."""
+"""A function that starts a command which writes to a log."""
 
 _GRACE = 15.0
 """Seconds in which a run must have ended its own processes."""
 
 
 def start(command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
-    """Start a run on this machine as it is."""
+    """Start a run on this machine."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as stream:
         return subprocess.Popen(  # noqa: S603 - our own command
@@ -34,12 +34,12 @@ def start(command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """End it, politely first: it ends its workers, which then lose nothing of their traces."""
+    """End a run: SIGTERM first, so that it can end its workers and keep their traces."""
     if process.poll() is not None:
         return
     process.send_signal(signal.SIGTERM)
     try:
         process.wait(_GRACE)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)  # its workers are killed with it, by the kernel
+        os.killpg(process.pid, signal.SIGKILL)  # the kernel kills its workers with it
         process.wait()

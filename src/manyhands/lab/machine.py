@@ -1,4 +1,4 @@
-"""The machine that a comparison ran on, as its results name it."""
+"""Description of the machine on which a comparison runs, for its results."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from manyhands.reports import Machine
 
 
 def this_machine() -> Machine:
-    """This one, with the cores that this process may use."""
+    """This machine, with the cores that this process may use."""
     (host,) = Cluster.local().hosts
     return Machine(
         host=host.name, cpu=_model(), cores=host.cores, memory=host.memory, devices=_devices()
@@ -20,13 +20,13 @@ def this_machine() -> Machine:
 
 
 def _model() -> str:
-    """The processor's model; what kind it is, where the system does not say more."""
+    """The processor's model; its architecture if the system does not report a model."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         lines = []
-    told = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(told, platform.machine())
+    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(models, platform.machine())
 
 
 def _devices() -> tuple[str, ...]:

@@ -1,7 +1,7 @@
-"""A run that is spread over a network on this machine: every worker on a host of its own.
+"""A run over a network of namespaces on this machine: every worker on its own host.
 
-The hosts are network namespaces. The first of them begins the run and the others join it, as hosts
-would that are far apart; they are started together, so that all load at once.
+The hosts are network namespaces. The first one starts the run and the others join it, as separate
+machines would; they are started together, so that all load at the same time.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ if TYPE_CHECKING:
 
 _POLL = 0.1
 _PORT = 40001
-"""Where the first host listens: in a namespace of one's own every port is free."""
+"""Port at which the first host listens: in a new namespace every port is free."""
 _PARTING = 5.0
-"""Seconds in which those who joined must have left when the run is over."""
+"""Seconds in which joined hosts must have left when the run is over."""
 
 
 def train_spread(arguments: Sequence[str], shape: NetworkShape, workers: int, output: Path) -> int:
-    """Run `manyhands train` with these arguments, each worker behind a link; its exit code.
+    """Run `manyhands train` with these arguments, each worker behind a link; return its exit code.
 
     Args:
-        arguments: the script and then its options, but for --workers, --hosts and --output.
+        arguments: the script and its options, except --workers, --hosts and --output.
         shape: the network.
-        workers: how many.
+        workers: number of workers.
         output: the run's folder.
 
     Raises:
-        NotPermitted: this machine does not allow it.
+        NotPermitted: this machine does not allow network namespaces.
         RunFailed: a host could not join.
     """
     counts = {"servers": 0} if shape.apart else {}
@@ -83,7 +83,7 @@ def _follow(
     output: Path,
     join: Callable[[Path], None],
 ) -> int:
-    """Wait for the end, and join further runs that the script makes; the first's exit code."""
+    """Wait for the end, and join further runs of the script; return the first host's exit code."""
     joined = {output}
     try:
         while True:
@@ -95,7 +95,7 @@ def _follow(
                     joined.add(lines.parent)
                     join(lines.parent)
     except BaseException:
-        # It tells the others, which then know why they end.
+        # It notifies the other hosts, which then report why they end.
         end(first)
         raise
     finally:
@@ -106,7 +106,7 @@ def _follow(
 
 @dataclass(frozen=True)
 class _Joiner:
-    """A host that joins, or is about to."""
+    """A host that joins the run."""
 
     name: str
     process: subprocess.Popen[bytes]
@@ -114,7 +114,7 @@ class _Joiner:
 
 
 def _check(joiners: list[_Joiner]) -> None:
-    """See whether one was not let in: the first host would wait for it for ever."""
+    """Raise RunFailed if a host was not admitted: the first host would wait for it forever."""
     for joiner in joiners:
         if joiner.process.poll():
             words = joiner.log.read_text(encoding="utf-8", errors="replace").strip()
@@ -123,7 +123,7 @@ def _check(joiners: list[_Joiner]) -> None:
 
 
 def _start(place: NamespaceHost, words: list[str], log: Path | None) -> subprocess.Popen[bytes]:
-    """A command of ours at a place."""
+    """Start a `manyhands` command on a host."""
     with contextlib.ExitStack() as stack:
         stream = None if log is None else stack.enter_context(log.open("wb"))
         return subprocess.Popen(  # noqa: S603 - our own command
@@ -131,7 +131,7 @@ def _start(place: NamespaceHost, words: list[str], log: Path | None) -> subproce
             stdin=subprocess.DEVNULL,
             stdout=stream,
             stderr=stream,
-            # Names cannot be asked for in there, which torch would complain about.
+            # There is no name resolution in a namespace, about which torch would warn.
             env={**os.environ, "TORCH_CPP_LOG_LEVEL": "ERROR"},
             start_new_session=True,
         )

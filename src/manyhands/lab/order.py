@@ -1,10 +1,10 @@
-"""Which runs a comparison consists of, and in which order they are made.
+"""The runs of a comparison, and the order in which they are made.
 
-A machine changes while it works: it warms up, somebody else starts something. So every *repeat*
-runs everybody once, and the order is turned round from one repeat to the next and moved on by one
-after every two. Over each two repeats everybody has the same mean place, so that a drift hits all
-alike; and runs of one repeat, which are neighbours in time and have the same seed, are what is held
-against each other.
+The speed of a machine drifts: it warms up, or other programs start. So every *repeat* runs each
+entrant once, and the order is reversed from one repeat to the next and rotated by one after every
+two. Over each two repeats all entrants have the same mean position, so that a linear drift affects
+all equally; and the runs of one repeat, which are close in time and have the same seed, are
+compared with each other.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ _Part = TypeVar("_Part")
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One run of a comparison."""
+    """One run of a comparison, planned."""
 
     entrant: Entrant
     place: int
-    """Of the entrant among all, from 0."""
+    """Index of the entrant, from 0."""
     workers: int
     repeat: int
     seed: int
 
     @property
     def name(self) -> str:
-        """The name of its folder, different for every turn."""
+        """The name of its folder, unique in the comparison."""
         words = re.sub(r"[^a-z0-9.]+", "-", self.entrant.label.lower()).strip("-")
         return f"{self.repeat}-{self.place}-{words[:60]}-{self.workers}"
 
@@ -46,8 +46,8 @@ class PlannedRun:
 def turns(
     entrants: Sequence[Entrant], workers: Sequence[int], repeats: int, seed: int
 ) -> tuple[PlannedRun, ...]:
-    """All runs, in their order; each repeat has a seed of its own, the same for all in it."""
-    # single() runs with one worker, whatever the others run with: once.
+    """All runs, in order; each repeat has its own seed, the same for all runs in it."""
+    # single() always runs with one worker, so it runs once per repeat.
     pairs = {
         (place, entrant.workers(asked)): entrant
         for asked in workers

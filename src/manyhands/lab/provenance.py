@@ -1,4 +1,4 @@
-"""What a comparison's results say beside its runs: machine, versions, settings, budget."""
+"""Provenance of a comparison's results: machine, versions, settings, budget."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def account(
     design: Design, job: Job, runs: Iterable[RunResult], created: str | None = None
 ) -> Comparison:
-    """The results of a comparison so far; `created` is when it was begun, if not just now."""
+    """The results of a comparison so far; `created` is its first start, if it was resumed."""
     machine = this_machine()
     in_force = design.budget.of(job)
     return Comparison(
@@ -53,7 +53,7 @@ def account(
 
 
 def surroundings(design: Design) -> dict[str, str]:
-    """What live runs of one comparison must have in common, beside its settings."""
+    """Facts that must be equal for live runs of one comparison, in addition to its settings."""
     if design.virtual is not None:
         return {}
     machine = this_machine()
@@ -66,7 +66,7 @@ def surroundings(design: Design) -> dict[str, str]:
 
 
 def budget_words(job: Job) -> str:
-    """When a run of the job ends, in words."""
+    """Description of when a run of the job ends."""
     limits = []
     if job.epochs is not None:
         epochs = f"{job.epochs:g} epoch{plural(f'{job.epochs:g}')}"
@@ -82,7 +82,7 @@ def budget_words(job: Job) -> str:
 
 
 def _settings(design: Design, job: Job) -> dict[str, str]:
-    told = {
+    settings = {
         "job": design.script and design.script.job,
         "arguments": design.script and " ".join(design.script.arguments),
         **{name: value for name, value in job.settings.items() if name != "seed"},
@@ -91,12 +91,12 @@ def _settings(design: Design, job: Job) -> dict[str, str]:
         "seeds": ", ".join(str(design.seed + repeat) for repeat in range(design.repeats)),
     }
     if design.virtual is not None:
-        told |= vars(design.virtual)
-    return {name: str(value) for name, value in told.items() if value not in (None, "")}
+        settings |= vars(design.virtual)
+    return {name: str(value) for name, value in settings.items() if value not in (None, "")}
 
 
 def _network(design: Design) -> str:
-    """The links between hosts, real or virtual; nothing where all share one host."""
+    """Description of the links between hosts, real or virtual; empty if there is one host."""
     if design.network:
         return NetworkShape.read(design.network).words
     hosts = hosts_of(design, max(design.workers))

@@ -1,4 +1,4 @@
-"""How one run of a comparison is made: live as a process, or virtually in this one."""
+"""Execution of a comparison's runs: live in a new process, or virtually in this one."""
 
 from __future__ import annotations
 
@@ -24,35 +24,38 @@ if TYPE_CHECKING:
     from manyhands.lab.order import PlannedRun
 
 _LOOK_EVERY = 0.2
-"""Seconds between two looks at a run that is under way."""
+"""Seconds between two checks of a run that is under way."""
 _TAIL = 4096
-"""Bytes at the end of a log that are looked at."""
+"""Bytes at the end of a log that are read."""
 
 
 class Runs(Protocol):
-    """A way to make runs."""
+    """Executes runs, live or virtually."""
 
     @property
     def kind(self) -> Literal["live", "virtual"]:
-        """Of which kind."""
+        """The kind of the runs."""
 
     def check(self, turn: PlannedRun) -> None:
-        """Raise ValueError or TypeError, naming the fix, if a run cannot be made so."""
+        """Raise ValueError or TypeError, with the fix, if a run is not possible."""
 
     def make(self, turn: PlannedRun, folder: Path, log: Path, tell: Callable[[str], None]) -> str:
-        """Make the run in that folder; why it failed, or nothing. `tell` hears how far it is."""
+        """Execute a run in that folder; return why it failed, or an empty string.
+
+        `tell` receives its progress.
+        """
 
 
 @dataclass(frozen=True)
 class LiveRuns:
-    """Each run is a process `manyhands train`, with processes of its own."""
+    """Each run is a process `manyhands train`, with its own worker processes."""
 
     design: Design
     launch: Launcher = start
     kind: Literal["live"] = "live"
 
     def check(self, turn: PlannedRun) -> None:
-        """Workers of one host can share memory; those of GPUs, or of several hosts, cannot."""
+        """Check the hosts and devices: strategies with shared memory need one host and CPUs."""
         hosts = ["this host"]
         if self.design.network:
             hosts = [f"w{number}" for number in range(turn.workers)]
@@ -60,7 +63,7 @@ class LiveRuns:
         turn.entrant.strategy.check_places(hosts, devices(turn.workers))
 
     def make(self, turn: PlannedRun, folder: Path, log: Path, tell: Callable[[str], None]) -> str:
-        """Start it, follow its log, and end it whatever happens here."""
+        """Start the run, follow its log, and end it even if an exception is raised here."""
         process = self.launch(command(self.design, turn, folder), log)
         try:
             while True:
@@ -75,17 +78,17 @@ class LiveRuns:
 
 
 def _why(code: int, last: str) -> str:
-    """Why a run failed: the last line of its log is that of the traceback, if there is one."""
+    """Why a run failed: the last message of its log, or its exit code."""
     if code < 0:
-        return f"ended by {signal.Signals(-code).name}; its last words: {last or 'none'}"
-    return last or f"it left with code {code} and without a word"
+        return f"ended by {signal.Signals(-code).name}; last line of its log: {last or 'none'}"
+    return last or f"it exited with code {code} and an empty log"
 
 
 def command(design: Design, turn: PlannedRun, folder: Path) -> list[str]:
-    """The command that makes a live run."""
+    """The command that executes a live run."""
     script = design.script
     if script is None:
-        raise ValueError("live runs need a script that other processes can take the job from")
+        raise ValueError("live runs need a script from which other processes load the job")
     options = {
         "job": script.job,
         "strategy": turn.entrant.strategy,
@@ -108,14 +111,14 @@ def command(design: Design, turn: PlannedRun, folder: Path) -> list[str]:
 
 
 def last_line(log: Path) -> str:
-    """The last line in a log that says anything."""
+    """The last line of a log that has text."""
     return next((line.strip() for line in _from_the_end(log)), "")
 
 
 def last_words(log: Path) -> str:
-    """The line in a log with which its last message begins.
+    """The first line of the last message in a log.
 
-    Lines of it that are indented, as those that point into a text with a caret, explain the first.
+    Indented lines, such as those with a caret under a text, belong to the line before them.
     """
     found = list(_from_the_end(log))
     begins = (line for line in found if not line[0].isspace())
@@ -123,7 +126,7 @@ def last_words(log: Path) -> str:
 
 
 def _from_the_end(log: Path) -> Iterator[str]:
-    """The lines at the end of a log, the last one first, without those that have no word."""
+    """The lines at the end of a log, the last one first, without lines that have no text."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
@@ -142,15 +145,15 @@ class VirtualRuns:
     kind: Literal["virtual"] = "virtual"
 
     def check(self, turn: PlannedRun) -> None:
-        """Only protocols are simulated."""
+        """Check that the run can be simulated: only protocols can."""
         plan(self.job, self._asked(turn, Path("unused")), "comparison")
 
     def make(self, turn: PlannedRun, folder: Path, log: Path, tell: Callable[[str], None]) -> str:  # noqa: ARG002 - the contract
-        """Simulate it; what goes wrong in it is a result."""
+        """Simulate the run; an exception in it is its result."""
         tell("on a virtual clock")
         try:
             plan(self.job, self._asked(turn, folder), "comparison").carry_out(tell)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the others are still compared
+        except Exception as error:  # noqa: BLE001 - the other runs are still compared
             return str(error).partition("\n")[0] or type(error).__name__
         return ""
 
@@ -170,6 +173,6 @@ class VirtualRuns:
 
 
 def _stretch(design: Design, turn: PlannedRun) -> float | None:
-    """The job's times are those on the fewest workers: with more, each has a smaller share."""
+    """Scale of compute times, which are given for the fewest workers: more have smaller shares."""
     fewest = min(design.workers)
     return None if turn.workers == fewest else fewest / turn.workers

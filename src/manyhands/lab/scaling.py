@@ -1,11 +1,11 @@
-"""How a strategy scales: its speedup and efficiency over the number of workers, as a table.
+"""Scaling of a strategy: a table of speedup and efficiency over the number of workers.
 
-The job stays the same whatever the number of workers, its global batch included: strong scaling.
-With r(n) samples per second on n workers, and b the fewest workers that were run,
+The job is the same for any number of workers, its global batch included: strong scaling. With r(n)
+samples per second on n workers, and b the fewest workers that were run,
 
     speedup(n) = r(n) / r(b)        efficiency(n) = b · speedup(n) / n
 
-each within one repeat, whose runs are neighbours in time; then the median over the repeats.
+each within one repeat, whose runs are close in time; then the median over the repeats.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ScalingRow:
-    """A number of workers."""
+    """The row of one number of workers."""
 
     workers: int
     rate: Middle | None
     """Samples per second; None if no run finished."""
     speedup: Middle | None
-    """None too if the fewest workers were never run in a repeat in which these were."""
+    """None also if no repeat has finished runs both of these and of the fewest workers."""
     efficiency: Middle | None
 
 
 def scaling(results: Comparison) -> tuple[ScalingRow, ...]:
-    """A row for every number of workers, of a comparison with one strategy."""
+    """One row per number of workers, for a comparison with one strategy."""
     done = [run for run in results.runs if run.status == "finished"]
     rates: dict[int, dict[int, float]] = {workers: {} for workers in sorted(results.workers)}
     for run in done:
@@ -55,7 +55,7 @@ def _row(workers: int, rates: dict[int, float], fewest: int, base: dict[int, flo
 
 
 def markdown(rows: Iterable[ScalingRow]) -> str:
-    """The table, to be copied into an application; intervals in brackets."""
+    """The table in Markdown, with intervals in brackets."""
     lines = [
         "| workers | samples/s | speedup | efficiency |",
         "| ---: | ---: | ---: | ---: |",
@@ -72,7 +72,7 @@ def markdown(rows: Iterable[ScalingRow]) -> str:
 
 
 def remarks(results: Comparison) -> str:
-    """What must be known beside the table."""
+    """The conditions of the table: strategy, budget, repeats and machine."""
     strategy = ", ".join(results.strategies)
     fewest = min(results.workers)
     brackets = f"lowest and highest of {results.repeats} runs"
@@ -94,5 +94,5 @@ def _cell(found: Middle | None, show: Callable[[float], str]) -> str:
 
 
 def failures(results: Comparison) -> tuple[RunResult, ...]:
-    """Runs that are not in the table."""
+    """Failed runs, which are not in the table."""
     return tuple(run for run in results.runs if run.status == "failed")

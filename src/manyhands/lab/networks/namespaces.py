@@ -1,14 +1,14 @@
-"""A network of one's own on one machine: hosts that are network namespaces, behind shaped links.
+"""A network on one machine: hosts are network namespaces behind links of limited bandwidth.
 
     (w0) ──tbf── ┐
-    (w1) ──tbf── ├─ bridge, in a namespace of its own
+    (w1) ──tbf── ├─ bridge, in its own namespace
     (w2) ──tbf── ┘
 
 Sockets, TCP and bandwidth are real; only the wire is a queue in the kernel (a token bucket, in both
-directions of every link). If a latency is asked for, a relay stands where the bridge would, and
-passes every frame on later. Nothing touches the machine's own interfaces. The namespaces have no
-names: each lives as long as the process that holds it, and that ends when this one does, however it
-ends. So nothing is left behind, not even after `kill -9`.
+directions of every link). With a latency, a relay replaces the bridge and forwards every frame
+later. The machine's own interfaces are not touched. The namespaces are anonymous: each exists as
+long as the process that holds it, which ends with this process, even after `kill -9`. So nothing is
+left behind.
 """
 
 from __future__ import annotations
@@ -33,34 +33,34 @@ _APART = "servers apart"
 _QUEUE = "100ms"
 """How long a packet may wait at a link before it is dropped."""
 _BURST = 0.004
-"""Seconds in which a link's burst would be sent: several turns of the kernel's timer."""
+"""Seconds in which a link sends its burst: several intervals of the kernel's timer."""
 _SMALLEST_BURST = 65536
-"""Bytes that the kernel hands to a link at once."""
+"""Smallest burst in bytes: the kernel passes as many to a link at a time."""
 _MOST = 250
-"""Hosts that the addresses suffice for."""
+"""The most hosts, limited by the address range."""
 
 
 class NotPermitted(ValueError):  # noqa: N818 - it names what happened
-    """This machine does not let us have network namespaces."""
+    """This machine does not allow network namespaces."""
 
 
 @dataclass(frozen=True)
 class NetworkShape:
-    """What lies between the workers: `100mbit`, `100mbit, 20ms` or `100mbit, servers apart`."""
+    """The network between workers: `100mbit`, `100mbit, 20ms` or `100mbit, servers apart`."""
 
     rate: float
     """Bytes per second of each worker's link, in each direction."""
     apart: bool = False
-    """Whether coordinator and servers have a link of their own, or worker 0's."""
+    """Whether coordinator and servers have their own link, instead of sharing worker 0's."""
     latency: float = 0.0
-    """Seconds that a packet takes from one worker to another, beyond what the machine needs."""
+    """Added seconds that a packet takes from one worker to another."""
 
     @classmethod
     def read(cls, text: str) -> NetworkShape:
-        """The network that `text` describes.
+        """Parse a network from text.
 
         Raises:
-            ValueError: it is none such.
+            ValueError: the text does not describe a network.
         """
         rate, *rest = (part.strip() for part in text.split(","))
         times = [part for part in rest if part != _APART]
@@ -68,14 +68,14 @@ class NetworkShape:
             (latency,) = map(seconds, times) if times else (0.0,)
         except ValueError:
             raise ValueError(
-                f"a network is written '100mbit', '100mbit, 20ms' or '100mbit, {_APART}', "
-                f"not {text!r}"
+                f"a network must be of the form '100mbit', '100mbit, 20ms' or '100mbit, {_APART}', "
+                f"got {text!r}"
             ) from None
         return cls(bandwidth(rate), apart=_APART in rest, latency=latency)
 
     @property
     def words(self) -> str:
-        """For the results: what it is like and who is where."""
+        """Description of the network and the placement of processes, for the results."""
         where = "in a namespace of their own" if self.apart else "beside worker 0"
         later = f", {self.latency * 1e3:g} ms from one to another" if self.latency else ""
         return (
@@ -89,25 +89,25 @@ class NamespaceHost:
     """A host of the network."""
 
     holder: int
-    """The process for which the namespace exists."""
+    """Id of the process that keeps the namespace alive."""
     address: str
     user: tuple[str, ...] = ()
-    """How to become the one who may do everything in it, and nothing outside."""
+    """Options of nsenter to become root in the user namespace."""
 
     def inside(self, *command: str) -> list[str]:
-        """The command that runs a command there."""
+        """The command line that executes a command in the namespace."""
         return ["nsenter", *self.user, f"--net=/proc/{self.holder}/ns/net", "--", *command]
 
 
 @contextlib.contextmanager
 def network(count: int, rate: float, latency: float = 0.0) -> Iterator[list[NamespaceHost]]:
-    """So many hosts, each behind a link of `rate` bytes per second, `latency` seconds apart.
+    """A network of `count` hosts, each behind a link of `rate` bytes/s, `latency` seconds apart.
 
     Raises:
-        NotPermitted: this machine does not allow it.
+        NotPermitted: this machine does not allow network namespaces.
     """
     if not 1 <= count <= _MOST:
-        raise ValueError(f"a network on one machine has 1 to {_MOST} hosts, not {count}")
+        raise ValueError(f"a network on one machine has 1 to {_MOST} hosts, got {count}")
     with contextlib.ExitStack() as stack:
         bridge = stack.enter_context(_first_namespace())
         places = [
@@ -141,7 +141,7 @@ def network(count: int, rate: float, latency: float = 0.0) -> Iterator[list[Name
 
 @functools.cache
 def check_permitted() -> None:
-    """Raise NotPermitted, naming what to do instead, if this machine allows no namespaces."""
+    """Raise NotPermitted, with an alternative, if this machine does not allow namespaces."""
     with network(1, _SMALLEST_BURST):
         pass
 
@@ -153,10 +153,10 @@ def _shape(rate: float) -> str:
 
 @contextlib.contextmanager
 def _first_namespace() -> Iterator[NamespaceHost]:
-    """That of the bridge. Who is not root makes a namespace of users first, and is root there."""
+    """The bridge's namespace; without root, it is created in a new user namespace."""
     missing = [tool for tool in _TOOLS if shutil.which(tool, path=_path()) is None]
     if missing:
-        raise NotPermitted(_refusal(f"there is no {missing[0]} on this machine"))
+        raise NotPermitted(_refusal(f"the tool {missing[0]} is not installed"))
     if os.geteuid() == 0:
         with _namespace("", ()) as place:
             yield place
@@ -176,7 +176,7 @@ def _namespace(address: str, user: tuple[str, ...]) -> Iterator[NamespaceHost]:
 
 @contextlib.contextmanager
 def _held(*command: str) -> Iterator[int]:
-    """A process that ends when it can read no more from this one; its id."""
+    """A process that ends when its standard input is closed; yields its id."""
     with subprocess.Popen(  # noqa: S603 - our own commands
         command,
         stdin=subprocess.PIPE,
@@ -185,11 +185,11 @@ def _held(*command: str) -> Iterator[int]:
         env={**os.environ, "PATH": _path()},
         start_new_session=True,
     ) as holder:
-        assert holder.stdin  # noqa: S101 - a pipe was asked for, here and below
+        assert holder.stdin  # noqa: S101 - opened as a pipe, here and below
         assert holder.stdout  # noqa: S101
         assert holder.stderr  # noqa: S101
         try:
-            # The echo comes from within: the namespace is there.
+            # The process echoes one byte from inside the namespace, once that exists.
             with contextlib.suppress(BrokenPipeError):
                 holder.stdin.write(b".")
                 holder.stdin.flush()
@@ -214,13 +214,13 @@ def _do(place: NamespaceHost, *commands: str) -> None:
 
 
 def _path() -> str:
-    """Where to look for tools: administrators' folders are not on everybody's path."""
+    """Search path for the tools: not every user's PATH has the sbin folders."""
     return f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 
 
 def _refusal(why: str) -> str:
     return (
-        f"network namespaces cannot be used here ({why}): they need root, or a kernel that lets "
-        "users have them. `manyhands compare … --virtual --bandwidth 100mbit` does without, on a "
-        "virtual cluster"
+        f"network namespaces cannot be used here ({why}): they need root, or a kernel that allows "
+        "unprivileged user namespaces. Alternatively, use a virtual cluster: `manyhands compare … "
+        "--virtual --bandwidth 100mbit`"
     )

@@ -1,7 +1,7 @@
-"""A switch that takes its time: every frame between two links is passed on a little later.
+"""Relay: a network switch that forwards every frame between links after a latency.
 
-`python relay.py SECONDS LINK…` carries frames between the links as a bridge would, in a process of
-its own, and ends when its standard input does. It needs nothing but Python.
+`python relay.py SECONDS LINK…` forwards frames between the links as a bridge would, in its own
+process, and ends when its standard input is closed. It needs only Python's standard library.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ _WITH_HEADER = 15  # PACKET_VNET_HDR, in <linux/if_packet.h>, as the next
 _NOT_MY_OWN = 23  # PACKET_IGNORE_OUTGOING
 _EVERYTHING = 0x0003  # ETH_P_ALL
 _HEADER = 10
-"""Bytes before each frame, in which the kernel says which checksums and cuts it owes; they are
-handed back with the frame, so that large ones stay whole."""
+"""Bytes of the kernel's virtio header before each frame, with pending checksums and segmentation;
+it is sent with the frame, so that large frames need not be split."""
 _LARGEST = 1 << 17
 _AT_ONCE = 64
-"""Frames read from a link before those that are due are sent."""
+"""Frames read from a link before due frames are sent."""
 
 
 class Relay:
-    """Carries frames between links, each after the same time.
+    """Forwards frames between links, each after the same latency.
 
     Args:
-        latency: seconds.
-        links: names of interfaces.
+        latency: latency in seconds.
+        links: names of network interfaces.
     """
 
     def __init__(self, latency: float, links: list[str]) -> None:
         self._latency = latency
         self._links = [_opened(link) for link in links]
         self._known: dict[bytes, socket.socket] = {}
-        """By Ethernet address, the link that it was last heard on."""
+        """By Ethernet address, the link from which its last frame came."""
         self._under_way: deque[tuple[float, socket.socket, bytes]] = deque()
 
     def run(self, until: int) -> None:
-        """Carry on until nothing more can be read from the file `until`."""
-        # Others round times up to milliseconds.
+        """Forward frames until the file descriptor `until` is at its end."""
+        # Other selectors round times up to milliseconds.
         with selectors.SelectSelector() as selector:
             for link in self._links:
                 selector.register(link, selectors.EVENT_READ)
@@ -76,7 +76,7 @@ class Relay:
             known = self._known.get(to)
             for link in [known] if known else self._links:
                 if link is not came:
-                    # A link whose queue is full drops what comes, as a switch does.
+                    # A link whose queue is full drops frames, as a switch does.
                     with contextlib.suppress(OSError):
                         link.send(frame)
 
