@@ -30,7 +30,7 @@ KILLED = """
     import pathlib, resource, signal, sys, torch
     from manyhands.files.checkpoint import save_model
 
-    # The kernel ends whoever writes beyond the limit, in the middle of the file.
+    # The kernel ends a process that writes beyond the limit, in the middle of the file.
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
@@ -93,7 +93,7 @@ def test_tied_parameters_are_stored_once_and_come_back_under_every_name(tmp_path
     told = save_model(model, path)
     assert path.stat().st_size < 1.1 * 500 * 200 * 4
     state = load_state(path)
-    assert digest(state) == told, "whoever loads the file can check it"
+    assert digest(state) == told, "the file can be checked against it"
     assert state["decode.weight"] is state["encode.weight"]
     assert same(state["decode.weight"], model["encode"].weight.detach())
 

@@ -22,7 +22,7 @@ TEXT = """
             self.unused = torch.nn.Linear(2, 2) if {unused} else None
 
         def forward(self, inputs):
-            time.sleep({device})  # as whoever waits for a device that computes
+            time.sleep({device})  # as a process that waits for a device
             return self.last(torch.relu(self.first(inputs)))
 
 

@@ -70,7 +70,7 @@ def test_a_comparison_that_was_killed_repeats_no_finished_run(compare, tmp_path:
 @pytest.mark.parametrize(
     "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
 )
-def test_whoever_ends_it_leaves_nothing_running(compare, tmp_path: Path, number: int) -> None:
+def test_any_end_leaves_nothing_running(compare, tmp_path: Path, number: int) -> None:
     write_script(tmp_path, samples=100_000, epochs=50)
     started = compare("--strategies", "asynchronous", "--workers", "2", "--repeats", "1")
     wait_for(lambda: started.worker(1) is not None, 60, "workers at work")

@@ -38,7 +38,7 @@ def times(folder: Path) -> dict[str, int]:
     return {path.name: (path / "trace").stat().st_mtime_ns for path in folder.glob("runs/*")}
 
 
-def test_everybody_is_run_in_every_repeat_under_the_same_seeds(tmp_path: Path) -> None:
+def test_every_entrant_runs_in_every_repeat_under_the_same_seeds(tmp_path: Path) -> None:
     made = compared(tmp_path, seed=3, price=2.0)
     assert made.results == read_results(tmp_path)
     results = made.results

@@ -97,13 +97,13 @@ def test_a_worker_is_slowed_in_the_runs_that_have_it_and_the_results_say_so() ->
         "single, allreduce, allreduce slow all:1.2x", workers=(2, 4), slow=(Pace(2, 4.0),)
     )
     slowed = {(turn.entrant.label, turn.workers): design.paces(turn) for turn in design.turns}
-    everybody, third = Pace(None, 1.2), Pace(2, 4.0)
+    all_workers, third = Pace(None, 1.2), Pace(2, 4.0)
     assert slowed == {
         ("single()", 1): (),
         ("allreduce()", 2): (),
         ("allreduce()", 4): (third,),
-        ("allreduce() slow all:1.2x", 2): (everybody,),
-        ("allreduce() slow all:1.2x", 4): (third, everybody),
+        ("allreduce() slow all:1.2x", 2): (all_workers,),
+        ("allreduce() slow all:1.2x", 4): (third, all_workers),
     }
     results = account(design, a_job(), [])
     assert results.paced == (

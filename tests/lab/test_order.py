@@ -1,4 +1,4 @@
-"""The order of a comparison's runs: complete, interleaved, and fair to everybody."""
+"""The order of a comparison's runs: complete, interleaved, and fair to all entrants."""
 
 from collections import Counter
 
@@ -22,7 +22,7 @@ def ordered(count: int, workers: list[int], repeats: int, seed: int):
 
 
 @given(comparisons)
-def test_every_repeat_runs_everybody_once_with_one_seed(asked) -> None:
+def test_every_repeat_runs_each_entrant_once_with_one_seed(asked) -> None:
     count, workers, repeats, seed = asked
     made = ordered(*asked)
     size = count * len(workers)
@@ -37,7 +37,7 @@ def test_every_repeat_runs_everybody_once_with_one_seed(asked) -> None:
 
 
 @given(comparisons)
-def test_over_two_repeats_everybody_has_the_same_mean_place(asked) -> None:
+def test_over_two_repeats_all_entrants_have_the_same_mean_place(asked) -> None:
     """So a drift that is the same from run to run adds the same to all."""
     count, workers, repeats, _ = asked
     made = ordered(*asked)
@@ -55,7 +55,7 @@ def test_more_repeats_leave_those_before_as_they_were(asked) -> None:
     assert ordered(count, workers, repeats + 3, seed)[: len(ordered(*asked))] == ordered(*asked)
 
 
-def test_everybody_is_first_at_some_time() -> None:
+def test_every_entrant_is_first_at_some_time() -> None:
     made = ordered(4, [2], 8, 0)
     assert {turn.place for turn in made[::4]} == {0, 1, 2, 3}
 

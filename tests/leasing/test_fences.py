@@ -1,4 +1,4 @@
-"""A server refuses lives that are over, and tells its protocol once that a worker left."""
+"""Fences refuse incarnations that are over, and notify the protocol once of a loss."""
 
 from manyhands.leasing.fences import Fences
 

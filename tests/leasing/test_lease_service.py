@@ -1,4 +1,4 @@
-"""The desk gives every worker an answer and every task to a worker that is there."""
+"""The lease service answers every request, and gives every task to a present worker."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from manyhands.wire.leasing import Ask, Commit, Evaluate, Granted, Nothing, Over
 
 
 class Workers:
-    """Workers of a desk, which do what they are told when a test says so."""
+    """Workers of a lease service, which act when a test asks them to."""
 
     def __init__(self, count: int, epochs: int, *, evaluates: bool, lockstep: bool = False) -> None:
         samples = 2 * count
         self.book = Leases(
             samples, samples, count, epochs * samples, pauses=evaluates, lockstep=lockstep
         )
-        self.desk = LeaseService(self.book, evaluates=evaluates, lockstep=lockstep)
+        self.service = LeaseService(self.book, evaluates=evaluates, lockstep=lockstep)
         self.told: dict[str, list] = defaultdict(list)
         self.names = [f"worker-{rank}" for rank in range(count)]
-        self.desk.open(self.names)
+        self.service.open(self.names)
 
     def deliver(self, letters) -> None:
         for worker, message in letters:
@@ -31,15 +31,15 @@ class Workers:
 
     def say(self, worker: str, *messages) -> None:
         for message in messages:
-            self.deliver(self.desk.hear(worker, message))
+            self.deliver(self.service.hear(worker, message))
 
     def lose(self, worker: str) -> None:
         self.told[worker].clear()
-        self.deliver(self.desk.lose(worker))
+        self.deliver(self.service.lose(worker))
 
     def replace(self, worker: str) -> None:
         self.lose(worker)
-        self.deliver(self.desk.admit(worker))
+        self.deliver(self.service.admit(worker))
 
     def take(self, worker: str):
         return self.told[worker].pop(0) if self.told[worker] else None
@@ -57,9 +57,9 @@ def test_one_worker_stores_the_model_and_the_others_stay_until_it_is_stored():
     workers = Workers(3, 1, evaluates=False)
     workers.train_an_epoch()
     assert workers.told == {"worker-0": [Over(stores=True)], "worker-1": [], "worker-2": []}
-    assert not workers.desk.is_over
+    assert not workers.service.is_over
     workers.say("worker-0", Saved())
-    assert workers.desk.is_over
+    assert workers.service.is_over
     assert workers.told["worker-1"] == workers.told["worker-2"] == [Over(stores=False)]
 
 
@@ -71,12 +71,12 @@ def test_another_stores_the_model_if_the_first_is_lost_while_it_saves():
     workers.lose("worker-1")
     assert workers.told["worker-2"] == [Over(stores=True)]
     workers.say("worker-1", Saved())
-    assert not workers.desk.is_over, "a worker that is lost has stored nothing"
+    assert not workers.service.is_over, "a worker that is lost has stored nothing"
     workers.say("worker-2", Saved())
-    assert workers.desk.is_over
+    assert workers.service.is_over
 
 
-def test_a_successor_stores_the_model_if_nobody_else_is_left():
+def test_a_successor_stores_the_model_if_no_other_worker_is_left():
     workers = Workers(1, 1, evaluates=False)
     workers.train_an_epoch()
     workers.replace("worker-0")
@@ -146,7 +146,7 @@ def test_statistics_are_added_in_the_order_of_the_ranks():
 
 @pytest.mark.parametrize("lockstep", [False, True])
 @pytest.mark.parametrize("evaluates", [False, True])
-def test_every_run_ends_stored_whoever_is_lost_when(evaluates, lockstep):
+def test_every_run_ends_stored_for_any_losses(evaluates, lockstep):
     for seed in range(300):
         rng = random.Random(seed)  # noqa: S311 - not for secrets
         _run(rng, evaluates=evaluates, lockstep=lockstep)
@@ -161,7 +161,7 @@ def _run(rng: random.Random, *, evaluates: bool, lockstep: bool) -> None:
         workers.say(name, Ask())
     losses = rng.randint(0, 6)
     for _ in range(2000):
-        if workers.desk.is_over:
+        if workers.service.is_over:
             break
         name = rng.choice(workers.names)
         if losses and rng.random() < 0.1:
@@ -189,5 +189,5 @@ def _run(rng: random.Random, *, evaluates: bool, lockstep: bool) -> None:
                 workers.say(name, Saved())
             case Nothing():
                 assert lockstep
-    assert workers.desk.is_over, f"the desk stands still: {workers.told}"
+    assert workers.service.is_over, f"the lease service is stuck: {workers.told}"
     assert workers.book.committed == epochs * 2 * count

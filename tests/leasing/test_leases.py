@@ -1,4 +1,4 @@
-"""Every sample of an epoch is trained on at least once, whoever dies when."""
+"""Every sample of an epoch is trained on at least once, for any losses of workers."""
 
 from collections import Counter
 from itertools import groupby
@@ -57,7 +57,7 @@ class Book(RuleBasedStateMachine):
             self.held[found.number] = (worker, found)
             self.given[found.number] += 1
         elif found == "wait":
-            assert self.held, "there is nobody to wait for"
+            assert self.held, "there is no worker to wait for"
         else:
             assert not self.held, "an evaluation or the end comes when all is committed"
             done = self.leases.committed
@@ -212,7 +212,7 @@ def test_empty_data_is_refused() -> None:
         Leases(0, 4, 1, None)
 
 
-def test_by_rank_nobody_gets_a_part_of_a_later_batch_before_one_of_an_earlier():
+def test_by_rank_no_worker_gets_a_part_of_a_later_batch_before_one_of_an_earlier():
     book = Leases(24, 6, 3, None, lockstep=True, by_rank=True)
     first = [book.take(f"worker-{rank}") for rank in range(3)]
     assert [(lease.start, lease.stop) for lease in first] == [(0, 2), (2, 4), (4, 6)]

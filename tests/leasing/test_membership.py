@@ -35,7 +35,7 @@ def sign(rank: int, *, silent: float = 0.0, still: float = 0.0, phase: str = "co
     return Sign(member(rank), 1000.0 - silent, 1000.0 - still, 7, phase, f"train.py:{rank} in f")
 
 
-def accused(*given: Sign) -> list[tuple[int, str]]:
+def suspected(*given: Sign) -> list[tuple[int, str]]:
     named = {one.member.name: one for one in given}
     found = suspects(1000.0, named, silence=SILENCE, stall=STALL)
     return [(suspect.member.rank, suspect.reason) for suspect in found]
@@ -71,7 +71,7 @@ def test_a_newcomer_with_the_pid_of_its_former_self_is_still_a_newcomer() -> Non
     assert before.joined(member(0, pid=1)).epoch == before.epoch + 1
 
 
-def test_nobody_joining_and_strangers_leaving_change_nothing() -> None:
+def test_empty_joins_and_leaving_strangers_change_nothing() -> None:
     here = Membership().joined(member(0))
     assert here.joined() is here
     assert here.left() is here
@@ -91,7 +91,7 @@ def test_who_leaves_is_gone_one_epoch_later() -> None:
         | st.tuples(st.just("left"), st.lists(names, max_size=3))
     )
 )
-def test_the_epoch_rises_by_one_exactly_when_somebody_came_or_went(
+def test_the_epoch_rises_by_one_exactly_when_a_member_came_or_went(
     history: list[tuple[str, list[Member] | list[str]]],
 ) -> None:
     membership, expected = Membership(), dict[str, Member]()
@@ -110,30 +110,30 @@ def test_the_epoch_rises_by_one_exactly_when_somebody_came_or_went(
         assert all(one.name == name for name, one in membership.members.items())
 
 
-def test_nobody_is_accused_up_to_the_thresholds() -> None:
-    assert accused() == []
-    assert accused(sign(0, silent=SILENCE), sign(1)) == []
-    assert accused(sign(0, still=STALL, phase="exchange"), sign(1)) == []
-    assert accused(sign(0, still=1000.0), sign(1, still=1000.0)) == [], "nobody waits for them"
+def test_no_member_is_suspected_up_to_the_thresholds() -> None:
+    assert suspected() == []
+    assert suspected(sign(0, silent=SILENCE), sign(1)) == []
+    assert suspected(sign(0, still=STALL, phase="exchange"), sign(1)) == []
+    assert suspected(sign(0, still=1000.0), sign(1, still=1000.0)) == [], "no member waits for them"
 
 
 def test_who_is_not_heard_of_is_silent_whatever_it_did() -> None:
-    found = accused(sign(0, silent=5.1), sign(1, silent=6, phase="exchange"), sign(2))
+    found = suspected(sign(0, silent=5.1), sign(1, silent=6, phase="exchange"), sign(2))
     assert found == [(0, "silent"), (1, "silent")]
 
 
 def test_who_keeps_others_waiting_is_stuck_and_the_waiting_are_victims() -> None:
     waiting = [sign(rank, still=10.1, phase="exchange") for rank in (0, 2)]
-    assert accused(*waiting, sign(1, still=60), sign(3)) == [(1, "stuck"), (3, "stuck")]
+    assert suspected(*waiting, sign(1, still=60), sign(3)) == [(1, "stuck"), (3, "stuck")]
 
 
-def test_silence_explains_the_waiting_so_nobody_else_is_accused() -> None:
+def test_silence_explains_the_waiting_so_no_other_member_is_suspected() -> None:
     waiting = sign(0, still=60, phase="exchange")
-    assert accused(waiting, sign(1, silent=60, still=60), sign(2, still=60)) == [(1, "silent")]
+    assert suspected(waiting, sign(1, silent=60, still=60), sign(2, still=60)) == [(1, "silent")]
 
 
-def test_where_all_wait_nobody_is_accused() -> None:
-    assert accused(*(sign(rank, still=600, phase="exchange") for rank in range(4))) == []
+def test_where_all_wait_no_member_is_suspected() -> None:
+    assert suspected(*(sign(rank, still=600, phase="exchange") for rank in range(4))) == []
 
 
 def test_the_longest_wait_counts() -> None:
@@ -166,7 +166,7 @@ def test_the_words_say_who_where_for_how_long_and_at_which_line(
 
 
 @given(gatherings, st.floats(100, 200), st.floats(0.1, 60), st.floats(0.1, 60))
-def test_whoever_waits_and_was_heard_of_is_never_a_suspect(
+def test_a_waiting_member_with_heartbeats_is_never_a_suspect(
     here: dict[str, Sign], now: float, silence: float, stall: float
 ) -> None:
     for suspect in suspects(now, here, silence=silence, stall=stall):
@@ -178,7 +178,7 @@ def test_whoever_waits_and_was_heard_of_is_never_a_suspect(
 
 
 @given(gatherings, st.floats(100, 200))
-def test_reasons_are_not_mixed_and_more_patience_accuses_nobody_new_as_silent(
+def test_reasons_are_not_mixed_and_more_patience_finds_no_new_silent_member(
     here: dict[str, Sign], now: float
 ) -> None:
     eager = suspects(now, here, silence=SILENCE, stall=STALL)
@@ -190,6 +190,6 @@ def test_reasons_are_not_mixed_and_more_patience_accuses_nobody_new_as_silent(
 
 
 @given(gatherings, st.floats(100, 200))
-def test_when_everybody_moves_on_nobody_is_accused(here: dict[str, Sign], now: float) -> None:
+def test_when_all_make_progress_no_member_is_suspected(here: dict[str, Sign], now: float) -> None:
     moving = {name: dataclasses.replace(one, heard=now, moved=now) for name, one in here.items()}
     assert suspects(now, moving, silence=SILENCE, stall=STALL) == []

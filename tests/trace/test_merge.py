@@ -227,7 +227,7 @@ def test_the_last_cumulative_record_counts() -> None:
     assert worker.samples.seen == 7
 
 
-def test_lines_before_any_header_belong_to_nobody() -> None:
+def test_lines_before_any_header_belong_to_no_process() -> None:
     trace = merged(
         worker_0=written("worker", 0, nothing), worker_1=b'["span","compute",1.0,1.0,0]\nxyz\n'
     )

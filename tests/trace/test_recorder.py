@@ -279,7 +279,7 @@ def test_drain_writes_sums_ever_more_rarely_and_flush_always() -> None:
         rec.drain()
     sums = [record for record in records(written) if isinstance(record, Totals)]
     assert len(sums) < 1 + 100 + math.log(100) / math.log(1.009)
-    # Whoever is killed has lost a hundredth at most.
+    # A process that is killed has lost at most a hundredth.
     assert sums[-1].at - 100 >= 0.99 * (clock.now - 100) - 0.5
     rec.flush()
     totals = last(written, Totals)

@@ -1,4 +1,4 @@
-"""Groups that Manyhands owns: whoever waits in one can be freed, and steps again in another.
+"""Groups that Manyhands owns: blocked callers can be unblocked, and step again in another group.
 
 Later work depends on this: four Gloo workers under DDP, one killed or stopped; the survivors'
 pending collective is freed within two seconds of detection and they step again without a restart.

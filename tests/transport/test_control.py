@@ -1,4 +1,4 @@
-"""Hub and Line over a real socket: names, garbage, restarts, and nobody there."""
+"""Hub and Line over a real socket: names, garbage, restarts, and absent peers."""
 
 import socket
 import time
@@ -75,7 +75,7 @@ def test_messages_arrive_in_order_under_their_senders_names(hub: Hub, address: s
         assert mine == [Goodbye(number, mark) for number in range(100)]
 
 
-def test_an_answer_reaches_the_one_it_is_for_and_nobody_else(hub: Hub, address: str) -> None:
+def test_an_answer_reaches_only_its_peer(hub: Hub, address: str) -> None:
     with Line(address, "worker-0") as first, Line(address, "worker-1") as second:
         for line in (first, second):
             line.send(Hello("worker", 0, "host", 1, "boot"))
@@ -127,7 +127,7 @@ def test_with_nothing_to_receive_both_ends_return_after_the_timeout(hub: Hub, ad
         "a hundred frames",
     ],
 )
-def test_garbage_is_counted_and_disturbs_nobody(
+def test_garbage_is_counted_and_disturbs_no_peer(
     hub: Hub, stranger: zmq.Socket[bytes], address: str, frames: list[bytes]
 ) -> None:
     with Line(address, "worker-0") as line:
@@ -178,7 +178,7 @@ def test_a_flood_of_garbage_does_not_keep_the_hub_from_returning(
     assert hub.refused > 0
 
 
-def test_a_frame_over_the_limit_never_arrives_and_disturbs_nobody_else(
+def test_a_frame_over_the_limit_never_arrives_and_disturbs_no_other_peer(
     hub: Hub, stranger: zmq.Socket[bytes], address: str
 ) -> None:
     with Line(address, "worker-0") as line:
@@ -258,7 +258,7 @@ def key() -> JobKey:
 
 @pytest.fixture
 def open_hub(address: str, key: JobKey) -> Iterator[Hub]:
-    """A hub with a door for other hosts."""
+    """A hub with a listener for other hosts."""
     with Hub(address, "tcp://127.0.0.1:0", key) as hub:
         yield hub
 
@@ -303,10 +303,10 @@ def test_a_wrong_key_is_seen_on_both_sides_and_nothing_is_heard(open_hub: Hub, k
         assert not friend.is_refused
 
 
-def test_one_who_finds_nobody_is_not_refused(key: JobKey) -> None:
+def test_a_line_without_a_listener_is_not_refused(key: JobKey) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        nobody = silent.getsockname()[1]
-    with WatchedLine(f"tcp://127.0.0.1:{nobody}", "worker-0", key) as line:
+        port = silent.getsockname()[1]
+    with WatchedLine(f"tcp://127.0.0.1:{port}", "worker-0", key) as line:
         assert line.receive(1.0) == []
         assert not line.is_in
         assert not line.is_refused
@@ -319,5 +319,5 @@ def test_closing_does_not_wait_for_those_who_are_gone(
     begun = time.monotonic()
     with end(address) as one:
         if isinstance(one, Line):
-            one.send(Warn("nobody will hear this"))
+            one.send(Warn("this is not received"))
     assert time.monotonic() - begun < 1.0

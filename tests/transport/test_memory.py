@@ -1,4 +1,4 @@
-"""Memory that processes join: filled once, whoever comes first and whoever dies over it."""
+"""Shared memory is filled once, by the first process, even if a process dies meanwhile."""
 
 import os
 import signal
@@ -56,7 +56,7 @@ def test_of_many_who_come_at_once_one_fills(descriptor):
     for thread in threads:
         thread.join()
     assert len(filled) == 1
-    assert set(seen) == {bytes([5]) * SIZE}, "nobody saw it before it was full"
+    assert set(seen) == {bytes([5]) * SIZE}, "no process saw it before it was full"
 
 
 def test_if_one_is_killed_while_it_fills_the_next_fills(descriptor, tmp_path):
@@ -88,7 +88,7 @@ def test_another_size_is_refused_with_the_reason(descriptor):
         join(os.getpid(), descriptor, SIZE + 8, fill_with(1))
 
 
-def test_nobody_can_make_it_shorter(descriptor):
+def test_it_cannot_be_shortened(descriptor):
     join(os.getpid(), descriptor, SIZE, fill_with(1))
     with pytest.raises(PermissionError):
         os.ftruncate(descriptor, 8)

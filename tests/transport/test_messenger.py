@@ -1,4 +1,4 @@
-"""The messenger: exactly once, in bounded memory, for those who hold the key and nobody else."""
+"""Calls: exactly once, in bounded memory, only for peers with the key."""
 
 import contextlib
 import random
@@ -235,7 +235,7 @@ def test_memory_is_not_looked_into_for_those_who_come_over_tcp(ending, segment):
     wait_for(lambda: server.responder.refused == 1, 5, "the refusal")
 
 
-def test_a_place_is_kept_while_there_is_one_for_everybody_and_no_longer(ending, tmp_path):
+def test_a_place_is_kept_while_there_are_slots_for_all_callers(ending, tmp_path):
     address = f"ipc://{tmp_path}/s"
     server = adder(ending, address, slots=2)
     payload, into = memoryview(bytes(SIZE)), memoryview(bytearray(SIZE))
@@ -248,7 +248,7 @@ def test_a_place_is_kept_while_there_is_one_for_everybody_and_no_longer(ending, 
     for one in callers[:2]:
         exchange(one)
         assert one._peers["server-0"].credit
-    # Now nobody but these two may send; the others are served all the same, and so are they.
+    # Now only these two have slots; the other callers are served nevertheless.
     for one in [*callers[2:], *callers, *callers]:
         exchange(one)
     assert len(server.carried_out) == 12
@@ -278,7 +278,7 @@ def test_what_waits_for_a_place_is_answered_with_what_is_there_when_it_has_one(e
     version, parameters = 1, memoryview(bytearray(b"1" * SIZE))
     into = memoryview(bytearray(SIZE))
 
-    def hear():
+    def take():
         for _ in range(1000):
             call = responder.receive(0.01)
             if call is not None:
@@ -292,10 +292,10 @@ def test_what_waits_for_a_place_is_answered_with_what_is_there_when_it_has_one(e
         )
 
     pushes.post("server-0", Push(0, 1), memoryview(bytes(SIZE)), memoryview(bytearray(SIZE)))
-    push = hear()
+    push = take()
     for one, room in ((pulls, into), (gone, memoryview(bytearray(SIZE)))):
         one.post("server-0", Pull(), None, room)
-        answer(hear())
+        answer(take())
     assert len(responder._unanswered) == 2, "the only place is in use"
     responder.fence("worker-2.1", sys.maxsize)
     version, parameters[:] = 2, b"2" * SIZE
@@ -318,7 +318,7 @@ def test_a_large_payload_is_not_sent_before_a_place_is_granted(ending, tmp_path)
     for one in callers:
         one.post("server-0", Push(0, 1), payload, into)
     for _ in range(20):
-        assert responder.receive(0.01) is None, "nobody has sent: nobody has seen a grant yet"
+        assert responder.receive(0.01) is None, "no caller has seen a grant yet"
     for one in callers:
         one._sweep(0)
     sent = [one.sent["server-0"] for one in callers]
@@ -366,7 +366,7 @@ def test_another_attempt_of_a_call_that_is_still_to_be_answered_is_no_other_call
     payload = memoryview(secrets.token_bytes(size))
     one.post("server-0", Push(0, 1), payload)
 
-    def hear(seconds):
+    def take(seconds):
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             call = responder.receive(0.01)
@@ -375,10 +375,10 @@ def test_another_attempt_of_a_call_that_is_still_to_be_answered_is_no_other_call
             one._sweep(1)
         return None
 
-    call = hear(10)
+    call = take(10)
     peer = one._peers["server-0"]
     one._renew("server-0", peer, peer.calls[1])
-    assert hear(0.5) is None
+    assert take(0.5) is None
     assert call.payload == payload
     responder.reply(call, Parameters(7))
     assert one.receive("server-0", 10).version == 7
@@ -468,7 +468,7 @@ def test_garbage_does_not_disturb_a_responder_or_a_caller(ending, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_hundred_thousand_frames_of_garbage_disturb_nobody(ending, tmp_path):
+def test_a_hundred_thousand_frames_of_garbage_disturb_no_caller(ending, tmp_path):
     flood_a_responder(ending, tmp_path, 50_000)
     flood_a_caller(ending, tmp_path, 50_000)
 
@@ -563,7 +563,7 @@ STRANGER_SERVER = """
     from manyhands.transport.security import JobKey
 
     key = JobKey.read(Path(sys.argv[1]))
-    responder = Responder("tcp://127.0.0.1:*", life=1, slots=2, size=1 << 20, eager=4096, key=key)
+    responder = Responder("tcp://127.0.0.1:*", incarnation=1, slots=2, size=1 << 20, eager=4096, key=key)
     Path(sys.argv[2]).write_text(responder.address)
     while True:
         call = responder.receive(0.1)

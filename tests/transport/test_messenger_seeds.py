@@ -113,7 +113,7 @@ class Counting:
                 self.carried_out.append((call.sender, call.number, call.size, sent))
                 self._done[call.sender] = call.number
             if self._deaths and self._rng.random() < 0.1:
-                # Its successor knows what was carried out; nobody knows whether it was answered.
+                # Its successor knows which calls were executed, but not whether they were answered.
                 self._deaths -= 1
                 responder.close()
                 responder = self._begin()
@@ -175,7 +175,7 @@ def run(seed, tmp_path):
         for thread in threads:
             thread.join(60)
         stands = [thread.name for thread in threads if thread.is_alive()]
-        assert not stands, f"seed {seed}: {len(stands)} of {CALLERS} callers wait for ever"
+        assert not stands, f"seed {seed}: {len(stands)} of {CALLERS} callers wait forever"
         if failures:
             raise AssertionError(f"seed {seed}: {failures[0]!r}") from failures[0]
         return server.carried_out, relay.lost

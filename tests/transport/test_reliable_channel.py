@@ -1,4 +1,4 @@
-"""No word of a conversation is lost, doubled or late, though the connection breaks."""
+"""Messages of a reliable channel arrive once and in order, though the connection breaks."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_where_nothing_is_lost_nothing_is_said_twice():
     assert lossy.sent == WORDS
     for _ in range(1_000):
         lossy.tick()
-    # The last was heard by one who had nothing more to say: it was said again, and acknowledged.
+    # The receiver of the last message had nothing to send: it was resent and acknowledged.
     assert lossy.sent == WORDS + 2
 
 
@@ -152,7 +152,7 @@ class Breaking:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[tuple[Hub, Breaking, ReliableLine]]:
+def reliable(tmp_path: Path) -> Iterator[tuple[Hub, Breaking, ReliableLine]]:
     """The coordinator's end, and a worker's that comes through a relay."""
     key = JobKey.new()
     with Hub(f"ipc://{tmp_path}/hub", "tcp://127.0.0.1:0", key) as hub:
@@ -164,8 +164,8 @@ def desk(tmp_path: Path) -> Iterator[tuple[Hub, Breaking, ReliableLine]]:
 
 
 @pytest.mark.timeout(60)
-def test_nothing_is_lost_with_a_connection(desk):
-    hub, relay, worker = desk
+def test_nothing_is_lost_with_a_connection(reliable):
+    hub, relay, worker = reliable
     asked, given = [], []
     channel = None
 

@@ -39,10 +39,10 @@ class Runs(Protocol):
     def check(self, turn: PlannedRun) -> None:
         """Raise ValueError or TypeError, with the fix, if a run is not possible."""
 
-    def make(self, turn: PlannedRun, folder: Path, log: Path, tell: Callable[[str], None]) -> str:
+    def make(self, turn: PlannedRun, folder: Path, log: Path, show: Callable[[str], None]) -> str:
         """Execute a run in that folder; return why it failed, or an empty string.
 
-        `tell` receives its progress.
+        `show` receives its progress.
         """
 
 
@@ -62,7 +62,7 @@ class LiveRuns:
             check_permitted()
         turn.entrant.strategy.check_places(hosts, devices(turn.workers))
 
-    def make(self, turn: PlannedRun, folder: Path, log: Path, tell: Callable[[str], None]) -> str:
+    def make(self, turn: PlannedRun, folder: Path, log: Path, show: Callable[[str], None]) -> str:
         """Start the run, follow its log, and end it even if an exception is raised here."""
         process = self.launch(command(self.design, turn, folder), log)
         try:
@@ -71,7 +71,7 @@ class LiveRuns:
                     code = process.wait(_LOOK_EVERY)
                     break
                 except subprocess.TimeoutExpired:
-                    tell(last_line(log))
+                    show(last_line(log))
         finally:
             end(process)
         return _why(code, last_words(log)) if code else ""
@@ -148,11 +148,11 @@ class VirtualRuns:
         """Check that the run can be simulated: only protocols can."""
         plan(self.job, self._asked(turn, Path("unused")), "comparison")
 
-    def make(self, turn: PlannedRun, folder: Path, log: Path, tell: Callable[[str], None]) -> str:  # noqa: ARG002 - the contract
+    def make(self, turn: PlannedRun, folder: Path, log: Path, show: Callable[[str], None]) -> str:  # noqa: ARG002 - the contract
         """Simulate the run; an exception in it is its result."""
-        tell("on a virtual clock")
+        show("on a virtual clock")
         try:
-            plan(self.job, self._asked(turn, folder), "comparison").carry_out(tell)
+            plan(self.job, self._asked(turn, folder), "comparison").carry_out(show)
         except Exception as error:  # noqa: BLE001 - the other runs are still compared
             return str(error).partition("\n")[0] or type(error).__name__
         return ""

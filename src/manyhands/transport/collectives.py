@@ -98,18 +98,18 @@ class Group:
         """The group of all workers of the run; this group itself, unless it is a part."""
         self.at_close: list[Callable[[], object]] = []
         """Functions to be called when the group is closed, the last first."""
-        meeting = PrefixStore(f"manyhands/epoch-{epoch}", store)
+        prefixed = PrefixStore(f"manyhands/epoch-{epoch}", store)
         limit = timedelta(seconds=timeout)
         before = set(_open_sockets())
         if device.type == "cuda":
-            self.handle = nccl_group(meeting, rank, size, timeout=limit, device=device)
+            self.handle = nccl_group(prefixed, rank, size, timeout=limit, device=device)
         else:
-            self.handle = gloo_group(meeting, rank, size, timeout=limit, address=address)
+            self.handle = gloo_group(prefixed, rank, size, timeout=limit, address=address)
         opened = set(_open_sockets()) - before
         self._sockets, listening = _connected(opened)
         self._peers = ["unknown"] * len(self._sockets)
         if device.type != "cuda" and size > 1:
-            self._peers = self._name_peers(meeting, listening)
+            self._peers = self._name_peers(prefixed, listening)
             self._drop_unrelated_sockets()
 
     def _drop_unrelated_sockets(self) -> None:
@@ -128,7 +128,7 @@ class Group:
         self._sockets = list(compress(self._sockets, known))
         self._peers = list(compress(self._peers, known))
 
-    def _name_peers(self, meeting: Store, listening: Sequence[str]) -> list[str]:
+    def _name_peers(self, prefixed: Store, listening: Sequence[str]) -> list[str]:
         """The worker at the other end of each socket.
 
         Of two workers, one has connected to the address at which the other listens, so it can
@@ -136,8 +136,8 @@ class Group:
         one the address from which it connected. So the amount that a worker reads is linear in the
         number of workers; reading every worker's list of connections would be quadratic.
         """
-        meeting.set(f"listens/{self.rank}", " ".join(listening) or "nowhere")
-        everywhere = meeting.multi_get([f"listens/{rank}" for rank in range(self.size)])
+        prefixed.set(f"listens/{self.rank}", " ".join(listening) or "nowhere")
+        everywhere = prefixed.multi_get([f"listens/{rank}" for rank in range(self.size)])
         owner = {
             address: rank
             for rank, addresses in enumerate(everywhere)

@@ -10,7 +10,7 @@ An answer that has to wait for a slot is created again when there is one: the pa
 changed meanwhile, and the message must match the payload.
 
 While there are slots for all callers that are not fenced, an answer reserves its slot for the same
-caller's next payload and says so, which saves a round trip. A reserved slot is reclaimed when
+caller's next payload and announces it, which saves a round trip. A reserved slot is reclaimed when
 another caller waits for one.
 
 A caller on the same host may keep payloads in shared memory. Then nothing is received, and the

@@ -250,4 +250,4 @@ def test_a_run_in_a_network_of_its_own(start, tmp_path, network_):
     assert told["network"] == NetworkShape.read(network_).words
     assert run.samples == 3000
     assert {worker.header.host for worker in run.trace.workers} == {"w0", "w1"}
-    wait_for(lambda: not started.tree(), 10, "nobody left")
+    wait_for(lambda: not started.tree(), 10, "all processes to end")

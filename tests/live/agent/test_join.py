@@ -189,7 +189,7 @@ def test_when_the_first_host_ends_the_others_do(begin, start, script, death):
     assert first.finish(30) != 0
     assert second.finish(30) == 1, second.text()
     assert "the run has failed" in second.text()
-    wait_for(lambda: not second.tree() and not first.tree(), 10, "nobody left")
+    wait_for(lambda: not second.tree() and not first.tree(), 10, "all processes to end")
 
 
 @pytest.mark.slow

@@ -84,7 +84,7 @@ def test_torchs_own_lines_are_passed_over_for_the_users() -> None:
     assert told.endswith(" in forward")
 
 
-def test_the_main_thread_is_read_whoever_made_the_progress() -> None:
+def test_the_main_thread_is_read_from_any_thread() -> None:
     made: list[Progress] = []
     maker = threading.Thread(target=lambda: made.append(Progress()))
     maker.start()

@@ -1,4 +1,4 @@
-"""A job that will fail is refused before any process is started, in words."""
+"""A job that will fail is refused, with a reason, before any process is started."""
 
 import sys
 from typing import Any

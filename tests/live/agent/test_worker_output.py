@@ -1,4 +1,4 @@
-"""What workers print reaches the terminal: worker 0's lines, and everybody's warnings once."""
+"""Worker output in the terminal: the lines of worker 0, and the warnings of all workers once."""
 
 import sys
 

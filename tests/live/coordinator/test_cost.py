@@ -139,8 +139,8 @@ def test_the_roll_of_a_start_does_not_grow_with_the_workers(run_of):
 
 
 def test_no_worker_is_told_that_another_leaves(run_of):
-    # Every worker hears from the leases that the run is over; to say so whenever one leaves made
-    # half the square of their number.
+    # The lease service notifies every worker that the run is over; to do so whenever one leaves
+    # took messages in the order of half the square of their number.
     run = run_of(MANY)
     for name in run.names[:-1]:
         run.lines[name].send(Goodbye(1, 1))

@@ -1,4 +1,4 @@
-"""A real coordinator hears mutated and random frames, and goes on coordinating."""
+"""A real coordinator receives mutated and random frames, and continues to coordinate."""
 
 import os
 import random

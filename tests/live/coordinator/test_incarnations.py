@@ -36,7 +36,7 @@ class Talks:
     def hello(self, rank: int, life: int) -> None:
         self[f"worker-{rank}"].send(Hello("worker", rank, "localhost", life, "boot", life=life))
 
-    def hear(self, name: str, kind: type[Kind]) -> Kind:
+    def expect(self, name: str, kind: type[Kind]) -> Kind:
         """The next message of a kind."""
         deadline = time.monotonic() + 20
         while time.monotonic() < deadline:
@@ -87,39 +87,39 @@ def test_a_worker_that_is_lost_before_all_have_joined_is_awaited_again(coordinat
     talks = coordinate(peers=True)
     talks.hello(0, 1)
     talks["agent-0"].send(Lost("worker-0", "killed", life=1))
-    assert talks.hear("agent-0", Missed) == Missed("worker-0", begun=False)
+    assert talks.expect("agent-0", Missed) == Missed("worker-0", begun=False)
     talks.hello(1, 1)
-    assert not talks.hear("agent-0", Status).started
+    assert not talks.expect("agent-0", Status).started
     talks.hello(0, 2)
-    assert talks.hear("worker-1", Roll).epoch == 1
-    assert talks.hear("worker-0", Roll).epoch == 1
+    assert talks.expect("worker-1", Roll).epoch == 1
+    assert talks.expect("worker-0", Roll).epoch == 1
 
 
 def test_a_peer_that_comes_back_too_late_is_ejected(coordinate) -> None:
     talks = coordinate(peers=True)
     talks.hello(0, 1)
     talks.hello(1, 1)
-    talks.hear("worker-1", Roll)
+    talks.expect("worker-1", Roll)
     talks["agent-0"].send(Lost("worker-0", "killed", life=1))
-    assert talks.hear("agent-0", Missed).begun
+    assert talks.expect("agent-0", Missed).begun
     talks.hello(0, 2)
-    assert talks.hear("agent-0", Eject).name == "worker-0"
+    assert talks.expect("agent-0", Eject).name == "worker-0"
 
 
 def test_a_successor_gets_samples_and_its_predecessor_gets_no_more(coordinate) -> None:
     talks = coordinate(peers=False)
     talks.hello(0, 1)
     talks.hello(1, 1)
-    talks.hear("worker-0", Roll)
+    talks.expect("worker-0", Roll)
     talks["worker-0.leases"].send(Word(1, 0, 0, (Ask(),)))
-    assert talks.hear("worker-0.leases", Word).life == 1
+    assert talks.expect("worker-0.leases", Word).life == 1
     talks.hello(0, 2)
-    talks.hear("worker-0", Roll)
+    talks.expect("worker-0", Roll)
     talks["worker-0.leases"].send(Word(2, 0, 0, (Ask(),)))
     talks["worker-0.leases"].send(Word(1, 1, 0, (Ask(),)))
-    word = talks.hear("worker-0.leases", Word)
+    word = talks.expect("worker-0.leases", Word)
     while word.life == 1:
-        word = talks.hear("worker-0.leases", Word)
+        word = talks.expect("worker-0.leases", Word)
     assert isinstance(word.messages[0], Granted)
     assert word.messages[0].start == 0, "its predecessor's samples are given again"
 
@@ -135,15 +135,15 @@ def test_a_server_that_is_started_again_hears_who_was_lost(coordinate):
     serve(talks, 1)
     for rank in (0, 1):
         talks.hello(rank, 1)
-    talks.hear("worker-0", Roll)
+    talks.expect("worker-0", Roll)
     talks["agent-0"].send(Lost("worker-1", "killed", 1))
     lost = Fence("worker-1", 2, 0)
-    assert talks.hear("server-0", Fence) == lost
+    assert talks.expect("server-0", Fence) == lost
     serve(talks, 2)
-    assert talks.hear("server-0", Fence) == lost
+    assert talks.expect("server-0", Fence) == lost
     talks["server-0"].send(Beat(0.0, 0, 0, None, "serve", "", fences=1))
     talks["agent-0"].send(Lost("worker-0", "killed", 1))
-    assert talks.hear("server-0", Fence) == Fence("worker-0", 2, 1), "what was heard is not said"
+    assert talks.expect("server-0", Fence) == Fence("worker-0", 2, 1), "confirmed, so not resent"
 
 
 def test_a_server_that_is_started_again_at_the_end_is_dismissed(coordinate):
@@ -151,9 +151,9 @@ def test_a_server_that_is_started_again_at_the_end_is_dismissed(coordinate):
     serve(talks, 1)
     for rank in (0, 1):
         talks.hello(rank, 1)
-    talks.hear("worker-0", Roll)
+    talks.expect("worker-0", Roll)
     for rank in (0, 1):
         talks[f"worker-{rank}"].send(Goodbye(1, 1))
-    talks.hear("server-0", Dismiss)
+    talks.expect("server-0", Dismiss)
     serve(talks, 2)
-    talks.hear("server-0", Dismiss)
+    talks.expect("server-0", Dismiss)

@@ -93,7 +93,7 @@ def test_a_worker_killed_before_it_reported_itself_is_started_again(run_script, 
 def test_a_worker_killed_before_all_have_joined_does_not_hold_up_the_run(run_script, strategy):
     started = run_script(SCRIPT, strategy)
     (started.folder / "go").touch()
-    # The agent is busy with the last worker's birth, so the coordinator may hear of the loss only
+    # The agent is busy forking the last worker, so the coordinator may be notified of the loss only
     # when all have joined: then the other workers continue, or it joins again.
     kill_before_all_have_joined(started, 0, behind=2)
     finished(started)

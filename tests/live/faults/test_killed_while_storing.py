@@ -1,4 +1,4 @@
-"""A run is finished when its model is stored, whoever is killed while it is written."""
+"""A run is finished when its model is stored, even if a worker is killed while writing it."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Threads without which a worker is of no use: what ends them ends the worker, in words."""
+"""Vital threads: an exception in one ends the worker with a traceback."""
 
 import sys
 import textwrap

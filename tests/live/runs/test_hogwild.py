@@ -177,7 +177,7 @@ def test_a_killed_worker_is_named_and_the_others_continue(run_script, nothing_le
     assert started.tree() == []
     least, most = (float(number) for number in text.split("COUNTS ")[1].split()[:2])
     if strategy == "hogwild()":
-        # Whoever writes at the same moment may lose the other's change; most are there.
+        # Concurrent writes may lose a change; most of them are there.
         assert 1000 < least <= most <= 2000 + 2
     else:
         # A step is all or nothing; what had arrived of the dead one counts, and is given again.

@@ -38,7 +38,7 @@ def test_a_few_workers_evaluate_what_needs_all_replicas(run_script, tmp_path, te
     started = run_script(SCRIPT, text, str(WORKERS))
     assert started.finish(150) == 0, started.text()
     peers = [len(worker.totals.received) for worker in read(tmp_path / "run").workers]
-    assert peers[:EVALUATORS] == [WORKERS] * EVALUATORS, "those who evaluate pull every replica"
+    assert peers[:EVALUATORS] == [WORKERS] * EVALUATORS, "evaluating workers pull every replica"
     # Itself, and its neighbours on the ring.
     assert max(peers[EVALUATORS:]) <= 3, "the others talk to their neighbours"
     run = Run(tmp_path / "run")

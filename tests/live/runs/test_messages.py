@@ -1,4 +1,4 @@
-"""Mistakes and misfortunes are answered in words, without a traceback."""
+"""Mistakes and failures give a message without a traceback."""
 
 import re
 import subprocess

@@ -56,7 +56,7 @@ def computed(run: Run) -> list[float]:
 
 
 @pytest.mark.timed
-def test_a_slow_worker_computes_so_much_longer_and_everybody_waits_for_it(train) -> None:
+def test_a_slow_worker_computes_longer_and_the_others_wait_for_it(train) -> None:
     plain = train("plain", "--strategy", "allreduce")
     slowed = train("slowed", "--strategy", "allreduce", "--slow", "1:8x")
     fast, slow = computed(slowed)

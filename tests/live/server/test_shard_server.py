@@ -80,7 +80,7 @@ class Bench:
         self.server = self.start()
 
     def serve(self) -> None:
-        """Hear one call."""
+        """Handle one call."""
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             incoming = self.server._responder.receive(0.05)

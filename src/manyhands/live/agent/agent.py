@@ -141,8 +141,8 @@ class _Run:
         self._invitation = invitation
         self._needs = request.strategy.needs(request.workers)
         self._place = choose_address(request.listen) if invitation else (LOOPBACK, 0)
-        told, env = private / "assignment.json", _environment(request)
-        self._host_processes = HostProcesses(request.host, told, request.folder, env, loaded)
+        assignment, env = private / "assignment.json", _environment(request)
+        self._host_processes = HostProcesses(request.host, assignment, request.folder, env, loaded)
         logs = request.folder / "logs"
         self._output = WorkerOutput(logs, display.say, time.monotonic, quiet=request.quiet)
         self._coordinator: Process | None = None

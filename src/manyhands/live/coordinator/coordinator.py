@@ -118,7 +118,7 @@ class Coordinator:
         self._agent_left: float | None = None
 
     def serve(self) -> None:
-        """Serve messages until the agent and all members have said goodbye."""
+        """Serve messages until the agent and all members have left."""
         while not self._is_over():
             self.turn(0.1)
         self._recorder.flush()
@@ -342,10 +342,10 @@ class Coordinator:
             silent = now - sign.heard
             starts = sign.member.name in self._starting
             patience = max(self._patience, START_PATIENCE) if starts else self._patience
-            told = self._ejected.get(sign.member.name)
-            if silent > patience and (told is None or now - told > _EJECT_EVERY):
+            ordered = self._ejected.get(sign.member.name)
+            if silent > patience and (ordered is None or now - ordered > _EJECT_EVERY):
                 others = len(self._signs) - len(self._ejected.keys() & self._signs.keys()) - 1
-                if told is None and others < 1:
+                if ordered is None and others < 1:
                     return
                 self._ejected[sign.member.name] = now
                 words = f"ejected, because it sent no heartbeat for {silent:.0f} s"

@@ -62,16 +62,16 @@ class Exit:
         return self.code != 0
 
     def __str__(self) -> str:
-        who = f"{self.name.replace('-', ' ')} on {self.host} (pid {self.pid})"
+        process = f"{self.name.replace('-', ' ')} on {self.host} (pid {self.pid})"
         if self.words:
-            return f"{who}: {self.words}"
+            return f"{process}: {self.words}"
         if self.report:
-            return f"{who} failed"
+            return f"{process} failed"
         if self.code == -signal.SIGKILL:
-            return f"{who} was killed (SIGKILL), probably out of memory or by hand"
+            return f"{process} was killed (SIGKILL), probably out of memory or by hand"
         if self.code < 0:
-            return f"{who} was ended by {_signal_name(-self.code)}"
-        return f"{who} exited with code {self.code} and no traceback"
+            return f"{process} was ended by {_signal_name(-self.code)}"
+        return f"{process} exited with code {self.code} and no traceback"
 
 
 def first_failure(exits: Iterable[Exit]) -> Exit | None:

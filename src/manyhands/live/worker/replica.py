@@ -307,9 +307,7 @@ class LiveReplica:
         begun = time.monotonic()
         self._progress.phase = "evaluate"
         kept = (
-            [stretch.clone() for stretch in self._copy.parameters]
-            if self._needs.own_parameters
-            else []
+            [shard.clone() for shard in self._copy.parameters] if self._needs.own_parameters else []
         )
         model, job, parts = self._copy.model, self._job, self._needs.evaluating(cut.parts)
         if cut.index >= parts:
@@ -322,8 +320,8 @@ class LiveReplica:
                 model = EnsembleModel(self._copy, self.pull_members())
             about = (job, model, self._device, cut.index, parts)
             totals = evaluate(*about, loading=self._loading, divided=cut.parts)
-        for stretch, own in zip(self._copy.parameters, kept, strict=False):
-            stretch.copy_(own)
+        for shard, own in zip(self._copy.parameters, kept, strict=False):
+            shard.copy_(own)
         if kept:
             self.adopt()
         self._line.send(Tally(cut.round, tuple(totals.tensor.tolist())))

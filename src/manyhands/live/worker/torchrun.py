@@ -64,8 +64,8 @@ def join(
     _calls += 1
     store, number, size = next(iter(rendezvous("env://")))
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    meeting = PrefixStore(f"manyhands/{attempt}/{_calls}", store)
-    folder = _agree_on_folder(meeting, number, folder)
+    prefixed = PrefixStore(f"manyhands/{attempt}/{_calls}", store)
+    folder = _agree_on_folder(prefixed, number, folder)
     job.make_ready()
 
     head = live_header("worker", number, clock=time.monotonic, wall=time.time)
@@ -80,8 +80,8 @@ def join(
     try:
         local = int(os.environ.get("LOCAL_RANK", "0"))
         device = take(devices(local + 1)[local])
-        group = Group(meeting, number, size, epoch=1, device=device, address=_own_address())
-        _compare_clocks(group, meeting, head.boot, recorder)
+        group = Group(prefixed, number, size, epoch=1, device=device, address=_own_address())
+        _compare_clocks(group, prefixed, head.boot, recorder)
         run_loop(
             override(job, overrides),
             str(strategy),
@@ -104,11 +104,11 @@ def join(
     return folder
 
 
-def _agree_on_folder(meeting: Store, rank: int, folder: Path) -> Path:
+def _agree_on_folder(prefixed: Store, rank: int, folder: Path) -> Path:
     if rank == 0:
         (folder / "trace").mkdir(parents=True, exist_ok=True)
-        meeting.set("folder", str(folder.resolve()))
-    chosen = Path(meeting.get("folder").decode())
+        prefixed.set("folder", str(folder.resolve()))
+    chosen = Path(prefixed.get("folder").decode())
     (chosen / "trace").mkdir(parents=True, exist_ok=True)
     return chosen
 
@@ -120,10 +120,10 @@ def _own_address() -> str:
     return address_towards(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
 
 
-def _compare_clocks(group: Group, meeting: Store, boot: str, recorder: Recorder) -> None:
+def _compare_clocks(group: Group, prefixed: Store, boot: str, recorder: Recorder) -> None:
     """Estimate the offset of each worker's clock from rank 0's, if there are several hosts."""
-    meeting.set(f"boot/{group.rank}", boot)
-    boots = {meeting.get(f"boot/{rank}") for rank in range(group.size)}
+    prefixed.set(f"boot/{group.rank}", boot)
+    boots = {prefixed.get(f"boot/{rank}") for rank in range(group.size)}
     if len(boots) == 1:
         return
     word = torch.zeros(1, dtype=torch.float64, device=group.device)
