@@ -563,7 +563,8 @@ STRANGER_SERVER = """
     from manyhands.transport.security import JobKey
 
     key = JobKey.read(Path(sys.argv[1]))
-    responder = Responder("tcp://127.0.0.1:*", incarnation=1, slots=2, size=1 << 20, eager=4096, key=key)
+    about = {"incarnation": 1, "slots": 2, "size": 1 << 20, "eager": 4096}
+    responder = Responder("tcp://127.0.0.1:*", key=key, **about)
     Path(sys.argv[2]).write_text(responder.address)
     while True:
         call = responder.receive(0.1)

@@ -23,9 +23,9 @@ SERVER = """
     from pathlib import Path
     import torch
     import manyhands as mh
-    from manyhands.live import logs
     from manyhands.live.assignment import Assignment, Origin, Overrides
     from manyhands.live.member.progress import Progress
+    from manyhands.live.server import journal_storage
     from manyhands.live.server.shard_server import ShardServer
     from manyhands.trace import Recorder, live_header
 
@@ -51,7 +51,7 @@ SERVER = """
     if __name__ == "__main__":
         torch.set_num_threads(2)
         # Loading the job sets argv anew.
-        folder, life = Path(sys.argv[1]), sys.argv[2]
+        folder, incarnation = Path(sys.argv[1]), sys.argv[2]
         script = str(Path(__file__).resolve())
         assignment = Assignment(
             origin=Origin(script, "", "", (script,), "job", None),
@@ -72,7 +72,7 @@ SERVER = """
         head = live_header("server", 0, clock=time.monotonic, wall=time.time)
         recorder = Recorder(head, lambda lines: None, time.monotonic)
         server = ShardServer(assignment, 0, recorder, Progress())
-        (folder / life).write_text("here")
+        (folder / incarnation).write_text("here")
         server.until_dismissed(Heartbeat())
 """
 
@@ -83,10 +83,10 @@ def peak(pid):
 
 
 def exchange(run_script, tmp_path, parameters, pushes):
-    """Two lives of a server, each killed after so many pushes.
+    """Two incarnations of a server, each killed after so many pushes.
 
     Returns:
-        Bytes of an update, the peaks of both lives, and whether the second had a snapshot to read.
+        Bytes of an update, the peaks of both, and whether the second had a snapshot to read.
     """
     size = 4 * (parameters // 1000 * 1000)
     script = SERVER.replace("PARAMETERS", str(parameters))
@@ -103,9 +103,11 @@ def exchange(run_script, tmp_path, parameters, pushes):
     twin = torch.zeros(2, requires_grad=True)
     adam = torch.optim.Adam([twin], lr=0.1)
     peaks, snapshots, version, first = [], [], 0, None
-    for life in ("first", "second"):
-        started = run_script(script, str(tmp_path), life)
-        wait_for(lambda life=life: (tmp_path / life).exists(), 600, "the server")
+    for which in ("first", "second"):
+        started = run_script(script, str(tmp_path), which)
+        wait_for(
+            lambda incarnation=incarnation: (tmp_path / incarnation).exists(), 600, "the server"
+        )
         caller.post("server-0", Pull(), None, into)
         before = torch.frombuffer(into, dtype=torch.float32).sum(dtype=torch.float64).item()
         assert caller.receive("server-0", 600).version == version
@@ -126,7 +128,7 @@ def exchange(run_script, tmp_path, parameters, pushes):
         server.kill()
         server.wait()
         snapshots.append((tmp_path / "journal" / "server-0.safetensors").exists())
-    # The moments were recovered too, or the steps of the second life would be others.
+    # The moments were recovered too, or the steps of the second incarnation would be others.
     torch.testing.assert_close(received[[0, -1]] - first, twin.detach(), rtol=1e-4, atol=1e-5)
     caller.close()
     segment.close()
