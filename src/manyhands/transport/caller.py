@@ -15,17 +15,10 @@ from typing import TYPE_CHECKING
 import zmq
 
 from manyhands.transport.listeners import is_readable
-from manyhands.transport.responder import (
-    AND_MORE,
-    AT_ONCE,
-    BUFFER,
-    HEARTBEAT,
-    SILENCE,
-)
 from manyhands.transport.security import JobKey, connect_securely, needs_key
+from manyhands.transport.socket_options import AND_MORE, AT_ONCE, configure_caller
 from manyhands.wire.envelope import (
     CHUNK,
-    HEAD_LIMIT,
     CallStatus,
     Chunk,
     Grant,
@@ -166,16 +159,7 @@ class Caller:
         if needs_key(address) and self._key is not None:
             connect_securely(socket, self._key)
         socket.setsockopt(zmq.IDENTITY, self._name.encode("ascii"))
-        socket.setsockopt(zmq.MAXMSGSIZE, CHUNK + HEAD_LIMIT)
-        socket.setsockopt(zmq.SNDHWM, 0)
-        socket.setsockopt(zmq.RCVHWM, 64)
-        socket.setsockopt(zmq.SNDBUF, BUFFER)
-        socket.setsockopt(zmq.RCVBUF, BUFFER)
-        socket.setsockopt(zmq.RECONNECT_IVL, 50)
-        socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
-        if needs_key(address):
-            socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT)
-            socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, SILENCE)
+        configure_caller(socket, to_other_host=needs_key(address))
         socket.connect(address)
         self._poller.register(socket, zmq.POLLIN)
         self._by_socket[socket] = name

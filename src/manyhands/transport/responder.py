@@ -30,9 +30,9 @@ import zmq
 
 from manyhands.transport.listeners import Listeners, is_readable
 from manyhands.transport.memory import Foreign
+from manyhands.transport.socket_options import AND_MORE, AT_ONCE, configure_responder
 from manyhands.wire.envelope import (
     CHUNK,
-    HEAD_LIMIT,
     CallStatus,
     Chunk,
     Grant,
@@ -54,19 +54,6 @@ if TYPE_CHECKING:
     from manyhands.wire.protocol_messages import Said
 
     Renew = Callable[[], tuple[Said, memoryview | None]]
-
-# As integers: combining ZeroMQ's flags takes as long as sending a small message.
-AT_ONCE = int(zmq.NOBLOCK)
-AND_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
-HEARTBEAT = 10_000
-"""Milliseconds between ZeroMQ's own heartbeats, on connections to other hosts. Both sides of each
-connection send them, so with many connections they are most of the work of an idle process. Within
-a host there are none: the kernel reports the end of the other process."""
-SILENCE = 60_000
-"""Milliseconds without a heartbeat after which a connection is closed. On a slow link a heartbeat
-waits behind all data sent before it, so a short limit would disconnect busy senders."""
-BUFFER = 4 << 20
-"""Size of the kernel's send and receive buffers of a connection, in bytes."""
 
 
 @dataclass(eq=False)
@@ -122,18 +109,6 @@ class _Peer:
     """The memory that it shares."""
 
 
-def _configure(listener: zmq.Socket[bytes]) -> None:
-    listener.setsockopt(zmq.MAXMSGSIZE, CHUNK + HEAD_LIMIT)
-    # Slots bound the data in flight; a high-water mark would drop answers silently.
-    listener.setsockopt(zmq.SNDHWM, 0)
-    # Queued frames take memory too: a part of each granted payload.
-    listener.setsockopt(zmq.RCVHWM, 16)
-    listener.setsockopt(zmq.SNDBUF, BUFFER)
-    listener.setsockopt(zmq.RCVBUF, BUFFER)
-    listener.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT)
-    listener.setsockopt(zmq.HEARTBEAT_TIMEOUT, SILENCE)
-
-
 class Responder:
     """Receives calls and answers them; belongs to one thread.
 
@@ -161,7 +136,7 @@ class Responder:
         supply: Callable[[], memoryview] | None = None,
     ) -> None:
         self._supply = supply or (lambda: memoryview(bytearray(size)))
-        self._listeners = Listeners(address, outside, key, _configure)
+        self._listeners = Listeners(address, outside, key, configure_responder)
         self.address = self._listeners.address
         self._listener = self._listeners.for_peer("")
         """The listener of the message that is being read."""

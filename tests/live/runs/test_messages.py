@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from manyhands import Cluster, Host
-from manyhands.live.agent.agent import crowded
+from manyhands.live.agent.checks import crowded
 from manyhands.strategies import strategy
 from manyhands.verbs.command import Command
 from manyhands.verbs.train import _plan

@@ -105,9 +105,7 @@ def exchange(run_script, tmp_path, parameters, pushes):
     peaks, snapshots, version, first = [], [], 0, None
     for which in ("first", "second"):
         started = run_script(script, str(tmp_path), which)
-        wait_for(
-            lambda incarnation=incarnation: (tmp_path / incarnation).exists(), 600, "the server"
-        )
+        wait_for(lambda which=which: (tmp_path / which).exists(), 600, "the server")
         caller.post("server-0", Pull(), None, into)
         before = torch.frombuffer(into, dtype=torch.float32).sum(dtype=torch.float64).item()
         assert caller.receive("server-0", 600).version == version

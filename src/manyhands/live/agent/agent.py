@@ -17,7 +17,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from manyhands.failure import RunFailed
-from manyhands.live.agent.checks import check_request, check_stored, full_disk_in_words
+from manyhands.live.agent.checks import (
+    check_request,
+    check_stored,
+    crowded,
+    explain_full_disk,
+)
 from manyhands.live.agent.progress_line import ProgressLine
 from manyhands.live.agent.remote_worker import RemoteWorker
 from manyhands.live.agent.trial_batch import try_out
@@ -70,7 +75,7 @@ def launch(request: Request) -> None:
         request.job.make_ready()
         job = override(request.job, request.overrides)
         try_out(job, request.workers, devices(request.here))
-        with full_disk_in_words(request.folder):
+        with explain_full_disk(request.folder):
             _launch(request, loaded, warning)
 
 
@@ -454,24 +459,6 @@ def _remote_workers(hosts: Hosts | None) -> dict[str, RemoteWorker]:
 
 def _environment(request: Request) -> dict[str, str]:
     return environment(request.cluster.hosts[0].cores, request.here)
-
-
-def crowded(workers: int, cores: int) -> str:
-    """A warning if there are many more workers than cores; otherwise an empty string.
-
-    >>> crowded(100, 2)
-    '100 workers share 2 cores: each computes about 50 times as long as on a core of its own'
-    >>> crowded(4, 2)
-    ''
-    """
-    if workers <= 2 * cores:
-        return ""
-    shared = f"{cores} core{'s' if cores > 1 else ''}"
-    times = workers / cores
-    return (
-        f"{workers} workers share {shared}: each computes about {times:.0f} times as long as on a "
-        "core of its own"
-    )
 
 
 def _first_line(error: BaseException) -> str:

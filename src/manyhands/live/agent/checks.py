@@ -41,7 +41,7 @@ def check_request(request: Request) -> str:
 
 
 @contextlib.contextmanager
-def full_disk_in_words(folder: Path) -> Iterator[None]:
+def explain_full_disk(folder: Path) -> Iterator[None]:
     """Raise RunFailed, with the folder and the fix, if the disk is full."""
     try:
         yield
@@ -59,3 +59,21 @@ def check_stored(folder: Path) -> None:
             f"all workers have ended, but {folder / MODEL} does not exist: no worker stored it. "
             f"See their logs in {folder / 'logs'}"
         )
+
+
+def crowded(workers: int, cores: int) -> str:
+    """A warning if there are many more workers than cores; otherwise an empty string.
+
+    >>> crowded(100, 2)
+    '100 workers share 2 cores: each computes about 50 times as long as on a core of its own'
+    >>> crowded(4, 2)
+    ''
+    """
+    if workers <= 2 * cores:
+        return ""
+    shared = f"{cores} core{'s' if cores > 1 else ''}"
+    times = workers / cores
+    return (
+        f"{workers} workers share {shared}: each computes about {times:.0f} times as long as on a "
+        "core of its own"
+    )
