@@ -30,9 +30,18 @@ def test_every_python_file_that_is_named_exists(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=_name)
-def test_every_link_leads_to_a_file(page: Path) -> None:
-    for link in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", page.read_text("utf-8")):
-        assert (page.parent / link).exists(), link
+def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
+    for link, heading in re.findall(r"\]\(([^)#:\s]*)(#[^)\s]+)?\)", page.read_text("utf-8")):
+        target = page.parent / link if link else page
+        assert target.exists(), link
+        if heading and target.suffix == ".md":
+            assert heading[1:] in _anchors(target), f"{link}{heading}"
+
+
+def _anchors(page: Path) -> set[str]:
+    """The headings of a page as GitHub names them in addresses."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text("utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def test_walks_name_what_their_files_define() -> None:
