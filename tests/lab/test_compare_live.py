@@ -117,7 +117,7 @@ def test_options_that_make_no_sense_are_answered_with_the_fix() -> None:
         ({"bandwidth": "1gbit"}, "add --virtual"),
         ({"workers": "two"}, "are not numbers"),
         ({"workers": "0"}, "workers must be at least 1"),
-        ({"strategies": " , "}, "name the strategies"),
+        ({"strategies": " , "}, "expected at least 1 strategy"),
     ]:
         with pytest.raises(ValueError, match=words):
             design_of(None, script, plain | {"seed": 0} | options)
