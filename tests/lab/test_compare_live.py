@@ -115,7 +115,7 @@ def test_options_that_make_no_sense_are_answered_with_the_fix() -> None:
     script = Script(path=Path("script.py"), job="job")
     for options, words in [
         ({"bandwidth": "1gbit"}, "add --virtual"),
-        ({"workers": "two"}, "are not numbers"),
+        ({"workers": "two"}, "workers must be numbers"),
         ({"workers": "0"}, "workers must be at least 1"),
         ({"strategies": " , "}, "expected at least 1 strategy"),
     ]:
