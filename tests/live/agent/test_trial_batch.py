@@ -127,7 +127,7 @@ class Extra(nn.Linear):
     ("model", "words"),
     [
         (lambda: Spectral(torch.complex128), "'phases' has the type torch.complex128"),
-        (lambda: Extra({"a": 1}), "'_extra_state' is a dict, not a tensor"),
+        (lambda: Extra({"a": 1}), "'_extra_state' is a dict, but a model file stores only tensors"),
     ],
 )
 def test_a_model_that_cannot_be_saved_is_refused_at_the_start(model, words) -> None:
