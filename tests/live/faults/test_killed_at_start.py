@@ -42,26 +42,26 @@ SCRIPT = """
 """
 
 
-def born(name: str, started):
+def held_at_start(name: str, started):
     """A forked process that cannot report itself yet: opening its log waits for a reader."""
     logs = started.folder / "run" / "logs"
     wait_for(logs.is_dir, 60, "the run's folder")
     os.mkfifo(logs / f"{name}.out")
     role, number = name.split("-")
-    module = f"manyhands.live.{role}"
+    module = f"manyhands.live.{role}.process"
     wait_for(lambda: started.named(module, number), 60, name)
     return started.named(module, number)
 
 
 def kill_forked(started, name: str) -> None:
     """Kill a process between its fork and its report; its successor opens another file."""
-    born(name, started).kill()
+    held_at_start(name, started).kill()
     wait_for(lambda: f"{name.replace('-', ' ')} on " in started.text(), 20, "its name")
 
 
 def kill_before_all_have_joined(started, rank: int, behind: int) -> None:
     """Kill a worker that has joined, while another one cannot join yet."""
-    held = born(f"worker-{behind}", started)
+    held = held_at_start(f"worker-{behind}", started)
     trace = started.folder / "run" / "trace" / f"worker-{rank}.jsonl"
     wait_for(trace.exists, 30, "the first heartbeat")
     started.worker(rank).kill()
@@ -169,9 +169,9 @@ def test_whatever_is_killed_at_whatever_moment_of_the_start(run_script, strategy
     victims = [("worker", "0"), ("worker", "1"), ("worker", "2"), ("coordinator",)]
     victims += [("server", "0")] if strategy in ("asynchronous()", "synchronous()") else []
     role, *number = draw.choice(victims)
-    wait_for(lambda: started.named(f"manyhands.live.{role}", *number), 60, role)
+    wait_for(lambda: started.named(f"manyhands.live.{role}.process", *number), 60, role)
     time.sleep(draw.choice((0.0, 0.0, draw.uniform(0, 0.2), draw.uniform(0, 2))))
-    victim = started.named(f"manyhands.live.{role}", *number)
+    victim = started.named(f"manyhands.live.{role}.process", *number)
     if victim is None:
         pytest.skip(f"the {role} had done its work by then")
     victim.kill()
