@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from manyhands import data, lr_schedules, metrics, models
+    from manyhands import data, lr_schedules, metrics, models, strategies
     from manyhands.cluster import Cluster, Host, Link
     from manyhands.failure import Refused, RunFailed
     from manyhands.job import Job
@@ -37,6 +37,7 @@ __all__ = [
     "metrics",
     "models",
     "simulate",
+    "strategies",
     "strategy",
     "train",
 ]
@@ -56,7 +57,7 @@ _HOME = {
     "strategy": "manyhands.strategies",
     "train": "manyhands.verbs",
 }
-_FOLDERS = ("data", "metrics", "models", "lr_schedules")
+_FOLDERS = ("data", "lr_schedules", "metrics", "models", "strategies")
 
 
 def __getattr__(name: str) -> object:

@@ -17,6 +17,7 @@ from manyhands.lab.design import Budget, Design, Script, VirtualConditions
 from manyhands.lab.display import ComparisonDisplay
 from manyhands.lab.entrants import read_entrants
 from manyhands.lab.launcher import start
+from manyhands.notation import Value
 from manyhands.pacing import Pace
 from manyhands.reports.comparison.results import FILE
 from manyhands.reports.comparison.verdict import verdict
@@ -74,7 +75,7 @@ class Compared:
 
 def compare(
     job: Job,
-    strategies: str | Iterable[str | Strategy] | None = None,
+    strategies: str | Strategy | Iterable[str | Strategy] | None = None,
     *,
     workers: int | Iterable[int] | None = None,
     repeats: int = REPEATS,
@@ -132,6 +133,8 @@ def compare(
             "mh.compare was reached while a worker executed the script: put it below "
             'if __name__ == "__main__": so that only the first process calls it'
         )
+    if isinstance(strategies, Value):
+        strategies = (strategies,)
     design = Design(
         entrants=read_entrants(strategies or (VIRTUAL if virtual else STRATEGIES)),
         workers=_numbers(workers),
