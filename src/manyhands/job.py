@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol, cast, get_args, runtime_checkable
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Literal,
+    Protocol,
+    TypeAlias,
+    cast,
+    get_args,
+    runtime_checkable,
+)
 
+import torch
 from torch import nn
 
 from manyhands.data.taking import as_pair, fetch
@@ -16,13 +26,12 @@ from manyhands.notation import Value
 from manyhands.sampling.batches import BatchSizes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from manyhands.lr_schedules import LRSchedule
 
-    import torch
+Loss: TypeAlias = Callable[[Any, Any], torch.Tensor]
+"""`loss(outputs, targets)`: the mean over the samples of a batch."""
 
-    Loss = Callable[[Any, Any], torch.Tensor]
-
-Durability = Literal["none", "process", "host", "power"]
+Durability: TypeAlias = Literal["none", "process", "host", "power"]
 """What parameter servers keep of what they have acknowledged: see `Job.durability`."""
 
 SETTINGS = (
@@ -111,7 +120,7 @@ class Job:
     global_batch: int | Mapping[float, int]
     """Samples in one step of all workers together, whatever their number; {0: 128, 2: 512} grows
     it to 512 after 2 epochs."""
-    lr_schedule: Callable[[float], float] | None = None
+    lr_schedule: LRSchedule | Callable[[float], float] | None = None
     """Learning-rate schedule: a function from epochs (a fraction is possible) to the factor that
     the optimizer's learning rates are multiplied by, as `torch.optim.lr_scheduler.LambdaLR` takes:
     `mh.lr_schedules.cosine(10, warmup=0.5)`, or a function of your own."""

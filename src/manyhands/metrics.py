@@ -16,6 +16,8 @@ from typing import Any, ClassVar, Literal, Protocol, TypeAlias, get_args, runtim
 
 import torch
 
+__all__ = ["F1", "Accuracy", "Better", "Metric", "PerSample", "PerSampleFunction", "metric"]
+
 Better: TypeAlias = Literal["higher", "lower"]
 PerSampleFunction: TypeAlias = Callable[[Any, Any], torch.Tensor]
 

@@ -4,7 +4,7 @@ The protocol is the one that runs live and its gradients are real; time, links, 
 crashes and partitions are simulated. The same seed gives the same run, to the bit.
 """
 
-from manyhands.virtual.conditions.compute_times import TIMES, Times, times
+from manyhands.virtual.conditions.compute_times import TIMES, Slow, Times, times
 from manyhands.virtual.conditions.faults import Crash, Cut, Fault, Faults, Isolate, Lose, Pause
 from manyhands.virtual.conditions.process_hosts import ProcessHosts
 from manyhands.virtual.run import simulate_job
@@ -21,6 +21,7 @@ __all__ = [
     "Lose",
     "Pause",
     "ProcessHosts",
+    "Slow",
     "Times",
     "World",
     "simulate_job",
