@@ -1,6 +1,7 @@
 """The catalog of strategies: their names, and how a text is read."""
 
 import re
+from functools import lru_cache
 from typing import TypeAlias
 
 from manyhands.notation import Catalog, NotationError
@@ -56,9 +57,14 @@ def strategy(source: str | Strategy) -> Strategy:
         >>> mh.strategy("ssp") == mh.strategies.ssp()
         True
     """
-    if isinstance(source, str):
-        hint(source)
-    return CATALOG.read(source)
+    return _read(source) if isinstance(source, str) else CATALOG.read(source)
+
+
+@lru_cache(maxsize=64)
+def _read(text: str) -> Strategy:
+    """The strategy of a text: it is parsed once per process, however many parts of it ask."""
+    hint(text)
+    return CATALOG.read(text)
 
 
 def names() -> tuple[str, ...]:

@@ -192,12 +192,11 @@ class VirtualRunPlan:
     conditions: Conditions
     faults: Faults
     settings: tuple[Setting, ...]
-    output: Path | None
-    """The folder that was asked for."""
+    asked: Asked
 
     def carry_out(self, tell: Callable[[str], None] | None = None) -> Run:
         """Run it to its end; its progress goes to `tell`, or else to the error stream."""
-        folder = _take_folder(self.output, self.protocol, len(self.places.workers))
+        folder = _take_folder(self.asked.output, self.protocol, len(self.places.workers))
         standing: list[Callable[[], tuple[float, int]]] = []
 
         def words() -> str:
@@ -222,6 +221,25 @@ class VirtualRunPlan:
                 begun=standing.append,
             )
         return Run(folder)
+
+    def replay(self, path: Path) -> list[str]:
+        """The command that makes the same run of a script's job, with every setting."""
+        settled = replace(
+            self.asked,
+            strategy=self.protocol,
+            workers=len(self.places.workers),
+            times=self.conditions.times,
+            seed=self.job.seed,
+            output=None,
+        )
+        command = ["manyhands", "simulate", str(path)]
+        for field in fields(settled):
+            value = getattr(settled, field.name)
+            if value is None or field.name == "cluster":
+                continue
+            for each in value if isinstance(value, tuple) else (value,):
+                command += [f"--{field.name}", str(each)]
+        return command
 
 
 def plan(job: Job, asked: Asked, source: str) -> VirtualRunPlan:
@@ -273,7 +291,7 @@ def plan(job: Job, asked: Asked, source: str) -> VirtualRunPlan:
     )
     if asked.output is not None:
         check_free(asked.output)
-    return VirtualRunPlan(job, protocol, places, conditions, faults, settings, asked.output)
+    return VirtualRunPlan(job, protocol, places, conditions, faults, settings, asked)
 
 
 def _workers(asked: Asked) -> int:
@@ -356,23 +374,3 @@ def _take_folder(asked: Path | None, protocol: StrategyProtocol, workers: int) -
     if not claim(asked):
         check_free(asked)
     return asked
-
-
-def replay(job: Job, asked: Asked, path: Path) -> list[str]:
-    """The command that makes a run of a script's job again, wherever its settings came from."""
-    settled = replace(
-        asked,
-        strategy=str(read_strategy(asked.strategy or _STRATEGY)),
-        workers=_WORKERS if asked.workers is None else asked.workers,
-        times=str(read_times(asked.times or _TIMES)),
-        seed=job.seed if asked.seed is None else asked.seed,
-        output=None,
-    )
-    command = ["manyhands", "simulate", str(path)]
-    for field in fields(settled):
-        value = getattr(settled, field.name)
-        if value is None or field.name == "cluster":
-            continue
-        for each in value if isinstance(value, tuple) else (value,):
-            command += [f"--{field.name}", str(each)]
-    return command
