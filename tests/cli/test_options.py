@@ -147,7 +147,7 @@ except SystemExit as end:
 @pytest.mark.parametrize(
     "given",
     [
-        ["simulate", "--workers", "2"],
+        ["simulate", "--workers", "2", "--job", "job"],
         ["train", "--hosts", "a:9, b:9", "--workers", "4"],
         ["compare", "--virtual", "--workers", "2", "--repeats", "1"],
     ],
@@ -169,6 +169,9 @@ def test_the_text_of_a_strategy_is_parsed_once(given: list[str], tmp_path: Path)
     code, parsed = json.loads(done.stdout.splitlines()[-1])
     assert code == (2 if verb == "train" else 0), done.stderr
     assert parsed == ["ssp(staleness=4)"]
+    if verb == "simulate":
+        assert "--strategy 'ssp(staleness=4)' --workers 2" in done.stdout
+        assert done.stdout.splitlines()[-2].endswith(" --job job")
 
 
 def test_no_module_guesses_a_strategy_by_the_beginning_of_its_text() -> None:

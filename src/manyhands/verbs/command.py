@@ -63,7 +63,7 @@ def under(command: Command) -> Iterator[Command]:
 
 
 def choose(command: T | None, script: T | None, default: T) -> tuple[T, str]:
-    """A setting's value and where it came from."""
+    """The value of a setting, and its source: the command line, the script or the default."""
     if command is not None:
         return command, "command line"
     if script is not None:

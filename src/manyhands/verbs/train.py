@@ -106,6 +106,7 @@ def train(
     Raises:
         Refused: the request cannot be carried out; nothing was started.
         RunFailed: a process failed; the message ends with its traceback.
+        RuntimeError: it was called above the main guard, by a worker.
 
     Example:
         A script for `python script.py` and `manyhands train script.py`::
