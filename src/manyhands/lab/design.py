@@ -13,8 +13,10 @@ from manyhands.script.origin import Overrides, override
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from manyhands.cluster import Cluster
     from manyhands.job import Job
     from manyhands.lab.entrants import Entrant
+    from manyhands.virtual import Times
 from manyhands.lab.networks.namespaces import NetworkShape
 
 
@@ -36,10 +38,11 @@ class Budget:
 class VirtualConditions:
     """The cluster of a virtual comparison; None for the defaults of `simulate`."""
 
-    times: str | None = None
-    bandwidth: str | None = None
-    latency: str | None = None
+    times: str | Times | None = None
+    bandwidth: str | float | None = None
+    latency: str | float | None = None
     cores: int | None = None
+    cluster: Cluster | None = None
     hosts: int | None = None
     """Hosts among which workers are divided, in blocks of ranks; requires a bandwidth."""
 

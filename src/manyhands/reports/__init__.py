@@ -1,6 +1,10 @@
 """Reports: what a run did, told from its trace and from nothing else.
 
 What draws is not loaded with this: `page.write_page`, `table.table`, `tensorboard.write_scalars`.
+
+    >>> from manyhands.trace import Trace
+    >>> throughput(Trace(processes=(), wall=0.0, kind="virtual")).samples
+    0
 """
 
 from manyhands.reports.comparison.load_comparisons import Source, gather

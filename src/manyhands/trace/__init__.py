@@ -1,7 +1,10 @@
 """Traces: the records that every process of a run, live or virtual, writes while it works.
 
-A run's folder has one file per process, `trace/worker-0.jsonl`, `trace/coordinator.jsonl` and so
-on. A `Recorder` writes one; `read` converts all of them to one clock. Reports read nothing else.
+A run's folder has one file per process, `trace/worker-0.jsonl`, `trace/coordinator.jsonl` and
+so on. A `Recorder` writes one; `read` converts all of them to one clock. Reports read nothing else.
+
+    >>> Span(kind="compute", start=0.0, seconds=0.25, step=7).kind
+    'compute'
 """
 
 from manyhands.trace.clocks import estimate_offset

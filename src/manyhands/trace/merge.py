@@ -68,7 +68,13 @@ class ProcessTrace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """The merged trace of a run: agents, coordinator, servers, workers, each in order."""
+    """The merged trace of a run: agents, coordinator, servers, workers, each in order.
+
+    Example:
+        >>> import manyhands as mh
+        >>> mh.Trace(processes=(), wall=0.0, kind="virtual").workers
+        ()
+    """
 
     processes: tuple[ProcessTrace, ...]
     wall: float
