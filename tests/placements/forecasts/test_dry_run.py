@@ -32,7 +32,7 @@ MEASURED = """
     import forked
     from manyhands.job import Job
     from manyhands.models import GPT
-    from manyhands.placements import offloaded
+    from manyhands.placements.worker import offloaded
     from manyhands.strategies import strategy
     from manyhands.transport.waits import Waits
 
