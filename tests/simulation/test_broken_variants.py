@@ -39,7 +39,7 @@ from manyhands.protocols.gossip import lockstep, push_sum
 from manyhands.protocols.hierarchical import inner_server, inner_sum, outer_sum
 from manyhands.protocols.hierarchical import worker as hierarchical_worker
 from manyhands.protocols.parts.rounds import Rounds
-from manyhands.protocols.synchronous import Together
+from manyhands.protocols.synchronous import SynchronousRounds
 from manyhands.virtual import world
 from manyhands.virtual.coordinator import VirtualCoordinator
 from manyhands.virtual.server import Server
@@ -326,7 +326,7 @@ MUTANTS = (
     Mutant("applied twice", "asynchronous", Asynchronous, "on_message", applied_twice),
     Mutant("fence forgotten", "asynchronous", Server, "fence", fence_forgotten),
     Mutant("weights ignored", "averaging", Averaging, "gather", weights_ignored),
-    Mutant("late update added twice", "softsync", Together, "gather", late_twice),
+    Mutant("late update added twice", "softsync", SynchronousRounds, "gather", late_twice),
     Mutant("answered too early", "synchronous", Rounds, "needed", one_is_enough),
     Mutant("the departed waited for", "synchronous", Rounds, "on_leave", nobody_leaves),
     Mutant(
@@ -366,7 +366,7 @@ MUTANTS = (
     ),
     Mutant("sums counted twice", "hierarchical_sums", outer_sum, "_counts", every_sum_is_new),
     Mutant("a lost sum forgotten", "hierarchical_sums", inner_sum, "_is_old", what_was_read_is_new),
-    Mutant("sums weighed", "hierarchical_sums", outer_sum.Unites, "gather", multiplied_again),
+    Mutant("sums weighed", "hierarchical_sums", outer_sum.OuterSum, "gather", multiplied_again),
     Mutant(
         "answered again without room",
         "synchronous",

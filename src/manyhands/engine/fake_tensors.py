@@ -42,7 +42,7 @@ _imagining = 0
 
 
 @contextlib.contextmanager
-def imagining() -> Iterator[None]:
+def fake_tensors() -> Iterator[None]:
     """Within, tensors have shapes and no content, and operations take no time.
 
     Raises:
@@ -65,7 +65,7 @@ def imagining() -> Iterator[None]:
         _imagining -= 1
 
 
-def is_imagined() -> bool:
+def is_fake() -> bool:
     """Whether what is computed now is only imagined."""
     return _imagining > 0
 
@@ -127,7 +127,7 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
 
     def _look_at(self, func: Any, args: tuple[Any, ...]) -> None:
         kind = _COLLECTIVES.get(func._schema.name)
-        if kind is not None and is_imagined():
+        if kind is not None and is_fake():
             workers = resolve(args[-1]).size()
             size = args[0].nbytes * (workers if kind == "all_gather" else 1)
             self._note_collective(kind, size, workers)
@@ -150,7 +150,7 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
         self.held -= self._sizes.pop(key)
 
 
-def imagine(compute: Callable[..., Any], *inputs: torch.Tensor) -> Any:
+def run_fake(compute: Callable[..., Any], *inputs: torch.Tensor) -> Any:
     """The result of `compute(*inputs)` with tensors that have a shape and a type and no values.
 
     It allocates nothing and takes the time of the bookkeeping, whatever the size of the model.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch._C._distributed_c10d import ProcessGroup, ReduceOp, ReduceScatterOptions, Work
 
-from manyhands.engine.fake_tensors import is_imagined
+from manyhands.engine.fake_tensors import is_fake
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -113,7 +113,7 @@ def _watched(name: str, kind: str) -> Callable[..., Work]:
         size = max((sum(one) for one in _sizes(arguments)), default=0)
         self._watcher.note(kind, size, self.size())
         work = _WatchedWork(getattr(self._inner, name)(*arguments, **options), self._watcher)
-        if kind == "all_gather" and self._on_gloo and is_imagined():
+        if kind == "all_gather" and self._on_gloo and is_fake():
             # Gloo gathers into memory of its own, and copies from there.
             work.uses = torch.empty(size, dtype=torch.uint8)
         return work

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from manyhands.engine.fake_tensors import imagine
+from manyhands.engine.fake_tensors import run_fake
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -33,7 +33,7 @@ def look(model: nn.Module, compute: Callable[..., Any], *inputs: torch.Tensor) -
     """
     with untouched(model, inputs[0].device):
         try:
-            return imagine(compute, *inputs)
+            return run_fake(compute, *inputs)
         except Exception:
             # torch has many ways to say that it cannot.
             if inputs[0].is_meta:
