@@ -302,9 +302,9 @@ def forgets_who_waits(right):
 
 
 def the_lost_are_heard(right):
-    def hear(self, talk, message):
-        self._desk._hear(talk.worker, message)
-        self._pass_on(self._desk._take_letters())
+    def hear(self, channel, message):
+        self._service._hear(channel.worker, message)
+        self._pass_on(self._service._take_letters())
 
     return hear
 
@@ -378,7 +378,7 @@ MUTANTS = (
     Mutant("stored by one only", "asynchronous", LeaseService, "_appoint", appointed_once),
     Mutant("an evaluation forgets", "asynchronous", LeaseService, "_call_cut", forgets_who_waits),
     Mutant("the lost are heard", "diloco", VirtualCoordinator, "hear", the_lost_are_heard),
-    Mutant("losses not written down", "asynchronous", simulated_world, "DESK_HEARS", no_losses),
+    Mutant("losses not written down", "asynchronous", simulated_world, "SERVICE_CALLS", no_losses),
     Mutant("fences unsent", "synchronous", World, "_start_server", is_told_nothing),
     Mutant("the dead awaited", "gossip_lockstep", lockstep, "leave", whoever_gave_is_there),
 )

@@ -91,12 +91,12 @@ class Tensor(Placement):
         """The model on a mesh with the axes `data` and `tensor`."""
         if self.samples == "same":
             return self._hybrid(group.size).bind(job, group, device, waits)
-        from manyhands.engine.tensor_parallel import leave_alone  # noqa: PLC0415 - torch is lazy
+        from manyhands.engine.tensor_parallel import ignore_in_ddp  # noqa: PLC0415 - torch is lazy
         from manyhands.placements.worker.tensor_own_samples import TensorOwnSamples  # noqa: PLC0415
         from manyhands.transport.mesh import Mesh  # noqa: PLC0415
 
         def wrap(module: nn.Module, split: list[str]) -> nn.Module:
-            leave_alone(module, split)
+            ignore_in_ddp(module, split)
             return AllReduce().wrapper(group, waits)(module)
 
         mesh = Mesh(group, {"tensor": group.size}, waits)

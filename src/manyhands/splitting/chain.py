@@ -13,7 +13,7 @@ from torch import fx, nn
 
 from manyhands.splitting.section import Section
 from manyhands.splitting.tracing import Untraceable, takes_in_place, trace
-from manyhands.splitting.untouched_run import look
+from manyhands.splitting.untouched_run import inspect_call
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -232,7 +232,7 @@ def _floating(model: nn.Module, graph: fx.Graph, example: torch.Tensor) -> set[f
 
     # On the graph itself: a GraphModule has a copy, whose nodes are others.
     note = Note(model, graph=graph)
-    look(model, note.run, example)
+    inspect_call(model, note.run, example)
     return {node for node, yes in found.items() if yes and node.op != "placeholder"}
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from manyhands.splitting.chain import Chain
 
 
-def guess(pieces: Chain, inputs: torch.Tensor) -> tuple[PieceCost, ...]:
+def estimate(pieces: Chain, inputs: torch.Tensor) -> tuple[PieceCost, ...]:
     """Each piece's memory, and its time in multiplications; there are twice as many backwards.
 
     Args:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import torch
 from torch import fx, nn
 
-from manyhands.splitting.untouched_run import look
+from manyhands.splitting.untouched_run import inspect_call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -118,7 +118,7 @@ class _Tracer(fx.Tracer):
     def to_bool(self, proxy: fx.Proxy) -> bool:
         self._looking = True
         try:
-            value = look(self.root, self._until(proxy.node), self._example)
+            value = inspect_call(self.root, self._until(proxy.node), self._example)
         finally:
             self._looking = False
         if isinstance(value, torch.Tensor):

@@ -26,7 +26,7 @@ def untouched(model: nn.Module, device: torch.device) -> Iterator[None]:
             buffer.copy_(before)
 
 
-def look(model: nn.Module, compute: Callable[..., Any], *inputs: torch.Tensor) -> Any:
+def inspect_call(model: nn.Module, compute: Callable[..., Any], *inputs: torch.Tensor) -> Any:
     """What `compute` gives, for its shapes and types alone: imagined, or computed if need be.
 
     A layer that branches on the content of a tensor cannot be imagined.

@@ -31,7 +31,7 @@ _DRAIN_EVERY = 2000
 """Changes of the account between two writings of the traces."""
 
 
-class Talk:
+class LeaseChannel:
     """What is between one life of a worker and the desk.
 
     Args:
@@ -59,16 +59,16 @@ class Talk:
         if not self._asks:
             self._asks = True
             self.say(Ask())
-        word = await self._hear(log)
+        word = await self._receive(log)
         self._asks = isinstance(word, Nothing)
         return word
 
     async def looked_up(self, cut: Evaluate, log: WorkerLog) -> Leasing:
         """The worker has seen the shared state: wait for the others; or look again, on a `Cut`."""
         self.say(Tally(cut.round, ()))
-        word = await self._hear(log)
+        word = await self._receive(log)
         while not isinstance(word, Sum | Evaluate):
-            word = await self._hear(log)
+            word = await self._receive(log)
         return word
 
     def commit(self, number: int) -> bool:
@@ -105,7 +105,7 @@ class Talk:
             self.say(message)
         self._wake()
 
-    async def _hear(self, log: WorkerLog) -> Leasing:
+    async def _receive(self, log: WorkerLog) -> Leasing:
         if not self._words or self.is_cut_off:
             begun, self._listener = self._kernel.now, self._kernel.env.event()
             await happens(self._listener)
@@ -149,9 +149,9 @@ class VirtualCoordinator:
         self._workers = workers
         self._lockstep = lockstep
         self._by_rank = by_rank
-        self._desk = self._open_desk()
-        self._talks: dict[str, Talk] = {}
-        """By worker, the talk with its present life."""
+        self._service = self._new_service()
+        self._channels: dict[str, LeaseChannel] = {}
+        """By worker, the channel with its present life."""
         self._accounts = 0
         self._round = 0
         """The last evaluation that was seen."""
@@ -162,7 +162,7 @@ class VirtualCoordinator:
         if job.seconds is not None:
             kernel.after(job.seconds, self.stop)
 
-    def _open_desk(self) -> LeaseService:
+    def _new_service(self) -> LeaseService:
         """The desk as it is before it has heard anything."""
         evaluates = self._job.validation is not None
         leases = Leases(
@@ -179,33 +179,35 @@ class VirtualCoordinator:
     @property
     def leases(self) -> Leases:
         """The book of leases."""
-        return self._desk.leases
+        return self._service.leases
 
     @property
     def is_over(self) -> bool:
         """Whether everything is committed, or enough of it, and the model is stored."""
-        return self._desk.is_over
+        return self._service.is_over
 
-    def begin(self, worker: str) -> Talk:
-        """A worker takes part from now on; its talk with the desk."""
-        talk = self._talks[worker] = Talk(worker, self, self._kernel)
-        self._pass_on(self._desk.admit(worker))
-        return talk
+    def begin(self, worker: str) -> LeaseChannel:
+        """A worker takes part from now on; its channel with the desk."""
+        channel = self._channels[worker] = LeaseChannel(worker, self, self._kernel)
+        self._pass_on(self._service.admit(worker))
+        return channel
 
-    def hear(self, talk: Talk, message: Leasing) -> None:
+    def hear(self, channel: LeaseChannel, message: Leasing) -> None:
         """A worker says something; a life that is over is not heard."""
-        if self._talks.get(talk.worker) is talk:
-            self._pass_on(self._desk.hear(talk.worker, message))
+        if self._channels.get(channel.worker) is channel:
+            self._pass_on(self._service.hear(channel.worker, message))
 
-    def is_held(self, talk: Talk, number: int) -> bool:
-        """Whether a worker holds a lease, in the life of a talk."""
-        return self._talks.get(talk.worker) is talk and self.leases.is_held(talk.worker, number)
+    def is_held(self, channel: LeaseChannel, number: int) -> bool:
+        """Whether a worker holds a lease, in the life of a channel."""
+        return self._channels.get(channel.worker) is channel and self.leases.is_held(
+            channel.worker, number
+        )
 
     def lose(self, worker: str) -> None:
         """A worker is gone: what it held is given to others."""
-        self._talks.pop(worker, None)
+        self._channels.pop(worker, None)
         samples = self.leases.samples_of(worker)
-        letters = self._desk.lose(worker)
+        letters = self._service.lose(worker)
         detail = {"member": worker, "samples": str(samples)}
         self._logs.coordinator.event("given again", detail)
         self._account()
@@ -213,18 +215,18 @@ class VirtualCoordinator:
 
     def stop(self) -> None:
         """Enough: give no more samples."""
-        self._pass_on(self._desk.stop())
+        self._pass_on(self._service.stop())
 
     def _pass_on(self, letters: Letters) -> None:
         self._account()
         self._note_epochs()
-        if self._desk.round != self._round:
-            self._round = self._desk.round
+        if self._service.round != self._round:
+            self._round = self._service.round
             self._judge()
         for worker, message in letters:
-            talk = self._talks.get(worker)
-            if talk is not None:
-                talk.tell(message)
+            channel = self._channels.get(worker)
+            if channel is not None:
+                channel.tell(message)
 
     def _account(self) -> None:
         leases = self.leases

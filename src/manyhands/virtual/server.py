@@ -95,7 +95,7 @@ class Server:
         self._sending: torch.Tensor | None = None
         """The parameters as they are now, copied for those to whom they are being sent."""
 
-    def has_heard(self, parcel: Parcel) -> bool:
+    def has_handled(self, parcel: Parcel) -> bool:
         """Whether it has decided about a call already."""
         return parcel.number <= self._heard.get(parcel.sender, 0)
 
@@ -117,11 +117,11 @@ class Server:
                 self._idle = self._kernel.env.event()
                 await happens(self._idle)
             parcel = self._inbox[0]
-            if self._service and parcel.payload is not None and not self.has_heard(parcel):
+            if self._service and parcel.payload is not None and not self.has_handled(parcel):
                 begun = await self._cores.compute(self.member, self._service)
                 self._log.span("compute", begun, self.state.version)
             self._inbox.popleft()
-            self._hear(parcel)
+            self._handle(parcel)
 
     def crash(self) -> None:
         """Forget what was received and not decided about."""
@@ -148,7 +148,7 @@ class Server:
         if self._fences.put(worker, least):
             self.holder.forget(caller(worker, least - 1))
             self._leave(worker)
-            self._hear_held()
+            self._handle_held()
 
     def _leave(self, worker: str) -> None:
         self._early.drop(worker)
@@ -156,12 +156,12 @@ class Server:
         for action in actions:
             self._carry_out(action)
 
-    def _hear(self, parcel: Parcel) -> None:
+    def _handle(self, parcel: Parcel) -> None:
         """Decide about a call, and about those that were held back until then."""
         self._decide(parcel)
-        self._hear_held()
+        self._handle_held()
 
-    def _hear_held(self) -> None:
+    def _handle_held(self) -> None:
         """Hear those who were held back and have their turn now."""
         while (parcel := self._early.take(self.state)) is not None:
             self._decide(parcel)

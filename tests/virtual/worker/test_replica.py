@@ -36,15 +36,15 @@ class Quiet:
 
 
 def replicas(count: int, job=None):
-    """So many workers on one bench."""
+    """So many workers on one model."""
     kernel, quiet = Kernel(), Quiet()
-    bench = SharedModel(job or a_job(), 2)
+    model = SharedModel(job or a_job(), 2)
     cores = Cores(kernel, count)
     made = []
     for rank in range(count):
         member = VirtualProcess(f"worker-{rank}", "a")
         member.begin()
-        one = Replication(bench, rank)
+        one = Replication(model, rank)
         servers = ("server-0", "server-1")
         arguments = (
             member,
@@ -52,7 +52,7 @@ def replicas(count: int, job=None):
             servers,
             Terms(20, count),
             one,
-            bench,
+            model,
             quiet,
             cores,
             lambda: 2.0,

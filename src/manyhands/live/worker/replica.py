@@ -235,7 +235,7 @@ class LiveReplica:
     def scale(self, by: float) -> None:
         """Multiply the parameters."""
         for shard in self._copy.layout.shards:
-            for stretch in shard.stretches:
+            for stretch in shard.flat_by_dtype:
                 stretch.view(self._copy.parameters[shard.number]).mul_(by)
 
     def trade(self, by: float) -> None:

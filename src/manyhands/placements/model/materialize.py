@@ -40,9 +40,9 @@ def make_in_parts(
         sketch = outline(make)
         model = sketch.model
         spread(model)
-        laid_out = dict(_named(model))
+        as_dtensor = dict(_named(model))
         values = first_values(
-            make, sketch.numbers, lambda name, whole: own_part(laid_out[name], whole)
+            make, sketch.numbers, lambda name, whole: own_part(as_dtensor[name], whole)
         )
     except Unmakeable:
         restore_random_state(state)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from manyhands.splitting import look
+from manyhands.splitting import inspect_call
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,7 +55,7 @@ class StageBoundaries:
             return passed
 
         repeated = inputs[torch.arange(samples, device=inputs.device) % len(inputs)]
-        *passed, outputs = look(model, compute, repeated)
+        *passed, outputs = inspect_call(model, compute, repeated)
         return passed, outputs
 
     def after(self, stage: int, samples: int) -> Meta:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from manyhands.engine.pipelines import Stage, runtime
-from manyhands.engine.sharding import give_back, is_sharded
+from manyhands.engine.sharding import is_sharded, reshard
 from manyhands.engine.tensors import gradient_of, norm, own
 from manyhands.parameters.gradients import check_scalar
 from manyhands.parameters.microbatches import divide, sizes_of
@@ -69,7 +69,7 @@ class Stages(Bound):
         self._made.passing.check(inputs)
         count = min(self._microbatches, len(inputs)) if self._made.passing.joins else 1
         answers = [self._answer(given) for given in divide(inputs, sizes_of(len(inputs), count))]
-        give_back(self._made.sections.values())
+        reshard(self._made.sections.values())
         if not self._at_end:
             return None
         return torch.cat(answers) if self._made.passing.joins else answers[0]

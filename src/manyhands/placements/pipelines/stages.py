@@ -12,7 +12,7 @@ from torch import nn
 
 from manyhands.costs import LayerSize, TensorSize
 from manyhands.engine.fake_tensors import is_fake, really
-from manyhands.engine.tensors import gathered, laid_out, own_part
+from manyhands.engine.tensors import as_dtensor, gathered, own_part
 from manyhands.files.checkpoint import Entry, State
 from manyhands.parameters.gradients import build
 from manyhands.parameters.initial.deferred import first_values, on_meta, outline
@@ -28,8 +28,8 @@ from manyhands.splitting import (
     chain,
     check_stages,
     describe,
+    estimate,
     fill,
-    guess,
     measure,
     partition,
 )
@@ -131,7 +131,7 @@ def make_stages(
             words = _names(pieces, starts)
         else:
             measured = (
-                guess(pieces, inputs.to("meta"))
+                estimate(pieces, inputs.to("meta"))
                 if fake
                 else _measured(pieces, inputs.to(device), stage_group.all_workers, device)
             )
@@ -243,7 +243,9 @@ def _values(
         lambda name, whole: own_part(laid[name], whole) if name in own else whole.new_empty(0),
     )
     return {
-        name: laid_out(value.to(device), laid[name]) for name, value in kept.items() if name in own
+        name: as_dtensor(value.to(device), laid[name])
+        for name, value in kept.items()
+        if name in own
     }
 
 
@@ -298,7 +300,7 @@ def inspect_stages(
     if split_points:
         starts = by_hand(pieces, split_points)
     else:
-        starts = partition(guess(pieces, inputs.new_empty(samples[0], *inputs.shape[1:])), held)
+        starts = partition(estimate(pieces, inputs.new_empty(samples[0], *inputs.shape[1:])), held)
     stages = [pieces.section(first, stop) for first, stop in pairwise([*starts, len(pieces)])]
     passing = StageBoundaries(model, stages, inputs)
     parameters = [

@@ -119,7 +119,7 @@ class Cut(Fault):
                 raise ValueError(f"a process is called worker-0 or server-0, not {name!r}")
         if self.a == self.b or not any(name.startswith("worker") for name in self.members()):
             raise ValueError(
-                "only a worker and a server, or workers that are peers, talk to each other: "
+                "only a worker and a server, or workers that are peers, exchange messages: "
                 f"{self.a}, {self.b}"
             )
         _check_moment("start", self.start)
@@ -260,7 +260,7 @@ class Faults:
                 )
             if isinstance(fault, Cut) and fault.is_between_peers and not peers:
                 raise ValueError(
-                    f"{fault} befalls workers that never talk to each other under this strategy; "
+                    f"{fault} befalls workers that never exchange messages under this strategy; "
                     "cut the link between a worker and a server"
                 )
             for name in fault.members():
@@ -298,7 +298,7 @@ def _check_who(worker: int | None, server: int | None) -> None:
     if (worker is None) == (server is None):
         raise ValueError("name either a worker or a server: worker=3")
     if min(number for number in (worker, server) if number is not None) < 0:
-        raise ValueError(f"{_who(worker, server)} is nobody: processes count from 0")
+        raise ValueError(f"{_who(worker, server)} is no worker: processes count from 0")
 
 
 def _check_moment(name: str, value: float) -> None:

@@ -122,7 +122,7 @@ class Kernel:
         shown = ", ".join(names[:8]) + (", …" if len(names) > 8 else "")
         return (
             f"nothing can happen any more after {self.now:g} s: "
-            f"{shown or 'nobody'} wait for what will never come"
+            f"{shown or 'no worker'} wait for what will never come"
         )
 
     def _let_go(self) -> None:

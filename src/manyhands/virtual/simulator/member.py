@@ -45,7 +45,7 @@ class VirtualProcess:
         """When that life ended; infinity if it has not."""
         return self.deaths[life - 1] if life <= len(self.deaths) else math.inf
 
-    def stand_still(self, now: float, seconds: float) -> None:
+    def pause(self, now: float, seconds: float) -> None:
         """Do nothing from now on for so long; two such stretches that overlap are one."""
         before = max(self.resumes, now)
         self.resumes = max(before, now + seconds)

@@ -37,13 +37,13 @@ HEAD = 64
 """Bytes of a message beside its payload."""
 
 
-class Answering(Protocol):
+class Callee(Protocol):
     """Whoever is called: what a caller needs of a server."""
 
     name: str
     member: VirtualProcess
 
-    def has_heard(self, parcel: Parcel) -> bool:
+    def has_handled(self, parcel: Parcel) -> bool:
         """Whether it has decided about a call already."""
 
     def hear(self, parcel: Parcel) -> None:
@@ -55,7 +55,7 @@ class Parcel:
     """A call, from its posting to its answer."""
 
     endpoint: VirtualEndpoint
-    server: Answering
+    server: Callee
     number: int
     message: Said
     payload: torch.Tensor | None
@@ -73,17 +73,17 @@ class Parcel:
     @property
     def nbytes(self) -> int:
         """Bytes that are sent: the payload only as long as the server has not carried it out."""
-        if self.payload is None or self.server.has_heard(self):
+        if self.payload is None or self.server.has_handled(self):
             return HEAD
         return HEAD + self.payload.nbytes
 
     def lose(self) -> None:
         """The call or its answer is lost."""
-        self.endpoint.again(self)
+        self.endpoint.resend(self)
 
 
 @dataclass(eq=False, slots=True)
-class _Line:
+class _Connection:
     """What is between a worker and one server."""
 
     number: int = 0
@@ -99,7 +99,7 @@ class _Line:
     held: float = 0.0
     """Seconds that the server had the last call that was answered."""
     gone: bool = False
-    """There is nobody at the other end."""
+    """There is no worker at the other end."""
     vain: int = 0
     """What was asked of somebody who is gone, and still awaits to be told so."""
     listener: Event | None = None
@@ -129,7 +129,7 @@ class VirtualEndpoint:
     def __init__(
         self,
         member: VirtualProcess,
-        servers: Mapping[str, Answering],
+        servers: Mapping[str, Callee],
         kernel: Kernel,
         network: Network,
         rng: random.Random,
@@ -142,7 +142,7 @@ class VirtualEndpoint:
         self.member = member
         self._life = member.life
         self._servers = servers
-        self._lines: dict[str, _Line] = {}
+        self._lines: dict[str, _Connection] = {}
         """By server, from the first word on: of ten thousand peers a worker meets a few."""
         self._kernel = kernel
         self._network = network
@@ -167,7 +167,7 @@ class VirtualEndpoint:
         """Send a copy of the payload, without waiting."""
         if self.is_dead:
             return
-        line, server = self._line(to), self._servers[to]
+        line, server = self._connection(to), self._servers[to]
         if line.gone:
             line.vain += 1
             return
@@ -178,10 +178,10 @@ class VirtualEndpoint:
         line.unsent.append(parcel)
         self._send(line)
 
-    def _line(self, name: str) -> _Line:
+    def _connection(self, name: str) -> _Connection:
         line = self._lines.get(name)
         if line is None:
-            line = self._lines[name] = _Line()
+            line = self._lines[name] = _Connection()
         return line
 
     def reaches(self, name: str) -> bool:
@@ -190,21 +190,21 @@ class VirtualEndpoint:
 
     def lose(self, name: str) -> None:
         """A server is gone for good: whoever waits for its answer need wait no longer."""
-        line = self._line(name)
+        line = self._connection(name)
         vain = line.vain + len(line.calls) + len(line.answers)
-        self._lines[name] = _Line(gone=True, vain=vain)
+        self._lines[name] = _Connection(gone=True, vain=vain)
         if line.listener is not None:
             line.listener.succeed()
 
-    def regain(self, name: str) -> None:
+    def reconnect(self, name: str) -> None:
         """There is a server again, which knows nothing of what was asked of the one before."""
-        self._lines[name] = _Line(vain=self._line(name).vain)
+        self._lines[name] = _Connection(vain=self._connection(name).vain)
 
     async def receive(self, sender: str, timeout: float | None = None) -> Said:
         """Wait for an answer."""
         if self.is_dead:
             raise Crashed(f"{self.name} is dead and receives nothing")
-        line = self._line(sender)
+        line = self._connection(sender)
         if line.gone or line.vain:
             self._give_up(sender)
         if not line.answers:
@@ -213,7 +213,7 @@ class VirtualEndpoint:
             await self._answer(line, sender, timeout)
         return line.answers.popleft()
 
-    async def _answer(self, line: _Line, sender: str, timeout: float | None) -> None:
+    async def _answer(self, line: _Connection, sender: str, timeout: float | None) -> None:
         kernel = self._kernel
         begun, line.listener = kernel.now, kernel.env.event()
         if timeout is None:
@@ -236,7 +236,7 @@ class VirtualEndpoint:
         line.vain = max(0, line.vain - 1)
         raise MembershipChanged(f"{sender} is gone")
 
-    def _send(self, line: _Line) -> None:
+    def _send(self, line: _Connection) -> None:
         if line.sending or line.broken or not line.unsent:
             return
         parcel = line.unsent[0]
@@ -250,21 +250,21 @@ class VirtualEndpoint:
             lose=partial(self._undelivered, line, parcel),
         )
 
-    def _delivered(self, line: _Line, parcel: Parcel) -> None:
+    def _delivered(self, line: _Connection, parcel: Parcel) -> None:
         line.sending = False
         line.unsent.popleft()
         parcel.server.hear(parcel)
         self._send(line)
 
-    def _undelivered(self, line: _Line, parcel: Parcel) -> None:
+    def _undelivered(self, line: _Connection, parcel: Parcel) -> None:
         line.sending = False
         if parcel in line.calls:
-            self.again(parcel)
+            self.resend(parcel)
         else:
             line.unsent.popleft()
             self._send(line)
 
-    def again(self, parcel: Parcel) -> None:
+    def resend(self, parcel: Parcel) -> None:
         """Something was lost: send all that has no answer again, in order, in a while."""
         line = self._lines[parcel.server.name]
         if self.is_dead or line.broken or parcel not in line.calls:
@@ -272,7 +272,7 @@ class VirtualEndpoint:
         line.broken = True
         self._kernel.after(PROBE, partial(self._probe, line, parcel.server))
 
-    def _probe(self, line: _Line, server: Answering) -> None:
+    def _probe(self, line: _Connection, server: Callee) -> None:
         if self.is_dead:
             return
         if line.sending or not self._network.reaches(self.member, server.member):

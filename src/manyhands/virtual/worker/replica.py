@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from manyhands.endpoint import LeasedBatch, Terms
     from manyhands.parameters import Shard, UpdateCounts
-    from manyhands.virtual.coordinator import Talk
+    from manyhands.virtual.coordinator import LeaseChannel
     from manyhands.virtual.log import WorkerLog
     from manyhands.virtual.simulator.cores import Cores
     from manyhands.virtual.simulator.kernel import Kernel
@@ -48,8 +48,8 @@ class VirtualReplica:
         servers: their names, in the order of the shards.
         terms: of the job.
         replication: its parameters and buffers.
-        bench: where gradients are computed.
-        talk: this life's with the coordinator, where samples come from.
+        shared_model: where gradients are computed.
+        channel: this life's with the coordinator, where samples come from.
         cores: its host's.
         seconds: draws the time that a batch takes.
         kernel: the clock.
@@ -64,8 +64,8 @@ class VirtualReplica:
         servers: tuple[str, ...],
         terms: Terms,
         replication: Replication,
-        bench: SharedModel,
-        talk: Talk,
+        shared_model: SharedModel,
+        channel: LeaseChannel,
         cores: Cores,
         seconds: Callable[[], float],
         kernel: Kernel,
@@ -90,8 +90,8 @@ class VirtualReplica:
         self.returns = member.life > 1
         self._member = member
         self._life = member.life
-        self._bench = bench
-        self._talk = talk
+        self._shared_model = shared_model
+        self._channel = channel
         self._cores = cores
         self._seconds = seconds
         self._kernel = kernel
@@ -113,7 +113,7 @@ class VirtualReplica:
             self._log.next_step()
             self._has_batch = False
         while True:
-            match await self._talk.lease(self._log):
+            match await self._channel.lease(self._log):
                 case Granted() as granted:
                     self._has_batch = True
                     lease = Lease(**msgspec.structs.asdict(granted))
@@ -122,8 +122,8 @@ class VirtualReplica:
                 case Evaluate() as cut:
                     again: Leasing = cut
                     while isinstance(again, Evaluate):
-                        await self._look_up(again)
-                        again = await self._talk.looked_up(again, self._log)
+                        await self._refresh(again)
+                        again = await self._channel.looked_up(again, self._log)
                 case Nothing():
                     return None
                 case Over(stores=stores):
@@ -137,20 +137,20 @@ class VirtualReplica:
             await self.refresh()
             await happens(self._kernel.env.timeout(self.saving))
         self._check_alive()
-        self._talk.saved()
+        self._channel.saved()
 
-    async def _look_up(self, cut: Evaluate) -> None:
+    async def _refresh(self, cut: Evaluate) -> None:
         """Those who evaluate look at the shared state, as live workers do."""
         if cut.index >= self.evaluators(cut.parts):
             await self.stand_by()
             self._check_alive()
             return
         mine = self.replication
-        kept = [stretch.clone() for stretch in mine.parameters] if self._keeps else []
+        kept = [flat.clone() for flat in mine.parameters] if self._keeps else []
         await self.refresh()
         self._check_alive()
-        for stretch, own in zip(mine.parameters, kept, strict=False):
-            stretch.copy_(own)
+        for flat, own in zip(mine.parameters, kept, strict=False):
+            flat.copy_(own)
 
     async def gradient(
         self, batch: LeasedBatch, ready: Callable[[int], object] | None = None
@@ -165,10 +165,10 @@ class VirtualReplica:
             begun = await self._cores.compute(self._member, self._seconds(), self._look)
             self._log.time("wait", asked, begun - asked)
             self._log.span("compute", begun)
-            loss, completed = self._bench.gradient(self.replication, batch.lease)
+            loss, completed = self._shared_model.gradient(self.replication, batch.lease)
             self._log.loss(loss, batch.samples)
             where = f"at sample {batch.dealt:,} on worker {self.rank}"
-            self._bench.divergence.check(self._log.recorder, loss, "training", where)
+            self._shared_model.divergence.check(self._log.recorder, loss, "training", where)
         for server in completed:
             if ready is not None:
                 ready(server)
@@ -184,7 +184,9 @@ class VirtualReplica:
         if not batch.samples:
             return
         samples = batch.total if counts is None else counts
-        self._bench.apply(self.replication, self.terms.weigh(samples, batch.dealt), batch.dealt)
+        self._shared_model.apply(
+            self.replication, self.terms.weigh(samples, batch.dealt), batch.dealt
+        )
         if self._writes is not None:
             versions = self._writes.by_others(self.rank) - self._read
             self._log.staleness(versions, self._member.name)
@@ -196,26 +198,28 @@ class VirtualReplica:
 
     def draw(self, by: float) -> None:
         """Move the parameters towards those beside them."""
-        self._beside_each_other(lerp, by)
+        self._pairs(lerp, by)
 
     def scale(self, by: float) -> None:
         """Multiply the parameters."""
         mine = self.replication
-        for shard, parameters in zip(self._bench.layout.shards, mine.parameters, strict=True):
-            for stretch in shard.stretches:
-                stretch.view(parameters).mul_(by)
+        for shard, parameters in zip(
+            self._shared_model.layout.shards, mine.parameters, strict=True
+        ):
+            for flat in shard.flat_by_dtype:
+                flat.view(parameters).mul_(by)
         mine.touched = True
 
     def trade(self, by: float) -> None:
         """The same, and leave the parameters as they were beside them."""
-        self._beside_each_other(trade, by)
+        self._pairs(trade, by)
 
-    def _beside_each_other(
+    def _pairs(
         self, move: Callable[[Shard, torch.Tensor, torch.Tensor, float], None], by: float
     ) -> None:
         mine = self.replication
         for shard, here, there in zip(
-            self._bench.layout.shards, mine.parameters, mine.beside, strict=True
+            self._shared_model.layout.shards, mine.parameters, mine.beside, strict=True
         ):
             move(shard, here, there, by)
         mine.touched = True
@@ -228,7 +232,7 @@ class VirtualReplica:
 
     def moved(self, server: int) -> torch.Tensor:
         """How far the parameters are from those beside them, whose place it takes."""
-        shard, beside = self._bench.layout.shards[server], self.replication.beside[server]
+        shard, beside = self._shared_model.layout.shards[server], self.replication.beside[server]
         difference(shard, beside, self.replication.parameters[server], beside, 1.0)
         return beside
 
@@ -236,21 +240,25 @@ class VirtualReplica:
         """Make the update: how far the parameters are from those beside them."""
         mine = self.replication
         if not mine.updates:
-            mine.updates = [torch.zeros_like(stretch) for stretch in mine.parameters]
+            mine.updates = [torch.zeros_like(flat) for flat in mine.parameters]
         for shard, result, one, other in zip(
-            self._bench.layout.shards, mine.updates, mine.parameters, mine.beside, strict=True
+            self._shared_model.layout.shards,
+            mine.updates,
+            mine.parameters,
+            mine.beside,
+            strict=True,
         ):
             difference(shard, result, one, other, by)
 
     def adopt(self) -> None:
         """Take over the buffers that came with the parameters."""
-        self._bench.adopt(self.replication)
+        self._shared_model.adopt(self.replication)
 
     def update(self, server: int) -> torch.Tensor:
         """The update for a server; to be posted before anything is awaited."""
         if self.replication.optimizer is not None:
             return self.replication.updates[server]
-        return self._bench.update(self.replication, server)
+        return self._shared_model.update(self.replication, server)
 
     def parameters(self, server: int) -> torch.Tensor:
         """The parameters of a server, where they are received."""
@@ -262,13 +270,13 @@ class VirtualReplica:
         for batch in batches:
             if not isinstance(batch, VirtualBatch) or not self._member.is_in(self._life):
                 return
-            if self._talk.commit(batch.lease.number):
+            if self._channel.commit(batch.lease.number):
                 self._log.committed(batch.samples)
 
     def forgo(self, batch: LeasedBatch) -> None:
         """What came of the batch is not wanted."""
         if isinstance(batch, VirtualBatch) and self._member.is_in(self._life):
-            self._talk.forgo(batch.lease.number)
+            self._channel.forgo(batch.lease.number)
 
     def _check_alive(self) -> None:
         if not self._member.is_in(self._life):

@@ -32,7 +32,7 @@ class Replication:
     """What one life of a worker keeps of the model.
 
     Args:
-        bench: where it computes.
+        shared_model: where it computes.
         rank: the worker's.
         local: whether it has an optimizer of its own.
         beside: whether there is room for somebody else's parameters.
@@ -41,7 +41,7 @@ class Replication:
 
     def __init__(
         self,
-        bench: SharedModel,
+        shared_model: SharedModel,
         rank: int,
         *,
         local: bool = False,
@@ -52,14 +52,14 @@ class Replication:
         self.computed = 0
         """Batches that it has computed."""
         self.shares = common is not None
-        self.parameters = common if common is not None else bench.room()
+        self.parameters = common if common is not None else shared_model.room()
         self.seen: list[torch.Tensor] = []
         """Shared parameters as they were when the worker began to compute."""
-        self.buffers = bench.first_buffers()
+        self.buffers = shared_model.first_buffers()
         self.updates: list[torch.Tensor] = []
         """The last update, for a worker that has an optimizer of its own."""
-        self.optimizer = bench.optimizer(self.parameters) if local else None
-        self.beside = bench.room() if beside else []
+        self.optimizer = shared_model.optimizer(self.parameters) if local else None
+        self.beside = shared_model.room() if beside else []
         """Somebody else's parameters."""
         self.touched = True
         """Whether the parameters may have changed since they were last computed on."""
@@ -181,7 +181,7 @@ class SharedModel:
         return EnsembleModel(self._copy, replicas)
 
     def shared(self, shards: Sequence[torch.Tensor], first: Replication | None) -> nn.Module:
-        """The model of these shards; buffers that nobody shares are the first worker's."""
+        """The model of these shards; buffers that no worker shares are the first worker's."""
         self._loaded = None
         if first is not None:
             self._put_buffers(first)
