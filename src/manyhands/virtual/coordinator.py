@@ -1,9 +1,9 @@
-"""The virtual coordinator: the lease desk on the simulator's clock.
+"""Virtual coordinator: the lease service on the simulator's clock.
 
 Its decisions are those of the live coordinator, `manyhands.leasing.lease_service`. Its time is not
-modelled: asking for a lease, committing one and evaluating cost no virtual time. (Live, the next
-lease is asked for while the present one is computed.) An evaluation happens when an epoch is done
-and all of it committed, so nothing is under way: a consistent cut.
+modelled: leases, commits and evaluations take no virtual time. (Live, the next lease is requested
+while the current one is computed.) An evaluation happens when an epoch has been committed
+completely, so no message is in flight: a consistent cut.
 """
 
 from __future__ import annotations
@@ -28,34 +28,34 @@ if TYPE_CHECKING:
     from manyhands.wire.leasing import Leasing
 
 _DRAIN_EVERY = 2000
-"""Changes of the account between two writings of the traces."""
+"""Commits between two writes of the traces."""
 
 
 class LeaseChannel:
-    """What is between one life of a worker and the desk.
+    """Connection between one incarnation of a worker and the lease service.
 
     Args:
-        worker: its name.
-        coordinator: whose desk it is.
+        worker: the worker's name.
+        coordinator: the coordinator of the service.
         kernel: the clock.
     """
 
     def __init__(self, worker: str, coordinator: VirtualCoordinator, kernel: Kernel) -> None:
         self.worker = worker
         self.is_cut_off = False
-        """Whether nothing comes through at present."""
+        """Whether the link is cut."""
         self._coordinator = coordinator
         self._kernel = kernel
         self._words: deque[Leasing] = deque()
-        """What the desk has said, and the worker has not heard yet."""
+        """Messages of the service that the worker has not received yet."""
         self._unheard: list[Leasing] = []
-        """What the worker said while nothing came through."""
+        """Messages of the worker that were sent while the link was cut."""
         self._listener: Event | None = None
         self._asks = False
-        """Whether its last `Ask` has no answer yet."""
+        """Whether its last `Ask` has not been answered yet."""
 
     async def lease(self, log: WorkerLog) -> Leasing:
-        """What the desk has for a worker that asks, as soon as there is something."""
+        """Ask for a lease, and wait for the answer."""
         if not self._asks:
             self._asks = True
             self.say(Ask())
@@ -64,7 +64,7 @@ class LeaseChannel:
         return word
 
     async def looked_up(self, cut: Evaluate, log: WorkerLog) -> Leasing:
-        """The worker has seen the shared state: wait for the others; or look again, on a `Cut`."""
+        """Report that the worker has read the shared state; wait, or read again on a `Cut`."""
         self.say(Tally(cut.round, ()))
         word = await self._receive(log)
         while not isinstance(word, Sum | Evaluate):
@@ -72,33 +72,33 @@ class LeaseChannel:
         return word
 
     def commit(self, number: int) -> bool:
-        """An update is part of the shared state; False if the lease is not this worker's."""
+        """Commit a lease; return False if it does not belong to this worker."""
         accepted = not self.is_cut_off and self._coordinator.is_held(self, number)
         self.say(Commit(number))
         return accepted
 
     def forgo(self, number: int) -> None:
-        """What was made of a lease is not wanted."""
+        """Discard a lease: its update was not applied."""
         self.say(Forgo(number))
 
     def saved(self) -> None:
-        """The model is stored."""
+        """Report that the model has been stored."""
         self.say(Saved())
 
     def say(self, message: Leasing) -> None:
-        """Say something to the desk."""
+        """Send a message to the service."""
         if self.is_cut_off:
             self._unheard.append(message)
         else:
             self._coordinator.hear(self, message)
 
     def tell(self, message: Leasing) -> None:
-        """Say something to the worker."""
+        """Send a message to the worker."""
         self._words.append(message)
         self._wake()
 
     def heal(self) -> None:
-        """What was said meanwhile comes through now."""
+        """Restore the link, and deliver the messages sent meanwhile."""
         self.is_cut_off = False
         unheard, self._unheard = self._unheard, []
         for message in unheard:
@@ -119,16 +119,16 @@ class LeaseChannel:
 
 
 class VirtualCoordinator:
-    """The state of one run.
+    """Coordinator of one virtual run.
 
     Args:
-        job: what is trained.
-        workers: among how many a global batch is divided.
+        job: the job to train.
+        workers: number of workers that a global batch is divided among.
         kernel: the clock.
         logs: the traces.
-        evaluate: gives the validation metrics of what the servers hold now.
+        evaluate: returns the validation metrics of the current shared parameters.
         lockstep: whether workers wait for each other: see `manyhands.leasing.leases`.
-        by_rank: whether each has its own parts.
+        by_rank: whether parts of a global batch are assigned by rank.
     """
 
     def __init__(
@@ -154,16 +154,16 @@ class VirtualCoordinator:
         """By worker, the channel with its present life."""
         self._accounts = 0
         self._round = 0
-        """The last evaluation that was seen."""
+        """The round of the last evaluation."""
         self._evaluated = 0
-        """Samples that were committed at the last evaluation."""
+        """Samples committed at the last evaluation."""
         self._accounted = (0, 0, 0)
         self._epochs = 0
         if job.seconds is not None:
             kernel.after(job.seconds, self.stop)
 
     def _new_service(self) -> LeaseService:
-        """The desk as it is before it has heard anything."""
+        """A lease service in its initial state."""
         evaluates = self._job.validation is not None
         leases = Leases(
             len(self._job.data),
@@ -183,7 +183,7 @@ class VirtualCoordinator:
 
     @property
     def is_over(self) -> bool:
-        """Whether everything is committed, or enough of it, and the model is stored."""
+        """Whether all samples, or enough of them, are committed and the model is stored."""
         return self._service.is_over
 
     def begin(self, worker: str) -> LeaseChannel:
@@ -204,7 +204,7 @@ class VirtualCoordinator:
         )
 
     def lose(self, worker: str) -> None:
-        """A worker is gone: what it held is given to others."""
+        """Handle the loss of a worker: its leases are given to other workers."""
         self._channels.pop(worker, None)
         samples = self.leases.samples_of(worker)
         letters = self._service.lose(worker)
@@ -214,7 +214,7 @@ class VirtualCoordinator:
         self._pass_on(letters)
 
     def stop(self) -> None:
-        """Enough: give no more samples."""
+        """Stop giving leases."""
         self._pass_on(self._service.stop())
 
     def _pass_on(self, letters: Letters) -> None:
@@ -247,7 +247,7 @@ class VirtualCoordinator:
             self._epochs += 1
 
     def _judge(self) -> None:
-        """Evaluate, if anything was trained since the last time; stop at the target."""
+        """Evaluate, if samples were committed since the last time; stop at the target."""
         samples, goal = self.leases.committed, self._job.goal
         if self._job.validation is None or samples == self._evaluated:
             return

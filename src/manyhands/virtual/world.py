@@ -1,4 +1,4 @@
-"""Everybody in a virtual run: how they start, die, return, and when all is done."""
+"""State of a virtual run: start, crash and return of its processes, and its end."""
 
 from __future__ import annotations
 
@@ -40,52 +40,52 @@ if TYPE_CHECKING:
     from manyhands.virtual.simulator.kernel import Kernel
 
 _RNG, _TIMES = 2, 3
-"""What `mix` tells a worker's random source for its protocol, and for its times, by."""
+"""Purposes for `mix`: the random generators of a worker's protocol, and of its compute times."""
 
 
 _ENDED_WITHIN = 1.0
-"""Seconds until a worker that is missed and heard of again is ended: its agent's heartbeat."""
+"""Seconds until a lost worker that reappears is ended: the heartbeat of its agent."""
 
 
 @dataclass(frozen=True)
 class Conditions:
-    """What a virtual run is subject to, beside its faults."""
+    """Times and rates of a virtual run."""
 
     times: Times
-    """How long workers compute on a batch."""
+    """Compute time of a batch."""
     slow: tuple[Pace, ...] = ()
-    """Workers that take longer than that."""
-    flat: float = 1.0
-    """What all of these times are multiplied by: smaller parts of a batch take less."""
+    """Workers that are slowed."""
+    stretch: float = 1.0
+    """Factor of all compute times: smaller parts of a batch take less."""
     service: float = 0.0
-    """Seconds of a core that a server takes for an update."""
+    """Core seconds that a server needs per update."""
     detection: float = 5.0
-    """Seconds until a worker that died is missed and its samples are given again."""
+    """Seconds until the loss of a worker is detected and its samples are leased again."""
     copy_rate: float = 2e9
     """Bytes per second at which messages are copied within one host."""
     handover: float = 0.0
-    """Seconds that a message within one host takes beside that, until its receiver has it."""
+    """Additional seconds of a message within one host, until its receiver has it."""
     saving: float = 0.0
-    """Seconds that the worker which stores the model takes for it, at the end of the run."""
+    """Seconds that storing the model takes, at the end of the run."""
 
     def __post_init__(self) -> None:
         seconds = (self.service, self.detection, self.handover, self.saving)
         if min(seconds) < 0 or self.copy_rate <= 0:
             raise ValueError(
-                f"service ({self.service}), detection ({self.detection}), handover "
-                f"({self.handover}) and saving ({self.saving}) must be 0 or more seconds, "
-                f"copy_rate ({self.copy_rate}) above 0"
+                "service, detection, handover and saving must be 0 or more seconds, and copy_rate "
+                f"above 0, got service={self.service}, detection={self.detection}, "
+                f"handover={self.handover}, saving={self.saving}, copy_rate={self.copy_rate}"
             )
 
     def seconds(self, rank: int, rng: random.Random) -> Callable[[], float]:
-        """What draws the times that one worker computes on its batches."""
-        draw, longer = self.times.of(rank, rng), self.flat * factor(self.slow, rank)
+        """A function that draws the compute times of one worker's batches."""
+        draw, longer = self.times.of(rank, rng), self.stretch * factor(self.slow, rank)
         return draw if longer == 1 else lambda: longer * draw()
 
 
 @dataclass(eq=False, slots=True)
 class _Worker:
-    """A worker over all of its lives."""
+    """A worker over all of its incarnations."""
 
     member: VirtualProcess
     seconds: Callable[[], float]
@@ -94,20 +94,20 @@ class _Worker:
     channel: LeaseChannel | None = None
     works: bool = False
     missed: set[int] = field(default_factory=set)
-    """Lives that ended and whose samples were given back."""
+    """Incarnations that ended and whose samples were leased again."""
 
 
 class World:
-    """The members of one run and what befalls them.
+    """The processes of one virtual run, and the faults that hit them.
 
     Args:
-        job: what is trained.
-        protocol: how.
-        places: where.
+        job: the job to train.
+        protocol: the strategy.
+        places: the host of each process.
         conditions: times and rates.
         kernel: the clock.
         logs: the traces.
-        shared_model: where gradients are computed, if not by the job's model.
+        shared_model: computes gradients; by default the job's model.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class World:
             by_rank=needs.by_rank,
         )
         self._losses: list[tuple[str, int]] = []
-        """Workers that were lost, each with the least of its lives that is not over."""
+        """Lost workers, each with its first incarnation that has not ended."""
         self._working = 0
         self._returning = 0
 
@@ -189,23 +189,23 @@ class World:
         return Holder(replace(self._job, seed=seed), 0, 1)
 
     def _share(self) -> list[torch.Tensor] | None:
-        """The parameters that everybody uses where they lie, if the protocol has it so."""
+        """The parameters in shared memory, if the protocol uses it."""
         if not self._needs.shared_memory:
             return None
         held = [server.holder.bytes for server in self._servers.values()]
         return held or self._shared_model.first_parameters()
 
     def begin(self) -> None:
-        """Start everybody."""
+        """Start all processes."""
         for server in self._servers.values():
             self._start_server(server)
         for rank in range(len(self._workers)):
             self._start_worker(rank)
 
     def shared(self) -> nn.Module:
-        """The model as it is shared; the mean of the servers' replicas, if they have whole ones.
+        """The shared model; the mean of the servers' replicas, if each has a whole one.
 
-        Of an ensemble it is the first member's.
+        For an ensemble, the model of the first member.
         """
         servers, protocol = list(self._servers.values()), self._protocol
         first = self._workers[0].replication
@@ -217,7 +217,7 @@ class World:
             return self._shared_model.shared(held, first)
         if self._needs.ensemble and first is not None:
             return self._shared_model.shared([first.parameters[0].clone()], first)
-        # When the run is over, those are let go that had lived until then.
+        # At the end of the run, the workers that were alive until then have been released.
         now = self._kernel.now
         living = [
             server
@@ -233,7 +233,7 @@ class World:
         return self._shared_model.shared([mean], first)
 
     def members(self) -> Iterator[tuple[int, nn.Module]]:
-        """The replica of every worker that lives, one at a time, on one model."""
+        """The replica of every live worker, one at a time, loaded into one model."""
         for rank, worker in enumerate(self._workers):
             if worker.member.alive and worker.replication is not None:
                 own = worker.replication
@@ -241,12 +241,12 @@ class World:
 
     @property
     def committed(self) -> int:
-        """Samples that are trained on so far."""
+        """Samples trained on so far."""
         return self.coordinator.leases.committed
 
     @property
     def versions(self) -> tuple[int, ...]:
-        """How many updates each server has applied."""
+        """Number of updates that each server has applied."""
         return tuple(server.state.version for server in self._servers.values())
 
     def _evaluate(self) -> dict[str, float]:
@@ -266,7 +266,7 @@ class World:
         return values
 
     def _start_server(self, server: Server) -> None:
-        """Start a server; one that was dead hears now who was lost meanwhile."""
+        """Start a server; after a restart it processes the losses of workers since its crash."""
         server.member.begin()
         for worker, least in self._losses[server.told :]:
             server.fence(worker, least)
@@ -324,10 +324,10 @@ class World:
         if self.coordinator.is_over or any(worker.member.alive for worker in self._workers):
             self._kernel.finish()
         else:
-            self._kernel.fail(RunFailed(f"all workers are gone after {self._kernel.now:g} s"))
+            self._kernel.fail(RunFailed(f"all workers were lost after {self._kernel.now:g} s"))
 
     def expect(self, fault: Fault) -> None:
-        """Let something go wrong when its time comes."""
+        """Schedule a fault."""
         match fault:
             case Crash(worker=int(rank), at=at, restart=restart):
                 self._kernel.after(at, partial(self._crash_worker, rank, restart, fault))
@@ -369,7 +369,7 @@ class World:
         self._check_end()
 
     def _lose(self, worker: _Worker, life: int) -> None:
-        """A dead worker is noticed."""
+        """Handle the detection of a dead worker."""
         if life not in worker.missed:
             self._record_death("lost", worker.member)
             self._declare_lost(worker, life)
@@ -379,7 +379,7 @@ class World:
         self._logs.coordinator.event(what, {"member": member.name, "words": words})
 
     def _declare_lost(self, worker: _Worker, life: int) -> None:
-        """Have a dead worker's samples given again and its late calls not heard, once."""
+        """Lease a dead worker's samples again and fence its late calls, once."""
         if life in worker.missed:
             return
         worker.missed.add(life)
@@ -395,7 +395,7 @@ class World:
         self.coordinator.lose(name)
 
     def _isolate(self, fault: Isolate) -> None:
-        """Cut a worker off from all servers and from the coordinator."""
+        """Cut the links of a worker to all servers and to the coordinator."""
         worker = self._workers[fault.worker]
         member, channel = worker.member, worker.channel
         now, life = self._kernel.now, member.life
@@ -411,11 +411,11 @@ class World:
         self._kernel.after(fault.seconds, partial(self._heal, worker, life, channel, fault))
 
     def _declare_isolated_lost(self, worker: _Worker, life: int, fault: Isolate) -> None:
-        """A worker that is cut off is noticed, and the others go on without it."""
+        """Handle the detection of an isolated worker: the run continues without it."""
         cut_off = worker.channel is not None and worker.channel.is_cut_off
         if not (cut_off and worker.member.is_in(life)) or life in worker.missed:
             return
-        words = f"{worker.member.name} was not heard of for {self._conditions.detection:g} s"
+        words = f"no heartbeat from {worker.member.name} for {self._conditions.detection:g} s"
         self._logs.coordinator.event("lost", {"member": worker.member.name, "words": words})
         self._working -= worker.works
         worker.works = False
@@ -424,14 +424,14 @@ class World:
         self._check_end()
 
     def _heal(self, worker: _Worker, life: int, channel: LeaseChannel, fault: Isolate) -> None:
-        """The link of a worker that was cut off heals; if it is missed, its process is ended."""
+        """Restore the link of an isolated worker; if it was declared lost, end its process."""
         channel.heal()
         if life in worker.missed:
             self._kernel.after(_ENDED_WITHIN, partial(self._end_isolated, worker, life, fault))
 
     def _end_isolated(self, worker: _Worker, life: int, fault: Isolate) -> None:
         if not worker.member.is_in(life):
-            # It has died meanwhile, and is started again or not by what killed it.
+            # It has died meanwhile; the fault that killed it decides on its restart.
             self._returning -= fault.restart is not None
             self._check_end()
             return
@@ -442,7 +442,7 @@ class World:
         self._check_end()
 
     def _bring_back(self, rank: int) -> None:
-        """A worker's own server begins anew with it."""
+        """Restart a worker's own server together with it."""
         own = self._servers[f"server-{rank}"]
         own.begin_anew(self._holder(rank))
         own.told = len(self._losses)
@@ -479,7 +479,7 @@ class World:
         self._note(fault)
         member.pause(self._kernel.now, seconds)
         if self._needs.peer_servers:
-            # What a worker hosts is in its process, and stands still with it.
+            # The server that a worker hosts is in its process, and pauses with it.
             self._servers[_server_of(name)].member.pause(self._kernel.now, seconds)
 
     def _kill(self, member: VirtualProcess) -> None:
@@ -493,5 +493,5 @@ class World:
 
 
 def _server_of(worker: str) -> str:
-    """The server that a worker hosts, where workers are peers."""
+    """The server that a worker hosts, in protocols with peer servers."""
     return worker.replace("worker", "server")

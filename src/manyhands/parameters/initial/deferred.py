@@ -55,15 +55,15 @@ def outline(make: Callable[[], nn.Module], held: int = HELD) -> Outline:
 
 
 def outline_or_whole(make: Callable[[], nn.Module], held: int = HELD) -> nn.Module | Outline:
-    """A model with its values if it is small enough to be here at once, else its structure.
+    """The model with its values if it is small enough to fit in memory, else its structure.
 
-    The structure is all that it is good for: values that are no parameters or buffers may be gone.
+    An outline has only the structure: values other than parameters and buffers may be missing.
 
-    The random sources stand afterwards where they would if the whole model had been made, or, with
-    an outline, are left as they were.
+    Random generators end in the same state as after the creation of the whole model; with an
+    outline, they keep their state.
 
     Raises:
-        Unmakeable: the model's first values cannot be had part by part.
+        Unmakeable: the model's initial values cannot be created in parts.
     """
     before = random_state()
     model, mode = _make({}, make, held, everything=True)

@@ -196,9 +196,9 @@ def _structure(
     find: Callable[[nn.Module], TensorPlan],
     fake: bool,
 ) -> tuple[nn.Module, Chain, TensorPlan, Mapping[str, int] | None]:
-    """The model without its values, its pieces, what of them is split, and how to have the values.
+    """The model on meta, its pieces, its tensor plan, and the numbers for its initial values.
 
-    A model that cannot be had without its values is made whole, unless it is only fake.
+    A model that cannot be created on the meta device is created whole, except in a dry run.
     """
     state = random_state()
     try:
