@@ -187,17 +187,17 @@ def test_parameter_groups_are_remembered() -> None:
 
 def test_lbfgs_is_refused_with_what_to_use() -> None:
     model = nn.Linear(3, 2)
-    with pytest.raises(TypeError, match=r"LBFGS needs .* Use SGD or Adam, or allreduce\(\)"):
+    with pytest.raises(TypeError, match=r"LBFGS needs .* use SGD or Adam, or allreduce\(\)"):
         Layout.of(model, optim.LBFGS(model.parameters()), 2)
 
 
 def test_more_servers_than_there_is_to_hold_are_refused() -> None:
     model = nn.Linear(3, 2)
-    with pytest.raises(ValueError, match=r"cannot be dealt to 8 servers.*Use fewer"):
+    with pytest.raises(ValueError, match=r"cannot be divided among 8 servers.*use fewer"):
         Layout.of(model, optim.SGD(model.parameters()), 8)
 
 
 def test_a_model_without_anything_to_train_is_refused() -> None:
     model = nn.Linear(3, 2).requires_grad_(False)
-    with pytest.raises(ValueError, match="no parameter that is trained"):
+    with pytest.raises(ValueError, match="no parameter with requires_grad=True"):
         Layout.of(model, optim.SGD(model.parameters()), 1)

@@ -192,7 +192,7 @@ def test_lockstep_strategies_are_refused_with_what_to_use(tmp_path) -> None:
         ({"cluster": mh.Cluster((mh.Host("a", 1, 0),)), "cores": 2}, "cores is given twice"),
         ({"service": -1}, "time -1"),
         ({"handover": "-1us"}, "time '-1us'"),
-        ({"faults": "crash(worker=7, at=0)"}, "befalls worker-7"),
+        ({"faults": "crash(worker=7, at=0)"}, "names worker-7"),
     ],
 )
 def test_what_cannot_be_is_refused_in_words(given, words: str, tmp_path) -> None:

@@ -1,4 +1,4 @@
-"""A model split into stages: pieces by tracing, costs by measuring, the rest by a formula."""
+"""Splitting of a model into stages: tracing into pieces, cost measurement, and partition."""
 
 from manyhands.splitting.chain import Chain, Unsplittable, chain, check_stages
 from manyhands.splitting.cost_estimate import estimate

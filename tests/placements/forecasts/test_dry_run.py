@@ -215,5 +215,5 @@ def test_a_model_that_looks_at_its_numbers_cannot_be_rehearsed_and_says_so():
             return super().forward(inputs) if inputs.sum() > 0 else inputs
 
     job = replace(JOB, model=lambda: Doubting(32, 32), data=[(torch.zeros(32), 0)] * 2)
-    with pytest.raises(ValueError, match="depends on what is in a tensor"):
+    with pytest.raises(ValueError, match="depends on the content of a tensor"):
         dry_run(strategy("allreduce()"), job, 2)

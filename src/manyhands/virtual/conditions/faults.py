@@ -259,15 +259,15 @@ class Faults:
                 )
             if isinstance(fault, Cut) and fault.is_between_peers and not peers:
                 raise ValueError(
-                    f"{fault} befalls workers that never exchange messages under this strategy; "
+                    f"{fault} names two workers, which exchange no messages under this strategy: "
                     "cut the link between a worker and a server"
                 )
             for name in fault.members():
                 role, _, number = name.partition("-")
                 if int(number) >= sizes[role]:
                     raise ValueError(
-                        f"{fault} befalls {name}, and the run has {sizes[role]} {role}s, "
-                        "counted from 0"
+                        f"{fault} names {name}, and the run has {sizes[role]} {role}s, "
+                        "numbered from 0"
                     )
 
 
