@@ -1,4 +1,4 @@
-"""Networks that examples, tests and benchmarks train: plain modules that know nothing else here."""
+"""Networks for examples, tests and benchmarks: plain modules, independent of the library."""
 
 from manyhands.models.gpt import GPT
 from manyhands.models.lenet import LeNet
