@@ -96,9 +96,9 @@ class WatchedGroup(ProcessGroup):
 
     def gather_rows(self, own: torch.Tensor) -> torch.Tensor:
         """All_gather of rows in rank order; all workers have equally many."""
-        everybody = own.new_empty(self.size() * len(own), *own.shape[1:])
-        self._allgather_base(everybody.view(-1), own.contiguous().view(-1)).wait()
-        return everybody
+        gathered_rows = own.new_empty(self.size() * len(own), *own.shape[1:])
+        self._allgather_base(gathered_rows.view(-1), own.contiguous().view(-1)).wait()
+        return gathered_rows
 
     def scatter_sums(self, parts: torch.Tensor) -> torch.Tensor:
         """Reduce_scatter of rows; all workers get equally many."""

@@ -13,19 +13,19 @@ if TYPE_CHECKING:
 
 
 class Paced(nn.Sequential):
-    """Layers that sleep: so long forward, so long for each half of the backward.
+    """Layers that sleep for a given time in the forward and in each half of the backward.
 
-    Sleeping takes no core, so many workers can be measured on few. The layers are preceded by a
-    small one, because a gradient for the inputs is computed only where something is before them.
+    Sleeping needs no core, so many workers can be measured on few cores. The layers are preceded by
+    a small one, because autograd computes the gradient of inputs only if a previous layer needs it.
 
-    Takes and gives `[N, width]`.
+    Takes and returns `[N, width]`.
 
     Args:
-        layers: how many.
+        layers: number of layers.
         forward: seconds of each layer's forward.
-        input_gradient: seconds of the gradient for the layer before.
-        weight_gradient: seconds of the gradients of the layer's own parameters.
-        width: how wide they are.
+        input_gradient: seconds of the gradient for the previous layer.
+        weight_gradient: seconds of the gradients of the layer's parameters.
+        width: width of the layers.
     """
 
     def __init__(

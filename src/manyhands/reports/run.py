@@ -1,4 +1,4 @@
-"""A run's folder as a value: what `train` returns and what `Run(folder)` opens again later."""
+"""A run, read from its folder: returned by `train`, and opened later by `Run(folder)`."""
 
 import math
 from functools import cached_property
@@ -18,43 +18,42 @@ if TYPE_CHECKING:
 
 
 class Run:
-    """A run that was made, read from its folder.
+    """A run, read from its folder.
 
-    The trace is read when it is first needed and then kept: to follow a run that is still going
-    on, open it again.
+    The trace is read when it is first needed and then kept: to follow a running run, open it again.
 
     Args:
-        folder: the run's.
-        worker: the worker that holds this, where several do (under torchrun). Only the first of
-            them gives a full summary, so that a script prints one and not one per process.
+        folder: the run's folder.
+        worker: the rank of this process under torchrun. Only worker 0 returns a full summary, so
+            that a script prints it once and not once per process.
     """
 
     def __init__(self, folder: Path | str, *, worker: int = 0) -> None:
         self.folder = Path(folder)
         self.was_summarised = False
-        """Whether anybody has asked for the summary."""
+        """Whether the summary was requested."""
         self._worker = worker
         if not (self.folder / "trace").is_dir():
             raise FileNotFoundError(
-                f"{self.folder} is no run: it has no folder 'trace'. Give the folder that a run's "
-                "summary names"
+                f"{self.folder} is not the folder of a run: it has no folder 'trace'. Use the "
+                "folder that a run's summary names"
             )
 
     @cached_property
     def trace(self) -> Trace:
-        """What all of the run's processes wrote, on one clock."""
+        """The merged trace of all processes of the run, on one clock."""
         return read(self.folder)
 
     @property
     def status(self) -> str:
-        """finished, failed, interrupted, running, or unfinished (ended without a word)."""
+        """finished, failed, interrupted, running, or unfinished (ended without a record of it)."""
         return ending(self.trace).status
 
     @property
     def metrics(self) -> dict[str, float]:
         """The last value of every validation metric, as in `{"accuracy": 0.985}`.
 
-        NaN stands for any value that was not finite.
+        Values that were not finite are NaN.
         """
         last = {name: metric.last for name, metric in validation(self.trace).items()}
         return {name: math.nan if value is None else value for name, value in last.items()}
@@ -71,11 +70,11 @@ class Run:
 
     @property
     def parameters_digest(self) -> str | None:
-        """SHA-256 of the final parameters, if the run wrote it down."""
+        """SHA-256 of the final parameters, if it was recorded."""
         return parameters_digest(self.trace)
 
     def summary(self) -> str:
-        """The run in some fifteen lines."""
+        """A summary of the run, in about fifteen lines."""
         self.was_summarised = True
         if self._worker:
             return f"worker {self._worker}: worker 0 prints the summary"
@@ -94,7 +93,7 @@ class Run:
         return path
 
     def timeline(self, path: Path | str) -> Path:
-        """Draw who did what when, as one SVG file; returns the path."""
+        """Draw a timeline of all processes as an SVG file; returns the path."""
         path = Path(path)
         path.write_text(timeline(self.trace), "utf-8")
         return path

@@ -101,9 +101,9 @@ class SequenceShard(WholeModel):
         Padding is mostly at the end of a sequence, so shards differ in how many targets count.
         """
         own = self._loss.sums(mean.reshape(()), 1)
-        everybody = own.clone()
-        self._handle.allreduce([everybody]).wait()
-        counted, total = everybody
+        summed = own.clone()
+        self._handle.allreduce([summed]).wait()
+        counted, total = summed
         return own[0] * self._ways / counted, total / counted
 
     def _forward(self, inputs: Any) -> Any:
@@ -127,9 +127,9 @@ class SequenceShard(WholeModel):
             self._try_out(inputs)
         with self._divided():
             own = self.model(inputs).contiguous()
-        everybody = own.new_empty(self._ways, *own.shape)
-        self._context.gather(everybody, own)
-        return torch.cat(list(everybody), dim=self._dim)
+        shards = own.new_empty(self._ways, *own.shape)
+        self._context.gather(shards, own)
+        return torch.cat(list(shards), dim=self._dim)
 
     @contextlib.contextmanager
     def _divided(self) -> Iterator[None]:

@@ -122,15 +122,15 @@ class _Bucket:
         rank, size = self.group.rank, self.group.size
         padded = [-(-len(one) // size) * one[0].numel() for one in self.tensors]
         first = self.tensors[0]
-        mine, everybody = first.new_zeros(sum(padded)), first.new_empty(size * sum(padded))
+        mine, gathered_rows = first.new_zeros(sum(padded)), first.new_empty(size * sum(padded))
         for one, place in zip(self.tensors, mine.split_with_sizes(padded), strict=True):
             rows = one[_rows(one, rank, size)]
             place[: rows.numel()] = rows.reshape(-1)
-        waits.note("all_gather", everybody.nbytes, size)
+        waits.note("all_gather", gathered_rows.nbytes, size)
         waits.begin()
-        self.group.gather(everybody, mine)
+        self.group.gather(gathered_rows, mine)
         waits.end()
-        columns = everybody.view(size, -1).split_with_sizes(padded, dim=1)
+        columns = gathered_rows.view(size, -1).split_with_sizes(padded, dim=1)
         for one, parts in zip(self.tensors, columns, strict=True):
             for owner, part in enumerate(parts):
                 rows = one[_rows(one, owner, size)]

@@ -169,13 +169,13 @@ class _SharedInput:
         def compute(inputs: torch.Tensor) -> torch.Tensor:
             if self._given is not inputs or self._all is None:
                 self._given, self._all = inputs, self._samples.gather_samples(inputs)
-            everybody = self._all
+            all_samples = self._all
             self._calls += 1
             if self._calls % self._layers == 0:
                 # This was the last layer that needs it, and it is large.
                 self._given = self._all = None
             bias = None if layer.bias is None else own(layer.bias)
-            return functional.linear(everybody, own(layer.weight), bias)
+            return functional.linear(all_samples, own(layer.weight), bias)
 
         return compute
 

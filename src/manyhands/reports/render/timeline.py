@@ -1,10 +1,9 @@
-"""A timeline for the eye: a row for every worker and server, as one SVG and with no dependency.
+"""Timeline of a run as one SVG: a row for every worker and server.
 
-A worker that calls a server records one span from its call to the answer, which is a transfer and,
-where the server answers only when others have come, a wait. The trace does not tell them apart.
-Somebody comes last and waits for nobody, so the shortest such time of any worker that followed a
-computation is taken for the transfer, and what is beyond it for waiting. In a collective the same
-is done step by step, as in `breakdown`.
+A worker that calls a server records one span from its call to the answer: a transfer and, if the
+server waits for other workers, a wait. The trace does not distinguish them. The last worker does
+not wait, so the shortest such span of any worker after a computation is taken as the transfer, and
+the rest as waiting. In a collective the same is done step by step, as in `breakdown`.
 """
 
 import math
@@ -33,7 +32,7 @@ _COLOURS: Final = {
 """Okabe and Ito's, which the colour-blind can tell apart; waits are thinner, too."""
 
 _GAP: Final = 1e-3
-"""Seconds: answers that are not further apart belong to one meeting."""
+"""Seconds: answers that are not further apart belong to one exchange."""
 
 _WIDTH, _LEFT, _RIGHT = 860, 92, 18
 _TOP, _ROW, _BAR, _THIN = 62, 26, 18, 6
@@ -67,7 +66,7 @@ class TimelineRow:
 
 
 def timeline(trace: Trace) -> str:
-    """Who did what when, as SVG; the same trace gives the same text.
+    """The timeline of all processes as SVG; the same trace gives the same text.
 
     Time counts from the beginning of training. Servers that recorded nothing have no row. Of many
     workers, and of many spans, the first are shown, and a note says so.
@@ -113,8 +112,8 @@ def rows_of(trace: Trace) -> tuple[list[TimelineRow], list[TimelineRow]]:
 
 
 def _stretches(process: ProcessTrace, transfers: dict[int | None, float]) -> Iterator[Stretch]:
-    for meeting, _ in _meetings(process):
-        first, last = meeting[0], meeting[-1]
+    for exchange, _ in _exchanges(process):
+        first, last = exchange[0], exchange[-1]
         if first.kind not in ("receive", "exchange"):
             band = CATEGORY.get(first.kind)
             if band is not None:
@@ -128,11 +127,11 @@ def _stretches(process: ProcessTrace, transfers: dict[int | None, float]) -> Ite
 
 
 def _transfers(workers: Iterable[ProcessTrace]) -> dict[int | None, float]:
-    """How long a meeting takes when nobody is waited for."""
+    """The duration of an exchange without waiting."""
     shortest: dict[int | None, float] = {}
     for worker in workers:
-        for meeting, before in _meetings(worker):
-            first, last = meeting[0], meeting[-1]
+        for exchange, before in _exchanges(worker):
+            first, last = exchange[0], exchange[-1]
             if first.kind in ("receive", "exchange") and before == "compute":
                 seconds = last.start + last.seconds - first.start
                 key = _key(first)
@@ -145,7 +144,7 @@ def _key(span: Span) -> int | None:
     return span.step if span.kind == "exchange" else None
 
 
-def _meetings(process: ProcessTrace) -> Iterator[tuple[list[Span], str]]:
+def _exchanges(process: ProcessTrace) -> Iterator[tuple[list[Span], str]]:
     """The spans in order, answers of several servers together; and of what kind was the one before.
 
     Posting happens within other spans and between answers, so it is passed over.
