@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F  # noqa: N812 - as everybody calls it
+import torch.nn.functional as F  # noqa: N812 - its usual name
 from torch.utils.data import TensorDataset
 
 import manyhands as mh

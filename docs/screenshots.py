@@ -26,7 +26,7 @@ DESKTOP, PHONE = (1280, 940), (390, 844)
 
 
 class Browser:
-    """A headless Chromium, spoken to by its own protocol: JSON, each message ended by a zero."""
+    """A headless Chromium, driven by its own protocol: JSON messages that end with a zero byte."""
 
     def __init__(self, reading: int, writing: int) -> None:
         self._reading, self._writing = reading, writing
@@ -53,7 +53,7 @@ class Browser:
         self.run("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
     def run(self, script: str) -> Any:
-        """What a script gives."""
+        """The value of a script."""
         answer = self.call(
             "Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True
         )
@@ -62,7 +62,7 @@ class Browser:
         return answer["result"].get("value")
 
     def picture(self, path: Path, top: float, height: float) -> None:
-        """A stretch of the page, over its whole width."""
+        """A section of the page, over its whole width."""
         width = self.run("document.documentElement.clientWidth")
         clip = {"x": 0, "y": top, "width": width, "height": height, "scale": 1}
         answer = self.call("Page.captureScreenshot", clip=clip, captureBeyondViewport=True)
@@ -74,7 +74,7 @@ class Browser:
         path.write_bytes(base64.b64decode(answer["data"]))
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """Ask for something and wait for the answer."""
+        """Send a command and wait for the answer."""
         self._number += 1
         message: dict[str, Any] = {"id": self._number, "method": method, "params": parameters}
         if self._session:
@@ -110,7 +110,7 @@ def browser() -> Iterator[Browser]:
     ours_in, from_browser = os.pipe()
 
     def arrange() -> None:
-        # The browser reads from 3 and writes to 4. Copied high first: the pipes may lie there.
+        # The browser reads from 3 and writes to 4. First copied higher: the pipes may be 3 or 4.
         read_from, write_to = os.dup(to_browser), os.dup(from_browser)
         high = [os.dup(read_from), os.dup(write_to)]
         os.dup2(high[0], 3)

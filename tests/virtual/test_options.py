@@ -83,7 +83,7 @@ def by_hand(kind: str, option: str = "all") -> dict[str, torch.Tensor]:
             if "clip" in chosen:
                 norm = nn.utils.clip_grad_norm_(model.parameters(), chosen["clip"])
                 limits.append(norm.item() > chosen["clip"])
-            factor = chosen["rate"](done) if "rate" in chosen else 1.0
+            factor = chosen["lr_schedule"](done) if "lr_schedule" in chosen else 1.0
             optimizer.param_groups[0]["lr"] = first * factor * len(batch) / whole
             optimizer.step()
             start += len(batch)

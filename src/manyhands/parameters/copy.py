@@ -142,13 +142,18 @@ class Copy:
                 self._ready(shard)
 
     def gradient(
-        self, inputs: Any, targets: Any, ready: Callable[[int], object] | None = None
+        self,
+        inputs: Any,
+        targets: Any,
+        ready: Callable[[int], object] | None = None,
+        check: Callable[[torch.Tensor], object] | None = None,
     ) -> torch.Tensor:
         """Compute the gradient of the mean loss into `updates`; return the loss.
 
         `ready(s)` is called as soon as the update of shard s is complete, while the backward pass
         still computes other shards. If updates are clipped, it is called when all are complete,
-        because the factor depends on all of them.
+        because the factor depends on all of them. `check(loss)` is called before the
+        backward pass, when nothing has been sent yet; it may raise.
         """
         ready, complete = ready or _ignore, list[int]()
         self._ready = ready if self._clip is None else complete.append
@@ -161,6 +166,7 @@ class Copy:
             inputs,
             targets,
             more_to_come=self._more_to_come,
+            check=check,
         )
         self._fill_unused()
         if self._clip is not None:

@@ -66,6 +66,7 @@ def backward(
     more_to_come: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext,
     largest: int = 0,
     agree: Agree | None = None,
+    check: Callable[[torch.Tensor], object] | None = None,
 ) -> torch.Tensor:
     """Add `weight` times the gradient of the mean loss to the parameters'; return the loss.
 
@@ -83,11 +84,12 @@ def backward(
             decides the number of parts; a worker with fewer parts computes its first one again.
         agree: called with the loss before the backward pass; returns the factor of the loss for the
             backward pass, and the loss to report.
+        check: called with the loss of every part before its backward pass; it may raise.
     """
     samples = len(_first(inputs))
     count = 1 if job.micro_batch is None else -(-max(samples, largest) // job.micro_batch)
     if count == 1:
-        return _backward(job, device, forward, inputs, targets, weight, agree)
+        return _backward(job, device, forward, inputs, targets, weight, agree, check)
     sizes = sizes_of(samples, min(count, samples))
     total = torch.zeros((), device=device)
     parts = [*zip(divide(inputs, sizes), divide(targets, sizes), sizes, strict=True)]
@@ -95,7 +97,8 @@ def backward(
     for number, (some, wanted, size) in enumerate(parts):
         last = number == count - 1
         with contextlib.nullcontext() if last else more_to_come():
-            loss = _backward(job, device, forward, some, wanted, weight * size / samples, agree)
+            share = weight * size / samples
+            loss = _backward(job, device, forward, some, wanted, share, agree, check)
         total = total + loss * (size / samples)
     return total
 
@@ -108,11 +111,14 @@ def _backward(
     targets: Any,
     weight: float,
     agree: Agree | None = None,
+    check: Callable[[torch.Tensor], object] | None = None,
 ) -> torch.Tensor:
     with autocast(job, device):
         loss = job.loss(forward(inputs), targets)
     check_scalar(loss)
     reported = loss.detach()
+    if check is not None:
+        check(reported)
     if agree is not None:
         factor, reported = agree(reported)
         loss = loss * factor

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -97,6 +98,7 @@ class LiveReplica:
             self._local = LocalOptimizer(job, copy.model, copy.layout, copy.parameters)
         self._line = line
         self._device = device
+        self._on_cpu = device.type == "cpu"
         self._recorder = recorder
         self._progress = progress
         self._pacer = pacer or Slowdown()
@@ -196,11 +198,16 @@ class LiveReplica:
         if self._writes is not None:
             self._read = self._writes.by_others(self.rank)
         self._pacer.begin()
-        loss = self._copy.gradient(batch.inputs, batch.targets, self._pacer.before(ready))
+        # On the processor the loss is checked before any of its gradients is sent. Waiting for an
+        # accelerator's would cost time: that one is checked with the next batch.
+        check = partial(self._divergence.training, sample=batch.dealt) if self._on_cpu else None
+        ready = self._pacer.before(ready)
+        loss = self._copy.gradient(batch.inputs, batch.targets, ready, check)
         self._pacer.stretch()
         self._recorder.span("compute", begun, time.monotonic() - begun, self._progress.step)
         self._progress.losses.append((loss, batch.samples))
-        self._divergence.training(loss, batch.dealt)
+        if not self._on_cpu:
+            self._divergence.training(loss, batch.dealt)
 
     def apply(self, batch: LeasedBatch, counts: int | None = None) -> None:
         """Take a step of this worker's own optimizer."""
