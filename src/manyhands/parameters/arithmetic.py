@@ -20,8 +20,8 @@ def add(shard: Shard, total: torch.Tensor, other: torch.Tensor, share: float) ->
 
 def scale(shard: Shard, total: torch.Tensor, factor: float) -> None:
     """Total ← factor · total."""
-    for stretch in shard.flat_by_dtype:
-        stretch.view(total).mul_(factor)
+    for flat in shard.flat_by_dtype:
+        flat.view(total).mul_(factor)
     for fragment in shard.buffers:
         scaled = fragment.bytes(total).clone().view(fragment.dtype).mul_(factor)
         fragment.bytes(total).copy_(scaled.view(total.dtype))
@@ -53,8 +53,8 @@ def difference(
     shard: Shard, result: torch.Tensor, one: torch.Tensor, other: torch.Tensor, by: float
 ) -> None:
     """Result ← by · (one − other), for parameters; buffers are those of `one`."""
-    for stretch in shard.flat_by_dtype:
-        torch.sub(stretch.view(one), stretch.view(other), out=stretch.view(result)).mul_(by)
+    for flat in shard.flat_by_dtype:
+        torch.sub(flat.view(one), flat.view(other), out=flat.view(result)).mul_(by)
     for fragment in shard.buffers:
         fragment.bytes(result).copy_(fragment.bytes(one))
 
@@ -76,8 +76,8 @@ def _pairs(
     A buffer may be unaligned if its shard is a part of a larger tensor, so it is processed in a
     copy and written back.
     """
-    for stretch in shard.flat_by_dtype:
-        yield stretch.view(one), stretch.view(other)
+    for flat in shard.flat_by_dtype:
+        yield flat.view(one), flat.view(other)
     for fragment in shard.buffers:
         mine = fragment.bytes(one).clone().view(fragment.dtype)
         its = fragment.bytes(other).clone().view(fragment.dtype)

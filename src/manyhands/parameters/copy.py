@@ -96,8 +96,8 @@ class Copy:
                 if fragment.start == 0:
                     parameter = named[fragment.name]
                     at = begin + fragment.offset
-                    stretch = flat[at : at + parameter.numel() * parameter.element_size()]
-                    yield parameter, stretch.view(parameter.dtype).view(parameter.shape)
+                    part = flat[at : at + parameter.numel() * parameter.element_size()]
+                    yield parameter, part.view(parameter.dtype).view(parameter.shape)
             begin += shard.nbytes
 
     def _place(self) -> None:

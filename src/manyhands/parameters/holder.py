@@ -124,15 +124,15 @@ class Holder:
 
     def shift(self, change: torch.Tensor) -> None:
         """Add a change to the parameters; buffers become the change's."""
-        for stretch in self.shard.flat_by_dtype:
-            stretch.view(self.bytes).add_(stretch.view(change))
+        for flat in self.shard.flat_by_dtype:
+            flat.view(self.bytes).add_(flat.view(change))
         for fragment in self.shard.buffers:
             fragment.bytes(self.bytes).copy_(fragment.bytes(change))
 
     def scale(self, by: float) -> None:
         """Multiply the parameters; buffers stay."""
-        for stretch in self.shard.flat_by_dtype:
-            stretch.view(self.bytes).mul_(by)
+        for flat in self.shard.flat_by_dtype:
+            flat.view(self.bytes).mul_(by)
 
     def descend(self, over: float, rate: float, momentum: float) -> None:
         """Take an outer step with Nesterov momentum; its gradient is shard − sum / `over`.
@@ -142,9 +142,9 @@ class Holder:
         target = self.take_sum(over)
         if self._velocity is None:
             self._velocity = torch.zeros_like(self.bytes)
-        for stretch in self.shard.flat_by_dtype:
-            here, there = stretch.view(self.bytes), stretch.view(target)
-            descend(here, there, stretch.view(self._velocity), rate, momentum)
+        for flat in self.shard.flat_by_dtype:
+            here, there = flat.view(self.bytes), flat.view(target)
+            descend(here, there, flat.view(self._velocity), rate, momentum)
         for buffer, fragment in zip(self._buffers, self.shard.buffers, strict=True):
             buffer.copy_(fragment.view(target))
 
@@ -172,9 +172,9 @@ class Holder:
         """The update with delay compensation: g + c·g²·(W − W_then)."""
         corrected, then = update.clone(), self._remembered.get(sender)
         if then is not None:
-            for stretch in self.shard.flat_by_dtype:
-                gradient = stretch.view(corrected)
-                moved = stretch.view(self.bytes) - stretch.view(then)
+            for flat in self.shard.flat_by_dtype:
+                gradient = flat.view(corrected)
+                moved = flat.view(self.bytes) - flat.view(then)
                 gradient.addcmul_(gradient * gradient, moved, value=factor)
         return corrected
 
@@ -202,12 +202,12 @@ class Holder:
         return tensors, numbers
 
     def restore(self, tensors: Mapping[str, torch.Tensor], numbers: Mapping[str, object]) -> None:
-        """Continue where `state` was taken.
+        """Restore a state that `state` returned.
 
         Args:
-            tensors: each is asked for once, and all but `bytes` are used where they lie: the state
-                need not be in memory twice.
-            numbers: the plain ones.
+            tensors: each is read once, and all but `bytes` are used without a copy, so that the
+                state need not be in memory twice.
+            numbers: the plain numbers.
         """
         self.bytes.copy_(tensors["bytes"])
         for name in tensors:

@@ -35,9 +35,9 @@ class LocalOptimizer:
         optimizer = job.optimizer(model)
         groups: list[list[torch.nn.Parameter]] = [[] for _ in optimizer.param_groups]
         self._pieces = []
-        for shard, stretch in zip(layout.shards, parameters, strict=True):
+        for shard, flat in zip(layout.shards, parameters, strict=True):
             for fragment in shard.parameters:
-                parameter = torch.nn.Parameter(fragment.view(stretch))
+                parameter = torch.nn.Parameter(fragment.view(flat))
                 self._pieces.append((shard.number, fragment, parameter))
                 groups[fragment.group].append(parameter)
         for group, members in zip(optimizer.param_groups, groups, strict=True):

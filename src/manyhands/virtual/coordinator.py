@@ -151,7 +151,7 @@ class VirtualCoordinator:
         self._by_rank = by_rank
         self._service = self._new_service()
         self._channels: dict[str, LeaseChannel] = {}
-        """By worker, the channel with its present life."""
+        """By worker, the channel of its current incarnation."""
         self._accounts = 0
         self._round = 0
         """The round of the last evaluation."""
@@ -178,7 +178,7 @@ class VirtualCoordinator:
 
     @property
     def leases(self) -> Leases:
-        """The book of leases."""
+        """The leases."""
         return self._service.leases
 
     @property
@@ -187,18 +187,18 @@ class VirtualCoordinator:
         return self._service.is_over
 
     def begin(self, worker: str) -> LeaseChannel:
-        """A worker takes part from now on; its channel with the desk."""
+        """A worker takes part from now on; returns its channel to the lease service."""
         channel = self._channels[worker] = LeaseChannel(worker, self, self._kernel)
         self._pass_on(self._service.admit(worker))
         return channel
 
     def hear(self, channel: LeaseChannel, message: Leasing) -> None:
-        """A worker says something; a life that is over is not heard."""
+        """Handle a message of a worker; messages of ended incarnations are ignored."""
         if self._channels.get(channel.worker) is channel:
             self._pass_on(self._service.hear(channel.worker, message))
 
     def is_held(self, channel: LeaseChannel, number: int) -> bool:
-        """Whether a worker holds a lease, in the life of a channel."""
+        """Whether the incarnation of a channel holds a lease."""
         return self._channels.get(channel.worker) is channel and self.leases.is_held(
             channel.worker, number
         )

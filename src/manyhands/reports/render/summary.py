@@ -55,7 +55,7 @@ def summary(trace: Trace) -> str:
         break_on_hyphens=False,
     )
     for label, words in rows:
-        # What was asked for is told whole; defaults may be cut short.
+        # Explicit settings are shown completely; defaults may be shortened.
         lines += _row(label, words, most=3 if label == "settings" else 2)
     return "\n".join(lines)
 

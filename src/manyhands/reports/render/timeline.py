@@ -48,8 +48,8 @@ text{font:12px system-ui,-apple-system,"Segoe UI","DejaVu Sans",sans-serif}
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
-    """A part of a row."""
+class Bar:
+    """A bar in a row: an activity from start to stop."""
 
     band: str
     start: float
@@ -58,11 +58,11 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class TimelineRow:
-    """A process over all of its lives."""
+    """A process over all of its incarnations."""
 
     name: str
     is_server: bool
-    stretches: tuple[Stretch, ...]
+    bars: tuple[Bar, ...]
 
 
 def timeline(trace: Trace) -> str:
@@ -81,8 +81,8 @@ def timeline(trace: Trace) -> str:
         if note
     ]
     rows = [*workers[:MOST_WORKERS], *servers[:MOST_SERVERS]]
-    end = max((one.stop for row in rows for one in row.stretches), default=0.0)
-    starts = sorted(one.start for row in rows for one in row.stretches)
+    end = max((one.stop for row in rows for one in row.bars), default=0.0)
+    starts = sorted(one.start for row in rows for one in row.bars)
     if len(starts) > MOST_SPANS:
         shown = starts[MOST_SPANS]
         notes.append(f"the first {_seconds(shown)} of {_seconds(end)}")
@@ -96,34 +96,34 @@ def rows_of(trace: Trace) -> tuple[list[TimelineRow], list[TimelineRow]]:
     """The rows of workers and of servers, from the moment at which a worker had started up."""
     begin = min(map(started, trace.workers), default=0.0)
     transfers = _transfers(trace.workers)
-    by_name: dict[str, dict[str, list[Stretch]]] = {"worker": {}, "server": {}}
+    by_name: dict[str, dict[str, list[Bar]]] = {"worker": {}, "server": {}}
     for process in trace.processes:
         if process.header.role in by_name:
-            stretches = by_name[process.header.role].setdefault(process.name, [])
-            for one in _stretches(process, transfers):
+            bars = by_name[process.header.role].setdefault(process.name, [])
+            for one in _bars_of(process, transfers):
                 start, stop = max(0.0, one.start - begin), one.stop - begin
                 if stop > start:
-                    stretches.append(Stretch(one.band, start, stop))
+                    bars.append(Bar(one.band, start, stop))
     workers, servers = (
-        [TimelineRow(name, role == "server", tuple(stretches)) for name, stretches in rows.items()]
+        [TimelineRow(name, role == "server", tuple(bars)) for name, bars in rows.items()]
         for role, rows in by_name.items()
     )
-    return workers, [row for row in servers if row.stretches]
+    return workers, [row for row in servers if row.bars]
 
 
-def _stretches(process: ProcessTrace, transfers: dict[int | None, float]) -> Iterator[Stretch]:
+def _bars_of(process: ProcessTrace, transfers: dict[int | None, float]) -> Iterator[Bar]:
     for exchange, _ in _exchanges(process):
         first, last = exchange[0], exchange[-1]
         if first.kind not in ("receive", "exchange"):
             band = CATEGORY.get(first.kind)
             if band is not None:
-                yield Stretch(band, first.start, first.start + first.seconds)
+                yield Bar(band, first.start, first.start + first.seconds)
             continue
         stop = last.start + last.seconds
         transfer = transfers.get(_key(first), math.inf)
         turn = max(first.start, stop - transfer)
-        yield Stretch("wait", first.start, turn)
-        yield Stretch("communication", turn, stop)
+        yield Bar("wait", first.start, turn)
+        yield Bar("communication", turn, stop)
 
 
 def _transfers(workers: Iterable[ProcessTrace]) -> dict[int | None, float]:
@@ -179,7 +179,7 @@ def _picture(title: str, rows: list[TimelineRow], end: float, notes: list[str]) 
     yield f"<style>{_STYLE}</style>"
     yield f'<rect class="paper" width="{_WIDTH}" height="{height}" rx="6"/>'
     yield f'<text class="ink title" x="14" y="24">{escape(title)}</text>'
-    bands = {one.band for row in rows for one in row.stretches}
+    bands = {one.band for row in rows for one in row.bars}
     yield from _legend([band for band in _COLOURS if band in bands])
     yield from _axis(end, bottom)
     for number, row in enumerate(rows):
@@ -218,7 +218,7 @@ def _bars(row: TimelineRow, top: int, end: float) -> Iterator[str]:
         high = _THIN if band == "wait" else _BAR
         y = top + (_ROW - high) // 2
         bars = []
-        for one in row.stretches:
+        for one in row.bars:
             stop = min(one.stop, end)
             if one.band == band and stop > one.start:
                 x, width = one.start / end * _PLOT, (stop - one.start) / end * _PLOT

@@ -67,7 +67,7 @@ class Replication:
     def look(self) -> None:
         """Copy shared parameters at the start of a computation, which does not see later writes."""
         if self.shares:
-            self.seen = [stretch.clone() for stretch in self.parameters]
+            self.seen = [flat.clone() for flat in self.parameters]
             self.touched = True
 
 
@@ -97,7 +97,7 @@ class SharedModel:
 
     def first_parameters(self) -> list[torch.Tensor]:
         """The model's initial parameters; valid before the first computation."""
-        return [stretch.clone() for stretch in self._copy.parameters]
+        return [flat.clone() for flat in self._copy.parameters]
 
     def first_buffers(self) -> list[torch.Tensor]:
         """The model's initial buffers."""
