@@ -114,7 +114,7 @@ class Watch:
 
     def _watch_workers(self) -> None:
         world, start, miss = self.world, self.world._start_worker, self.world._declare_lost
-        gradient, apply = world._bench.gradient, world._bench.apply
+        gradient, apply = world._shared_model.gradient, world._shared_model.apply
 
         def started(rank: int) -> None:
             start(rank)
@@ -147,9 +147,9 @@ class Watch:
             self.tell("stepped", self.by_replication[id(replication)], x)
 
         world._start_worker, world._declare_lost = started, missed
-        world._bench.gradient = computed
+        world._shared_model.gradient = computed
         if self._hooks["stepped"]:
-            world._bench.apply = stepped
+            world._shared_model.apply = stepped
 
     def _watch_looking(self, life: Life) -> None:
         look = life.replication.look
@@ -259,7 +259,7 @@ class Watch:
     @contextlib.contextmanager
     def endpoints(self) -> Iterator[None]:
         """Hear of what endpoints send and accept, and when replicas are looked at."""
-        post, take, look_up = VirtualEndpoint.post, VirtualEndpoint.take, VirtualReplica._look_up
+        post, take, look_up = VirtualEndpoint.post, VirtualEndpoint.take, VirtualReplica._refresh
 
         def posted(endpoint, to, message, payload=None, into=None) -> None:
             if not endpoint.is_dead:
@@ -283,12 +283,12 @@ class Watch:
             self.tell("looked_up", life)
 
         VirtualEndpoint.post, VirtualEndpoint.take = posted, took
-        VirtualReplica._look_up = looked_up
+        VirtualReplica._refresh = looked_up
         try:
             yield
         finally:
             VirtualEndpoint.post, VirtualEndpoint.take = post, take
-            VirtualReplica._look_up = look_up
+            VirtualReplica._refresh = look_up
 
 
 def run(case: Case, laws: Sequence[Callable[[Case], Law]]) -> str:
