@@ -1,34 +1,103 @@
 """Manyhands: train one PyTorch model under any parallel strategy, by changing one word.
 
-This face is lazy (PEP 562): importing it loads no torch, starts no process and opens no socket.
-A name is loaded from its home on first use.
+    import manyhands as mh
+
+Verbs; each is a subcommand of `manyhands`, too:
+
+    train           train a job under a strategy on real processes
+    simulate        train it on a virtual clock, in one process
+    compare         run it under several strategies, and say which is best
+
+What to train:
+
+    Job             model, optimizer, loss, data, global batch, and when to stop
+    metrics         accuracy, F1, or a function of your own; exact on any number of workers
+    lr_schedules    learning-rate schedules: cosine, linear, step decay
+    data            MNIST, CIFAR-10, Tiny Shakespeare
+    models          networks for examples and tests
+
+How and where:
+
+    strategies      every strategy by name: strategies.ssp(staleness=4)
+    strategy        the strategy that a text describes: strategy("ssp(staleness=4)")
+    Cluster         hosts (Host) and the links between them (Link)
+    Pace            a worker that is slowed on purpose
+    virtual         compute times and faults of simulated runs
+
+A training loop of your own:
+
+    Trainer         what the loop receives: model, optimizer, batches, step, evaluate
+    Batch           one worker's part of one global batch
+
+Results:
+
+    Run             a run's folder: summary, metrics, trained parameters, trace, timeline
+    Compared        what compare returns: results, verdict, report
+    reports         the figures of runs and comparisons
+    trace           what every process of a run recorded
+
+Errors:
+
+    Refused         the request cannot be carried out; nothing was started
+    NotationError   a text is not a strategy; the message points at the place
+    RunFailed       a run ended before it was done
+
+`help(mh.train)` explains one of them. Names are loaded on first use (PEP 562): importing the
+package loads no torch, starts no process and opens no socket.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from manyhands import data, lr_schedules, metrics, models
+    from manyhands import data, lr_schedules, metrics, models, reports, strategies, trace, virtual
     from manyhands.cluster import Cluster, Host, Link
     from manyhands.failure import Refused, RunFailed
-    from manyhands.job import Job
-    from manyhands.lab.compare import compare
-    from manyhands.live.worker.trainer import Trainer
-    from manyhands.reports import Run
+    from manyhands.job import Durability, Job, Loss, SizedData, Target
+    from manyhands.lab.compare import Compared, compare
+    from manyhands.live.worker.trainer import Batch, Trainer
+    from manyhands.lr_schedules import LRSchedule
+    from manyhands.metrics import Metric
+    from manyhands.notation import NotationError
+    from manyhands.pacing import Pace
+    from manyhands.reports import Comparison, Run, RunResult
+    from manyhands.sampling.batches import BatchSizes
+    from manyhands.sampling.permutation import Share
     from manyhands.strategies import Strategy, strategy
-    from manyhands.verbs import simulate, train
+    from manyhands.trace import Trace
+    from manyhands.verbs.simulate import simulate
+    from manyhands.verbs.train import train
+    from manyhands.virtual import Fault, Faults, Times
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Batch",
+    "BatchSizes",
     "Cluster",
+    "Compared",
+    "Comparison",
+    "Durability",
+    "Fault",
+    "Faults",
     "Host",
     "Job",
+    "LRSchedule",
     "Link",
+    "Loss",
+    "Metric",
+    "NotationError",
+    "Pace",
     "Refused",
     "Run",
     "RunFailed",
+    "RunResult",
+    "Share",
+    "SizedData",
     "Strategy",
+    "Target",
+    "Times",
+    "Trace",
     "Trainer",
     "__version__",
     "compare",
@@ -36,27 +105,58 @@ __all__ = [
     "lr_schedules",
     "metrics",
     "models",
+    "reports",
     "simulate",
+    "strategies",
     "strategy",
+    "trace",
     "train",
+    "virtual",
 ]
 
 _HOME = {
+    "Batch": "manyhands.live.worker.trainer",
+    "BatchSizes": "manyhands.sampling.batches",
     "Cluster": "manyhands.cluster",
+    "Compared": "manyhands.lab.compare",
+    "Comparison": "manyhands.reports",
+    "Durability": "manyhands.job",
+    "Fault": "manyhands.virtual",
+    "Faults": "manyhands.virtual",
     "Host": "manyhands.cluster",
     "Job": "manyhands.job",
+    "LRSchedule": "manyhands.lr_schedules",
     "Link": "manyhands.cluster",
+    "Loss": "manyhands.job",
+    "Metric": "manyhands.metrics",
+    "NotationError": "manyhands.notation",
+    "Pace": "manyhands.pacing",
     "Refused": "manyhands.failure",
     "Run": "manyhands.reports",
     "RunFailed": "manyhands.failure",
+    "RunResult": "manyhands.reports",
+    "Share": "manyhands.sampling.permutation",
+    "SizedData": "manyhands.job",
     "Strategy": "manyhands.strategies",
+    "Target": "manyhands.job",
+    "Times": "manyhands.virtual",
+    "Trace": "manyhands.trace",
     "Trainer": "manyhands.live.worker.trainer",
     "compare": "manyhands.lab.compare",
-    "simulate": "manyhands.verbs",
+    "simulate": "manyhands.verbs.simulate",
     "strategy": "manyhands.strategies",
-    "train": "manyhands.verbs",
+    "train": "manyhands.verbs.train",
 }
-_FOLDERS = ("data", "metrics", "models", "lr_schedules")
+_FOLDERS = (
+    "data",
+    "lr_schedules",
+    "metrics",
+    "models",
+    "reports",
+    "strategies",
+    "trace",
+    "virtual",
+)
 
 
 def __getattr__(name: str) -> object:

@@ -5,7 +5,13 @@ from collections.abc import Iterator
 
 
 class Refused(ValueError):  # noqa: N818 - it names what happened, as users will read it
-    """The request is invalid, and nothing was started; the message says why."""
+    """The request cannot be carried out, and nothing was started; the message says why.
+
+    Example:
+        >>> import manyhands as mh
+        >>> issubclass(mh.Refused, ValueError)
+        True
+    """
 
 
 @contextlib.contextmanager
@@ -18,7 +24,13 @@ def refusing() -> Iterator[None]:
 
 
 class RunFailed(RuntimeError):  # noqa: N818 - it names what happened, as users will read it
-    """A run failed; the message names the process that failed and ends with its traceback."""
+    """A run ended early; the message names the process that failed and ends with its traceback.
+
+    Example:
+        >>> import manyhands as mh
+        >>> issubclass(mh.RunFailed, RuntimeError)
+        True
+    """
 
 
 class OutOfMemory(RuntimeError):  # noqa: N818 - it names what happened, as users will read it

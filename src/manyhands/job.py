@@ -1,13 +1,23 @@
-"""What to train: a `Job` says it without saying how or where."""
+"""What to train: a `Job`, which says nothing about how or where."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol, cast, get_args, runtime_checkable
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Literal,
+    Protocol,
+    TypeAlias,
+    cast,
+    get_args,
+    runtime_checkable,
+)
 
+import torch
 from torch import nn
 
 from manyhands.data.taking import as_pair, fetch
@@ -16,26 +26,32 @@ from manyhands.notation import Value
 from manyhands.sampling.batches import BatchSizes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from manyhands.lr_schedules import LRSchedule
 
-    import torch
+Loss: TypeAlias = Callable[[Any, Any], torch.Tensor]
+"""`loss(outputs, targets)`: the mean over the samples of a batch."""
 
-    Loss = Callable[[Any, Any], torch.Tensor]
-
-Durability = Literal["none", "process", "host", "power"]
-"""What parameter servers keep of what they have acknowledged: see `Job.durability`."""
+Durability: TypeAlias = Literal["none", "process", "host", "power"]
+"""The failures that acknowledged updates survive: see `Job.durability`."""
 
 SETTINGS = (
     *("epochs", "samples", "seconds", "target", "seed", "global_batch", "lr_schedule", "clip"),
     *("micro_batch", "autocast", "activation_checkpointing", "durability"),
 )
-"""What a run notes of its job: what makes it another run, and can be said in a word."""
+"""The fields of a job that a run records."""
 _TARGET = re.compile(r"\s*([^\W\d]\w*)\s*(>=|<=)\s*([+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?)\s*")
 
 
 @runtime_checkable
 class SizedData(Protocol):
-    """Data that says how many samples it has and gives any of them: a map-style dataset."""
+    """A map-style dataset: `len(data)` samples, of which `data[index]` is one.
+
+    Example:
+        >>> import torch
+        >>> import manyhands as mh
+        >>> isinstance(torch.utils.data.TensorDataset(torch.ones(8, 2)), mh.SizedData)
+        True
+    """
 
     def __len__(self) -> int: ...
 
@@ -44,15 +60,32 @@ class SizedData(Protocol):
 
 @dataclass(frozen=True)
 class Target:
-    """A validation metric's value at which a run may stop; written `accuracy >= 0.98`."""
+    """A value of a validation metric at which a run stops, written `accuracy >= 0.98`.
+
+    Example:
+        >>> import manyhands as mh
+        >>> target = mh.Target.read("accuracy >= 0.98")
+        >>> target.reached({"accuracy": 0.985, "loss": 0.05})
+        True
+    """
 
     metric: str
+    """The metric's name."""
     better: Literal[">=", "<="]
+    """The direction in which the metric improves."""
     value: float
+    """The value to reach."""
 
     @classmethod
     def read(cls, text: str) -> Target:
-        """The target that `text` describes."""
+        """The target that a text describes.
+
+        Args:
+            text: a metric, `>=` or `<=`, and a number: "accuracy >= 0.98".
+
+        Raises:
+            ValueError: the text has another form.
+        """
         match = _TARGET.fullmatch(text)
         if not match:
             raise ValueError(
@@ -61,7 +94,11 @@ class Target:
         return cls(match[1], cast("Literal['>=', '<=']", match[2]), float(match[3]))
 
     def reached(self, values: dict[str, float]) -> bool:
-        """Whether these validation values meet it."""
+        """Whether validation values meet the target.
+
+        Args:
+            values: the value of every metric, by name.
+        """
         value = values[self.metric]
         return value >= self.value if self.better == ">=" else value <= self.value
 
@@ -73,8 +110,14 @@ class Target:
 class Job:
     """What to train, and until when.
 
-    The model and its optimizer are factories, because every worker makes its own copy; they are
-    called with the job's seed, so all copies begin alike.
+    The model and the optimizer are given as functions, because every worker makes its own. They
+    are called under the job's seed, so that all replicas start with the same parameters.
+
+    A job needs a limit: at least one of `epochs`, `samples`, `seconds` and `target`.
+
+    Raises:
+        TypeError: a field has the wrong type; a model was given instead of its class.
+        ValueError: a field is out of range, or there is no limit.
 
     Example:
         >>> import torch, torch.nn.functional as F
@@ -93,25 +136,25 @@ class Job:
     """
 
     model: Callable[[], nn.Module]
-    """Makes the model."""
+    """Returns a new model: its class, or a function without arguments."""
     optimizer: Callable[[nn.Module], torch.optim.Optimizer]
-    """Makes the optimizer of a model."""
+    """Returns the optimizer of a model: `lambda model: SGD(model.parameters(), lr=0.1)`."""
     loss: Loss
     """`loss(outputs, targets)`: the mean over the samples of a batch."""
     data: SizedData
     """Samples `(input, target)`: any map-style dataset."""
     validation: SizedData | None = None
-    """What the metrics are computed on after every epoch."""
+    """Samples on which the loss and the metrics are computed after every epoch."""
     metrics: str | Metric | Sequence[str | Metric | Callable[[Any, Any], torch.Tensor]] | None = (
         None
     )
-    """Names ("accuracy", "f1"), metrics, or functions of (outputs, targets) that give a value per
-    sample; one of them, or several. The loss is always among them, as `loss`. Default: "accuracy"
-    if the targets of the validation data are integers, else the loss alone."""
+    """One or several of: a name ("accuracy", "f1"), a `Metric`, or a function of (outputs, targets)
+    that returns a value per sample. The loss is always computed too, as `loss`. Default:
+    "accuracy" if the targets of the validation data are integers, otherwise the loss alone."""
     global_batch: int | Mapping[float, int]
     """Samples in one step of all workers together, whatever their number; {0: 128, 2: 512} grows
     it to 512 after 2 epochs."""
-    lr_schedule: Callable[[float], float] | None = None
+    lr_schedule: LRSchedule | Callable[[float], float] | None = None
     """Learning-rate schedule: a function from epochs (a fraction is possible) to the factor that
     the optimizer's learning rates are multiplied by, as `torch.optim.lr_scheduler.LambdaLR` takes:
     `mh.lr_schedules.cosine(10, warmup=0.5)`, or a function of your own."""
@@ -128,18 +171,18 @@ class Job:
     """Keep only the inputs of each block of the model, and recompute its activations in the
     backward pass (`torch.utils.checkpoint`): less memory, about a third more computation."""
     epochs: float | None = None
-    """Stop after so many passes over the data; a fraction is allowed."""
+    """Stop after this many passes over the data; a fraction is allowed."""
     samples: int | None = None
-    """Stop after so many samples."""
+    """Stop after this many samples."""
     seconds: float | None = None
-    """Stop after so much time of training, evaluations included."""
+    """Stop after this many seconds of training, evaluations included."""
     target: str | None = None
-    """Stop when a validation metric is reached, as in "accuracy >= 0.98"."""
+    """Stop when a validation metric reaches a value: "accuracy >= 0.98"."""
     stop_on_nan: bool = True
     """End the run as failed when a training loss, a validation loss or a final parameter is NaN or
-    infinite. With False the run goes on, and its summary still says so."""
+    infinite. With False the run continues, and its summary reports it."""
     seed: int = 0
-    """Decides the first parameters and the order of the samples."""
+    """Determines the initial parameters and the order of the samples."""
     prepare: Callable[[], object] | None = None
     """Called once per host before any worker starts: downloads, unpacking."""
     collate_fn: Callable[[list[Any]], Any] | None = None
@@ -259,10 +302,10 @@ class Job:
 
     @property
     def measures(self) -> tuple[Metric, ...]:
-        """The metrics, as objects; the default ones are chosen by the first validation sample.
+        """The metrics, as objects; the first validation sample decides the default.
 
         Raises:
-            ValueError: the job's target is not among them.
+            ValueError: the job's target is not one of them.
         """
         if not self._settled:
             if not self._has_classes():
@@ -278,7 +321,7 @@ class Job:
         try:
             _, targets = as_pair(fetch(self.validation, self.collate_fn, [0]))
         except TypeError:
-            return True  # what is no pair is refused where it is used, in its own words
+            return True  # a sample that is no pair is refused where it is used
         kind = getattr(targets, "dtype", None)
         return kind is not None and not (kind.is_floating_point or kind.is_complex)
 
@@ -289,14 +332,22 @@ class Job:
 
     @property
     def batch_sizes(self) -> BatchSizes:
-        """The global batch, by how many samples were dealt before it."""
+        """The global batch size, as a function of the samples dealt before the batch."""
         given, samples = self.global_batch, len(self.data)
         if not isinstance(given, Mapping):
             given = {0: given}
         return BatchSizes(tuple((round(at * samples), int(given[at])) for at in sorted(given)))
 
     def lr_factor(self, dealt: int) -> float:
-        """The factor of the learning rates in a step whose batch comes after so many samples."""
+        """The factor of the learning rates in a step.
+
+        Args:
+            dealt: samples of the run before the step's global batch.
+
+        Raises:
+            TypeError: `lr_schedule` returned something else than a number.
+            ValueError: `lr_schedule` returned a negative or an infinite number.
+        """
         if self.lr_schedule is None:
             return 1.0
         epochs = dealt / max(1, len(self.data))
@@ -312,7 +363,7 @@ class Job:
 
     @property
     def settings(self) -> dict[str, str]:
-        """What a run says that it was trained with, as text; durability where it was chosen."""
+        """The fields that a run records, as text; `durability` only if it is not the default."""
         values = {name: getattr(self, name) for name in SETTINGS}
         if self.durability == "process":
             del values["durability"]
@@ -324,7 +375,7 @@ class Job:
 
     @property
     def budget(self) -> int | None:
-        """Samples until the run ends, by epochs or samples, whichever is less; None: no limit."""
+        """Samples until the run ends, the lesser of `epochs` and `samples`; None without either."""
         limits = []
         if self.epochs is not None:
             limits.append(max(1, round(self.epochs * len(self.data))))
@@ -333,7 +384,7 @@ class Job:
         return min(limits, default=None)
 
     def make_ready(self) -> None:
-        """What must happen once per host before workers start: the job's own and its data's."""
+        """Call `prepare`, and the `prepare()` of datasets that have one: once per host."""
         if self.prepare is not None:
             self.prepare()
         for data in (self.data, self.validation):

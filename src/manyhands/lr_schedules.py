@@ -4,6 +4,9 @@
 factor; here are the usual ones. They depend on samples, not on steps, because asynchronous
 training has no global step. Each is a value with a text form, so that a run can record what it was
 trained with.
+
+    >>> cosine(10, warmup=0.5)
+    cosine(epochs=10.0, warmup=0.5)
 """
 
 from __future__ import annotations
@@ -20,7 +23,14 @@ __all__ = ["Cosine", "LRSchedule", "Linear", "StepDecay", "cosine", "linear", "s
 
 @dataclass(frozen=True, repr=False)
 class LRSchedule(Value, ABC):
-    """A factor of the learning rates, as a function of epochs."""
+    """A learning-rate schedule: a factor of the learning rates, as a function of epochs.
+
+    Example:
+        >>> import manyhands as mh
+        >>> schedule = mh.lr_schedules.linear(10, warmup=2)
+        >>> isinstance(schedule, mh.LRSchedule), schedule(1), schedule(6)
+        (True, 0.5, 0.5)
+    """
 
     warmup: float = field(default=0.0, kw_only=True)
     """Epochs of linear warm-up from zero."""
@@ -30,7 +40,7 @@ class LRSchedule(Value, ABC):
             raise ValueError(f"warmup must be 0 or more epochs, not {self.warmup}")
 
     def __call__(self, epochs: float) -> float:
-        """The factor after so many epochs."""
+        """The factor after `epochs` passes over the data; a fraction is possible."""
         warm = 1.0 if epochs >= self.warmup else epochs / self.warmup
         return warm * self.decayed(epochs)
 
@@ -129,4 +139,4 @@ class StepDecay(LRSchedule):
 
 
 cosine, linear, step_decay = Cosine, Linear, StepDecay
-"""As they are written in text."""
+"""The names in text."""

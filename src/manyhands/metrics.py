@@ -1,9 +1,12 @@
 """Metrics that are exact whatever the number of workers.
 
 A mean of per-batch means is wrong when batches differ in size, and a mean of per-batch F1 scores is
-wrong always. So a metric here is two functions: `statistics` turns a batch into a few numbers that
+always wrong. So a metric here is two functions: `statistics` turns a batch into a few numbers that
 may be *added*, over batches and over workers, in any order; `value` turns their sum into the
 result. The same samples give the same value however they were split.
+
+    >>> metric("accuracy"), metric("f1_micro")
+    (Accuracy(), F1(average='micro'))
 """
 
 from __future__ import annotations
@@ -16,33 +19,63 @@ from typing import Any, ClassVar, Literal, Protocol, TypeAlias, get_args, runtim
 
 import torch
 
+__all__ = ["F1", "Accuracy", "Better", "Metric", "PerSample", "PerSampleFunction", "metric"]
+
 Better: TypeAlias = Literal["higher", "lower"]
 PerSampleFunction: TypeAlias = Callable[[Any, Any], torch.Tensor]
 
 
 @runtime_checkable
 class Metric(Protocol):
-    """A number that says how good outputs are, computed from sums.
+    """The interface of a metric: a number that is computed from sums over samples.
 
-    Any object with these four is a metric: it need not derive from this class.
+    Any object with these four attributes is a metric; it need not derive from this class.
+
+    Example:
+        >>> import torch
+        >>> import manyhands as mh
+        >>> class MeanError:
+        ...     name, better = "error", "lower"
+        ...
+        ...     def statistics(self, outputs, targets):
+        ...         errors = (outputs - targets).abs().double()
+        ...         return torch.stack([errors.sum(), torch.tensor(float(errors.numel()))])
+        ...
+        ...     def value(self, statistics):
+        ...         total, count = statistics.tolist()
+        ...         return total / count
+        >>> isinstance(MeanError(), mh.Metric)
+        True
     """
 
     @property
     def name(self) -> str:
-        """What it is called in reports and targets."""
+        """The metric's name in reports and targets."""
 
     @property
     def better(self) -> Better:
-        """Which direction is an improvement."""
+        """The direction of an improvement."""
 
     def statistics(self, outputs: Any, targets: Any) -> torch.Tensor:
-        """What this batch adds: float64, one dimension, always of the same size.
+        """The numbers that a batch adds.
 
-        A batch of no samples adds zeros.
+        Args:
+            outputs: of the model.
+            targets: of the samples.
+
+        Returns:
+            A float64 tensor of one dimension, always of the same size; zeros for an empty batch.
         """
 
     def value(self, statistics: torch.Tensor) -> float:
-        """The metric of all samples whose statistics were summed; NaN where there were none."""
+        """The metric of all samples whose statistics were summed.
+
+        Args:
+            statistics: the sum over all batches.
+
+        Returns:
+            The value; NaN if there were no samples.
+        """
 
 
 @dataclass(frozen=True)
@@ -171,7 +204,15 @@ _NAMED: dict[str, Callable[[], Metric]] = {
 
 
 def metric(spec: str | Metric | PerSampleFunction) -> Metric:
-    """The metric that a word, a metric or a function per sample stands for.
+    """The metric that a name, a metric or a function stands for.
+
+    Args:
+        spec: "accuracy", "f1" or "f1_micro"; a `Metric`, which is returned as it is; or a function
+            of (outputs, targets) that returns a value per sample.
+
+    Raises:
+        ValueError: there is no metric of this name.
+        TypeError: `spec` is something else, or a function without a name.
 
     >>> metric("f1")
     F1(average='macro')

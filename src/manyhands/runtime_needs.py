@@ -1,4 +1,4 @@
-"""What a strategy needs of the runtime that carries it out, live or virtual, as one value."""
+"""The requirements of a strategy on its runtime, live or virtual, as one value."""
 
 from __future__ import annotations
 
@@ -10,14 +10,18 @@ from typing import Literal
 class RuntimeNeeds:
     """What a strategy needs of its runtime with a given number of workers.
 
-    A strategy gives it by `needs(workers)`. Whoever starts processes, reserves memory or simulates
-    them asks this value, and not what kind of strategy it is.
+    `strategy.needs(workers)` returns it. The code that starts processes, reserves memory or
+    simulates reads this value, and does not ask for the kind of strategy.
+
+    >>> RuntimeNeeds(servers=2, shards=2).server_processes
+    2
     """
 
     collectives: bool = False
     """Workers step together in a process group. Otherwise they lease samples and exchange
     messages with servers."""
     only_one_worker: bool = False
+    """The strategy runs with one worker only."""
     servers: int = 0
     """Servers that workers exchange messages with."""
     peer_servers: bool = False
@@ -35,13 +39,13 @@ class RuntimeNeeds:
     ensemble: bool = False
     """The replicas stay apart, and their outputs are averaged."""
     lockstep: bool = False
-    """Workers are waited for, so each gets a part of every global batch, be it empty."""
+    """Workers wait for each other, so each gets a part of every global batch, even an empty one."""
     by_rank: bool = False
     """A worker gets its own part of every global batch, and not the next part."""
     evaluators: int | None = None
-    """Workers that evaluate at most; None for all."""
+    """The largest number of workers that evaluate; None for all."""
     clips: Literal["workers", "servers"] = "workers"
-    """Which processes have what one optimizer step consumes, and so can clip its norm."""
+    """The processes that hold the gradient of an optimizer step, and so can clip its norm."""
 
     @property
     def leases(self) -> bool:
@@ -55,9 +59,9 @@ class RuntimeNeeds:
 
     @property
     def takes_back(self) -> bool:
-        """Whether a worker that was lost can be started again and rejoin while the run goes on."""
+        """Whether a worker that was lost can be restarted and rejoin the run."""
         return self.leases and not self.peer_servers and not self.shared_memory
 
     def evaluating(self, workers: int) -> int:
-        """How many of the workers that are present evaluate, a part of the data each."""
+        """How many of `workers` present workers evaluate, each a part of the data."""
         return workers if self.evaluators is None else min(workers, self.evaluators)

@@ -35,85 +35,138 @@ def _options(
     """Train one PyTorch model under any parallel strategy, by changing one word."""
 
 
-Seconds = Annotated[float | None, typer.Option(help="Seconds of training.")]
+# An option has one name, one help text and one type wherever it means the same.
+_VIRTUAL = "Virtual cluster"
+
+Script = Annotated[Path, typer.Argument(help="A Python file with a job at its top level.")]
+Arguments = Annotated[list[str] | None, typer.Argument(help="Arguments for the script, after --.")]
+Strategy = Annotated[
+    str | None,
+    typer.Option(help="How to train, as in 'ssp(staleness=4)'; see `manyhands strategies`."),
+]
+Workers = Annotated[int | None, typer.Option(min=1, help="Number of workers.")]
+Epochs = Annotated[float | None, typer.Option(help="Stop after this many passes over the data.")]
+Samples = Annotated[int | None, typer.Option(min=1, help="Stop after this many samples.")]
+Seconds = Annotated[float | None, typer.Option(help="Stop after this many seconds of training.")]
 Target = Annotated[
     str | None,
-    typer.Option(help="Stop when it is reached: 'accuracy >= 0.97'; else at the limit."),
+    typer.Option(help="Stop when a validation metric reaches a value: 'accuracy >= 0.97'."),
 ]
+Seed = Annotated[int | None, typer.Option(help="Seed of the run, in place of the job's.")]
 Slow = Annotated[
-    list[str] | None, typer.Option(help="Worker 2 computes 4 times as long: '2:4x'; 'all:1.2x'.")
+    list[str] | None,
+    typer.Option(
+        help="Slow a worker on purpose: '2:4x' makes worker 2 compute 4 times as long; 'all:1.2x'."
+    ),
+]
+JobName = Annotated[
+    str | None,
+    typer.Option(help="Name of the script's job; code below its main guard is not executed."),
+]
+Output = Annotated[
+    Path | None, typer.Option(help="Folder for the run; default: a new one in runs.")
 ]
 Network = Annotated[
     str | None,
     typer.Option(
-        help="Each worker behind a link of its own, on this machine: '100mbit', "
+        help="Put each worker behind a link of its own, on this machine: '100mbit', "
         "'100mbit, 20ms' (slow there and back too) or '100mbit, servers apart'."
     ),
 ]
-Repeats = Annotated[int, typer.Option(min=1, help="How often each is run.")]
+Times = Annotated[
+    str | None,
+    typer.Option(
+        help="Seconds that a worker computes on a batch: 'lognormal(0.1, cv=0.3)'.",
+        rich_help_panel=_VIRTUAL,
+    ),
+]
+Bandwidth = Annotated[
+    str | None,
+    typer.Option(
+        help="Bandwidth of the links between hosts: '100mbit'; default: all are on one host.",
+        rich_help_panel=_VIRTUAL,
+    ),
+]
+Latency = Annotated[
+    str | None,
+    typer.Option(help="Latency of the links: '0.5ms'; default: 0.1ms.", rich_help_panel=_VIRTUAL),
+]
+Cores = Annotated[
+    int | None, typer.Option(min=1, help="Cores of each host.", rich_help_panel=_VIRTUAL)
+]
+
+# Of several runs.
+WorkerCounts = Annotated[
+    str | None, typer.Option(help="Number of workers: 4; several to compare them: 1,2,4.")
+]
+FirstSeed = Annotated[
+    int | None,
+    typer.Option(help="Seed of the first repeat, in place of the job's; each further adds 1."),
+]
+Repeats = Annotated[int, typer.Option(min=1, help="Number of runs of each strategy.")]
 Margin = Annotated[
     float, typer.Option(help="A difference in speed that does not matter: 0.05 is 5 %.")
 ]
-Price = Annotated[float | None, typer.Option(help="Of a worker for an hour.")]
-Output = Annotated[
-    Path | None, typer.Option(help="A folder; an interrupted comparison goes on in its own.")
+Price = Annotated[
+    float | None, typer.Option(min=0, help="Price of a worker for an hour, for the cost of runs.")
+]
+ComparisonOutput = Annotated[
+    Path | None,
+    typer.Option(
+        help="Folder for the comparison; an interrupted one is continued. Default: a new one in "
+        "comparisons."
+    ),
 ]
 
 
 @app.command(context_settings={"allow_interspersed_args": True})
 def train(
-    script: Annotated[Path, typer.Argument(help="A Python file with a job at its top level.")],
-    arguments: Annotated[
-        list[str] | None, typer.Argument(help="Arguments for the script, after --.")
-    ] = None,
+    script: Script,
+    arguments: Arguments = None,
     *,
-    strategy: Annotated[
-        str | None, typer.Option(help="How, for example 'allreduce()'; see `strategies`.")
-    ] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="How many workers.")] = None,
-    epochs: Annotated[float | None, typer.Option(help="Passes over the data.")] = None,
-    samples: Annotated[int | None, typer.Option(min=1, help="Samples to train on.")] = None,
+    strategy: Strategy = None,
+    workers: Workers = None,
+    epochs: Epochs = None,
+    samples: Samples = None,
     seconds: Seconds = None,
     target: Target = None,
-    seed: Annotated[int | None, typer.Option(help="The run's seed.")] = None,
+    seed: Seed = None,
     slow: Slow = None,
-    job: Annotated[
-        str | None,
-        typer.Option(help="Train this job, and leave out what stands below the main guard."),
-    ] = None,
+    job: JobName = None,
     durability: Annotated[
         str | None,
         typer.Option(
-            help="What parameter servers' acknowledged updates survive: none, process or power."
+            help="Failures that acknowledged updates of servers survive: none, process or power."
         ),
     ] = None,
     patience: Annotated[
         float | None,
         typer.Option(
-            min=6, help="Seconds until a worker that is silent is ejected, if the others can go on."
+            min=6,
+            help="Seconds without a heartbeat until a worker is ejected, if the others can go on.",
         ),
     ] = None,
-    output: Annotated[Path | None, typer.Option(help="A folder for the run.")] = None,
+    output: Output = None,
     hosts: Annotated[
         str | None,
         typer.Option(help="Hosts and their workers, this one first: 'a:4, b:4'. See `join`."),
     ] = None,
     listen: Annotated[
         str | None,
-        typer.Option(help="Where other hosts find this one: ADDRESS or ADDRESS:PORT."),
+        typer.Option(help="Address at which other hosts reach this one: ADDRESS or ADDRESS:PORT."),
     ] = None,
     key_file: Annotated[
         Path | None,
-        typer.Option(help="A key that all hosts have already; by default a new one is made."),
+        typer.Option(help="Key of the run, if all hosts have it already; default: a new one."),
     ] = None,
     network: Network = None,
     quiet: Annotated[
-        bool, typer.Option("--quiet", help="Do not show what workers print; logs have it.")
+        bool, typer.Option("--quiet", help="Do not show what workers print; it is in the logs.")
     ] = False,
     inside: Annotated[str | None, typer.Option(hidden=True)] = None,
     parent: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
-    """Train a script's job on real processes. What is given here wins over the script."""
+    """Train a script's job on real processes. Options given here win over the script's."""
     from manyhands.cli.preload import nursery_ahead, obey  # noqa: PLC0415 - see above
 
     if parent is not None:
@@ -146,18 +199,20 @@ def train(
 
 @app.command()
 def join(
-    address: Annotated[str, typer.Argument(help="Where the run's first host listens.")],
-    script: Annotated[Path, typer.Argument(help="The same file as there.")],
+    address: Annotated[
+        str, typer.Argument(help="Address at which the first host of the run listens.")
+    ],
+    script: Annotated[Path, typer.Argument(help="The same script as on the first host.")],
     *,
-    key_file: Annotated[Path, typer.Option(help="A copy of the run's key.")],
+    key_file: Annotated[Path, typer.Option(help="Key of the run: a copy of the first host's.")],
     name: Annotated[
-        str | None, typer.Option("--as", help="This host's name in the run; default: its own.")
+        str | None, typer.Option("--as", help="Name of this host in the run; default: its own.")
     ] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="How many workers.")] = None,
-    output: Annotated[Path | None, typer.Option(help="A folder for this host's logs.")] = None,
+    workers: Workers = None,
+    output: Annotated[Path | None, typer.Option(help="Folder for the logs of this host.")] = None,
     parent: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
-    """Join a run that another host has begun; it prints the line to type here."""
+    """Join a run that another host has started; it prints the command for this one."""
     from manyhands.cli.preload import nursery_ahead, obey  # noqa: PLC0415 - see above
 
     if parent is not None:
@@ -170,43 +225,57 @@ def join(
 
 @app.command(context_settings={"allow_interspersed_args": True})
 def simulate(
-    script: Annotated[Path, typer.Argument(help="A Python file with a job at its top level.")],
-    arguments: Annotated[
-        list[str] | None, typer.Argument(help="Arguments for the script, after --.")
-    ] = None,
+    script: Script,
+    arguments: Arguments = None,
     *,
-    strategy: Annotated[
-        str | None, typer.Option(help="How, for example 'asynchronous(servers=2)'.")
-    ] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="How many workers.")] = None,
-    epochs: Annotated[float | None, typer.Option(help="Passes over the data.")] = None,
-    samples: Annotated[int | None, typer.Option(min=1, help="Samples to train on.")] = None,
+    strategy: Strategy = None,
+    workers: Workers = None,
+    epochs: Epochs = None,
+    samples: Samples = None,
     seconds: Seconds = None,
     target: Target = None,
-    seed: Annotated[int | None, typer.Option(help="The run's seed.")] = None,
-    times: Annotated[
-        str | None, typer.Option(help="Seconds per batch: 'lognormal(0.1, cv=0.3)'.")
-    ] = None,
+    seed: Seed = None,
     slow: Slow = None,
-    bandwidth: Annotated[
-        str | None, typer.Option(help="Of links, '100mbit'; gives each process its own host.")
-    ] = None,
-    latency: Annotated[str | None, typer.Option(help="Of links: '0.5ms'.")] = None,
-    cores: Annotated[int | None, typer.Option(min=1, help="Cores of each host.")] = None,
+    job: JobName = None,
+    times: Times = None,
+    bandwidth: Bandwidth = None,
+    latency: Latency = None,
+    cores: Cores = None,
     placing: Annotated[
-        str | None, typer.Option(help="Of servers: 'apart', or 'colocated' with workers.")
+        str | None,
+        typer.Option(
+            help="Hosts of the servers: 'apart', or 'colocated' with the workers.",
+            rich_help_panel=_VIRTUAL,
+        ),
     ] = None,
-    service: Annotated[str | None, typer.Option(help="A server's time per update.")] = None,
+    service: Annotated[
+        str | None,
+        typer.Option(
+            help="Time that a server takes for an update: '1ms'.", rich_help_panel=_VIRTUAL
+        ),
+    ] = None,
     handover: Annotated[
-        str | None, typer.Option(help="Time of a message within one host: '50us'.")
+        str | None,
+        typer.Option(
+            help="Time of a message within one host, beside its copying: '50us'.",
+            rich_help_panel=_VIRTUAL,
+        ),
     ] = None,
     detection: Annotated[
-        str | None, typer.Option(help="Time until a dead worker is missed: '5s'.")
+        str | None,
+        typer.Option(
+            help="Time until the samples of a dead worker are given to another: '5s'.",
+            rich_help_panel=_VIRTUAL,
+        ),
     ] = None,
     faults: Annotated[
-        str | None, typer.Option(help="What goes wrong: 'crash(worker=3, at=2.5, restart=1.0)'.")
+        str | None,
+        typer.Option(
+            help="What goes wrong: 'crash(worker=3, at=2.5, restart=1.0)'.",
+            rich_help_panel=_VIRTUAL,
+        ),
     ] = None,
-    output: Annotated[Path | None, typer.Option(help="A folder for the run.")] = None,
+    output: Output = None,
 ) -> None:
     """Train a script's job on a virtual clock, in one process, repeatable to the bit."""
     from manyhands.cli.simulate import simulate as run  # noqa: PLC0415 - see above
@@ -231,46 +300,55 @@ def simulate(
         "faults": faults,
         "output": output,
     }
-    run(script, arguments or [], options)
+    run(script, arguments or [], options, job)
 
 
 @app.command(context_settings={"allow_interspersed_args": True})
 def compare(
-    script: Annotated[Path, typer.Argument(help="A Python file with a job at its top level.")],
-    arguments: Annotated[
-        list[str] | None, typer.Argument(help="Arguments for the script, after --.")
-    ] = None,
+    script: Script,
+    arguments: Arguments = None,
     *,
     strategies: Annotated[
-        str | None, typer.Option(help="Which: 'allreduce, ssp(staleness=4), asynchronous'.")
+        str | None,
+        typer.Option(
+            help="How to train, as in 'allreduce, ssp(staleness=4)'; see `manyhands strategies`."
+        ),
     ] = None,
-    workers: Annotated[str | None, typer.Option(help="How many: 4, or 1,2,4.")] = None,
+    workers: WorkerCounts = None,
     repeats: Repeats = 3,
-    epochs: Annotated[float | None, typer.Option(help="Passes over the data.")] = None,
-    samples: Annotated[int | None, typer.Option(min=1, help="Samples to train on.")] = None,
+    epochs: Epochs = None,
+    samples: Samples = None,
     seconds: Seconds = None,
     target: Target = None,
-    seed: Annotated[int | None, typer.Option(help="Of the first repeat; then one more.")] = None,
+    seed: FirstSeed = None,
     slow: Slow = None,
     network: Network = None,
     virtual: Annotated[
-        bool, typer.Option("--virtual", help="On a virtual cluster, of any size.")
+        bool,
+        typer.Option(
+            "--virtual",
+            help="Run on a virtual cluster of any size, in one process.",
+            rich_help_panel=_VIRTUAL,
+        ),
     ] = False,
-    times: Annotated[
-        str | None, typer.Option(help="There: seconds per batch, 'lognormal(0.1, cv=0.3)'.")
-    ] = None,
-    bandwidth: Annotated[str | None, typer.Option(help="There: of links, '100mbit'.")] = None,
-    latency: Annotated[str | None, typer.Option(help="There: of links, '0.5ms'.")] = None,
-    cores: Annotated[int | None, typer.Option(min=1, help="There: of each host.")] = None,
+    times: Times = None,
+    bandwidth: Bandwidth = None,
+    latency: Latency = None,
+    cores: Cores = None,
     hosts: Annotated[
-        int | None, typer.Option(min=1, help="There: of workers, the same for all strategies.")
+        int | None,
+        typer.Option(
+            min=1,
+            help="Number of hosts that the workers are divided among, for all strategies alike.",
+            rich_help_panel=_VIRTUAL,
+        ),
     ] = None,
     margin: Margin = 0.05,
     price: Price = None,
-    job: Annotated[str | None, typer.Option(help="The job's name, if there are several.")] = None,
-    output: Output = None,
+    job: JobName = None,
+    output: ComparisonOutput = None,
 ) -> None:
-    """Run a script's job under several strategies, alike in all else, and say which is best."""
+    """Run a script's job under several strategies, alike in everything else; say which is best."""
     from manyhands.cli.compare import compare as run  # noqa: PLC0415 - see above
 
     options = {
@@ -300,26 +378,24 @@ def compare(
 
 @app.command(context_settings={"allow_interspersed_args": True})
 def scaling(
-    script: Annotated[Path, typer.Argument(help="A Python file with a job at its top level.")],
-    arguments: Annotated[
-        list[str] | None, typer.Argument(help="Arguments for the script, after --.")
-    ] = None,
+    script: Script,
+    arguments: Arguments = None,
     *,
-    strategy: Annotated[str, typer.Option(help="Which one.")] = "allreduce()",
-    workers: Annotated[str, typer.Option(help="On how many.")] = "1,2,4",
+    strategy: Strategy = "allreduce()",
+    workers: WorkerCounts = "1,2,4",
     repeats: Repeats = 3,
-    epochs: Annotated[float | None, typer.Option(help="Passes over the data.")] = None,
-    samples: Annotated[int | None, typer.Option(min=1, help="Samples to train on.")] = None,
+    epochs: Epochs = None,
+    samples: Samples = None,
     seconds: Seconds = None,
     target: Target = None,
-    seed: Annotated[int | None, typer.Option(help="Of the first repeat; then one more.")] = None,
+    seed: FirstSeed = None,
     slow: Slow = None,
     network: Network = None,
     price: Price = None,
-    job: Annotated[str | None, typer.Option(help="The job's name, if there are several.")] = None,
-    output: Output = None,
+    job: JobName = None,
+    output: ComparisonOutput = None,
 ) -> None:
-    """Run a script's job on more and more workers; its speedup and efficiency as a table."""
+    """Run a script's job on several numbers of workers; print speedup and efficiency."""
     from manyhands.cli.scaling import show_scaling as run  # noqa: PLC0415 - see above
 
     options = {
@@ -343,20 +419,21 @@ def scaling(
 
 @app.command(context_settings={"allow_interspersed_args": True})
 def forecast(
-    script: Annotated[Path, typer.Argument(help="A Python file with a job at its top level.")],
-    arguments: Annotated[
-        list[str] | None, typer.Argument(help="Arguments for the script, after --.")
-    ] = None,
+    script: Script,
+    arguments: Arguments = None,
     *,
-    strategy: Annotated[str, typer.Option(help="How, for example 'fully_sharded()'.")],
-    workers: Annotated[int, typer.Option(min=1, help="How many there would be.")],
+    strategy: Annotated[
+        str,
+        typer.Option(help="How to train, as in 'ssp(staleness=4)'; see `manyhands strategies`."),
+    ],
+    workers: Annotated[int, typer.Option(min=1, help="Number of workers.")],
     worker: Annotated[
-        int | None, typer.Option(min=0, help="Only this one; default: one of each kind.")
+        int | None, typer.Option(min=0, help="Only this worker; default: one of each kind.")
     ] = None,
-    job: Annotated[str | None, typer.Option(help="The job's name, if there are several.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    job: JobName = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Say what a worker will send and how much memory it will need; no worker is started."""
+    """Print what a worker will send and how much memory it will need; no worker is started."""
     from manyhands.cli.forecast import forecast as run  # noqa: PLC0415 - see above
 
     options = {"strategy": strategy, "workers": workers, "worker": worker, "job": job, "json": json}
@@ -375,7 +452,7 @@ def strategies(
 
 @app.command()
 def summary(run: Annotated[Path, typer.Argument(help="A run's folder.")]) -> None:
-    """Say how a run went and where its time went."""
+    """Print a run's summary: its outcome, and where its time went."""
     from manyhands.cli.summary import summary as show  # noqa: PLC0415 - see above
 
     show(run)
@@ -388,16 +465,18 @@ def report(
         typer.Argument(help="A results.json, folders of comparisons, or folders of runs."),
     ],
     output: Annotated[
-        Path | None, typer.Option(help="The page to write; default: report.html in the first.")
+        Path | None,
+        typer.Option(help="HTML file to write; default: report.html in the first folder."),
     ] = None,
     target: Annotated[
-        str | None, typer.Option(help="Of plain runs: 'accuracy >= 0.98'; how long each took.")
+        str | None,
+        typer.Option(
+            help="For folders of runs: time until a metric is reached: 'accuracy >= 0.98'."
+        ),
     ] = None,
-    price: Annotated[
-        float | None, typer.Option(min=0, help="Of plain runs: a worker's hour, for their cost.")
-    ] = None,
+    price: Price = None,
 ) -> None:
-    """Compare runs that were made: a verdict and a table here, charts on a page of HTML."""
+    """Compare runs that were made: print a verdict and a table, draw charts on an HTML page."""
     from manyhands.cli.report import report as draw  # noqa: PLC0415 - see above
 
     draw(paths, output, target, price)
@@ -407,7 +486,7 @@ def report(
 def tensorboard(
     run: Annotated[Path, typer.Argument(help="A run's folder.")],
     output: Annotated[
-        Path | None, typer.Option(help="Where to write; default: tensorboard in the run's folder.")
+        Path | None, typer.Option(help="Folder to write; default: tensorboard in the run's folder.")
     ] = None,
 ) -> None:
     """Export a run's loss, metrics and throughput as TensorBoard scalars."""
@@ -421,9 +500,7 @@ def timeline(
     run: Annotated[Path, typer.Argument(help="A run's folder.")],
     output: Annotated[
         Path | None,
-        typer.Option(
-            help="The file to write, a picture if it ends in .svg; default: timeline.json."
-        ),
+        typer.Option(help="File to write, a picture if it ends in .svg; default: timeline.json."),
     ] = None,
 ) -> None:
     """Export a run's timeline as a Chrome trace for Perfetto, or draw it as an SVG."""

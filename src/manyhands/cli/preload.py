@@ -33,6 +33,18 @@ def nursery_ahead(
     cluster = Cluster.local()
     here = (hosts or "").split(",")[0].rpartition(":")[2].strip()
     workers = int(here) if here.isdecimal() else workers
-    alone = workers is None and (strategy or "").startswith("single")
-    count = 1 if alone else cluster.default_workers() if workers is None else workers
+    count = _default(strategy, cluster) if workers is None else workers
     return ahead(environment(cluster.hosts[0].cores, count))
+
+
+def _default(text: str | None, cluster: Cluster) -> int:
+    """How many workers a run under this strategy has by default."""
+    count = cluster.default_workers()
+    if text is None:
+        return count
+    # Loaded only where it decides; without torch. A text that is none is refused later.
+    from manyhands.strategies import strategy  # noqa: PLC0415
+
+    with contextlib.suppress(ValueError):
+        return 1 if strategy(text).needs(count).only_one_worker else count
+    return count

@@ -10,23 +10,25 @@ import typer
 from manyhands.cli.exit import leave
 from manyhands.cli.script_job import enter, load_job, paced
 from manyhands.failure import RunFailed
-from manyhands.verbs.simulate import Asked, plan, replay
+from manyhands.verbs.simulate import Asked, plan
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
 
-def simulate(script: Path, arguments: list[str], options: Mapping[str, Any]) -> None:
-    """Execute the script up to its main guard, simulate its job, and say how to do it again."""
+def simulate(
+    script: Path, arguments: list[str], options: Mapping[str, Any], name: str | None = None
+) -> None:
+    """Execute the script up to its main guard, simulate its job, and print how to repeat it."""
     enter(script, arguments)
-    _, job, _ = load_job(script)
+    _, job, _ = load_job(script, name)
     asked = Asked(**paced(options))
     try:
         settled = plan(job, asked, "command line")
-        again = shlex.join(
-            [*replay(job, asked, script), *(["--", *arguments] if arguments else [])]
-        )
+        named = ["--job", name] if name else []
+        rest = ["--", *arguments] if arguments else []
+        again = shlex.join([*settled.replay(script), *named, *rest])
     except (TypeError, ValueError) as error:
         leave(f"manyhands: {error}")
     try:

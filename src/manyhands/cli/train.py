@@ -33,7 +33,7 @@ def train(
     """
     if not script.is_file():
         leave(f"manyhands: there is no file {script}")
-    command = Command(**paced(options))
+    command = Command(**_read(options))
     _check(command)
     _check_hosts(command)
     enter(script, arguments)
@@ -61,14 +61,22 @@ def train(
         raise typer.Exit(1)
 
 
-def _check(command: Command) -> None:
-    """Refuse what cannot be before the script is executed, in words and not in a traceback."""
+def _read(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options with the texts of the strategy and of `--slow` parsed."""
+    text = options["strategy"]
     try:
-        chosen = None if command.strategy is None else strategy(command.strategy)
+        return {**paced(options), "strategy": None if text is None else strategy(text)}
+    except ValueError as error:
+        leave(f"manyhands: {error}")
+
+
+def _check(command: Command) -> None:
+    """Refuse impossible options before the script is executed, in words and not in a traceback."""
+    try:
         if command.workers is None:
             return
-        if chosen is not None:
-            chosen.check(command.workers)
+        if command.strategy is not None:
+            command.strategy.check(command.workers)
         for pace in command.slow or ():
             pace.check(command.workers)
     except ValueError as error:
@@ -84,9 +92,8 @@ def _check_hosts(command: Command) -> None:
             choose_address(command.listen)
             if command.key_file is not None:
                 check_key(command.key_file)
-            chosen = None if command.strategy is None else strategy(command.strategy)
-            if chosen is not None:
-                chosen.check_places(hosts.names, ())
+            if command.strategy is not None:
+                command.strategy.check_places(hosts.names, ())
         elif command.listen is not None or command.key_file is not None:
             leave("manyhands: --listen and --key-file are for other hosts: name them with --hosts")
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""`compare`: one job under several strategies, and what comes of it."""
+"""`compare`: one job under several strategies, and which of them is best."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from manyhands.lab.design import Budget, Design, Script, VirtualConditions
 from manyhands.lab.display import ComparisonDisplay
 from manyhands.lab.entrants import read_entrants
 from manyhands.lab.launcher import start
+from manyhands.notation import Value
 from manyhands.pacing import Pace
 from manyhands.reports.comparison.results import FILE
 from manyhands.reports.comparison.verdict import verdict
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from manyhands.lab.launcher import Launcher
     from manyhands.reports import Comparison
     from manyhands.strategies import Strategy
+    from manyhands.virtual import Times
 
 STRATEGIES = "single, allreduce, ssp(staleness=4), asynchronous, local_sgd(every=8)"
 """What is compared by default."""
@@ -43,29 +45,41 @@ MARGIN = 0.05
 
 @dataclass(frozen=True)
 class Compared:
-    """A comparison that was made."""
+    """A comparison that was made: its results, its verdict and its report.
+
+    Example:
+        >>> import manyhands as mh
+        >>> found = mh.Compared(Path("comparisons/1"), mh.Comparison(), report=None)
+        >>> found.verdict
+        'No run has finished.'
+    """
 
     folder: Path
+    """The comparison's folder, which holds its runs."""
     results: Comparison
-    """All of its figures, as `results.json` holds them."""
+    """All figures, as in `results.json`."""
     report: Path | None
-    """The page with the charts; None where the extra that draws it is missing."""
+    """The page with the charts; None if the extra `manyhands[report]` is not installed."""
 
     @property
     def verdict(self) -> str:
-        """What to use, and why: a line each."""
+        """Which strategy to use, and why: a line each."""
         found = verdict(self.results)
         return found.words if found else "No run has finished."
 
     def summary(self) -> str:
-        """The figures, the verdict, and where the rest is."""
+        """The figures, the verdict, and the paths of the results and the report.
+
+        Returns:
+            The text that `manyhands compare` prints.
+        """
         console = Console(width=100, file=io.StringIO())
         with console.capture() as captured:
             console.print(table(self.results))
         return f"{captured.get()}{self.where()}"
 
     def where(self) -> str:
-        """Where the results and the report are, or how to have one."""
+        """The paths of the results and the report, or how to install what draws it."""
         drawn = f"{self.report}: open it in a browser"
         if self.report is None:
             drawn = f"pip install 'manyhands[report]', then manyhands report {self.folder}"
@@ -74,7 +88,7 @@ class Compared:
 
 def compare(
     job: Job,
-    strategies: str | Iterable[str | Strategy] | None = None,
+    strategies: str | Strategy | Iterable[str | Strategy] | None = None,
     *,
     workers: int | Iterable[int] | None = None,
     repeats: int = REPEATS,
@@ -83,12 +97,13 @@ def compare(
     seconds: float | None = None,
     target: str | None = None,
     seed: int | None = None,
-    slow: Iterable[str | Pace] = (),
+    slow: Iterable[str | Pace] | None = None,
     network: str | None = None,
     virtual: bool = False,
-    times: str | None = None,
-    bandwidth: str | None = None,
-    latency: str | None = None,
+    cluster: Cluster | None = None,
+    times: str | Times | None = None,
+    bandwidth: str | float | None = None,
+    latency: str | float | None = None,
     cores: int | None = None,
     hosts: int | None = None,
     margin: float = MARGIN,
@@ -98,49 +113,102 @@ def compare(
     """Run a job under several strategies, alike in everything else, and say which is best.
 
     Every repeat runs all strategies once, with one seed, in an order that is turned round from one
-    repeat to the next. Call it below `if __name__ == "__main__":` with a job that stands at the
-    top level of the script, as `train`.
+    repeat to the next. Call it below `if __name__ == "__main__":` with a job that is defined at the
+    top level of the script, as `train`; with `virtual=True` the job may be defined anywhere.
 
     Args:
         job: what to train.
-        strategies: which, as one text with commas between them, or as several texts or values.
-        workers: how many; several numbers compare how each strategy scales.
-        repeats: how often each is run. With fewer than two nothing can be told apart.
-        epochs: the budget of every run, in place of the job's; or
-        samples: likewise; or
-        seconds: likewise.
-        target: what a run may stop at, as in "accuracy >= 0.97".
-        seed: of the first repeat; the next one's is one more. The job's by default.
-        slow: workers that compute longer than they need: `["2:4x"]`.
-        network: puts every worker in a network namespace behind a link: "100mbit".
-        virtual: on a virtual cluster, of any size, in this process.
-        times: there: how long a worker computes on a batch, see `simulate`; so are
-        bandwidth: of links between hosts,
-        latency: of those links,
-        cores: of each host, and
-        hosts: how many the workers are divided among, in blocks of ranks. All strategies run on
-            the same ones: by default one per worker, or one per island if a strategy has islands.
-        margin: a difference in speed that does not matter, as a share.
-        price: of a worker for an hour.
-        output: the comparison's folder. One that was interrupted goes on where it was.
+        strategies: how to train: one text with commas between strategies, or several texts or
+            values. Default: a few of the usual ones.
+        workers: number of workers; several numbers compare how each strategy scales. Default: one
+            per GPU; without a GPU one per core, at most four.
+        repeats: number of runs of each strategy. With fewer than two, differences cannot be told
+            from chance.
+        epochs: stop after this many passes over the data, in place of the job's limit.
+        samples: stop after this many samples, in place of the job's limit.
+        seconds: stop after this many seconds of training, in place of the job's limit.
+        target: stop when a validation metric reaches a value: "accuracy >= 0.97".
+        seed: seed of the first repeat, in place of the job's; each further repeat adds 1.
+        slow: workers that are slowed on purpose: `["2:4x"]` makes worker 2 compute 4 times as
+            long, `["all:1.2x"]` every worker 1.2 times.
+        network: put each worker behind a link of its own, on this machine: "100mbit".
+        virtual: run on a virtual cluster of any size, in this process; the next six describe it.
+        cluster: the hosts and the links between them. Workers are on its hosts in blocks of ranks,
+            and servers in turn.
+        times: seconds that a worker computes on a batch. Default: "lognormal(0.1, cv=0.3)".
+        bandwidth: bandwidth of the links between hosts, "100mbit" or bytes per second. Default: all
+            are on one host.
+        latency: latency of the links, "0.5ms" or seconds. Default: 0.1 ms.
+        cores: cores of each host. Default: one for every worker on it.
+        hosts: number of virtual hosts that the workers are divided among, in blocks of ranks, the
+            same for all strategies. Default: one per worker, or one per island if a strategy has
+            islands.
+        margin: a difference in speed that does not matter, as a fraction.
+        price: price of a worker for an hour, for the cost of runs.
+        output: folder for the comparison; an interrupted one is continued. Default: a new one in
+            `comparisons`.
 
     Returns:
-        Its results, its verdict, and where its report is.
+        The comparison: its results, its verdict, and the path of its report.
+
+    Raises:
+        TypeError: a strategy cannot be simulated, with `virtual=True`.
+        ValueError: an option is out of range or contradicts another, or `output` holds another
+            comparison.
+
+    Example:
+        >>> import torch
+        >>> import manyhands as mh
+        >>> data = torch.utils.data.TensorDataset(torch.eye(2).repeat(32, 1), torch.arange(64) % 2)
+        >>> job = mh.Job(
+        ...     model=lambda: torch.nn.Linear(2, 2),
+        ...     optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=1.0),
+        ...     loss=torch.nn.functional.cross_entropy,
+        ...     data=data,
+        ...     validation=data,
+        ...     global_batch=16,
+        ...     epochs=2,
+        ... )
+        >>> found = mh.compare(
+        ...     job,
+        ...     [mh.strategies.synchronous(), "asynchronous"],
+        ...     workers=2,
+        ...     repeats=1,
+        ...     virtual=True,
+        ...     slow=["1:4x"],
+        ... )
+        >>> for run in found.results.runs:
+        ...     print(run.label, run.status)
+        synchronous() × 2 finished
+        asynchronous() × 2 finished
     """
     if scripts.is_loading():
         raise RuntimeError(
-            "mh.compare was reached while a worker executed the script: put it below "
-            'if __name__ == "__main__": so that only the first process calls it'
+            "mh.compare was called while a worker executed the script: put the call below "
+            'if __name__ == "__main__": so that only the first process makes it'
         )
+    if isinstance(strategies, Value):
+        strategies = (strategies,)
+    conditions = _conditions(
+        virtual,
+        VirtualConditions(
+            times=times,
+            bandwidth=bandwidth,
+            latency=latency,
+            cores=cores,
+            cluster=cluster,
+            hosts=hosts,
+        ),
+    )
     design = Design(
         entrants=read_entrants(strategies or (VIRTUAL if virtual else STRATEGIES)),
-        workers=_numbers(workers),
+        workers=_numbers(workers, cluster),
         script=None if virtual else _script(job, sys._getframe(1).f_globals),
         seed=job.seed if seed is None else seed,
         budget=Budget(epochs=epochs, samples=samples, seconds=seconds, target=target),
-        slow=tuple(map(Pace.read, slow)),
+        slow=tuple(map(Pace.read, slow or ())),
         network=_network(network, virtual),
-        virtual=_conditions(virtual, times, bandwidth, latency, cores, hosts),
+        virtual=conditions,
         repeats=repeats,
         margin=margin,
         price=price,
@@ -151,7 +219,7 @@ def compare(
 def carry_out(
     design: Design, job: Job, folder: Path | None, console: Console, launch: Launcher = start
 ) -> Compared:
-    """Make the runs of a design, showing how far it is, and write its report."""
+    """Make the runs of a design, show its progress, and write its report."""
     folder = folder or new_folder(Path("comparisons") / stamp())
     try:
         with ComparisonDisplay(len(design.turns), console) as display:
@@ -163,7 +231,7 @@ def carry_out(
 
 
 def _draw(results: Comparison, folder: Path) -> Path | None:
-    """Draw the report; None where what draws it is not installed."""
+    """Draw the report; None if the extra that draws it is not installed."""
     page = folder / "report.html"
     try:
         write_page(results, page)
@@ -172,9 +240,9 @@ def _draw(results: Comparison, folder: Path) -> Path | None:
     return page
 
 
-def _numbers(workers: int | Iterable[int] | None) -> tuple[int, ...]:
+def _numbers(workers: int | Iterable[int] | None, cluster: Cluster | None) -> tuple[int, ...]:
     if workers is None:
-        return (Cluster.local().default_workers(),)
+        return ((cluster or Cluster.local()).default_workers(),)
     return (workers,) if isinstance(workers, int) else tuple(workers)
 
 
@@ -194,20 +262,18 @@ def _network(text: str | None, virtual: bool) -> str:
     return text or ""
 
 
-def _conditions(
-    virtual: bool,
-    times: str | None,
-    bandwidth: str | None,
-    latency: str | None,
-    cores: int | None,
-    hosts: int | None,
-) -> VirtualConditions | None:
-    given = VirtualConditions(
-        times=times, bandwidth=bandwidth, latency=latency, cores=cores, hosts=hosts
-    )
-    if virtual:
-        return given
-    for name, value in vars(given).items():
-        if value is not None:
-            raise ValueError(f"{name} describes a virtual cluster: say virtual, too")
-    return None
+def _conditions(virtual: bool, given: VirtualConditions) -> VirtualConditions | None:
+    """The conditions of a virtual comparison; None for a live one, which refuses any."""
+    if not virtual:
+        for name, value in vars(given).items():
+            if value is not None:
+                raise ValueError(
+                    f"{name} describes a virtual cluster, and a live comparison runs on this "
+                    "machine: add virtual=True, or leave it out"
+                )
+        return None
+    if given.cluster is not None:
+        for name in ("bandwidth", "latency", "cores", "hosts"):
+            if getattr(given, name) is not None:
+                raise ValueError(f"{name} is given twice: leave it out, the cluster determines it")
+    return given

@@ -13,8 +13,10 @@ from manyhands.script.origin import Overrides, override
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from manyhands.cluster import Cluster
     from manyhands.job import Job
     from manyhands.lab.entrants import Entrant
+    from manyhands.virtual import Times
 from manyhands.lab.networks.namespaces import NetworkShape
 
 
@@ -36,10 +38,11 @@ class Budget:
 class VirtualConditions:
     """What a virtual comparison runs on; None where `simulate` has a default."""
 
-    times: str | None = None
-    bandwidth: str | None = None
-    latency: str | None = None
+    times: str | Times | None = None
+    bandwidth: str | float | None = None
+    latency: str | float | None = None
     cores: int | None = None
+    cluster: Cluster | None = None
     hosts: int | None = None
     """That the workers are divided among, in blocks of ranks, where links have a bandwidth."""
 

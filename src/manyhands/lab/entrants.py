@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from manyhands.notation import parse, spelled, split
@@ -44,7 +45,7 @@ class Entrant:
             return cls(strategy(match["strategy"]), paces, text=match["strategy"])
         return cls(strategy(source), text=source.strip() if isinstance(source, str) else "")
 
-    @property
+    @cached_property
     def label(self) -> str:
         """As tables and charts name it; different for every entrant of a comparison.
 

@@ -11,7 +11,9 @@ if TYPE_CHECKING:
 
 
 def hosts_of(design: Design, workers: int) -> tuple[int, int] | None:
-    """Hosts of workers and hosts of servers, in all runs with so many workers; None: one for all.
+    """Hosts of workers and hosts of servers, in all runs with so many workers.
+
+    None if all are on one host, or on those of a given cluster.
 
     Workers have a host each, unless a strategy has islands: then all strategies run on a host per
     island. There are hosts for as many servers as the strategy with the most of them has.
@@ -20,7 +22,7 @@ def hosts_of(design: Design, workers: int) -> tuple[int, int] | None:
         ValueError: strategies have different numbers of islands, or there are too many hosts.
     """
     conditions = design.virtual
-    if conditions is None:
+    if conditions is None or conditions.cluster is not None:
         return None
     if conditions.bandwidth is None:
         if conditions.hosts is not None:

@@ -17,6 +17,7 @@ from manyhands.verbs.simulate import LATENCY
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from manyhands.cluster import Cluster
     from manyhands.job import Job
     from manyhands.lab.design import Design
     from manyhands.reports import RunResult
@@ -38,7 +39,7 @@ def account(
         machine=machine,
         processes_per_core=None if design.virtual else max(design.workers) / (machine.cores or 1),
         paced=design.paced,
-        hosts=sum(hosts_of(design, max(design.workers)) or (1,)),
+        hosts=_hosts(design),
         network=_network(design),
         budget=budget_words(in_force),
         budget_seconds=in_force.seconds,
@@ -91,14 +92,23 @@ def _settings(design: Design, job: Job) -> dict[str, str]:
         "seeds": ", ".join(str(design.seed + repeat) for repeat in range(design.repeats)),
     }
     if design.virtual is not None:
-        told |= vars(design.virtual)
+        told |= vars(design.virtual) | {"cluster": None}
     return {name: str(value) for name, value in told.items() if value not in (None, "")}
+
+
+def _hosts(design: Design) -> int:
+    """How many hosts the runs with the most workers have."""
+    if design.virtual is not None and design.virtual.cluster is not None:
+        return len(design.virtual.cluster.hosts)
+    return sum(hosts_of(design, max(design.workers)) or (1,))
 
 
 def _network(design: Design) -> str:
     """The links between hosts, real or virtual; nothing where all share one host."""
     if design.network:
         return NetworkShape.read(design.network).words
+    if design.virtual is not None and design.virtual.cluster is not None:
+        return _of_cluster(design.virtual.cluster)
     hosts = hosts_of(design, max(design.workers))
     if design.virtual is None or hosts is None:
         return ""
@@ -108,3 +118,13 @@ def _network(design: Design) -> str:
         f"virtual links of {design.virtual.bandwidth}, {latency} each way, between {of_workers} of "
         f"workers and {of_servers} of servers"
     )
+
+
+def _of_cluster(cluster: Cluster) -> str:
+    """The links of a virtual cluster, in words."""
+    names = ", ".join(host.name for host in cluster.hosts)
+    links = {cluster.link, *(link for _, _, link in cluster.links)} - {None}
+    if len(cluster.hosts) == 1 or not links:
+        return ""
+    speeds = sorted(f"{link.bandwidth * 8 / 1e6:g} Mbit/s" for link in links if link)
+    return f"virtual links of {' or '.join(speeds)} between the hosts {names}"

@@ -16,6 +16,16 @@ class NotationError(ValueError):
         there is no strategy 'alreduce'; did you mean 'allreduce'? Known: allreduce, single
           alreduce(bucket_mb=10)
           ^
+
+    Example:
+        >>> import manyhands as mh
+        >>> try:
+        ...     mh.strategy("ssp(stalness=4)")
+        ... except mh.NotationError as error:
+        ...     print(error)
+        ssp has no field 'stalness'; did you mean 'staleness'? Known: servers, staleness
+          ssp(stalness=4)
+              ^
     """
 
     def __init__(self, problem: str, text: str, at: int) -> None:

@@ -2,6 +2,10 @@
 
 Modules that draw are not imported here: `page.write_page`, `table.table`,
 `tensorboard.write_scalars`.
+
+    >>> from manyhands.trace import Trace
+    >>> throughput(Trace(processes=(), wall=0.0, kind="virtual")).samples
+    0
 """
 
 from manyhands.reports.comparison.load_comparisons import Source, gather

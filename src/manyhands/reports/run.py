@@ -1,4 +1,4 @@
-"""A run, read from its folder: returned by `train`, and opened later by `Run(folder)`."""
+"""A run, read from its folder: what `train` returns, and what `Run(folder)` opens later."""
 
 import math
 from functools import cached_property
@@ -20,18 +20,44 @@ if TYPE_CHECKING:
 class Run:
     """A run, read from its folder.
 
-    The trace is read when it is first needed and then kept: to follow a running run, open it again.
+    The trace is read on first use and kept. To follow a run that is still in progress, open it
+    again.
 
     Args:
-        folder: the run's folder.
+        folder: the run's folder, which its summary names.
         worker: the rank of this process under torchrun. Only worker 0 returns a full summary, so
-            that a script prints it once and not once per process.
+            that a script prints one and not one per process.
+
+    Raises:
+        FileNotFoundError: the folder holds no run.
+
+    Example:
+        >>> import torch
+        >>> import manyhands as mh
+        >>> data = torch.utils.data.TensorDataset(torch.eye(2).repeat(32, 1), torch.arange(64) % 2)
+        >>> job = mh.Job(
+        ...     model=lambda: torch.nn.Linear(2, 2),
+        ...     optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=1.0),
+        ...     loss=torch.nn.functional.cross_entropy,
+        ...     data=data,
+        ...     validation=data,
+        ...     global_batch=16,
+        ...     epochs=2,
+        ... )
+        >>> run = mh.simulate(job, "ssp(staleness=4)", workers=2)
+        >>> run.status, run.samples, run.metrics["accuracy"]
+        ('finished', 128, 1.0)
+        >>> model = job.model()
+        >>> model.load_state_dict(run.state_dict())
+        <All keys matched successfully>
+        >>> mh.Run(run.folder).parameters_digest == run.parameters_digest
+        True
     """
 
     def __init__(self, folder: Path | str, *, worker: int = 0) -> None:
         self.folder = Path(folder)
         self.was_summarised = False
-        """Whether the summary was requested."""
+        """Whether `summary` was called."""
         self._worker = worker
         if not (self.folder / "trace").is_dir():
             raise FileNotFoundError(
@@ -41,7 +67,7 @@ class Run:
 
     @cached_property
     def trace(self) -> Trace:
-        """The merged trace of all processes of the run, on one clock."""
+        """The records of all processes of the run, on one clock."""
         return read(self.folder)
 
     @property
@@ -51,16 +77,16 @@ class Run:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The last value of every validation metric, as in `{"accuracy": 0.985}`.
+        """The last value of every validation metric: `{"accuracy": 0.985}`.
 
-        Values that were not finite are NaN.
+        A value that was not finite is NaN.
         """
         last = {name: metric.last for name, metric in validation(self.trace).items()}
         return {name: math.nan if value is None else value for name, value in last.items()}
 
     @property
     def samples(self) -> int:
-        """Samples trained on, by all workers together."""
+        """Samples that all workers together trained on."""
         return accounting(self.trace).seen
 
     @property
@@ -70,30 +96,55 @@ class Run:
 
     @property
     def parameters_digest(self) -> str | None:
-        """SHA-256 of the final parameters, if it was recorded."""
+        """SHA-256 of the final parameters; None if the run recorded none."""
         return parameters_digest(self.trace)
 
     def summary(self) -> str:
-        """A summary of the run, in about fifteen lines."""
+        """The run in about fifteen lines: outcome, metrics, speed, where its time went.
+
+        Returns:
+            The text that `manyhands summary` prints.
+        """
         self.was_summarised = True
         if self._worker:
             return f"worker {self._worker}: worker 0 prints the summary"
         return summary(self.trace)
 
     def state_dict(self) -> dict[str, "torch.Tensor"]:
-        """The trained parameters and buffers, for `model.load_state_dict`."""
+        """The trained parameters and buffers.
+
+        Returns:
+            Tensors by name, for `model.load_state_dict`.
+
+        Raises:
+            FileNotFoundError: the run stored no model.
+        """
         from manyhands.files.checkpoint import load_state  # noqa: PLC0415 - reports read without torch
 
         return load_state(self.folder / "model.safetensors")
 
     def chrome(self, path: Path | str) -> Path:
-        """Write the trace as a Chrome trace, for https://ui.perfetto.dev; returns the path."""
+        """Write the trace as a Chrome trace, for https://ui.perfetto.dev.
+
+        Args:
+            path: the JSON file to write.
+
+        Returns:
+            The path.
+        """
         path = Path(path)
         path.write_bytes(chrome(self.trace))
         return path
 
     def timeline(self, path: Path | str) -> Path:
-        """Draw a timeline of all processes as an SVG file; returns the path."""
+        """Draw what every process did over time, as an SVG file.
+
+        Args:
+            path: the file to write.
+
+        Returns:
+            The path.
+        """
         path = Path(path)
         path.write_text(timeline(self.trace), "utf-8")
         return path

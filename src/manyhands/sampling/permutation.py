@@ -23,7 +23,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Share:
-    """One worker's part of one global batch."""
+    """One worker's part of one global batch.
+
+    Example:
+        >>> import manyhands as mh
+        >>> share = next(shares(10, mh.BatchSizes.of(4), 0, rank=1, workers=2, budget=10))
+        >>> share.step, share.total, share.samples
+        (0, 4, 2)
+    """
 
     epoch: int
     step: int

@@ -1,6 +1,7 @@
-"""The catalog of strategies: every name that may stand where a strategy is asked for."""
+"""The catalog of strategies: their names, and how a text is read."""
 
 import re
+from functools import lru_cache
 from typing import TypeAlias
 
 from manyhands.notation import Catalog, NotationError
@@ -34,17 +35,36 @@ def hint(text: str) -> None:
 
 
 def strategy(source: str | Strategy) -> Strategy:
-    """The strategy that a text describes: `strategy("allreduce(bucket_mb=10)")`.
+    """The strategy that a text describes.
 
-    A strategy is returned as it is, so whoever takes one takes its text as well.
+    Every function that takes a strategy takes its text as well. `mh.strategies` has the same
+    strategies as classes.
+
+    Args:
+        source: a text, as on the command line; a strategy is returned as it is.
+
+    Returns:
+        The strategy, a frozen value. `str` gives its text.
 
     Raises:
-        NotationError: The text is not a strategy; the message says where and what to write.
+        NotationError: the text is not a strategy; the message shows the place and the remedy.
         TypeError: `source` is neither a text nor a strategy of the catalog.
+
+    Example:
+        >>> import manyhands as mh
+        >>> mh.strategy("allreduce(10)")
+        allreduce(bucket_mb=10.0)
+        >>> mh.strategy("ssp") == mh.strategies.ssp()
+        True
     """
-    if isinstance(source, str):
-        hint(source)
-    return CATALOG.read(source)
+    return _read(source) if isinstance(source, str) else CATALOG.read(source)
+
+
+@lru_cache(maxsize=64)
+def _read(text: str) -> Strategy:
+    """The strategy of a text: it is parsed once per process, however many parts of it ask."""
+    hint(text)
+    return CATALOG.read(text)
 
 
 def names() -> tuple[str, ...]:

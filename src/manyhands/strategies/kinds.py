@@ -1,6 +1,6 @@
-"""The two kinds of strategies: the only place that asks which of them one is.
+"""The two kinds of strategies: placements and protocols.
 
-All others ask a strategy what it needs: `strategy.needs(workers)`.
+Only this module distinguishes them; all other code reads `strategy.needs(workers)`.
 """
 
 from manyhands.placements import Placement
@@ -9,10 +9,10 @@ from manyhands.strategies.catalog import Strategy
 
 
 def placement_of(strategy: Strategy) -> Placement | None:
-    """The strategy, if PyTorch's own engine carries it out."""
+    """The strategy, if PyTorch's own engine executes it; otherwise None."""
     return strategy if isinstance(strategy, Placement) else None
 
 
 def protocol_of(strategy: Strategy) -> StrategyProtocol | None:
-    """The strategy, if it acts by messages between steps."""
+    """The strategy, if it exchanges messages between steps; otherwise None."""
     return strategy if isinstance(strategy, StrategyProtocol) else None

@@ -2,6 +2,9 @@
 
 A run's folder holds one file per process, `trace/worker-0.jsonl`, `trace/coordinator.jsonl` and
 so on. A `Recorder` writes one; `read` puts all of them on one clock. Reports read nothing else.
+
+    >>> Span(kind="compute", start=0.0, seconds=0.25, step=7).kind
+    'compute'
 """
 
 from manyhands.trace.clocks import estimate_offset

@@ -68,7 +68,13 @@ class ProcessTrace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """A run as its processes saw it: agents, coordinator, servers, workers, each in order."""
+    """A run as its processes saw it: agents, coordinator, servers, workers, each in order.
+
+    Example:
+        >>> import manyhands as mh
+        >>> mh.Trace(processes=(), wall=0.0, kind="virtual").workers
+        ()
+    """
 
     processes: tuple[ProcessTrace, ...]
     wall: float

@@ -1,4 +1,4 @@
-"""What the command line said, for the calls that a script makes."""
+"""The options of the command line, for the calls that a script makes."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from manyhands.pacing import Pace
     from manyhands.reports import Run
+    from manyhands.strategies import Strategy
 
 T = TypeVar("T")
 
@@ -21,7 +22,7 @@ T = TypeVar("T")
 class Command:
     """The options of `manyhands train`; they win over the script's."""
 
-    strategy: str | None = None
+    strategy: Strategy | None = None
     workers: int | None = None
     epochs: float | None = None
     samples: int | None = None
@@ -36,9 +37,9 @@ class Command:
     key_file: Path | None = None
     patience: float | None = None
     quiet: bool = False
-    """Whether what workers print is left out of the terminal."""
+    """Do not show in the terminal what workers print."""
     network: str | None = None
-    """In words, the network between the hosts, if it was made for the run."""
+    """The network between the hosts in words, if it was made for the run."""
     runs: list[Run] = field(default_factory=list)
     """The runs that the script has made so far."""
 
@@ -53,7 +54,7 @@ def current() -> Command:
 
 @contextlib.contextmanager
 def under(command: Command) -> Iterator[Command]:
-    """Let the calls of `train` within obey `command`."""
+    """Apply the options of `command` to the calls of `train` in the block."""
     token = _current.set(command)
     try:
         yield command
@@ -62,7 +63,7 @@ def under(command: Command) -> Iterator[Command]:
 
 
 def choose(command: T | None, script: T | None, default: T) -> tuple[T, str]:
-    """A setting's value and where it came from."""
+    """The value of a setting, and its source: the command line, the script or the default."""
     if command is not None:
         return command, "command line"
     if script is not None:

@@ -1,4 +1,4 @@
-"""A line on how far something is that happens in this process and takes longer than two seconds."""
+"""Progress line: shows how far a computation in this process is, after two seconds."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ def shown(
     tell: Callable[[str], None] | None = None,
     stream: TextIO | None = None,
 ) -> Iterator[None]:
-    """Show `words()` now and then while the block runs: what it does may itself never pause.
+    """Show `words()` periodically while the block runs, from another thread.
 
     Args:
-        words: how far it is, in a line; called by another thread. Nothing is shown of an empty one.
-        tell: takes the line, where another display shows it.
-        stream: where else the line is written: rewritten in place on a terminal, and elsewhere
-            a line every ten seconds.
+        words: returns the progress in one line; called by the other thread. An empty line is not
+            shown.
+        tell: receives the line instead of `stream`, where another display shows it.
+        stream: the stream to write to, stderr by default. On a terminal the line is rewritten in
+            place; elsewhere a line is written every ten seconds.
     """
     out = stream or sys.stderr
     line = _Line(words, tell, out, rewrites=tell is None and out.isatty())
@@ -78,7 +79,7 @@ class _Line(threading.Thread):
         self._stream.flush()
 
     def stop(self) -> None:
-        """Show nothing more, and leave the line."""
+        """Stop the thread and clear the line."""
         self._ended.set()
         self.join()
         if self._width:

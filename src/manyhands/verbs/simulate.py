@@ -1,4 +1,4 @@
-"""`simulate`: the same run on a virtual clock, in one process."""
+"""`simulate`: a run on a virtual clock, in one process."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from manyhands.job import Job
 
 _WORKERS = 4
+"""Without a cluster."""
 _TIMES = "lognormal(0.1, cv=0.3)"
 LATENCY = 1e-4
 _STRATEGY = "asynchronous()"
@@ -82,46 +83,78 @@ def simulate(
     handover: str | float | None = None,
     detection: str | float | None = None,
     faults: str | Faults | None = None,
+    epochs: float | None = None,
+    samples: int | None = None,
+    seconds: float | None = None,
+    target: str | None = None,
     seed: int | None = None,
     output: str | Path | None = None,
 ) -> Run:
     """Train a job under a strategy on a virtual clock: gradients are real, time is not.
 
     The run is the same to the bit whenever it is repeated on one machine; the digest in its
-    summary says so. The job may stand anywhere: there are no other processes to find it.
+    summary shows it. The job may be defined anywhere, because no other process needs it.
 
     Args:
         job: what to train.
-        strategy: how, as text or value: "asynchronous(servers=2)". A protocol; what PyTorch's own
-            engine does in lockstep is not simulated.
-        workers: how many; 4 by default.
-        cluster: where: workers and servers stand on its hosts in turn.
-        times: how long a worker computes on a batch, "lognormal(0.1, cv=0.3)" by default.
-        slow: workers that take longer: `["2:4x"]` has worker 2 take four times as long.
-        bandwidth: without a cluster: gives every worker and server a host of its own, with links
-            of so many bytes per second, or "100mbit". Without it all are on one host.
-        latency: of those links, in seconds or as "0.5ms"; 0.1 ms by default.
-        cores: of each host; by default 1, and on one host one for every worker.
-        placing: where links have a bandwidth: "apart" gives servers hosts of their own, as by
-            default; "colocated" has them on the workers' hosts, in turn. A strategy with islands
-            has a host for each.
-        service: seconds of a core that a server takes for an update; 0 by default.
-        handover: seconds that a message within one host takes beside its copying; 0 by default.
-        detection: seconds until a dead worker's samples are given again; 5 by default.
-        faults: what goes wrong, "[crash(worker=3, at=2.5, restart=1.0)]".
-        seed: in place of the job's.
-        output: the folder for this run; by default a new one in `runs`.
+        strategy: how to train, as text or as a value: "ssp(staleness=4)" or
+            `mh.strategies.ssp(staleness=4)`. It must exchange messages: what PyTorch's own engine
+            executes, such as `allreduce()`, is not simulated. Default: `asynchronous()`.
+        workers: number of workers. Default: 4; with a cluster one per device, or without devices
+            one per core, at most four or one per host.
+        cluster: the hosts and the links between them. Workers are on its hosts in blocks of ranks,
+            and servers in turn.
+        times: seconds that a worker computes on a batch. Default: "lognormal(0.1, cv=0.3)".
+        slow: workers that are slowed on purpose: `["2:4x"]` makes worker 2 compute 4 times as
+            long, `["all:1.2x"]` every worker 1.2 times.
+        bandwidth: bandwidth of the links between hosts, "100mbit" or bytes per second, which gives
+            every worker and every server a host of its own. Default: all are on one host.
+        latency: latency of the links, "0.5ms" or seconds. Default: 0.1 ms.
+        cores: cores of each host. Default: 1, and on one host one for every worker.
+        placing: hosts of the servers, with a bandwidth: "apart" on hosts of their own, as by
+            default, or "colocated" with the workers, in turn. A strategy with islands has a host
+            for each.
+        service: seconds of a core that a server takes for an update, or "1ms". Default: 0.
+        handover: seconds that a message within one host takes beside its copying, or "50us".
+            Default: 0.
+        detection: seconds until the samples of a dead worker are given to another. Default: 5.
+        faults: what goes wrong: "[crash(worker=3, at=2.5, restart=1.0)]".
+        epochs: stop after this many passes over the data, in place of the job's limit.
+        samples: stop after this many samples, in place of the job's limit.
+        seconds: stop after this many seconds of training, in place of the job's limit.
+        target: stop when a validation metric reaches a value: "accuracy >= 0.97".
+        seed: seed of the run, in place of the job's.
+        output: folder for the run. Default: a new one in `runs`.
 
     Returns:
         The run: its summary, metrics, trace and trained parameters.
 
     Raises:
-        RunFailed: the run cannot go on: all workers are gone.
+        TypeError: the strategy is one that PyTorch's own engine executes.
+        ValueError: an option is out of range, or contradicts another.
+        RunFailed: the run cannot continue: all workers are gone.
+
+    Example:
+        >>> import torch
+        >>> import manyhands as mh
+        >>> data = torch.utils.data.TensorDataset(torch.eye(2).repeat(32, 1), torch.arange(64) % 2)
+        >>> job = mh.Job(
+        ...     model=lambda: torch.nn.Linear(2, 2),
+        ...     optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=1.0),
+        ...     loss=torch.nn.functional.cross_entropy,
+        ...     data=data,
+        ...     validation=data,
+        ...     global_batch=16,
+        ...     epochs=2,
+        ... )
+        >>> run = mh.simulate(job, mh.strategies.ssp(staleness=4), workers=2, slow=["1:4x"])
+        >>> run.status, run.samples, run.metrics["accuracy"]
+        ('finished', 128, 1.0)
     """
     if script.is_loading():
         raise RuntimeError(
-            "mh.simulate was reached while a worker executed the script: put it below "
-            'if __name__ == "__main__": so that only the first process calls it'
+            "mh.simulate was called while a worker executed the script: put the call below "
+            'if __name__ == "__main__": so that only the first process makes it'
         )
     asked = Asked(
         strategy=strategy,
@@ -137,6 +170,10 @@ def simulate(
         handover=handover,
         detection=detection,
         faults=faults,
+        epochs=epochs,
+        samples=samples,
+        seconds=seconds,
+        target=target,
         seed=seed,
         output=None if output is None else Path(output),
     )
@@ -147,7 +184,7 @@ def simulate(
 
 @dataclass(frozen=True)
 class VirtualRunPlan:
-    """A virtual run, all settled."""
+    """A virtual run, after what was asked and the defaults were combined."""
 
     job: Job
     protocol: StrategyProtocol
@@ -155,12 +192,11 @@ class VirtualRunPlan:
     conditions: Conditions
     faults: Faults
     settings: tuple[Setting, ...]
-    output: Path | None
-    """The folder that was asked for."""
+    asked: Asked
 
     def carry_out(self, tell: Callable[[str], None] | None = None) -> Run:
-        """Run it to its end; how far it is, is told or written to the error stream."""
-        folder = _take_folder(self.output, self.protocol, len(self.places.workers))
+        """Run it to its end; its progress goes to `tell`, or else to the error stream."""
+        folder = _take_folder(self.asked.output, self.protocol, len(self.places.workers))
         standing: list[Callable[[], tuple[float, int]]] = []
 
         def words() -> str:
@@ -186,11 +222,30 @@ class VirtualRunPlan:
             )
         return Run(folder)
 
+    def replay(self, path: Path) -> list[str]:
+        """The command that makes the same run of a script's job, with every setting."""
+        settled = replace(
+            self.asked,
+            strategy=self.protocol,
+            workers=len(self.places.workers),
+            times=self.conditions.times,
+            seed=self.job.seed,
+            output=None,
+        )
+        command = ["manyhands", "simulate", str(path)]
+        for field in fields(settled):
+            value = getattr(settled, field.name)
+            if value is None or field.name == "cluster":
+                continue
+            for each in value if isinstance(value, tuple) else (value,):
+                command += [f"--{field.name}", str(each)]
+        return command
+
 
 def plan(job: Job, asked: Asked, source: str) -> VirtualRunPlan:
-    """What was asked, settled; `source` says by whom, for the settings."""
+    """The run that was asked for; `source` says where, for the settings."""
     protocol = _protocol(read_strategy(asked.strategy or _STRATEGY))
-    workers = _WORKERS if asked.workers is None else asked.workers
+    workers = _workers(asked)
     protocol.check(workers)
     given = Overrides(
         epochs=asked.epochs,
@@ -236,7 +291,13 @@ def plan(job: Job, asked: Asked, source: str) -> VirtualRunPlan:
     )
     if asked.output is not None:
         check_free(asked.output)
-    return VirtualRunPlan(job, protocol, places, conditions, faults, settings, asked.output)
+    return VirtualRunPlan(job, protocol, places, conditions, faults, settings, asked)
+
+
+def _workers(asked: Asked) -> int:
+    if asked.workers is not None:
+        return asked.workers
+    return asked.cluster.default_workers() if asked.cluster else _WORKERS
 
 
 def _protocol(strategy: Strategy) -> StrategyProtocol:
@@ -252,13 +313,13 @@ def _protocol(strategy: Strategy) -> StrategyProtocol:
 def _places(asked: Asked, protocol: StrategyProtocol, workers: int, servers: int) -> ProcessHosts:
     if asked.placing not in (None, *_PLACINGS):
         raise ValueError(f"placing is {' or '.join(_PLACINGS)}, not {asked.placing!r}")
+    if asked.cluster is not None:
+        for name in ("bandwidth", "latency", "cores", "placing"):
+            if getattr(asked, name) is not None:
+                raise ValueError(f"{name} is given twice: leave it out, the cluster determines it")
+        return ProcessHosts.spread(asked.cluster, workers, servers, protocol.sites(workers))
     if asked.placing == "colocated" and asked.bandwidth is None:
         raise ValueError("servers are beside the workers on one host: give links a bandwidth")
-    if asked.cluster is not None:
-        for name in ("bandwidth", "latency", "cores"):
-            if getattr(asked, name) is not None:
-                raise ValueError(f"{name} is given twice: the cluster says it as well")
-        return ProcessHosts.spread(asked.cluster, workers, servers, protocol.sites(workers))
     if asked.bandwidth is None:
         if asked.latency is not None:
             raise ValueError("latency is that of links: give their bandwidth too, as in '1gbit'")
@@ -283,7 +344,7 @@ def _settings(values: dict[str, str | None], asked: Asked, source: str) -> Itera
 
 
 def _job_settings(job: Job, asked: Asked, source: str) -> Iterator[Setting]:
-    """The job's limits and seed, as they are in force."""
+    """The job's limits and seed that are in force."""
     for name, value in job.settings.items():
         told = getattr(asked, name, None) is not None
         yield Setting(name, value, source if told else "script")
@@ -313,23 +374,3 @@ def _take_folder(asked: Path | None, protocol: StrategyProtocol, workers: int) -
     if not claim(asked):
         check_free(asked)
     return asked
-
-
-def replay(job: Job, asked: Asked, path: Path) -> list[str]:
-    """The command that makes a run of a script's job again, wherever its settings came from."""
-    settled = replace(
-        asked,
-        strategy=str(read_strategy(asked.strategy or _STRATEGY)),
-        workers=_WORKERS if asked.workers is None else asked.workers,
-        times=str(read_times(asked.times or _TIMES)),
-        seed=job.seed if asked.seed is None else asked.seed,
-        output=None,
-    )
-    command = ["manyhands", "simulate", str(path)]
-    for field in fields(settled):
-        value = getattr(settled, field.name)
-        if value is None or field.name == "cluster":
-            continue
-        for each in value if isinstance(value, tuple) else (value,):
-            command += [f"--{field.name}", str(each)]
-    return command

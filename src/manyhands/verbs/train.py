@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,6 +33,27 @@ if TYPE_CHECKING:
 _folders: set[Path] = set()
 _MANY = 1024
 """More workers than a host has GPUs."""
+_LOOPBACK = "127.0.0.1"
+_LIMITS = ("epochs", "samples", "seconds", "target", "seed")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions:
+    """What a script asks of a live run; None where it says nothing."""
+
+    strategy: str | Strategy | None = None
+    workers: int | None = None
+    cluster: Cluster | None = None
+    hosts: str | None = None
+    listen: str | None = None
+    loop: Callable[[Trainer], object] | None = None
+    epochs: float | None = None
+    samples: int | None = None
+    seconds: float | None = None
+    target: str | None = None
+    seed: int | None = None
+    slow: tuple[Pace, ...] | None = None
+    output: Path | None = None
 
 
 def train(
@@ -44,79 +65,106 @@ def train(
     hosts: str | None = None,
     listen: str | None = None,
     loop: Callable[[Trainer], object] | None = None,
+    epochs: float | None = None,
+    samples: int | None = None,
+    seconds: float | None = None,
+    target: str | None = None,
+    seed: int | None = None,
     slow: Iterable[str | Pace] | None = None,
     output: str | Path | None = None,
 ) -> Run:
     """Train a job under a strategy on real processes.
 
-    Call it below `if __name__ == "__main__":` with a job that stands at the top level of the
+    Call it below `if __name__ == "__main__":` with a job that is defined at the top level of the
     script: each worker executes the script, up to that guard, and takes the job by its name.
-    Under torchrun, its processes are the workers.
+    Under torchrun, its processes are the workers. Options of `manyhands train` win over these.
 
     Args:
         job: what to train.
-        strategy: how, as text or value: "allreduce()". Default: `single()` for one worker,
-            `allreduce()` for more.
-        workers: how many. Default: one per GPU; without one, one per core, at most four.
-        cluster: this machine as a cluster of one host: its name, and the cores that decide how
-            many workers and threads there are by default. Several hosts are named with `hosts`.
+        strategy: how to train, as text or as a value: "allreduce()" or `mh.strategies.allreduce()`.
+            Default: `single()` for one worker, `allreduce()` for more.
+        workers: number of workers. Default: one per GPU; without a GPU one per core, at most four.
+        cluster: this machine, as a cluster of one host. Its cores limit the threads, and its
+            cores or devices give the default number of workers. Default: `Cluster.local()`.
         hosts: the hosts of the run, this one first, each with its number of workers: "a:4, b:4".
-            The run begins when the others have joined, by the line that this one prints.
-        listen: at which of this host's addresses the others find it; by default that of its
-            default route, at a free port.
-        loop: a loop of one's own, a function of a `Trainer` at the top level of the script.
-        slow: workers that are made to compute longer than they need: `["2:4x"]` has worker 2 take
-            four times as long, `["all:1.2x"]` everybody 1.2 times.
-        output: the folder for this run; by default a new one in `runs`.
+            The run begins when the others have joined, with the command that this one prints.
+        listen: the address, or address:port, at which other hosts reach this one. Default: the
+            address of the default route, and a free port.
+        loop: a training loop of your own, a function of a `Trainer` at the top level of the script.
+        epochs: stop after this many passes over the data, in place of the job's limit.
+        samples: stop after this many samples, in place of the job's limit.
+        seconds: stop after this many seconds of training, in place of the job's limit.
+        target: stop when a validation metric reaches a value: "accuracy >= 0.97".
+        seed: seed of the run, in place of the job's.
+        slow: workers that are slowed on purpose: `["2:4x"]` makes worker 2 compute 4 times as
+            long, `["all:1.2x"]` every worker 1.2 times.
+        output: folder for the run. Default: a new one in `runs`.
 
     Returns:
         The run: its summary, metrics, trace and trained parameters.
 
     Raises:
-        Refused: what was asked cannot be done.
+        Refused: the request cannot be carried out; nothing was started.
         RunFailed: a process failed; the message ends with its traceback.
+        RuntimeError: it was called above the main guard, by a worker.
+
+    Example:
+        A script for `python script.py` and `manyhands train script.py`::
+
+            job = mh.Job(model=…, …)
+
+            if __name__ == "__main__":
+                run = mh.train(job, mh.strategies.ssp(staleness=4), workers=4)
+                print(run.summary())
+
+        A request that cannot be carried out is refused before any process starts:
+
+        >>> import torch
+        >>> import manyhands as mh
+        >>> job = mh.Job(
+        ...     model=lambda: torch.nn.Linear(2, 2),
+        ...     optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=0.1),
+        ...     loss=torch.nn.functional.mse_loss,
+        ...     data=torch.utils.data.TensorDataset(torch.ones(8, 2), torch.ones(8, 2)),
+        ...     global_batch=4,
+        ...     epochs=1,
+        ... )
+        >>> mh.train(job, mh.strategies.tensor(ways=2), workers=3)
+        Traceback (most recent call last):
+        ...
+        manyhands.failure.Refused: 3 workers cannot be divided into models of 2; use 4
     """
-    return train_from(
-        sys._getframe(1).f_globals,
-        job,
-        strategy,
-        workers=workers,
-        cluster=cluster,
-        hosts=hosts,
-        listen=listen,
-        loop=loop,
-        slow=slow,
-        output=output,
-    )
+    with refusing():
+        asked = TrainOptions(
+            strategy=strategy,
+            workers=workers,
+            cluster=cluster,
+            hosts=hosts,
+            listen=listen,
+            loop=loop,
+            epochs=epochs,
+            samples=samples,
+            seconds=seconds,
+            target=target,
+            seed=seed,
+            slow=None if slow is None else tuple(map(Pace.read, slow)),
+            output=None if output is None else Path(output),
+        )
+    return train_from(sys._getframe(1).f_globals, job, asked)
 
 
-def train_from(
-    namespace: Mapping[str, Any],
-    job: Job,
-    strategy: str | Strategy | None = None,
-    *,
-    workers: int | None = None,
-    cluster: Cluster | None = None,
-    hosts: str | None = None,
-    listen: str | None = None,
-    loop: Callable[[Trainer], object] | None = None,
-    slow: Iterable[str | Pace] | None = None,
-    output: str | Path | None = None,
-) -> Run:
-    """As `train`, for a job that stands in the namespace of a module that is not the caller's."""
+def train_from(namespace: Mapping[str, Any], job: Job, asked: TrainOptions | None = None) -> Run:
+    """As `train`, for a job in the namespace of a module that need not be the caller's."""
     if script.is_loading():
         raise RuntimeError(
-            "mh.train was reached while a worker executed the script: put it below "
-            'if __name__ == "__main__": so that only the first process calls it'
+            "mh.train was called while a worker executed the script: put the call below "
+            'if __name__ == "__main__": so that only the first process makes it'
         )
-    command = current()
-    cluster = cluster or Cluster.local()
+    command, asked = current(), asked or TrainOptions()
     with refusing():
-        spread = _hosts(command, hosts, workers)
-        workers = spread.workers if spread else workers
-        paces = None if slow is None else tuple(map(Pace.read, slow))
-        plan = _plan(job, strategy, workers, cluster, paces, output, command, spread)
-        if loop is not None and not plan.strategy.needs(plan.workers).collectives:
+        spread = _hosts(command, asked)
+        plan = _plan(job, asked, command, spread)
+        if asked.loop is not None and not plan.strategy.needs(plan.workers).collectives:
             raise ValueError(
                 f"{plan.strategy} has a training loop of its own and cannot use loop=: leave it "
                 "out, or use a strategy without servers, such as allreduce()"
@@ -125,11 +173,11 @@ def train_from(
         # Torchrun's other processes take part in the folder that the first one takes.
         own = Path() if torchrun.rank() else _taken_folder(plan)
         folder = torchrun.join(
-            job, plan.strategy, plan.overrides, loop, own, plan.settings, plan.slow
+            job, plan.strategy, plan.overrides, asked.loop, own, plan.settings, plan.slow
         )
     else:
         with refusing():
-            origin = script.trace_back(job, loop, namespace)
+            origin = script.trace_back(job, asked.loop, namespace)
         folder = _taken_folder(plan)
         request = Request(
             job=job,
@@ -142,7 +190,7 @@ def train_from(
             settings=plan.settings,
             slow=plan.slow,
             hosts=spread,
-            listen=command.listen or listen,
+            listen=plan.listen,
             key=command.key_file,
             patience=command.patience,
             quiet=command.quiet,
@@ -158,21 +206,21 @@ def train_from(
     return run
 
 
-def _hosts(command: Command, hosts: str | None, workers: int | None) -> Hosts | None:
-    """The hosts that were named, if any were; whoever names them says how many workers."""
-    text = command.hosts or hosts
+def _hosts(command: Command, asked: TrainOptions) -> Hosts | None:
+    """The hosts that were named, if any were; the list has their numbers of workers."""
+    text = command.hosts or asked.hosts
     if text is None:
         return None
     if torchrun.is_torchrun():
         raise ValueError("under torchrun its processes are the workers: leave out hosts")
     named = Hosts.read(text)
-    named.check_count(command.workers if command.hosts else command.workers or workers)
+    named.check_count(command.workers if command.hosts else command.workers or asked.workers)
     return named
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """What the script, the command line and the defaults come to."""
+    """A live run, after the command line, the script and the defaults were combined."""
 
     strategy: Strategy
     workers: int
@@ -182,46 +230,30 @@ class _Plan:
     """The folder that was asked for."""
     settings: tuple[RunSetting, ...]
     slow: tuple[Pace, ...]
+    listen: str | None
+    """The address at which other hosts reach this one, if one was chosen."""
 
 
-def _plan(
-    job: Job,
-    strategy: str | Strategy | None,
-    workers: int | None,
-    cluster: Cluster,
-    slow: tuple[Pace, ...] | None,
-    output: str | Path | None,
-    command: Command,
-    hosts: Hosts | None,
-) -> _Plan:
-    if hosts is None and len(cluster.hosts) > 1:
-        raise ValueError(
-            f"train starts processes on this machine only, and the cluster has "
-            f'{len(cluster.hosts)} hosts: name them with hosts=, as in "a:4, b:4", and join from '
-            "the others"
-        )
-    count, counted_by = choose(command.workers, workers, _default_workers(cluster))
+def _plan(job: Job, asked: TrainOptions, command: Command, hosts: Hosts | None) -> _Plan:
+    cluster = _local() if asked.cluster is None else _checked(asked.cluster)
+    count, counted_by = choose(command.workers, asked.workers, cluster.default_workers())
     if torchrun.is_torchrun():
         count, counted_by = torchrun.workers(), "torchrun"
     elif hosts is not None:
         count, counted_by = hosts.workers, "command line" if command.hosts else "script"
     recipe, told_by = choose(
-        command.strategy, strategy, "single()" if count == 1 else "allreduce()"
+        command.strategy, asked.strategy, "single()" if count == 1 else "allreduce()"
     )
     chosen = read_strategy(recipe)
     if counted_by == "default" and chosen.needs(count).only_one_worker:
         count = 1
     chosen.check(count)
     chosen.check_job(job, count)
-    paces, paced_by = choose(command.slow, slow, ())
+    paces, paced_by = choose(command.slow, asked.slow, ())
     for pace in paces:
         pace.check(count)
     overrides = Overrides(
-        epochs=command.epochs,
-        samples=command.samples,
-        seconds=command.seconds,
-        target=command.target,
-        seed=command.seed,
+        **{name: _first(getattr(command, name), getattr(asked, name)) for name in _LIMITS},
         durability=command.durability,
     )
     settings = (
@@ -234,13 +266,52 @@ def _plan(
         RunSetting("torch", version("torch"), "default"),
         RunSetting("manyhands", version("manyhands"), "default"),
     )
-    asked = command.output or (Path(output) if output else None)
-    return _Plan(chosen, count, cluster, overrides, asked, settings, paces)
+    output = command.output or asked.output
+    listen = command.listen or asked.listen or _address(asked.cluster)
+    return _Plan(chosen, count, cluster, overrides, output, settings, paces, listen)
 
 
-def _default_workers(cluster: Cluster) -> int:
-    """One worker per GPU; without one, one per core, at most four."""
-    return len({*devices(_MANY)} - {"cpu"}) or cluster.default_workers()
+def _first(*given: Any) -> Any:
+    """The first that was given."""
+    return next((value for value in given if value is not None), None)
+
+
+def _local() -> Cluster:
+    """This machine, with the devices that torch finds."""
+    (host,) = Cluster.local().hosts
+    return Cluster((replace(host, devices=_devices()),))
+
+
+def _devices() -> tuple[str, ...]:
+    """The GPUs of this machine, as torch names them."""
+    return tuple(dict.fromkeys(device for device in devices(_MANY) if device != "cpu"))
+
+
+def _checked(cluster: Cluster) -> Cluster:
+    """A cluster that describes this machine; ValueError, naming the fix, for any other."""
+    if torchrun.is_torchrun():
+        raise ValueError("under torchrun its processes are the workers: leave out cluster")
+    if len(cluster.hosts) > 1:
+        raise ValueError(
+            f"train starts processes on this machine only, and the cluster has "
+            f'{len(cluster.hosts)} hosts: name them with hosts=, as in "a:4, b:4", and join from '
+            "the others; or use simulate"
+        )
+    (host,) = cluster.hosts
+    present = _devices()
+    if host.devices != present:
+        named, found = (", ".join(some) or "no GPU" for some in (host.devices, present))
+        raise ValueError(
+            f"host {host.name} of the cluster has {named}, and this machine has {found}: give the "
+            "host devices of this machine, all of them; CUDA_VISIBLE_DEVICES hides the others"
+        )
+    return cluster
+
+
+def _address(cluster: Cluster | None) -> str | None:
+    """The address that a cluster gives for this host, if it is one that others can reach."""
+    address = cluster.hosts[0].address if cluster else _LOOPBACK
+    return None if address == _LOOPBACK else address
 
 
 def _place_settings(
@@ -257,7 +328,7 @@ def _place_settings(
 
 
 def _job_settings(job: Job, command: Command, overrides: Overrides) -> Iterator[RunSetting]:
-    """The job's limits and seed, as they are in force."""
+    """The job's limits and seed that are in force."""
     for name, value in override(job, overrides).settings.items():
         told = getattr(command, name, None) is not None
         yield RunSetting(name, value, "command line" if told else "script")

@@ -10,7 +10,7 @@ from manyhands import Cluster, Host
 from manyhands.live.agent.agent import crowded
 from manyhands.strategies import strategy
 from manyhands.verbs.command import Command
-from manyhands.verbs.train import _plan
+from manyhands.verbs.train import TrainOptions, _plan
 
 JOB = """
 import torch, torch.nn.functional as F
@@ -142,4 +142,4 @@ def test_many_workers_on_few_cores_are_mentioned() -> None:
 def test_a_cluster_of_several_hosts_is_refused() -> None:
     hosts = tuple(Host(name=name, cores=2, memory=1 << 30) for name in ("a", "b"))
     with pytest.raises(ValueError, match=r"the cluster has 2 hosts: name them with hosts="):
-        _plan(None, None, 2, Cluster(hosts=hosts), None, None, Command(), None)
+        _plan(None, TrainOptions(workers=2, cluster=Cluster(hosts=hosts)), Command(), None)

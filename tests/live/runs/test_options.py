@@ -120,7 +120,7 @@ def test_all_options_together_are_plain_pytorch(run_script):
     text = _equal_plain_pytorch(run_script, "adamw", CLIP, wanted)
     said = " ".join(text.split())
     assert "global_batch {0: 5, 1: 19, 1.5: 37}" in said
-    assert "rate cosine(epochs=2.0, warmup=0.25)" in said
+    assert "lr_schedule cosine(epochs=2.0, warmup=0.25)" in said
     assert "clip 0.8" in said
 
 

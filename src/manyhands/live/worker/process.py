@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from manyhands.job import Job
     from manyhands.live.worker.trainer import Trainer
+    from manyhands.strategies import Strategy
     from manyhands.transport.collectives import Group
     from manyhands.wire import Roll
 
@@ -71,6 +72,7 @@ def _work(
     # Torch is imported after the first heartbeat, so that a slow start is seen as one.
     from manyhands.live.devices import take  # noqa: PLC0415
     from manyhands.script.loading import load  # noqa: PLC0415
+    from manyhands.strategies import strategy  # noqa: PLC0415
     from manyhands.transport.collectives import Group, connect_store  # noqa: PLC0415
 
     job, loop = load(assignment.origin)
@@ -95,7 +97,7 @@ def _work(
     )
     run_loop(
         job,
-        assignment.strategy,
+        strategy(assignment.strategy),
         group,
         device,
         recorder,
@@ -209,7 +211,7 @@ def where_servers_are(assignment: Assignment, roll: Roll) -> dict[str, str]:
 
 def run_loop(
     job: Job,
-    strategy: str,
+    strategy: Strategy,
     group: Group,
     device: Any,
     recorder: Recorder,
@@ -222,9 +224,8 @@ def run_loop(
     from manyhands.files.checkpoint import MODEL  # noqa: PLC0415 - torch is imported late
     from manyhands.live.worker.trainer import Trainer  # noqa: PLC0415
     from manyhands.strategies import placement_of  # noqa: PLC0415
-    from manyhands.strategies import strategy as read_strategy  # noqa: PLC0415
 
-    placement = placement_of(read_strategy(strategy))
+    placement = placement_of(strategy)
     if placement is None:
         raise TypeError(
             f"{strategy} needs a coordinator, which torchrun does not start; use manyhands train"

@@ -84,7 +84,7 @@ def join(
         _compare_clocks(group, meeting, head.boot, recorder)
         run_loop(
             override(job, overrides),
-            str(strategy),
+            strategy,
             group,
             device,
             recorder,

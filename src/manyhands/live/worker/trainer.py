@@ -40,7 +40,14 @@ _AGREE_EVERY = 0.25
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """One worker's part of one global batch."""
+    """One worker's part of one global batch, as `Trainer.batches` gives it.
+
+    Example:
+        >>> import manyhands as mh
+        >>> def loop(trainer: mh.Trainer) -> None:
+        ...     for batch in trainer.batches():
+        ...         print(batch.epoch, batch.step, len(batch.inputs), trainer.step(batch).item())
+    """
 
     inputs: Any
     targets: Any
@@ -60,15 +67,26 @@ class Batch:
 class Trainer:
     """One worker's place in a run.
 
-    A loop of one's own is
+    `mh.train(job, …, loop=loop)` calls a function at the top level of the script with a trainer,
+    on every worker. Every batch must be stepped once, in order, on every worker, because the others
+    wait for it. Evaluations, epochs and the end of the run happen inside `batches`.
 
-        def loop(trainer):
-            for batch in trainer.batches():
-                loss = trainer.step(batch)
+    Attributes:
+        job: the job.
+        rank: this worker's number, from 0.
+        workers: the number of workers.
+        device: what this worker computes on.
+        model: this worker's replica, or its part of the model.
+        optimizer: the optimizer of the replica.
+        values: the validation metrics of the last evaluation, by name.
 
-    at the top level of the script, given as `mh.train(job, …, loop=loop)`. Every batch must be
-    stepped once, in order, on every worker, because the others wait for it. Evaluations, epochs
-    and the end of the run happen inside `batches`.
+    Example:
+        >>> import manyhands as mh
+        >>> def loop(trainer: mh.Trainer) -> None:
+        ...     for batch in trainer.batches():
+        ...         loss = trainer.step(batch)
+        ...         if trainer.rank == 0 and batch.step % 100 == 0:
+        ...             print(batch.epoch, loss.item(), trainer.values)
     """
 
     def __init__(
@@ -129,7 +147,11 @@ class Trainer:
                 )
 
     def batches(self) -> Iterator[Batch]:
-        """This worker's batches until the run ends; evaluates after every epoch."""
+        """This worker's batches until the run ends; evaluates after every epoch.
+
+        Raises:
+            RuntimeError: it was called before, or a batch was not stepped.
+        """
         if self._due is not None:
             raise RuntimeError(
                 "trainer.batches() gives the batches of the whole run, all epochs of it, and was "
@@ -162,7 +184,17 @@ class Trainer:
                 return
 
     def step(self, batch: Batch) -> torch.Tensor:
-        """Train on a batch; this worker's loss on it, the mean over its samples."""
+        """Train on a batch.
+
+        Args:
+            batch: the last that `batches` gave.
+
+        Returns:
+            This worker's loss on the batch, the mean over its samples.
+
+        Raises:
+            RuntimeError: the batch is not the one that is due.
+        """
         if batch is not self._due or self._stepped == batch.step:
             raise RuntimeError(
                 f"batch {batch.step} is not the one that is due; step each batch once, in the "
@@ -195,6 +227,9 @@ class Trainer:
         """The loss and the job's metrics on its validation data, exact over all workers.
 
         Every worker must call it at the same step; each takes a part.
+
+        Returns:
+            The values by name, which `values` keeps.
         """
         begun = self._clock()
         with self._group.watched():

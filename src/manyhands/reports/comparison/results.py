@@ -48,7 +48,21 @@ class StalenessSummary(_Value, frozen=True, kw_only=True):
 
 
 class RunResult(_Value, frozen=True, kw_only=True):
-    """One run."""
+    """One run.
+
+    Example:
+        >>> import manyhands as mh
+        >>> mh.RunResult(
+        ...     strategy="ssp(staleness=4)",
+        ...     kind="live",
+        ...     workers=4,
+        ...     repeat=0,
+        ...     seed=0,
+        ...     folder="runs/0",
+        ...     status="finished",
+        ... ).label
+        'ssp(staleness=4) × 4'
+    """
 
     strategy: str
     """As text, with all that differs from its defaults."""
@@ -121,7 +135,13 @@ class Machine(_Value, frozen=True, kw_only=True):
 
 
 class Comparison(_Value, frozen=True, kw_only=True):
-    """Several runs of one job, to be held against each other: the content of `results.json`."""
+    """Several runs of one job, to be held against each other: the content of `results.json`.
+
+    Example:
+        >>> import manyhands as mh
+        >>> mh.Comparison(strategies=("allreduce()", "single()"), workers=(4,)).schema
+        1
+    """
 
     schema: int = SCHEMA
     manyhands: str = ""

@@ -47,7 +47,15 @@ class Slow(Value):
 
 @dataclass(frozen=True, repr=False)
 class Times(Value, ABC):
-    """Distribution of the compute time of a batch."""
+    """Distribution of the compute time of a batch.
+
+    Example:
+        >>> import random
+        >>> import manyhands as mh
+        >>> times = mh.virtual.times("constant(0.1, slow=[slow(rank=2, factor=4.0)])")
+        >>> isinstance(times, mh.Times), times.of(2, random.Random(0))()
+        (True, 0.4)
+    """
 
     slow: tuple[Slow, ...] = field(default=(), kw_only=True)
     """Workers that differ from the others."""

@@ -24,7 +24,13 @@ _PURPOSE = 4
 
 @dataclass(frozen=True, repr=False)
 class Fault(Value, ABC):
-    """A fault of a process or a link."""
+    """A fault of a process or a link.
+
+    Example:
+        >>> import manyhands as mh
+        >>> mh.virtual.Crash(worker=3, at=2.5, restart=1.0).members()
+        ('worker-3',)
+    """
 
     @abstractmethod
     def members(self) -> tuple[str, ...]:
@@ -217,7 +223,13 @@ _SCHEDULES: Catalog[_Schedule] = Catalog(
 
 @dataclass(frozen=True)
 class Faults:
-    """A schedule: all faults of one run. `str` returns its text."""
+    """A schedule: all faults of one run. `str` returns its text.
+
+    Example:
+        >>> import manyhands as mh
+        >>> mh.Faults.read("crash(worker=3, at=2.5)") == mh.Faults((mh.virtual.Crash(3, at=2.5),))
+        True
+    """
 
     faults: tuple[Fault, ...] = ()
 
