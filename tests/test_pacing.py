@@ -15,13 +15,13 @@ def test_a_pace_is_read_and_written(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("2", "write a worker and a factor"),
-        ("2=4x", "write a worker and a factor"),
-        ("-1:4x", "write a worker and a factor"),
-        ("2:0.5x", "1 or more, not by 0.5"),
+        ("2", "expected a worker and a factor"),
+        ("2=4x", "expected a worker and a factor"),
+        ("-1:4x", "expected a worker and a factor"),
+        ("2:0.5x", "1 or more, got 0.5"),
     ],
 )
-def test_what_slows_nobody_is_refused_with_the_form(text: str, why: str) -> None:
+def test_a_malformed_pace_is_refused_with_the_form(text: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         Pace.read(text)
 
@@ -29,7 +29,7 @@ def test_what_slows_nobody_is_refused_with_the_form(text: str, why: str) -> None
 def test_a_worker_that_is_not_there_cannot_be_slowed() -> None:
     Pace.read("3:2x").check(4)
     Pace.read("all:2x").check(1)
-    with pytest.raises(ValueError, match=r"worker 4 of 4: they are numbered 0 to 3"):
+    with pytest.raises(ValueError, match=r"names worker 4: the run has workers 0 to 3"):
         Pace.read("4:2x").check(4)
 
 

@@ -1,8 +1,8 @@
-"""The seam between a protocol and whatever carries it: real sockets or a virtual network.
+"""Interfaces between a protocol and its runtime: real sockets, or a virtual network.
 
-A protocol acts only through what stands here. It posts, it receives, it reads a clock and draws
-from a random source that belong to its runtime; it never touches one of its own. Live, a coroutine
-that awaits never suspends: it waits inside the transport. Virtually, it yields to the simulator.
+A protocol uses only these interfaces. It posts and receives messages, and uses the clock and the
+random generator of its runtime, never its own. In a live run `await` blocks inside the transport
+and the coroutine never suspends; in a virtual run it yields to the simulator.
 """
 
 from __future__ import annotations
@@ -55,17 +55,17 @@ __all__ = [
 
 
 class MembershipChanged(Exception):  # noqa: N818 - it is an event, not an error
-    """Somebody is gone from whom an answer was expected."""
+    """The member from which an answer was expected was lost."""
 
 
 class Endpoint(Protocol):
-    """A worker's way to the others."""
+    """A worker's connection to servers and other workers."""
 
     name: str
     rng: random.Random
 
     def clock(self) -> float:
-        """Seconds, real or virtual."""
+        """Current time in seconds, real or virtual."""
 
     def post(
         self,
@@ -74,41 +74,41 @@ class Endpoint(Protocol):
         payload: torch.Tensor | None = None,
         into: torch.Tensor | None = None,
     ) -> None:
-        """Send without ever blocking. The answer's payload will be written `into` that tensor.
+        """Send a message without blocking. The answer's payload will be written to `into`.
 
-        Neither tensor may be touched until the answer has been received.
+        Neither tensor may be used until the answer has been received.
         """
 
     def reaches(self, name: str) -> bool:
-        """Whether a member is there, as far as is known."""
+        """Whether a member is alive, as far as is known."""
 
     async def receive(self, sender: str, timeout: float | None = None) -> Said:
-        """The answer of `sender` to what was posted to it: the only wait there is.
+        """Wait for the answer of `sender` to the oldest message posted to it.
 
         Raises:
-            TimeoutError: nothing came in time.
-            MembershipChanged: the sender is gone, and no answer will come.
+            TimeoutError: there was no answer in time.
+            MembershipChanged: the sender was lost, and no answer will come.
         """
 
 
 @dataclass(frozen=True)
 class Terms:
-    """What a protocol must know of the job."""
+    """The facts about a job that a protocol needs."""
 
     global_batch: int | BatchSizes
     workers: int
-    """How many take part at the start."""
+    """Number of workers at the start."""
     rate: float = 1.0
-    """The learning rate that the optimizer begins with."""
+    """The initial learning rate of the optimizer."""
     number: int = 0
-    """Which server this is for."""
+    """Index of the server that these terms are for."""
 
     def weigh(self, samples: int, dealt: int) -> float:
-        """What an update counts for: its samples / the global batch that is in force for them.
+        """The weight of an update: its samples / the size of their global batch.
 
         Args:
-            samples: what it was made of.
-            dealt: samples of the run before the global batch that those are from.
+            samples: samples of the update.
+            dealt: samples of the run before their global batch.
         """
         return samples / BatchSizes.of(self.global_batch).at(dealt)
 
@@ -117,84 +117,84 @@ class LeasedBatch(Protocol):
     """A worker's next samples, leased to it until it commits them."""
 
     samples: int
-    """How many; none in a lockstep strategy if the global batch is too small for everybody."""
+    """Number of samples; 0 in a lockstep strategy if a global batch has fewer than workers."""
     total: int
-    """How many the global batch has that they are a part of."""
+    """Number of samples of their global batch."""
     round: int
-    """Which global batch that is, counted from the start."""
+    """Index of their global batch, from the start of the run."""
     dealt: int
-    """Samples of the run before that."""
+    """Samples of the run before their global batch."""
 
 
 class Replica(Protocol):
-    """A worker's copy of the model and its share of the data, as a protocol sees them."""
+    """A worker's copy of the model and its share of the data, as used by a protocol."""
 
     rank: int
     servers: tuple[str, ...]
     terms: Terms
     returns: bool
-    """Whether this worker was here before, and lost what it had."""
+    """Whether this worker was restarted, and lost its state."""
     rests: bool
-    """Whether it has said that it rests, and not pulled since."""
+    """Whether it has sent `Rest`, and not pulled since."""
     versions: list[int]
-    """Of which version the parameters of each server are that were received last."""
+    """By server, the version of the parameters that were received last."""
 
     def batches(self) -> AsyncIterator[LeasedBatch | None]:
         """Batches until the run ends; evaluations happen in between.
 
-        Under a lockstep strategy None comes when there are no samples at present though others
-        have some, so that they need not wait for this worker.
+        A lockstep strategy gets None if there are no samples for this worker at present, so that
+        other workers need not wait for it.
         """
 
     async def gradient(
         self, batch: LeasedBatch, ready: Callable[[int], object] | None = None
     ) -> None:
-        """Compute the update of a batch; `ready(s)` as soon as server s's part is complete.
+        """Compute the update of a batch; call `ready(s)` when the part of server s is complete.
 
-        Where workers clip updates, no part is complete before all are.
+        If workers clip updates, no part is complete before all are.
         """
 
     def apply(self, batch: LeasedBatch, counts: int | None = None) -> None:
-        """Take a step of this worker's own optimizer with the update that was computed.
+        """Take a step of the local optimizer with the computed update.
 
-        The step counts for so many of the global batch's samples. By default for all that
-        `batch` is a part of: the other parts are stepped with elsewhere, and whoever brings them
-        together takes the mean. Where steps add up, each counts for its own samples. The learning
-        rate is that of the batch's place in the run.
+        The step has the weight `counts` / global batch. By default `counts` is the whole global
+        batch: other workers step with the other parts, and replicas are averaged. If steps are
+        added instead, `counts` is the samples of `batch`. The learning rate is that of the batch's
+        position in the run.
         """
 
     def update(self, server: int) -> torch.Tensor:
-        """The update for server s, as bytes."""
+        """The bytes of the update for a server."""
 
     def parameters(self, server: int) -> torch.Tensor:
-        """The parameters of server s, as bytes: what is received here is what is computed on."""
+        """The bytes of a server's parameters, which the model computes on."""
 
     def beside(self, server: int) -> torch.Tensor:
-        """Room for the parameters of server s as somebody else has them."""
+        """A second buffer for a server's parameters: the centre's, or another worker's."""
 
     def draw(self, by: float) -> None:
-        """Move the parameters towards those that lie beside them by a part of the way."""
+        """Move the parameters towards the second buffer: x ← x + by·(beside − x)."""
 
     def scale(self, by: float) -> None:
         """Multiply the parameters."""
 
     def trade(self, by: float) -> None:
-        """The same, and have the parameters as they were lie beside them now."""
+        """As `draw`, and the second buffer gets the old parameters."""
 
     def lay_aside(self) -> None:
-        """Have a copy of the parameters lie beside them."""
+        """Copy the parameters to the second buffer."""
 
     def moved(self, server: int) -> torch.Tensor:
-        """How far the parameters of server s are from those beside them, whose place it takes."""
+        """The difference of a server's parameters to the second buffer, in its memory."""
 
     def compare(self, by: float) -> None:
-        """Make the update: `by` times how far the parameters are from those beside them."""
+        """Set the update to `by` times the difference of the parameters to the second buffer."""
 
     def adopt(self) -> None:
-        """Take over the buffers (batch-norm statistics) that came with the parameters."""
+        """Adopt the buffers (batch-norm statistics) that were received with the parameters."""
 
     def commit(self, *batches: LeasedBatch) -> None:
-        """What was made of the batches is part of the shared state now."""
+        """Commit batches: their updates are part of the shared parameters."""
 
     def forgo(self, batch: LeasedBatch) -> None:
-        """What was made of the batch is not wanted: its samples are lost."""
+        """Discard a batch: its update was not applied, and its samples are lost."""

@@ -1,4 +1,4 @@
-"""The errors that a run ends with, in words a user can act on."""
+"""Errors that end a run, with messages that a user can act on."""
 
 import contextlib
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ class Refused(ValueError):  # noqa: N818 - it names what happened, as users will
 
 @contextlib.contextmanager
 def refusing() -> Iterator[None]:
-    """Have what checks find fault with refused."""
+    """Context that turns a ValueError of a check into Refused."""
     try:
         yield
     except ValueError as error:
@@ -34,13 +34,13 @@ class RunFailed(RuntimeError):  # noqa: N818 - it names what happened, as users 
 
 
 class OutOfMemory(RuntimeError):  # noqa: N818 - it names what happened, as users will read it
-    """A worker's memory did not suffice; the message says which strategies need less."""
+    """A worker ran out of memory; the message names strategies that need less."""
 
 
 class PeerLost(RuntimeError):  # noqa: N818 - it names what happened, as users will read it
-    """A collective broke because another worker is gone: a consequence, never the cause.
+    """A collective failed because another worker was lost: a consequence, never the cause.
 
-    When a run's first failure is looked for, these are passed over.
+    The search for the first failure of a run ignores these errors.
     """
 
 
@@ -51,8 +51,8 @@ REMEDY = (
 
 
 class Diverged(RunFailed):
-    """A loss became NaN or infinite; the message says where it was seen first."""
+    """A loss became NaN or infinite; the message says where it was detected first."""
 
 
 class Poisoned(Diverged, PeerLost):
-    """The same, on a worker whose parameters were not finite already: another one may be first."""
+    """As `Diverged`, on a worker whose parameters were not finite before: not the first cause."""

@@ -1,4 +1,4 @@
-"""Workers that are made to compute more slowly on purpose, written `2:4x`."""
+"""Artificial slow-down of workers, written `2:4x`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PACE = re.compile(r"\s*(all|\d{1,9})\s*:\s*(\d{1,9}(?:\.\d{1,9})?)\s*x?\s*")
 
 @dataclass(frozen=True)
 class Pace:
-    """A worker that takes longer to compute than it needs to; None stands for all of them.
+    """The slow-down of one worker, or of all workers if `worker` is None.
 
     >>> str(Pace.read("2:4x")), Pace.read("all:1.2x").words
     ('2:4x', 'all workers compute 1.2 times as long')
@@ -24,13 +24,11 @@ class Pace:
 
     worker: int | None
     factor: float
-    """How many times as long: 1 is as fast as it can."""
+    """Factor of the compute time; 1 for full speed."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.factor < math.inf:
-            raise ValueError(
-                f"a worker can be slowed by a factor of 1 or more, not by {self.factor:g}"
-            )
+            raise ValueError(f"the factor of a slow-down must be 1 or more, got {self.factor:g}")
 
     @classmethod
     def read(cls, source: str | Pace) -> Pace:
@@ -40,7 +38,7 @@ class Pace:
         match = _PACE.fullmatch(source)
         if not match:
             raise ValueError(
-                f"{source!r} slows nobody: write a worker and a factor, as in 2:4x, or all:1.2x"
+                f"expected a worker and a factor, such as 2:4x or all:1.2x, got {source!r}"
             )
         return cls(None if match[1] == _ALL else int(match[1]), float(match[2]))
 
@@ -49,23 +47,23 @@ class Pace:
 
     @property
     def words(self) -> str:
-        """As a report says it."""
+        """A description for reports."""
         if self.worker is None:
             return f"all workers compute {self.factor:g} times as long"
         return f"worker {self.worker} computes {self.factor:g} times as long"
 
     def check(self, workers: int) -> None:
-        """Raise ValueError, naming the fix, if there is no such worker among so many."""
+        """Raise ValueError, naming the fix, if there is no such worker."""
         if self.worker is not None and self.worker >= workers:
-            last = f"they are numbered 0 to {workers - 1}" if workers > 1 else "it has the number 0"
-            raise ValueError(f"{self} slows worker {self.worker} of {workers}: {last}")
+            ranks = f"0 to {workers - 1}" if workers > 1 else "0"
+            raise ValueError(f"{self} names worker {self.worker}: the run has workers {ranks}")
 
 
 def factor(paces: Iterable[Pace], rank: int) -> float:
-    """How many times as long a worker computes under all of them."""
+    """The combined factor of a worker's compute time."""
     return math.prod(pace.factor for pace in paces if pace.worker in (None, rank))
 
 
 def words(paces: Iterable[Pace]) -> str:
-    """What is paced, in words; nothing where nobody is."""
+    """A description of all slow-downs; empty if there are none."""
     return ", ".join(pace.words for pace in paces)

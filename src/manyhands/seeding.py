@@ -1,9 +1,9 @@
-"""Random sources of a process: `random`, NumPy and torch, seeded together.
+"""Seeding of a process's random generators: `random`, NumPy and torch together.
 
-What a dataset draws for a sample (augmentation) is a pure function of the job's seed, the epoch and
-the sample's index. Workers that hold parts of one replica therefore load the same inputs, a run can
-be repeated, a sample that is given again is the same sample, and neither the number of workers, nor
-the loader processes, nor whether the run is live or virtual, changes it.
+The random numbers that a dataset draws for a sample (augmentation) are a pure function of the job's
+seed, the epoch and the sample's index. So workers that hold parts of one replica load the same
+inputs, runs are repeatable, a sample that is leased again is the same, and it depends neither on
+the number of workers, nor on loader processes, nor on whether the run is live or virtual.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ if TYPE_CHECKING:
     from manyhands.job import SizedData
 
 _SAMPLES: Final = 5
-"""Distinguishes draws of the data from other uses of a seed."""
+"""Purpose for `mix`: random numbers of the data."""
 _AFTERWARDS: Final = 1
 VALIDATION: Final = -1
-"""The epoch of all validation data: it is the same in every evaluation."""
+"""The epoch of validation data, the same in every evaluation."""
 
 Draw = tuple[int, list[int]]
 """A seed for this epoch, and the indices of samples."""
 
 
 def seed_all(seed: int) -> None:
-    """Seed `random`, NumPy's global source and torch's on every device."""
+    """Seed `random`, NumPy's global generator, and torch's on every device."""
     seed_python(seed)
     torch.manual_seed(seed)
 
 
 def seed_host(seed: int) -> None:
-    """The same without the sources of GPUs, which takes microseconds."""
+    """As `seed_all` without GPUs, which takes microseconds."""
     seed_python(seed)
     torch.default_generator.manual_seed(seed)
 
 
 def seed_python(seed: int) -> None:
-    """Seed `random` and NumPy's global source."""
+    """Seed `random` and NumPy's global generator."""
     random.seed(seed)
     np.random.seed(seed & 0xFFFFFFFF)
 
@@ -56,12 +56,12 @@ RandomState = tuple[torch.Tensor, tuple[Any, ...], dict[str, Any] | tuple[Any, .
 
 
 def random_state() -> RandomState:
-    """The states of torch's, Python's and NumPy's global sources on the host."""
+    """The states of torch's, Python's and NumPy's global generators on the host."""
     return torch.get_rng_state(), random.getstate(), np.random.get_state()
 
 
 def restore_random_state(state: RandomState) -> None:
-    """Have the sources continue where `random_state` was taken."""
+    """Restore the states that `random_state` returned."""
     of_torch, of_python, of_numpy = state
     torch.set_rng_state(of_torch)
     random.setstate(of_python)
@@ -69,37 +69,37 @@ def restore_random_state(state: RandomState) -> None:
 
 
 def epoch_seed(seed: int, epoch: int) -> int:
-    """What the draws for all samples of an epoch derive from."""
+    """The seed from which the seeds of an epoch's samples are derived."""
     return mix(seed, _SAMPLES, epoch)
 
 
 class Seeded:
-    """Samples of a dataset, each drawn with a seed of its own.
+    """A dataset whose samples are each loaded with their own seed.
 
-    Data that gives whole batches (`take` or `__getitems__`) is called once per batch, with the seed
-    of the first sample. The random state of the process is left to the model afterwards: torch's
-    as it was, the others seeded anew.
+    Data that returns whole batches (`take` or `__getitems__`) is called once per batch, with the
+    seed of the first sample. Afterwards torch's random state is restored for the model, and the
+    others are seeded again.
 
     Args:
         data: a map-style dataset.
-        collate: the job's own; it may draw as well.
+        collate: the job's `collate_fn`; it may draw random numbers as well.
     """
 
     def __init__(self, data: SizedData, collate: Callable[[list[Any]], Any] | None) -> None:
         self.data = data
         self.take = taker(data) if collate is None else None
-        """Gives a batch at once; None where samples have to be collated."""
+        """Returns a whole batch; None if samples have to be collated."""
         self.draws = collate is not None or not isinstance(data, (TensorDataset, list, tuple))
         """Whether loading may draw random numbers."""
         self._many = _many(data)
         self._last = 0
-        """What was seeded with last."""
+        """The last seed."""
 
     def __len__(self) -> int:
         return len(self.data)
 
     def __getitems__(self, wanted: Draw) -> list[Any]:
-        """Some samples."""
+        """The samples at some indices."""
         seed, indices = wanted
         if not self.draws:
             return [self.data[index] for index in indices]
@@ -113,21 +113,21 @@ class Seeded:
         return samples
 
     def batch(self, seed: int, indices: torch.Tensor) -> Any:
-        """A batch of data that gives one at once."""
+        """A whole batch, for data that returns one at once."""
         if self.take is None:
-            raise TypeError(f"{type(self.data).__name__} gives samples, not batches")
+            raise TypeError(f"{type(self.data).__name__} returns samples, not whole batches")
         if self.draws:
             self._seed(mix(seed, int(indices[0])))
         return self.take(indices)
 
     def _seed(self, seed: int) -> None:
         self._last = seed
-        # The source of a GPU belongs to the model.
+        # The generator of a GPU belongs to the model.
         seed_host(seed)
 
     @contextlib.contextmanager
     def drawing(self) -> Iterator[None]:
-        """Load a batch in this process; the model draws as if it had come from another one."""
+        """Context for loading a batch in this process without changing the model's random state."""
         if not self.draws:
             yield
             return
@@ -136,12 +136,12 @@ class Seeded:
             yield
         finally:
             torch.default_generator.set_state(kept)
-            # Their states are large: seeding costs a tenth of keeping and restoring them.
+            # Their states are large: seeding takes a tenth of the time of saving and restoring.
             seed_python(mix(self._last, _AFTERWARDS))
 
 
 def _many(data: object) -> Callable[[Sequence[int]], Sequence[Any]] | None:
-    """What gives several samples at once, unless it only asks for one after the other."""
+    """The data's `__getitems__`; None if it only loads samples one by one."""
     inner: Any = data
     while isinstance(inner, Subset):
         inner = inner.dataset

@@ -1,4 +1,4 @@
-"""Bandwidths and times as people write them: `100mbit`, `0.5ms`."""
+"""Parsing of bandwidths and times, such as `100mbit` and `0.5ms`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SECONDS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 
 
 def bandwidth(source: str | float) -> float:
-    """Bytes per second; a bare number is that already.
+    """Bytes per second; a number without a unit is in bytes per second.
 
     >>> bandwidth("100mbit"), bandwidth("1.5GB/s"), bandwidth(2e6)
     (12500000.0, 1500000000.0, 2000000.0)
@@ -26,11 +26,11 @@ def bandwidth(source: str | float) -> float:
         return _positive("bandwidth", number * _BITS[unit] / 8, source)
     if unit in _BYTES:
         return _positive("bandwidth", number * _BYTES[unit], source)
-    raise ValueError(f"bandwidth {source!r} is not of the form '100mbit', '10gbit' or '1.5GB'")
+    raise ValueError(f"expected a bandwidth such as '100mbit' or '1.5GB/s', got {source!r}")
 
 
 def seconds(source: str | float) -> float:
-    """Seconds; a bare number is that already.
+    """Seconds; a number without a unit is in seconds.
 
     >>> seconds("0.5ms"), seconds("2s"), seconds(0.25)
     (0.0005, 2.0, 0.25)
@@ -40,7 +40,7 @@ def seconds(source: str | float) -> float:
     else:
         number, unit = _split(source)
     if unit not in _SECONDS or not 0 <= number < math.inf:
-        raise ValueError(f"time {source!r} is not of the form '0.5ms', '20us' or '1s'")
+        raise ValueError(f"expected a time such as '0.5ms', '20us' or '1s', got {source!r}")
     return number * _SECONDS[unit]
 
 
@@ -53,5 +53,5 @@ def _split(text: str) -> tuple[float, str]:
 
 def _positive(name: str, value: float, source: str | float) -> float:
     if not 0 < value < math.inf:
-        raise ValueError(f"{name} must be above 0, not {source}")
+        raise ValueError(f"{name} must be above 0, got {source}")
     return value

@@ -60,7 +60,7 @@ def test_results_are_drawn_again_where_they_lie(tmp_path: Path) -> None:
 def test_nothing_to_report_is_said_in_words(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["report", str(tmp_path)])
     assert result.exit_code == 2
-    assert "holds neither results nor runs" in result.output
+    assert "contains neither results nor runs" in result.output
 
 
 def test_without_plotly_there_is_a_table_and_a_word(

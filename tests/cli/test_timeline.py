@@ -40,4 +40,4 @@ def test_a_picture_where_the_file_ends_in_svg(run: Path) -> None:
 def test_a_folder_without_a_run(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["timeline", str(tmp_path), "--output", "t.svg"])
     assert result.exit_code == 2
-    assert "is no run" in result.stderr
+    assert "is not the folder of a run" in result.stderr

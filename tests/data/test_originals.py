@@ -69,19 +69,19 @@ def test_a_data_folder_that_is_not_there_is_named(monkeypatch, cache):
 
 def test_a_file_of_another_size_is_refused(data):
     put(data / "things", "a.bin", CONTENT + b"!")
-    with pytest.raises(ValueError, match=r"a\.bin is not the original: it has 26,001 bytes"):
+    with pytest.raises(ValueError, match=r"a\.bin is not the original: .* got 26,001"):
         read([original()])
 
 
 def test_a_file_with_one_flipped_bit_is_refused(data):
     put(data / "things", "a.bin", bytes([CONTENT[0] ^ 1]) + CONTENT[1:])
-    with pytest.raises(ValueError, match=r"a\.bin is not the original: its sha256 is"):
+    with pytest.raises(ValueError, match=r"a\.bin is not the original: expected sha256"):
         read([original()])
 
 
 def test_the_published_checksum_is_compared_too(data):
     put(data / "things", "a.bin")
-    with pytest.raises(ValueError, match="its md5 is"):
+    with pytest.raises(ValueError, match="expected md5"):
         read([replace(original(), published=("md5", "0" * 32))])
 
 

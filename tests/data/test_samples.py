@@ -28,7 +28,7 @@ def test_naming_a_set_touches_nothing(monkeypatch, tmp_path, make, split):
 
 @pytest.mark.parametrize("make", SETS)
 def test_an_unknown_split_is_refused_at_once(make):
-    with pytest.raises(ValueError, match="the splits 'train' and 'test', not 'validation'"):
+    with pytest.raises(ValueError, match="must be 'train' or 'test', got 'validation'"):
         make("validation")
 
 

@@ -47,5 +47,5 @@ def test_every_length_gives_windows_within_the_split(length):
 
 @pytest.mark.parametrize("length", [0, -1, 111_540])
 def test_a_length_that_gives_no_window_is_refused(length):
-    with pytest.raises(ValueError, match=f"length must be from 1 to 111,539, not {length}"):
+    with pytest.raises(ValueError, match=f"length must be from 1 to 111,539, got {length}"):
         tinyshakespeare("test", length)

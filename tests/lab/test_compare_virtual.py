@@ -130,7 +130,7 @@ def test_mistakes_are_answered_with_the_fix_before_anything_is_written(tmp_path:
         ({"strategies": "synchronous, allreduce"}, "runs in lockstep inside PyTorch's own engine"),
         ({"strategies": "softsync(wait_for=9)"}, "softsync"),
         ({"times": "sometimes(1)"}, "there is no compute time"),
-        ({"bandwidth": "fast"}, "is not of the form"),
+        ({"bandwidth": "fast"}, "expected a bandwidth such as"),
         ({"target": "f2 >= 1"}, "names no metric"),
     ]:
         with pytest.raises((TypeError, ValueError), match=why):

@@ -43,9 +43,9 @@ def test_the_embedding_aside_the_124m_has_the_parameters_of_gpt_2():
 
 
 def test_an_unknown_size_and_heads_that_do_not_fit_are_refused():
-    with pytest.raises(ValueError, match="no size '7b'; there are tiny, 124m"):
+    with pytest.raises(ValueError, match="size must be one of tiny, 124m"):
         GPT.sized("7b")
-    with pytest.raises(ValueError, match="5 heads do not divide the width 64"):
+    with pytest.raises(ValueError, match="divisible by heads, got width=64, heads=5"):
         GPT(heads=5)
 
 

@@ -28,5 +28,5 @@ def test_layers_have_the_widths_asked_for_and_logits_come_out(inputs, hidden, ou
 
 
 def test_a_layer_of_no_width_is_refused():
-    with pytest.raises(ValueError, match=r"the widths are \[784, 0, 10\]"):
+    with pytest.raises(ValueError, match=r"at least 1, got \[784, 0, 10\]"):
         MLP(hidden=(0,))

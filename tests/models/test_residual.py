@@ -43,5 +43,5 @@ def test_a_block_whose_residual_is_zero_passes_its_input_on():
 
 @pytest.mark.parametrize("depth", [0, 2, 9, 18])
 def test_other_depths_are_refused(depth):
-    with pytest.raises(ValueError, match=f"depth must be 6n \\+ 2 .* not {depth}"):
+    with pytest.raises(ValueError, match=f"depth must be 6n \\+ 2 .* got {depth}"):
         ResidualNetwork(depth)

@@ -451,7 +451,7 @@ def test_a_type_that_cannot_be_resolved_is_refused() -> None:
 
 
 def test_one_name_means_one_class() -> None:
-    with pytest.raises(TypeError, match="two values are called 'topk'"):
+    with pytest.raises(TypeError, match="two classes have the name 'topk'"):
         Catalog("recipe", (Plain,), nested=(CODECS,), aliases={"topk": "plain"})
     Catalog("recipe", (Plain,), nested=(CODECS, Catalog("outer", (Stale,), nested=(CODECS,))))
 

@@ -89,7 +89,7 @@ def test_numbers_keep_their_type() -> None:
         ("ssp() ssp()", 6, "expected the end of the text, found 'ssp'"),
         ("ssp(4 5)", 6, "expected ',' or ')', found '5'"),
         ("4x", 1, "expected the end of the text, found 'x'"),
-        ("ssp(a=1, 2)", 9, "positional arguments stand before the keywords"),
+        ("ssp(a=1, 2)", 9, "positional arguments come before keywords"),
         ("ssp(a=1, b=2, a=3)", 14, "'a' is given twice"),
         ("ssp(1.)", 5, "a number starts with a digit"),
         ("ssp(.5)", 4, "0.5, not .5"),

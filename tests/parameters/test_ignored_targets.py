@@ -51,7 +51,7 @@ def test_warns_once_where_means_are_weighed_by_samples():
     loss(OUTPUTS[:3], TARGETS[:3])
     loss.divided = "allreduce()"
     loss(OUTPUTS[:2], TARGETS[:2])
-    with pytest.warns(UserWarning, match=r"counts 2 of 3 targets.*allreduce\(\) weighs means by"):
+    with pytest.warns(UserWarning, match=r"counts 2 of 3 targets.*allreduce\(\) weights means by"):
         loss(OUTPUTS[:3], TARGETS[:3])
     with warnings.catch_warnings():
         warnings.simplefilter("error")

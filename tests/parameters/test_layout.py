@@ -117,19 +117,19 @@ def test_fragments_fill_their_shards_and_are_aligned_in_them(
 
 @settings(deadline=None)
 @given(model=odd_models, servers=st.integers(1, 6))
-def test_stretches_are_the_parameters_in_fewer_pieces(model: Odd, servers: int) -> None:
+def test_flat_fragments_are_the_parameters_in_fewer_pieces(model: Odd, servers: int) -> None:
     layout = layouts(model, servers)
     flat = torch.arange(layout.nbytes).to(torch.uint8)
     for shard, part in zip(layout.shards, layout.split(flat), strict=True):
-        lines = [stretch.bytes(part) for stretch in shard.stretches]
+        lines = [flat.bytes(part) for flat in shard.flat_by_dtype]
         pieces = [fragment.bytes(part) for fragment in shard.parameters]
         assert torch.equal(torch.cat(lines), torch.cat(pieces))
-        types = [stretch.dtype for stretch in shard.stretches]
+        types = [flat.dtype for flat in shard.flat_by_dtype]
         # Those of one size may be of two types by turns.
         assert len(types) <= len(pieces)
         assert all(one != other for one, other in pairwise(types))
-        for stretch in shard.stretches:
-            assert stretch.view(part).dtype == stretch.dtype
+        for flat in shard.flat_by_dtype:
+            assert flat.view(part).dtype == flat.dtype
 
 
 @settings(deadline=None)
@@ -187,17 +187,17 @@ def test_parameter_groups_are_remembered() -> None:
 
 def test_lbfgs_is_refused_with_what_to_use() -> None:
     model = nn.Linear(3, 2)
-    with pytest.raises(TypeError, match=r"LBFGS needs .* Use SGD or Adam, or allreduce\(\)"):
+    with pytest.raises(TypeError, match=r"LBFGS needs .* use SGD or Adam, or allreduce\(\)"):
         Layout.of(model, optim.LBFGS(model.parameters()), 2)
 
 
 def test_more_servers_than_there_is_to_hold_are_refused() -> None:
     model = nn.Linear(3, 2)
-    with pytest.raises(ValueError, match=r"cannot be dealt to 8 servers.*Use fewer"):
+    with pytest.raises(ValueError, match=r"cannot be divided among 8 servers.*use fewer"):
         Layout.of(model, optim.SGD(model.parameters()), 8)
 
 
 def test_a_model_without_anything_to_train_is_refused() -> None:
     model = nn.Linear(3, 2).requires_grad_(False)
-    with pytest.raises(ValueError, match="no parameter that is trained"):
+    with pytest.raises(ValueError, match="no parameter with requires_grad=True"):
         Layout.of(model, optim.SGD(model.parameters()), 1)

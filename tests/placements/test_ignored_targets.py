@@ -40,7 +40,7 @@ SCRIPT = """
             with warnings.catch_warnings(record=True) as said:
                 warnings.simplefilter("always")
                 losses, values, state = forked.train(job, how, store, rank, size)
-            words = [str(one.message) for one in said if "weighs means" in str(one.message)]
+            words = [str(one.message) for one in said if "weights means" in str(one.message)]
             apart = value = 0.0
             if rank == 0:
                 apart = max((state[k] - alone[2][k]).abs().max().item() for k in state)
@@ -70,4 +70,4 @@ def test_data_parallelism_warns_and_evaluates_exactly(fork):
     assert value < 1e-12
     # Not what one worker makes of it, and every worker that sees it says so.
     assert apart > 1e-6
-    assert "allreduce() weighs means by samples" in words[0]
+    assert "allreduce() weights means by samples" in words[0]

@@ -35,16 +35,16 @@ IMAGES = replace(JOB, data=[(torch.zeros(3, 32, 32), 0)] * 8, model=ResidualNetw
 @pytest.mark.parametrize(
     ("text", "workers", "words"),
     [
-        ("hybrid(data=2, shard=2, tensor=2)", 6, "a mesh of 8 workers, not 6; use 8 workers"),
+        ("hybrid(data=2, shard=2, tensor=2)", 6, "a mesh of 8 workers, got 6: use 8 workers"),
         ("hybrid(shard=2, tensor=2)", 8, "use 4 workers, or data=2"),
-        ("hybrid(tensor=2, pipeline=2)", 6, "a mesh of 4 workers, not 6; use 4 workers"),
+        ("hybrid(tensor=2, pipeline=2)", 6, "a mesh of 4 workers, got 6: use 4 workers"),
         ("hybrid(tensor=2, pipeline=2)", 8, "use 4 workers, or data=2"),
         ("hybrid(data=2, together=2, outer=diloco())", 12, "use 4 workers, or data=6"),
-        ("tensor(ways=4)", 6, "6 workers cannot be divided into models of 4; use 8"),
-        ("context(ways=2)", 3, "3 workers cannot be divided into models of 2; use 4"),
+        ("tensor(ways=4)", 6, "a multiple of ways=4, got 6: use 8"),
+        ("context(ways=2)", 3, "a multiple of ways=2, got 3: use 4"),
         ('place(["a on 0", "b on 2"])', 3, "does not fit 3 workers: worker 1 has nothing to do"),
         ('place(["a on 0", "b on 2, 1"])', 2, "does not fit 2 workers: use 3 workers"),
-        ("place()", 2, "places nothing"),
+        ("place()", 2, "names no modules"),
     ],
 )
 def test_a_mesh_that_does_not_fit_the_workers(text, workers, words):
@@ -55,38 +55,41 @@ def test_a_mesh_that_does_not_fit_the_workers(text, workers, words):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("tensor(ways=1)", "ways must be at least 2, not 1; for 1 use allreduce"),
+        ("tensor(ways=1)", "ways must be at least 2, got 1: for 1 use allreduce"),
         ("context(ways=1)", "for 1 use allreduce"),
-        ("zero(stage=4)", "stage must be 1, 2 or 3, not 4"),
-        ("hybrid(data=0)", "data must be at least 1, not 0"),
-        ("hybrid(tensor=2, pipeline=2, schedule=pipedream)", "which pipedream never has"),
+        ("zero(stage=4)", "stage must be 1, 2 or 3, got 4"),
+        ("hybrid(data=0)", "data must be at least 1, got 0"),
+        (
+            "hybrid(tensor=2, pipeline=2, schedule=pipedream)",
+            "pipedream updates after every microbatch",
+        ),
         ("hybrid(data=2, outer=allreduce())", "in every step: leave out outer"),
         ("hybrid(data=2, outer=synchronous())", "in every step: leave out outer"),
         *(
-            (f"hybrid(data=2, outer={name}())", rf"where all wait.*every=….* or {name}\(\) alone")
+            (f"hybrid(data=2, outer={name}())", rf"by collectives.*every=….* or {name}\(\) alone")
             for name in ("asynchronous", "ssp", "softsync", "hogwild")
         ),
         *(
             (f"hybrid(data=2, outer={name}())", rf"in pairs.* or {name}\(\) alone")
             for name in ("gossip", "push_sum")
         ),
-        ("hybrid(data=2, outer=easgd())", r"a centre that servers hold: take diloco\(every=…\)"),
-        ("hybrid(data=2, outer=ensemble())", "never meet, which are runs of their own"),
+        ("hybrid(data=2, outer=easgd())", r"servers that hold the centre: use diloco\(every=…\)"),
+        ("hybrid(data=2, outer=ensemble())", "never synchronise, which are separate runs"),
         (
             "hybrid(data=2, outer=hierarchical(outer=averaging(every=4)))",
-            r"copies are islands, so take its outer=averaging\(every=4\)",
+            r"replicas are islands already: use its outer=averaging\(every=4\)",
         ),
-        ("hybrid(data=2, outer=fully_sharded())", "which the axes inside a copy do"),
-        ("hybrid(data=2, outer=diloco(servers=2))", "without servers; leave out servers"),
-        ("hybrid(data=2, together=3)", "leave out together, and take data=6"),
-        ("hybrid(data=2, together=0, outer=diloco())", "together must be at least 1, not 0"),
+        ("hybrid(data=2, outer=fully_sharded())", "which the axes of hybrid\\(\\) do"),
+        ("hybrid(data=2, outer=diloco(servers=2))", "without servers: leave out servers"),
+        ("hybrid(data=2, together=3)", "leave out together, and use data=6"),
+        ("hybrid(data=2, together=0, outer=diloco())", "together must be at least 1, got 0"),
         (
             "hierarchical(inner=allreduce(), outer=averaging(every=4), islands=3)",
-            r"are hybrid\(data=3, together=N, outer=averaging\(every=4\)\)",
+            r"use hybrid\(data=3, together=N, outer=averaging\(every=4\)\)",
         ),
-        ('place(["a at 0"])', "places nothing; write it as in 'encoder on 0, 1'"),
-        ('place(["a on 0", "a.b on 1"])', "a.b lies in a, which is placed as a whole already"),
-        ('place(["a on 0", "a on 1"])', "for the second time"),
+        ('place(["a at 0"])', "expected text such as 'encoder on 0, 1', got 'a at 0'"),
+        ('place(["a on 0", "a.b on 1"])', "a.b is a part of a, which is placed as a whole"),
+        ('place(["a on 0", "a on 1"])', "names a module or a worker twice"),
         ("fully_sharded(codec=topk(0.01))", "codec"),
     ],
 )
@@ -101,31 +104,35 @@ def test_values_that_mean_nothing(text, words):
         (
             "tensor(ways=2)",
             IMAGES,
-            r"tensor\(\) finds nothing to split in ResidualNetwork; .*it stands alone",
+            r"tensor\(\) found no layers to split in ResidualNetwork: .*no other linear layer",
         ),
-        ("tensor(ways=5)", JOB, "5 workers cannot share 32 outputs evenly"),
+        ("tensor(ways=5)", JOB, "32 outputs are not divisible by 5 workers"),
         (
             'tensor(plan=["*.nothing row"])',
             JOB,
-            "is no line of a plan for GPT: write a layer's name",
+            "does not match GPT: write the name of a layer",
         ),
         (
             "hybrid(tensor=2, pipeline=2, microbatches=4)",
             IMAGES,
-            "finds nothing to split in ResidualNetwork",
+            "found no layers to split in ResidualNetwork",
         ),
         (
             "hybrid(tensor=2, pipeline=2, microbatches=4)",
             DENSE,
-            r"become 2 stages \(0, 2 are divided together and stay together\); take at most 1",
+            r"got 2 \(0, 2 are split together and stay together\): use at most 1",
         ),
-        ("hybrid(shard=2, pipeline=2)", JOB, "cannot be split into 8 microbatches; take at most 4"),
-        ("context(ways=5)", JOB, r"they are of shape \(1, 24\); choose another length"),
+        (
+            "hybrid(shard=2, pipeline=2)",
+            JOB,
+            "cannot be split into 8 microbatches: use microbatches=4",
+        ),
+        ("context(ways=5)", JOB, r"got inputs of shape \(1, 24\): choose another length"),
         ("context(ways=2)", replace(IMAGES, data=[(torch.zeros(4, 3, 32), 0)]), "never calls it"),
         (
             'place(["body on 0"])',
             JOB,
-            "GPT has no module 'body' to place; it consists of embedding",
+            "GPT has no module 'body': its modules are embedding",
         ),
     ],
 )
@@ -171,7 +178,7 @@ def test_a_plan_by_hand_names_layers_by_patterns():
     ]
     assert plan.embeddings == ("embedding.token",)
     with pytest.raises(
-        TypeError, match=r"block1.mlp is a FeedForward; a plan splits linear layers"
+        TypeError, match=r"block1.mlp is a FeedForward: a plan splits linear layers"
     ):
         given_plan(GPT(), ["block1.mlp row"])
 

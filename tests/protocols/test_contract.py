@@ -64,7 +64,7 @@ def test_it_says_who_clips(cls: type[StrategyProtocol]) -> None:
     clipped = a_job(clip=1.0)
     one.check_job(clipped, 2)
     if one.clips == "servers" and any(field.name == "servers" for field in fields(cls)):
-        with pytest.raises(ValueError, match="none knows its norm"):
+        with pytest.raises(ValueError, match="needs the norm of the whole mean gradient"):
             replace(one, servers=2).check_job(clipped, 2)
 
 

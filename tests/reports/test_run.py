@@ -46,7 +46,7 @@ def test_a_metric_that_was_not_finite_is_nan(tmp_path: Path, stage) -> None:
 
 
 def test_a_folder_that_is_no_run_is_refused_in_words(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="is no run"):
+    with pytest.raises(FileNotFoundError, match="is not the folder of a run"):
         Run(tmp_path)
-    with pytest.raises(FileNotFoundError, match="is no run"):
+    with pytest.raises(FileNotFoundError, match="is not the folder of a run"):
         Run(tmp_path / "nowhere")

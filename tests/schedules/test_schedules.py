@@ -175,7 +175,7 @@ def test_the_tables_are_torchs_own(case):
 def test_an_order_that_cannot_be_executed_is_named():
     forwards = tuple(Action("forward", 0, number) for number in range(2))
     backwards = tuple(Action("backward", 0, number) for number in range(2))
-    with pytest.raises(DeadlockError, match="rank 0 waits to do 0B0"):
+    with pytest.raises(DeadlockError, match="rank 0 waits for 0B0"):
         replay(Table(1, 2, ((backwards[0], *forwards, backwards[1]),)), Durations.even(1, 1, 1, 1))
 
 
@@ -185,9 +185,9 @@ def test_an_order_that_cannot_be_executed_is_named():
         ("gpipe", (8, 4, 4), "interleaved or zero_bubble"),
         ("one_f_one_b", (8, 4, 4), "need 8 workers"),
         ("pipedream", (4, 4, 2), "need 4 workers"),
-        ("interleaved", (4, 4, 4), "take 8 stages"),
-        ("interleaved", (8, 9, 4), "take 8 or 12 microbatches"),
-        ("zero_bubble", (6, 4, 4), "take 8 stages"),
+        ("interleaved", (4, 4, 4), "use 8 stages"),
+        ("interleaved", (8, 9, 4), "use 8 or 12 microbatches"),
+        ("zero_bubble", (6, 4, 4), "use 8 stages"),
         ("gpipe", (0, 4, 1), "at least 1"),
         ("gpipe", (4, 0, 4), "at least 1"),
     ],

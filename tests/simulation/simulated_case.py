@@ -55,8 +55,8 @@ class Case:
     faults: Faults
     deadline: float
     """Virtual seconds, long after the last fault, by which the run must be over."""
-    desk_dies: tuple[float, ...] = ()
-    """When the desk of the coordinator is replaced by one that knows what it was told."""
+    service_replaced: tuple[float, ...] = ()
+    """When the service of the coordinator is replaced by one that knows what it was told."""
     _means: dict[Lease, np.ndarray] = field(default_factory=dict, repr=False)
 
     @property
@@ -79,7 +79,7 @@ class Case:
             f"{'with' if job.validation else 'without'} validation, {self.conditions}, "
             f"{'one host' if len(self.places.cluster.hosts) == 1 else self.places.cluster.link}, "
             f"faults {self.faults}"
-            f"{f', desk replaced at {self.desk_dies}' if self.desk_dies else ''}"
+            f"{f', service replaced at {self.service_replaced}' if self.service_replaced else ''}"
         )
 
     def gradient(self, x: np.ndarray, lease: Lease) -> np.ndarray:
@@ -152,7 +152,7 @@ class Descent:
 
 
 class Formula(SharedModel):
-    """A bench whose gradients are a formula, so that a run costs milliseconds."""
+    """A model whose gradients are a formula, so that a run costs milliseconds."""
 
     def __init__(self, case: Case) -> None:
         super().__init__(case.job, case.shards)
@@ -276,7 +276,7 @@ def trouble(case: Case, seed: int) -> Case:
 
     Answers and calls that are lost one by one; links that heal after the worker was given up; two
     workers that die together; a model that takes a while to be stored, and deaths until then; a
-    desk that is replaced by one that knows what its predecessor was told.
+    service that is replaced by one that knows what its predecessor was told.
     """
     rng = random.Random(mix(seed, 12))  # noqa: S311 - not for secrets
     if rng.random() < 0.5:
@@ -322,7 +322,7 @@ def trouble(case: Case, seed: int) -> Case:
         conditions=replace(case.conditions, saving=saving),
         faults=Faults((*case.faults.faults, *more)),
         deadline=grown * case.deadline + lasts + len(case.faults.faults) * 2 * saving,
-        desk_dies=dies,
+        service_replaced=dies,
     )
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from manyhands.leasing.leases import Lease
     from manyhands.protocols import Action, Call, ServerState
     from manyhands.virtual import World
-    from manyhands.virtual.coordinator import Talk
+    from manyhands.virtual.coordinator import LeaseChannel
     from manyhands.virtual.worker.shared_model import Replication
 
 
@@ -34,14 +34,14 @@ class Life:
     name: str
     rank: int
     replication: Replication
-    talk: Talk
+    channel: LeaseChannel
     """With the coordinator."""
 
     @property
     def is_heard(self) -> bool:
         """Whether what it says reaches the coordinator, and counts there."""
-        talks = self.talk._coordinator._talks
-        return not self.talk.is_cut_off and talks.get(self.name) is self.talk
+        channels = self.channel._coordinator._channels
+        return not self.channel.is_cut_off and channels.get(self.name) is self.channel
 
 
 class Law:

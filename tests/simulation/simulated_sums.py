@@ -95,7 +95,7 @@ class Sums(Law):
         if counts and message.version != before.version:
             raise BrokenLawError(f"{call} counts at server-{server} in version {before.version}")
         if server == self._count:
-            brought = (int(before.homes[call.worker][7:]), message.number)
+            brought = (int(before.island_of[call.worker][7:]), message.number)
             if counts and brought in self._used:
                 raise BrokenLawError(f"{call} brings a sum that was used already")
             if counts:

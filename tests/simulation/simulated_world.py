@@ -77,8 +77,8 @@ class _Listening:
         return after, actions
 
 
-DESK_HEARS = ("admit", "hear", "lose", "stop")
-"""What changes the state of the desk, and so must be written down for a successor."""
+SERVICE_CALLS = ("admit", "hear", "lose", "stop")
+"""What changes the state of the service, and so must be written down for a successor."""
 
 
 @dataclass
@@ -103,8 +103,8 @@ class Watch:
         }
         self._watch_workers()
         self._heard: list[tuple[str, tuple[object, ...]]] = []
-        """All that the desk was told."""
-        self._watch_desk()
+        """All that the service was told."""
+        self._watch_service()
         for number, server in enumerate(self.world._servers.values()):
             self._watch_server(number, server)
 
@@ -113,15 +113,15 @@ class Watch:
             hook(*words, **more)
 
     def _watch_workers(self) -> None:
-        world, start, miss = self.world, self.world._start_worker, self.world._miss
-        gradient, apply = world._bench.gradient, world._bench.apply
+        world, start, miss = self.world, self.world._start_worker, self.world._declare_lost
+        gradient, apply = world._shared_model.gradient, world._shared_model.apply
 
         def started(rank: int) -> None:
             start(rank)
             worker = world._workers[rank]
             name = worker.member.name
             life = Life(
-                caller(name, worker.member.life), name, rank, worker.replication, worker.talk
+                caller(name, worker.member.life), name, rank, worker.replication, worker.channel
             )
             self.lives[life.sender] = self.lives[name + " now"] = life
             self.by_replication[id(worker.replication)] = life
@@ -146,10 +146,10 @@ class Watch:
             x = np.concatenate([values(part) for part in replication.parameters])
             self.tell("stepped", self.by_replication[id(replication)], x)
 
-        world._start_worker, world._miss = started, missed
-        world._bench.gradient = computed
+        world._start_worker, world._declare_lost = started, missed
+        world._shared_model.gradient = computed
         if self._hooks["stepped"]:
-            world._bench.apply = stepped
+            world._shared_model.apply = stepped
 
     def _watch_looking(self, life: Life) -> None:
         look = life.replication.look
@@ -160,13 +160,13 @@ class Watch:
 
         life.replication.look = looked
 
-    def _watch_desk(self) -> None:
-        desk = self.world.coordinator._desk
+    def _watch_service(self) -> None:
+        service = self.world.coordinator._service
         self._watch_leases()
-        for name in DESK_HEARS:
-            setattr(desk, name, self._remembered(name, getattr(desk, name)))
+        for name in SERVICE_CALLS:
+            setattr(service, name, self._remembered(name, getattr(service, name)))
         # An evaluation that reaches the target ends the run by the book alone.
-        desk.leases.stop = self._remembered("enough", desk.leases.stop)
+        service.leases.stop = self._remembered("enough", service.leases.stop)
 
     def _remembered(self, name: str, tell: Callable[..., object]) -> Callable[..., object]:
         def told(*words: object) -> object:
@@ -175,20 +175,20 @@ class Watch:
 
         return told
 
-    def replace_desk(self) -> None:
+    def replace_service(self) -> None:
         """Its process dies; a successor knows what it was told, and nothing else.
 
         What it answered has been sent already. The laws have heard of it, and hear nothing twice.
         """
         coordinator, heard = self.world.coordinator, self._heard
         before = (coordinator.leases.committed, coordinator.leases.held, coordinator.is_over)
-        coordinator._desk = desk = coordinator._open_desk()
+        coordinator._service = service = coordinator._new_service()
         for name, words in heard:
-            (desk.leases.stop if name == "enough" else getattr(desk, name))(*words)
+            (service.leases.stop if name == "enough" else getattr(service, name))(*words)
         now = (coordinator.leases.committed, coordinator.leases.held, coordinator.is_over)
         if now != before:
-            raise BrokenLawError(f"the desk was at {before}, its successor is at {now}")
-        self._watch_desk()
+            raise BrokenLawError(f"the service was at {before}, its successor is at {now}")
+        self._watch_service()
 
     def _watch_leases(self) -> None:
         book, workers = self.world.coordinator.leases, self.world._workers
@@ -214,7 +214,7 @@ class Watch:
         def given_back(worker: str) -> int:
             samples = give_back(worker)
             one = workers[int(worker.partition("-")[2])]
-            alive = one.member.alive and not one.talk.is_cut_off
+            alive = one.member.alive and not one.channel.is_cut_off
             self.tell("gave_back", worker, samples, alive=alive)
             return samples
 
@@ -259,7 +259,7 @@ class Watch:
     @contextlib.contextmanager
     def endpoints(self) -> Iterator[None]:
         """Hear of what endpoints send and accept, and when replicas are looked at."""
-        post, take, look_up = VirtualEndpoint.post, VirtualEndpoint.take, VirtualReplica._look_up
+        post, take, look_up = VirtualEndpoint.post, VirtualEndpoint.take, VirtualReplica._refresh
 
         def posted(endpoint, to, message, payload=None, into=None) -> None:
             if not endpoint.is_dead:
@@ -283,12 +283,12 @@ class Watch:
             self.tell("looked_up", life)
 
         VirtualEndpoint.post, VirtualEndpoint.take = posted, took
-        VirtualReplica._look_up = looked_up
+        VirtualReplica._refresh = looked_up
         try:
             yield
         finally:
             VirtualEndpoint.post, VirtualEndpoint.take = post, take
-            VirtualReplica._look_up = look_up
+            VirtualReplica._refresh = look_up
 
 
 def run(case: Case, laws: Sequence[Callable[[Case], Law]]) -> str:
@@ -311,8 +311,8 @@ def _run(case: Case, laws: Sequence[Callable[[Case], Law]]) -> str:
     watch = Watch(world, [law(case) for law in laws])
     for fault in case.faults.faults:
         world.expect(fault)
-    for moment in case.desk_dies:
-        kernel.after(moment, watch.replace_desk)
+    for moment in case.service_replaced:
+        kernel.after(moment, watch.replace_service)
     words = f"the run is not over {case.deadline:g} s after its begin, long after its last fault"
     kernel.after(case.deadline, lambda: kernel.fail(BrokenLawError(words)))
     with watch.endpoints():

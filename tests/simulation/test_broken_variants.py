@@ -39,7 +39,7 @@ from manyhands.protocols.gossip import lockstep, push_sum
 from manyhands.protocols.hierarchical import inner_server, inner_sum, outer_sum
 from manyhands.protocols.hierarchical import worker as hierarchical_worker
 from manyhands.protocols.parts.rounds import Rounds
-from manyhands.protocols.synchronous import Together
+from manyhands.protocols.synchronous import SynchronousRounds
 from manyhands.virtual import world
 from manyhands.virtual.coordinator import VirtualCoordinator
 from manyhands.virtual.server import Server
@@ -302,9 +302,9 @@ def forgets_who_waits(right):
 
 
 def the_lost_are_heard(right):
-    def hear(self, talk, message):
-        self._desk._hear(talk.worker, message)
-        self._pass_on(self._desk._take_letters())
+    def hear(self, channel, message):
+        self._service._hear(channel.worker, message)
+        self._pass_on(self._service._take_letters())
 
     return hear
 
@@ -326,7 +326,7 @@ MUTANTS = (
     Mutant("applied twice", "asynchronous", Asynchronous, "on_message", applied_twice),
     Mutant("fence forgotten", "asynchronous", Server, "fence", fence_forgotten),
     Mutant("weights ignored", "averaging", Averaging, "gather", weights_ignored),
-    Mutant("late update added twice", "softsync", Together, "gather", late_twice),
+    Mutant("late update added twice", "softsync", SynchronousRounds, "gather", late_twice),
     Mutant("answered too early", "synchronous", Rounds, "needed", one_is_enough),
     Mutant("the departed waited for", "synchronous", Rounds, "on_leave", nobody_leaves),
     Mutant(
@@ -366,7 +366,7 @@ MUTANTS = (
     ),
     Mutant("sums counted twice", "hierarchical_sums", outer_sum, "_counts", every_sum_is_new),
     Mutant("a lost sum forgotten", "hierarchical_sums", inner_sum, "_is_old", what_was_read_is_new),
-    Mutant("sums weighed", "hierarchical_sums", outer_sum.Unites, "gather", multiplied_again),
+    Mutant("sums weighed", "hierarchical_sums", outer_sum.OuterSum, "gather", multiplied_again),
     Mutant(
         "answered again without room",
         "synchronous",
@@ -378,7 +378,7 @@ MUTANTS = (
     Mutant("stored by one only", "asynchronous", LeaseService, "_appoint", appointed_once),
     Mutant("an evaluation forgets", "asynchronous", LeaseService, "_call_cut", forgets_who_waits),
     Mutant("the lost are heard", "diloco", VirtualCoordinator, "hear", the_lost_are_heard),
-    Mutant("losses not written down", "asynchronous", simulated_world, "DESK_HEARS", no_losses),
+    Mutant("losses not written down", "asynchronous", simulated_world, "SERVICE_CALLS", no_losses),
     Mutant("fences unsent", "synchronous", World, "_start_server", is_told_nothing),
     Mutant("the dead awaited", "gossip_lockstep", lockstep, "leave", whoever_gave_is_there),
 )

@@ -121,7 +121,7 @@ def test_more_stages_than_layers_are_refused_with_what_stays_whole_and_why():
     model = nn.Sequential(nn.Linear(4, 4), Picky(), nn.Linear(4, 2))
     pieces = chain(model, torch.randn(2, 4), wanted=8)
     check_stages(pieces, 3)
-    with pytest.raises(Unsplittable, match=r"at most 3 of them") as caught:
+    with pytest.raises(Unsplittable, match=r"at most 3 stages") as caught:
         check_stages(pieces, 4)
     assert "1 (Picky) stays whole: it branches on the content of a tensor" in str(caught.value)
 

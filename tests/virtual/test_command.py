@@ -76,7 +76,7 @@ def test_mistakes_are_told_in_a_line(start, script: Path) -> None:
         (("no.py",), "there is no file no.py"),
         ((script, "--strategy", "allreduce()"), "runs in lockstep inside PyTorch's own engine"),
         ((script, "--faults", "crsh(worker=1)"), "there is no fault 'crsh'; did you mean 'crash'?"),
-        ((script, "--workers", "2", "--faults", "crash(worker=5, at=1)"), "befalls worker-5"),
+        ((script, "--workers", "2", "--faults", "crash(worker=5, at=1)"), "names worker-5"),
     ):
         started = start(COMMAND, "simulate", *arguments)
         assert started.finish() == 2
@@ -89,7 +89,7 @@ def test_a_run_that_fails_says_how_to_fail_again(start, script: Path) -> None:
         COMMAND, "simulate", script, "--workers", "1", "--faults", "crash(worker=0, at=0.5)"
     )
     assert started.finish() == 1
-    assert "manyhands: all workers are gone after 0.5 s" in started.text()
+    assert "manyhands: all workers were lost after 0.5 s" in started.text()
     assert "--faults 'crash(worker=0, at=0.5)'" in field(started.text(), "replay")
 
 

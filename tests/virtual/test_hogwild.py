@@ -122,7 +122,7 @@ def test_every_sample_is_trained_on_whatever_happens(virtually, protocol, seed) 
 @pytest.mark.parametrize("protocol", [Hogwild(), CentralStorage()], ids=str)
 def test_more_than_one_host_is_refused_with_the_fix(virtually, protocol) -> None:
     places = ProcessHosts.host_each(2, protocol.servers, Link(1e9))
-    with pytest.raises(ValueError, match=r"run it on one, or use .* synchronous\(\)"):
+    with pytest.raises(ValueError, match=r"use one host, or .* synchronous\(\)"):
         virtually(a_job(), protocol, places=places)
 
 

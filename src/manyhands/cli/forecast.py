@@ -13,7 +13,7 @@ import typer
 from manyhands.cli.exit import leave
 from manyhands.cli.script_job import enter, load_job
 from manyhands.costs import sent_per_worker
-from manyhands.placements.forecasts.dry_run import rehearse
+from manyhands.placements.forecasts.dry_run import dry_run
 from manyhands.reports.formatting import size
 from manyhands.strategies import placement_of, strategy
 from manyhands.verbs.progress import shown
@@ -42,7 +42,9 @@ def forecast(script: Path, arguments: list[str], options: Mapping[str, Any]) -> 
             )
         chosen.check(workers)
         chosen.check_job(job, workers)
-        played = chosen.unlike(workers) if options["worker"] is None else (options["worker"],)
+        played = (
+            chosen.distinct_ranks(workers) if options["worker"] is None else (options["worker"],)
+        )
         if max(played) >= workers:
             leave(
                 f"manyhands: no such rank: {max(played)}; there are {workers} workers, "
@@ -58,7 +60,7 @@ def forecast(script: Path, arguments: list[str], options: Mapping[str, Any]) -> 
 
         with shown(words):
             for rank in played:
-                found[rank] = _result(rehearse(chosen, job, workers, rank), workers)
+                found[rank] = _result(dry_run(chosen, job, workers, rank), workers)
     except (TypeError, ValueError) as error:
         leave(f"manyhands: {error}")
     result = {

@@ -1,4 +1,4 @@
-"""Formulas for what parallel training costs: pure functions of sizes and counts."""
+"""Cost formulas of parallel training: pure functions of sizes and counts."""
 
 from manyhands.costs.collectives import Collective, sent_per_worker
 from manyhands.costs.forecast import Forecast, LayerSize, TensorSize

@@ -6,13 +6,13 @@ from typing import Literal, assert_never
 
 @dataclass(frozen=True)
 class Collective:
-    """One collective operation: what it does and to how many bytes."""
+    """One collective operation: its kind and its size in bytes."""
 
     kind: Literal["all_gather", "all_to_all", "allreduce", "broadcast", "reduce_scatter", "send"]
     size: int
-    """Bytes of its larger side: what an all_gather makes, what a reduce_scatter is given."""
+    """Bytes of the larger side: the output of an all_gather, the input of a reduce_scatter."""
     workers: int = 0
-    """How many take part, if not all do."""
+    """Number of participants; 0 for all workers."""
 
 
 def sent_per_worker(collective: Collective, workers: int) -> float:
@@ -21,8 +21,8 @@ def sent_per_worker(collective: Collective, workers: int) -> float:
     A ring allreduce of m bytes is a reduce-scatter and an allgather, each of which passes every
     chunk P − 1 times: 2·m·(P − 1)/P for each worker; either alone is half of that. A broadcast
     tree carries m bytes to each of the P − 1 others: m·(P − 1)/P for each worker on average. In an
-    all_to_all a worker keeps one of the P parts of its m bytes and sends the others. What one
-    worker sends to another, of P, is m/P for each on average.
+    all_to_all a worker keeps one of the P parts of its m bytes and sends the others. A message from
+    one worker to another is m/P for each of P workers on average.
     """
     parts = collective.workers or workers
     share = (parts - 1) / parts

@@ -1,4 +1,4 @@
-"""What a placement will do, said before it is done."""
+"""Forecast of a placement: its collectives and its memory, known before it runs."""
 
 from dataclasses import dataclass
 
@@ -7,33 +7,33 @@ from manyhands.costs.collectives import Collective, sent_per_worker
 
 @dataclass(frozen=True)
 class TensorSize:
-    """A parameter as a forecast sees it."""
+    """Size of a parameter, for a forecast."""
 
     name: str
     size: int
     """Bytes."""
     trained: bool = True
     rows: int = 1
-    """Its first dim: what is divided among workers that share it."""
+    """Length of its first dim, along which it is sharded."""
     unit: str = ""
-    """The part of the model that it is gathered with, if it is."""
+    """The part of the model that it is gathered with, if any."""
 
     def padded(self, workers: int) -> int:
-        """Bytes, if every worker has as many rows as the one that has most."""
+        """Bytes after padding, so that all workers have equally many rows."""
         return -(-self.rows // workers) * workers * (self.size // self.rows)
 
 
 @dataclass(frozen=True)
 class LayerSize:
-    """A call of a layer as a forecast sees it: what goes in and what comes out, in bytes."""
+    """Size of a layer's call, for a forecast: bytes of its inputs and outputs."""
 
     name: str
     role: str
-    """What a placement does with it: "column", "row", "table", "logits", "attention", …"""
+    """Its role in a placement: "column", "row", "table", "logits", "attention", …"""
     inputs: int
     outputs: int
     width: int = 1
-    """The last dim of its outputs."""
+    """Length of the last dim of its outputs."""
     learns: bool = True
     """Whether a gradient flows back through its inputs."""
 
@@ -49,24 +49,24 @@ class Forecast:
     memory: int
     """Bytes of parameters, gradients and communication buffers on one worker; the optimizer's
     state and the activations come on top and depend on the job."""
-    meeting: tuple[Collective, ...] = ()
-    """After some of the steps, where copies train apart and meet."""
+    outer: tuple[Collective, ...] = ()
+    """Once in `every` steps, if replicas synchronise periodically."""
     every: int = 1
-    """Steps from one meeting to the next."""
+    """Steps between two outer synchronisations."""
     by_worker: tuple[tuple[Collective, ...], ...] = ()
-    """What each does in every step, where that differs from worker to worker; `step` is then the
-    first worker's."""
+    """The collectives of each worker in every step, if workers differ; `step` is then the first
+    worker's."""
 
     def sent_by(self, worker: int) -> float:
-        """Bytes that one worker sends in a step, where they differ; without meetings."""
+        """Bytes that one worker sends in a step, if workers differ, without `outer`."""
         own = self.by_worker[worker]
         workers = len(self.by_worker)
         return sum(one.size if one.kind == "send" else sent_per_worker(one, workers) for one in own)
 
     def sent_per_step(self, workers: int) -> float:
-        """Bytes that one of `workers` sends in a step, on average over them and over meetings."""
+        """Bytes that one of `workers` sends in a step, on average over workers and steps."""
         step = sum(sent_per_worker(collective, workers) for collective in self.step)
         if self.by_worker:
             step = sum(map(self.sent_by, range(len(self.by_worker)))) / len(self.by_worker)
-        meeting = sum(sent_per_worker(collective, workers) for collective in self.meeting)
-        return step + meeting / self.every
+        outer = sum(sent_per_worker(collective, workers) for collective in self.outer)
+        return step + outer / self.every

@@ -1,8 +1,8 @@
-"""Real sets of samples for examples, tests and benchmarks.
+"""Public datasets for examples, tests and benchmarks.
 
-A set costs nothing to name: `mnist("train")` reads no file. Its originals are found, verified and
-decoded on `prepare()` or on first use, once per host, and every process then maps the same decoded
-files, so any number of workers on a host share one copy in memory.
+Constructing a dataset is free: `mnist("train")` reads no file. The original files are found,
+verified and decoded by `prepare()` or on first use, once per host. Every process then maps the same
+decoded files, so all workers on a host share one copy in memory.
 
     >>> len(mnist("train")), len(cifar10("test"))
     (60000, 10000)

@@ -1,9 +1,9 @@
-"""Originals decoded once per host, into files that every process maps.
+"""Decoded arrays: original files decoded once per host, into files that every process maps.
 
-A decoded array is a plain `.npy` file of bytes, mapped read-only: its pages belong to the kernel's
-cache, so eight workers on a host hold one copy, and a page that no batch touches is not read. The
-file's name carries the checksum of the originals, so other originals make another file and a file
-that is there needs no second look at its originals.
+A decoded array is a plain `.npy` file of bytes, mapped read-only: its pages are in the kernel's
+cache, so eight workers on a host share one copy, and pages that no batch uses are not read. The
+file's name contains the checksum of the originals, so other originals give another file, and an
+existing file is used without reading its originals.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ class Decoded:
     """The arrays that some originals decode to."""
 
     set: str
-    """The set's name: its splits share a lock, because they may share an archive."""
+    """The dataset's name: its splits share a lock, because they may share an archive."""
     split: str
     originals: tuple[Original, ...]
     decode: Callable[[list[bytes]], tuple[Bytes, ...]]
-    """Makes the arrays of the originals' bytes."""
+    """Decodes the originals' bytes into arrays."""
     shapes: tuple[tuple[int, ...], ...]
     """The shape of each array, in the order that `decode` returns them."""
 
     def arrays(self) -> tuple[Bytes, ...]:
-        """The arrays, mapped read-only; made first where this host does not have them."""
+        """The arrays, mapped read-only; decoded first if this host does not have them."""
         arrays = self._mapped()
         if arrays is None:
             with locked(cache_folder() / f"{self.set}.lock"):
-                # Whoever held the lock before may have made them.
+                # Another process that held the lock may have decoded them.
                 arrays = self._mapped() or self._made()
         return arrays
 
@@ -58,8 +58,8 @@ class Decoded:
         arrays = self._mapped()
         if arrays is None:
             raise RuntimeError(
-                f"{self.set} {self.split} decodes to arrays of shapes "
-                f"{[array.shape for array in made]} and not {list(self.shapes)}"
+                f"{self.set} {self.split}: expected arrays of shapes {list(self.shapes)}, "
+                f"got {[array.shape for array in made]}"
             )
         return arrays
 
@@ -83,7 +83,7 @@ class Decoded:
 
 
 def _mapped(path: Path, shape: tuple[int, ...]) -> Bytes | None:
-    """The array in a file, or None where the file is absent, cut short or something else."""
+    """The array in a file, or None if the file is missing, truncated or something else."""
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except (FileNotFoundError, EOFError, ValueError):
@@ -93,5 +93,5 @@ def _mapped(path: Path, shape: tuple[int, ...]) -> Bytes | None:
         and array.shape == shape
         and path.stat().st_size == array.offset + array.nbytes
     )
-    # As a plain array, because memmap's own indexing costs more than it gives.
+    # As a plain array, because indexing a memmap is slower.
     return array.view(np.ndarray) if whole else None

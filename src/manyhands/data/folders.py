@@ -1,4 +1,4 @@
-"""Which folders data is looked for in and kept in; the environment is read when they are needed."""
+"""Folders of original and decoded data, from environment variables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def data_folder() -> Path | None:
     folder = Path(named).expanduser()
     if not folder.is_dir():
         raise FileNotFoundError(
-            f"{DATA} names {named!r}, which is not a folder; correct it, or unset it to download"
+            f"{DATA} names {named!r}, which is not a folder: correct it, or unset it to download"
         )
     return folder
 

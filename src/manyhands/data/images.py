@@ -1,4 +1,4 @@
-"""Sets of labelled images."""
+"""Datasets of labelled images."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 class Images(Samples):
     """Images `[channels, height, width]` in float32, normalised, each with a class in int64.
 
-    They are kept as bytes, a quarter of the size, and become floats a batch at a time.
+    They are stored as bytes, a quarter of the size, and converted to floats batch by batch.
     """
 
     mean: tuple[float, ...]
-    """Of each channel, with pixels from 0 to 1."""
+    """Mean of each channel, with pixels from 0 to 1."""
     std: tuple[float, ...]
 
     def __len__(self) -> int:
@@ -36,6 +36,6 @@ class Images(Samples):
 
 
 def _per_channel(values: tuple[float, ...]) -> torch.Tensor:
-    # In units of a pixel's byte, which saves dividing the batch by 255 first.
+    # In units of a pixel's byte, which avoids a division of the batch by 255.
     bytes_ = [255 * value for value in values]
     return torch.tensor(bytes_, dtype=torch.float32, device="cpu").view(-1, 1, 1)

@@ -1,8 +1,8 @@
-"""The files as their authors published them: what they are, where they are found, their bytes.
+"""Original files of datasets: search, download and verification.
 
-An original is looked for in the user's folder (`MANYHANDS_DATA`), then in the cache folder, which
-has the same layout, then downloaded into the cache. Whatever it comes from, its bytes are compared
-with the published checksums before anybody sees them.
+An original is searched in the user's folder (`MANYHANDS_DATA`), then in the cache folder, which has
+the same layout, then downloaded into the cache. In all cases its bytes are compared with the
+published checksums before they are used.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ class Original:
     name: str
     """Its file name."""
     folders: tuple[str, ...]
-    """Where it is looked for within a data folder; a download goes to the first."""
+    """Subfolders of a data folder in which it is searched; a download goes to the first."""
     size: int
-    """In bytes: a download never writes more."""
+    """Size in bytes: a download never writes more."""
     sha256: str
     published: tuple[str, str] | None = None
-    """An older checksum by which others know the file, as (algorithm, hexadecimal digest)."""
+    """Another published checksum, as (algorithm, hexadecimal digest)."""
     mirrors: tuple[str, ...] = ()
     """Its addresses, tried in order."""
     archive: Original | None = None
-    """The tar file that holds it, where it is not published by itself."""
+    """The tar file that contains it, if it is not published by itself."""
 
 
 def read(originals: Sequence[Original]) -> list[bytes]:
-    """The verified bytes of each original, downloaded first where this host has them nowhere.
+    """The verified bytes of each original, downloaded first if this host does not have them.
 
-    Callers hold the set's lock, because of the downloads.
+    Callers hold the dataset's lock, because of the downloads.
     """
     absent = [original for original in originals if _find(original) is None]
     for needed in dict.fromkeys(original.archive or original for original in absent):
@@ -90,7 +90,7 @@ def _content(original: Original) -> bytes:
         return content
     archive = _find(original.archive) if original.archive is not None else None
     if archive is None:
-        raise FileNotFoundError(f"{original.name} vanished while it was being read; try again")
+        raise FileNotFoundError(f"{original.name} was deleted while it was read: try again")
     content = _member(archive, original)
     _verify(io.BytesIO(content), original, f"{original.name} in {archive}")
     return content
@@ -101,14 +101,14 @@ def _whole(path: Path, original: Original) -> bytes:
     size = path.stat().st_size
     if size != original.size:
         raise ValueError(
-            f"{path} is not the original: it has {size:,} bytes instead of {original.size:,}; "
+            f"{path} is not the original: expected {original.size:,} bytes, got {size:,}; "
             "replace or delete it"
         )
     return path.read_bytes()
 
 
 def _member(archive: Path, original: Original) -> bytes:
-    """The bytes of one file of an archive, of which nothing is unpacked to the disk."""
+    """The bytes of one file of an archive, without unpacking it to disk."""
     try:
         with tarfile.open(archive) as tar:
             for member in tar:
@@ -130,13 +130,13 @@ def _verify(content: IO[bytes], original: Original, origin: str) -> None:
         found = _digest(content, algorithm)
         if found != digest:
             raise ValueError(
-                f"{origin} is not the original: its {algorithm} is {found} instead of {digest}; "
+                f"{origin} is not the original: expected {algorithm} {digest}, got {found}; "
                 "replace or delete it"
             )
 
 
 def _digest(content: IO[bytes], algorithm: str) -> str:
-    # MD5 and SHA-1 are what publishers recorded; SHA-256 is what is relied upon.
+    # MD5 and SHA-1 are published checksums; security relies on SHA-256.
     digest = hashlib.new(algorithm, usedforsecurity=False)
     while chunk := content.read(1 << 20):
         digest.update(chunk)

@@ -1,4 +1,4 @@
-"""What every set of samples is: lazy, shared between processes, and quick to take a batch from."""
+"""Base class of datasets: lazy, shared between processes, with fast loading of batches."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ Pair: TypeAlias = tuple[torch.Tensor, torch.Tensor]
 
 
 def check_split(name: str, split: str) -> None:
-    """Raise unless `split` is one that every set has."""
+    """Raise ValueError unless `split` is "train" or "test"."""
     if split not in get_args(Split):
-        raise ValueError(f"{name} has the splits 'train' and 'test', not {split!r}")
+        raise ValueError(f"split of {name} must be 'train' or 'test', got {split!r}")
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Samples(Dataset[Pair], ABC):
-    """A map-style dataset of `(input, target)` that costs nothing until it is used.
+    """A map-style dataset of `(input, target)` that is loaded on first use.
 
-    To construct it reads no file, and its length is known without one, so a script may name it at
-    module level in every process. `prepare()`, or else the first sample asked for, finds or
-    downloads the originals, verifies and decodes them; that happens once per host.
+    Its constructor and its length need no file, so a script may construct it at module level in
+    every process. `prepare()`, or the first access to a sample, finds or downloads the originals,
+    verifies and decodes them; that happens once per host.
     """
 
     name: str
@@ -45,13 +45,13 @@ class Samples(Dataset[Pair], ABC):
 
     @abstractmethod
     def _batch(self, rows: NDArray[np.int64]) -> Pair:
-        """The samples of these rows, all of them within the length."""
+        """The samples of these rows, which are valid indices."""
 
     def prepare(self) -> None:
-        """Have the decoded samples on this host.
+        """Find or download, verify and decode the samples on this host.
 
-        It may be called any number of times, by any number of processes at once: one of them does
-        the work, the others wait for it.
+        It may be called any number of times, by several processes at once: one of them does the
+        work, the others wait for it.
         """
         self.decoded.arrays()
 
@@ -71,7 +71,7 @@ class Samples(Dataset[Pair], ABC):
         if indices.dim() != 1 or indices.dtype not in _INTEGERS:
             raise ValueError(
                 "indices must be integers in one dimension, "
-                f"not {indices.dtype} of shape {list(indices.shape)}"
+                f"got {indices.dtype} of shape {list(indices.shape)}"
             )
         rows = indices.cpu().numpy().astype(np.int64, copy=False)
         outside = rows[(rows < 0) | (rows >= len(self))]
@@ -84,8 +84,8 @@ class Samples(Dataset[Pair], ABC):
         return self.decoded.arrays()
 
     def __getstate__(self) -> dict[str, object]:
-        # A loader process that is sent this object maps the files itself; a pickled map would be
-        # a copy of the whole set.
+        # A loader process that receives this object maps the files itself; a pickled map would be
+        # a copy of the whole dataset.
         return {key: value for key, value in self.__dict__.items() if key != "_arrays"}
 
     def __repr__(self) -> str:

@@ -1,7 +1,7 @@
-"""Files that several processes of a host make and read at once.
+"""Files that several processes of a host create and read concurrently.
 
-One process writes, under a lock, while the others wait; and what is written appears under its name
-whole or not at all, so a reader needs no lock.
+One process writes, under a lock, while the others wait. A file appears under its name complete or
+not at all, so a reader needs no lock.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Let one process at a time into the block.
+    """Context that one process at a time can enter.
 
-    The lock is the kernel's, so it ends with its holder, however that ends. The file stays: to
-    delete it would let a third process lock a new file while a second waits for the old one.
+    The kernel releases the lock when its process ends in any way. The lock file is not deleted:
+    otherwise a third process could lock a new file while a second waits for the old one.
     """
     _make(path.parent)
     with path.open("a") as file:
@@ -34,11 +34,11 @@ def locked(path: Path) -> Iterator[None]:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A file to write that takes the name `path` when the block ends, and vanishes if it raises.
+    """A file for writing that gets the name `path` at the end, and is deleted after an error.
 
-    Callers hold a lock on what they write. Its unfinished form is named after the host, because a
-    lock may not reach other hosts that share the folder; and after nothing else, so that what a
-    killed process left behind is overwritten by the next one.
+    Callers hold a lock. The name of the unfinished file contains the host, because locks may not
+    work across hosts that share the folder; and nothing else, so that the file of a killed process
+    is overwritten by the next one.
     """
     _make(path.parent)
     unfinished = path.with_name(f"{path.name}.{platform.node()}.unfinished")
@@ -57,6 +57,6 @@ def _make(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OSError(
-            f"the cache folder {folder} cannot be made ({error.strerror}); "
-            f"set {CACHE} to a folder that can be written"
+            f"the cache folder {folder} cannot be created ({error.strerror}): "
+            f"set {CACHE} to a writable folder"
         ) from error

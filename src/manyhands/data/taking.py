@@ -1,4 +1,4 @@
-"""Batches from any data: as a whole where the data can, and as a pair always."""
+"""Batches from any dataset: loaded as a whole if possible, and always as a pair."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class TakesBatches(Protocol):
-    """Data that gives a whole batch at once."""
+    """Data that can load a whole batch at once."""
 
     def take(self, indices: torch.Tensor) -> Any:
         """The batch of these samples."""
 
 
 def taker(data: object) -> Callable[[torch.Tensor], Any] | None:
-    """What gives the batch of some samples at once; None if the data has them only one by one."""
+    """A function that loads a whole batch at once; None if the data loads samples one by one."""
     if isinstance(data, TakesBatches):
         return data.take
     if isinstance(data, TensorDataset):
@@ -53,7 +53,7 @@ def as_pair(batch: Any) -> tuple[Any, Any]:
     if isinstance(batch, (list, tuple)) and len(batch) == 2:
         return batch[0], batch[1]
     raise TypeError(
-        "each sample of the data must be a pair (input, target); "
-        f"a batch of it is a {type(batch).__name__}"
+        "each sample of the data must be a pair (input, target), "
+        f"got a batch that is a {type(batch).__name__}"
         + (f" of {len(batch)}" if isinstance(batch, (list, tuple)) else "")
     )

@@ -1,4 +1,4 @@
-"""tinyshakespeare: a million characters of plays, to predict the next character of.
+"""tinyshakespeare: a million characters of plays, for next-character prediction.
 
 Karpathy, "The Unreasonable Effectiveness of Recurrent Neural Networks", 2015. Public domain.
 """
@@ -27,9 +27,9 @@ _CUT = _CHARACTERS * 9 // 10
 def tinyshakespeare(split: Split, length: int = 128) -> Text:
     """Windows of the first 90 % ("train") or the rest ("test") of the text, `length` characters.
 
-    Inputs and targets are int64 `[length]`, places in `vocabulary`; a target is the character after
-    its input. Windows lie end to end, so an epoch reads each character once; what is left at the
-    end of a split and fills no window is not used.
+    Inputs and targets are int64 `[length]`, indices in `vocabulary`; a target is the character
+    after its input. Windows do not overlap, so an epoch reads each character once; an incomplete
+    window at the end of a split is not used.
 
     >>> text = tinyshakespeare("train", length=64)
     >>> text, len(text), len(text.vocabulary)
@@ -39,7 +39,7 @@ def tinyshakespeare(split: Split, length: int = 128) -> Text:
     start, end = {"train": (0, _CUT), "test": (_CUT, _CHARACTERS)}[split]
     longest = end - start - 1
     if not 1 <= length <= longest:
-        raise ValueError(f"length must be from 1 to {longest:,}, not {length}")
+        raise ValueError(f"length must be from 1 to {longest:,}, got {length}")
     decoded = Decoded(
         set="tinyshakespeare",
         split="all",
@@ -57,12 +57,12 @@ class Text(Samples):
     length: int
     """Characters of a window."""
     start: int
-    """Where the split begins in the text."""
+    """First character of the split in the text."""
     end: int
 
     @property
     def vocabulary(self) -> str:
-        """The distinct characters of the whole text; a sample's numbers are places in it."""
+        """The distinct characters of the whole text; samples are indices in it."""
         return VOCABULARY
 
     def __len__(self) -> int:
@@ -74,7 +74,7 @@ class Text(Samples):
         starts = self.start + rows * self.length
         windows = text.take(starts[:, None] + np.arange(self.length + 1))
         inputs, targets = windows[:, :-1], windows[:, 1:]
-        # Each in memory of its own, so that changing one does not change the other.
+        # Each in its own memory, so that changing one does not change the other.
         return torch.from_numpy(inputs.astype(np.int64)), torch.from_numpy(targets.astype(np.int64))
 
     def __repr__(self) -> str:

@@ -1,8 +1,8 @@
-"""DistributedDataParallel's memory and collectives, where there is nothing to average.
+"""Model of DistributedDataParallel's memory and collectives, for dry runs on fake tensors.
 
-Its reducer is C++ code that reads tensors, so it cannot be imagined. What it asks for is known: in
-the first step one bucket for everything, from then on buckets in the order in which gradients came;
-each gradient is copied into its bucket and let go, and from then on the bucket's part is it.
+DDP's reducer is C++ code that reads tensors, so it does not work on fake tensors. Its behaviour is
+known: in the first step one bucket for everything, from then on buckets in the order in which
+gradients arrive. Each gradient is copied into its bucket and freed, and becomes a view of it.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 
 class FakeDDP(nn.Module):
-    """Stands where DistributedDataParallel would, with `gradient_as_bucket_view`.
+    """Replacement of DistributedDataParallel with `gradient_as_bucket_view` in a dry run.
 
     Args:
-        module: whose gradients would be averaged, but for those that it is to leave alone.
+        module: the module, whose ignored parameters are left out.
         cap: bytes at which a bucket is closed.
-        find_unused: whether buckets stay as they are first made.
-        note: told the bytes of every bucket when all of it is there.
+        find_unused: whether buckets keep their first order.
+        note: called with the bytes of every bucket when it is complete.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class FakeDDP(nn.Module):
             if parameter.requires_grad and name not in alone
         ]
         self._came: list[nn.Parameter] | None = None if find_unused else []
-        """In which order, until the buckets are made anew."""
+        """The order of gradients, until the buckets are rebuilt."""
         self._quiet = False
         self._buckets: list[_Bucket] = []
         self._of: dict[int, _Bucket] = {}
@@ -53,7 +53,7 @@ class FakeDDP(nn.Module):
         self._make(self._trained, cap if find_unused else sys.maxsize)
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
-        """The module's own."""
+        """The module's outputs."""
         if self._came and not self._quiet and torch.is_grad_enabled():
             came, self._came = self._came, None
             self._buckets, self._of = [], {}
@@ -64,7 +64,7 @@ class FakeDDP(nn.Module):
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Within, gradients stay where they are."""
+        """Context in which gradients are accumulated and not reduced."""
         self._quiet = True
         try:
             yield
@@ -93,7 +93,7 @@ class FakeDDP(nn.Module):
 
 
 class _Bucket:
-    """Gradients that travel together."""
+    """Gradients that are reduced together."""
 
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
         sizes = [one.numel() for one in parameters]
@@ -106,7 +106,7 @@ class _Bucket:
 
     @torch.no_grad()
     def take(self, parameter: nn.Parameter) -> None:
-        """A gradient is there."""
+        """Copy a gradient into the bucket."""
         place = self.places[id(parameter)]
         if parameter.grad is not None:
             place.copy_(parameter.grad)

@@ -1,4 +1,4 @@
-"""Computing without numbers: shapes alone, and the memory that they would take."""
+"""Computation on fake tensors: shapes without content, and the memory that they would take."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ _UNIMAGINABLE = (
     UnsupportedOperatorException,
 )
 
-_imagining = 0
+_active = 0
 
 
 @contextlib.contextmanager
-def imagining() -> Iterator[None]:
-    """Within, tensors have shapes and no content, and operations take no time.
+def fake_tensors() -> Iterator[None]:
+    """Context in which tensors have shapes and no content, and operations take no time.
 
     Raises:
-        ValueError: what was done within depends on the content of a tensor.
+        ValueError: the code inside depends on the content of a tensor.
     """
-    global _imagining  # noqa: PLW0603 - a state of the process, as torch's modes are
-    _imagining += 1
-    # It knows groups by the place on a mesh of whoever was played last.
+    global _active  # noqa: PLW0603 - a state of the process, as torch's modes are
+    _active += 1
+    # It caches groups by the mesh coordinates of the last dry run's worker.
     forget: Any = _clear_sharding_prop_cache
     forget()
     try:
@@ -58,47 +58,47 @@ def imagining() -> Iterator[None]:
             yield
     except _UNIMAGINABLE as error:
         raise ValueError(
-            f"{getattr(error, 'func', None) or error} depends on what is in a tensor, and only "
-            "shapes are known here"
+            f"{getattr(error, 'func', None) or error} depends on the content of a tensor, which a "
+            "dry run does not have"
         ) from error
     finally:
-        _imagining -= 1
+        _active -= 1
 
 
-def is_imagined() -> bool:
-    """Whether what is computed now is only imagined."""
-    return _imagining > 0
+def is_fake() -> bool:
+    """Whether `fake_tensors` is active."""
+    return _active > 0
 
 
 def really() -> contextlib.AbstractContextManager[object]:
-    """Within, tensors have content again, whatever was in force."""
+    """Context in which tensors have content, even inside `fake_tensors`."""
     return _disable_current_modes()
 
 
 class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
-    """Adds up the memory of all tensors that are made while it is active.
+    """Tracks the memory of all tensors that are created while it is active.
 
-    What an operation uses within itself and gives back before it ends is not seen.
+    Temporary memory inside an operation is not counted.
 
     Args:
-        note: called with kind, bytes and workers of collectives that torch's groups never hear of,
-            because it only imagines them.
+        note: called with kind, bytes and workers of collectives that do not reach the process
+            groups, because they run on fake tensors.
     """
 
     def __init__(self, note: Callable[[str, int, int], object] = lambda *_: None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch's
         self._note_collective = note
         self.held = 0
-        """Bytes at present."""
+        """Current bytes."""
         self.peak = 0
-        """Bytes at most."""
+        """Peak bytes."""
         self._sizes: dict[int, int] = {}
         self._resize = torch.UntypedStorage.resize_
 
     def __enter__(self) -> Self:
         ledger, resize = self, self._resize
 
-        # FSDP lets go of memory by giving it the size zero, which is no operation.
+        # FSDP frees memory by resizing a storage to zero, which is not an operation.
         def noted(storage: torch.UntypedStorage, size: int) -> Any:
             resized = resize(storage, size)
             if storage._cdata in ledger._sizes:
@@ -116,18 +116,18 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Note what comes out."""
+        """Record the memory of the results."""
         kwargs = kwargs or {}
-        self._look_at(func, args)
+        self._record_collective(func, args)
         came = func(*args, **kwargs)
         for one in tree_leaves(came):
             if isinstance(one, torch.Tensor):
                 self._note(one._local_tensor if isinstance(one, DTensor) else one)
         return came
 
-    def _look_at(self, func: Any, args: tuple[Any, ...]) -> None:
+    def _record_collective(self, func: Any, args: tuple[Any, ...]) -> None:
         kind = _COLLECTIVES.get(func._schema.name)
-        if kind is not None and is_imagined():
+        if kind is not None and is_fake():
             workers = resolve(args[-1]).size()
             size = args[0].nbytes * (workers if kind == "all_gather" else 1)
             self._note_collective(kind, size, workers)
@@ -150,11 +150,11 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
         self.held -= self._sizes.pop(key)
 
 
-def imagine(compute: Callable[..., Any], *inputs: torch.Tensor) -> Any:
-    """The result of `compute(*inputs)` with tensors that have a shape and a type and no values.
+def run_fake(compute: Callable[..., Any], *inputs: torch.Tensor) -> Any:
+    """The result of `compute(*inputs)` on fake tensors, with shapes and dtypes but no values.
 
-    It allocates nothing and takes the time of the bookkeeping, whatever the size of the model.
-    Parameters may be real or on the meta device. Random sources and buffers are left as they are.
+    It allocates no memory for tensors, whatever the size of the model. Parameters may be real or on
+    the meta device. Random generators and buffers are not changed.
     """
     with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
         return compute(*(mode.from_tensor(tensor.detach()) for tensor in inputs))

@@ -1,8 +1,8 @@
-"""Process groups outside torch's global registry, and DDP moved from one to another.
+"""Process groups outside torch's global registry, and rebinding of DDP to another group.
 
-`torch.distributed.init_process_group` makes one default group per process and hides its sockets.
-A run that outlives its members needs a group per membership epoch, so groups are built from
-their parts here. The parts are what `torch.distributed._dist2` uses in torch 2.13.
+`torch.distributed.init_process_group` creates one default group per process and hides its sockets.
+An elastic run needs a group per membership epoch, so groups are constructed from their parts here.
+The parts are those that `torch.distributed._dist2` uses in torch 2.13.
 """
 
 from datetime import timedelta
@@ -55,8 +55,8 @@ def _group(
     return group
 
 
-def pretended_group(rank: int, size: int) -> ProcessGroup:
-    """A group whose other members do not exist: its collectives end at once."""
+def fake_group(rank: int, size: int) -> ProcessGroup:
+    """A fake process group for dry runs: its collectives return at once."""
     # Absent from builds without distributed testing parts, so it is not imported above.
     from torch._C._distributed_c10d import FakeProcessGroup, HashStore  # noqa: PLC0415
 
@@ -70,9 +70,9 @@ def pretended_group(rank: int, size: int) -> ProcessGroup:
 
 
 def rebind(module: DistributedDataParallel, group: ProcessGroup) -> None:
-    """Let a wrapped module step in another group, after its old one was freed.
+    """Move a DDP module to another process group, after its old one was freed.
 
-    Only for a module that is between steps: a step that was interrupted leaves buckets half
-    reduced, and its gradients must be dropped before the next one.
+    Only between steps: an interrupted step leaves buckets partly reduced, and its gradients must be
+    discarded before the next one.
     """
     module._update_process_group(group)  # type: ignore[no-untyped-call]  # torch's

@@ -1,8 +1,8 @@
-"""What torch loads only when it is first needed."""
+"""Preloading of parts that torch imports lazily."""
 
 import importlib
 
 
 def load_late_parts() -> None:
-    """Load what a first optimizer would load: more than two seconds of computing."""
+    """Import what the first optimizer would import, which takes more than two seconds."""
     importlib.import_module("torch._dynamo")

@@ -1,8 +1,8 @@
-"""Device meshes over groups that Manyhands made.
+"""Device meshes over process groups that Manyhands created.
 
-DTensor, FSDP and the like take a DeviceMesh, and that finds its groups in torch's registry and its
-own rank in the default group. So while a mesh is in use the groups are entered there, the one of
-all workers as the default group: it is still ours, sockets included.
+DTensor and FSDP take a DeviceMesh, which looks up its groups in torch's registry and its rank in
+the default group. So while a mesh is in use, our groups are registered there, with the group of all
+workers as the default one.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ if TYPE_CHECKING:
 
 
 def enter(group: ProcessGroup, ranks: Sequence[int], *, everybody: bool = False) -> None:
-    """Put a group of these global ranks into torch's registry; as the default one, if asked to.
+    """Register a group of these global ranks with torch, as the default group if `everybody`.
 
-    Its name tells the ranks and nothing else. torch keeps meshes in its caches beyond a run, and
-    takes one with the same ranks for the same; by the name it finds the group of the day.
+    Its name depends on the ranks only. torch caches meshes beyond a run and treats those with the
+    same ranks as equal; by the name it finds the current group.
     """
     name = GroupName(f"manyhands-{'-'.join(str(rank) for rank in ranks)}")
     group._set_group_name(name)
     places = {rank: place for place, rank in enumerate(ranks)}
     kind = group._get_backend_name()
     c10d._register_pg_in_world(group, kind, None, name, kind, places)  # type: ignore[arg-type]
-    # A script under torchrun may have a default group of its own, with the same ranks.
+    # A script under torchrun may have its own default group, with the same ranks.
     if everybody and not c10d.is_initialized():
         c10d._update_default_pg(group)
 
 
 def leave(group: ProcessGroup) -> None:
-    """Take a group out of torch's registry again."""
+    """Remove a group from torch's registry."""
     if c10d.GroupMember.WORLD is group:
         c10d._update_default_pg(None)
     c10d._cleanup_process_group_global_state(group)
@@ -48,9 +48,9 @@ def leave(group: ProcessGroup) -> None:
 def device_mesh(
     device: str, axes: Mapping[str, int], groups: Mapping[str, ProcessGroup]
 ) -> DeviceMesh:
-    """All workers as a grid, the last axis varying fastest, over groups that were entered."""
+    """A mesh of all workers, the last axis varying fastest, over registered groups."""
     names = tuple(axes)
-    # A mesh is made of numbers that are really there, even if all else is imagined.
+    # A mesh needs real tensors, even in a dry run.
     with really():
         if len(names) == 1:
             return DeviceMesh.from_group(groups[names[0]], device, mesh_dim_names=names)

@@ -1,9 +1,8 @@
-"""torch.distributed.pipelining with a table of ours, sockets of ours, and shapes that are told.
+"""torch.distributed.pipelining with our own schedules, transfers and static shapes.
 
-torch's stages find out what they are given by sending each other pickled descriptions, and look up
-their peers in torch's global registry of groups. Here every shape is told beforehand, for every
-microbatch its own, and what is sent goes through `Ranks` of ours; torch computes, in the order of
-the table.
+torch's stages infer shapes by exchanging pickled descriptions, and look up their peers in torch's
+global registry of groups. Here all shapes are given in advance, for each microbatch, and tensors
+are sent through our own `Ranks`; torch runs the computation in the order of the table.
 """
 
 from __future__ import annotations
@@ -25,46 +24,46 @@ if TYPE_CHECKING:
 
 _schedules: Any = pipelining_schedules
 _stage: Any = pipelining_stage
-"""Untyped: what is used of them is not exported."""
+"""Untyped, because the names used are not exported."""
 
 Meta = tuple[tuple[int, ...], torch.dtype]
-"""What passes from a stage to the next: a tensor's shape and type."""
+"""Shape and dtype of a tensor that passes between stages."""
 
 
 class Arrival(Protocol):
-    """Something under way."""
+    """A transfer in progress."""
 
     def wait(self) -> object:
-        """Until it is there."""
+        """Wait until it has completed."""
 
 
 class Ranks(Protocol):
-    """The ranks of a pipeline, as one of them sees the others."""
+    """Transfers between the ranks of a pipeline."""
 
     rank: int
     size: int
 
     def send(self, tensor: torch.Tensor, to: int, tag: int) -> Arrival:
-        """Begin to send; the tensor must stay as it is meanwhile."""
+        """Start to send; the tensor must not be changed until the transfer has completed."""
 
     def receive(self, tensor: torch.Tensor, source: int, tag: int) -> Arrival:
-        """Begin to receive."""
+        """Start to receive."""
 
     def arrive(self, coming: Arrival) -> None:
-        """Wait for what was to be received."""
+        """Wait for a receive."""
 
 
 class Stage(PipelineStage):
-    """A stage of torch's that is told its shapes and its peers.
+    """A PipelineStage with given shapes and peers.
 
     Args:
-        module: what it computes.
-        index: its number, from 0.
-        stages: how many there are.
-        device: where it computes.
-        ranks: stage s lies on rank s modulo their number.
-        given: what each microbatch brings it; None for the first stage.
-        gives: what each microbatch leaves it with; None for the last.
+        module: the module of the stage.
+        index: index of the stage, from 0.
+        stages: number of stages.
+        device: the device of the stage.
+        ranks: the ranks; stage s is on rank s modulo their number.
+        given: input shape per microbatch; None for the first stage.
+        gives: output shape per microbatch; None for the last stage.
     """
 
     def __init__(
@@ -85,20 +84,20 @@ class Stage(PipelineStage):
         self._leaving: list[Arrival] = []
 
     def settle(self) -> None:
-        """Wait until all that it sent is on its way, so that the tensors may be changed."""
+        """Wait until all sends have completed, so that the tensors may be changed."""
         for each in self._leaving:
             each.wait()
         self._leaving.clear()
 
     def forward_maybe_with_nosync(self, *args: Any, **kwargs: Any) -> Any:
-        """What the module gives, as something that torch may let go of."""
+        """The module's output, in a form that torch may free."""
         output = super().forward_maybe_with_nosync(*args, **kwargs)  # type: ignore[no-untyped-call]
-        # torch lets go of a stage's output in place when it takes the backward in halves, which a
-        # view does not allow.
+        # torch frees a stage's output in place when the backward is split in halves, which a view
+        # does not allow.
         view = not self.is_last and isinstance(output, torch.Tensor) and output._is_view()
         return output.clone() if view else output
 
-    # What torch would ask the network about.
+    # Overrides of methods that would use the network.
 
     def _prepare_forward_infra(self, num_microbatches: int, *_: object, **__: object) -> None:
         self.chunks = num_microbatches
@@ -123,25 +122,25 @@ class Stage(PipelineStage):
         return _yes()
 
     def _recv_meta(self, src_stage: int) -> Any:
-        raise RuntimeError(f"stage {self.stage_index} was about to unpickle what {src_stage} sends")
+        raise RuntimeError(f"stage {self.stage_index} would unpickle data from stage {src_stage}")
 
     def _send_meta(self, meta: Any, dst_stage: int) -> None:
-        raise RuntimeError(f"stage {self.stage_index} was about to pickle for {dst_stage}: {meta}")
+        raise RuntimeError(f"stage {self.stage_index} would pickle for stage {dst_stage}: {meta}")
 
     def _expect(self, metas: Sequence[Meta] | None, number: int, source: int) -> tuple[Any, ...]:
         if metas is None:
             return ()
         return (_stage._RecvInfo(f"from {source}", source, None, _meta(metas[number])),)
 
-    # What torch would have its registered groups do: an operation begins when it is asked for.
+    # Overrides of transfers through registered groups: ours start when they are requested.
 
     def get_fwd_recv_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
-        """Begin to receive a microbatch; nothing is left for torch to do."""
+        """Start to receive a microbatch; nothing is left for torch to do."""
         self._receive(self.args_recv_info[fwd_chunk_id], fwd_chunk_id, forward=True)
         return []
 
     def get_bwd_recv_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:
-        """Begin to receive a gradient."""
+        """Start to receive a gradient."""
         self._receive(self.grad_recv_info[bwd_chunk_id], bwd_chunk_id, forward=False)
         return []
 
@@ -155,16 +154,16 @@ class Stage(PipelineStage):
             )
 
     def get_fwd_send_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
-        """Begin to send what the next stage is given."""
+        """Start to send the input of the next stage."""
         (output,), _ = self.fwd_cache[fwd_chunk_id]
         self._send(output.detach(), self.stage_index + 1, fwd_chunk_id, forward=True)
         return []
 
     def get_bwd_send_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:
-        """Begin to send the gradient that the stage before waits for."""
+        """Start to send the gradient that the previous stage waits for."""
         (gradient,) = self.bwd_cache.pop(bwd_chunk_id)
         if gradient is None:
-            # The stage does not depend on what it was given; the one before waits all the same.
+            # The output does not depend on the input, but the previous stage waits for a gradient.
             assert self._given is not None  # noqa: S101 - the first stage sends no gradient
             shape, dtype = self._given[bwd_chunk_id]
             gradient = torch.zeros(shape, dtype=dtype, device=self.device)
@@ -178,7 +177,7 @@ class Stage(PipelineStage):
     def _retrieve_recv_activations(self, fwd_chunk_id: int) -> Any:
         self._await(forward=True, number=fwd_chunk_id)
         given = super()._retrieve_recv_activations(fwd_chunk_id)
-        # From here on the computation holds it, for as long as it is needed.
+        # From here on the autograd graph holds it, for as long as it is needed.
         self._forget(self.args_recv_info[fwd_chunk_id])
         return given
 
@@ -189,7 +188,7 @@ class Stage(PipelineStage):
         return given
 
     def _await(self, *, forward: bool, number: int) -> None:
-        # Nothing comes from a stage on the same rank.
+        # Nothing is received from a stage on the same rank.
         if (coming := self._coming.pop((forward, number), None)) is not None:
             self._ranks.arrive(coming)
 
@@ -211,17 +210,17 @@ def runtime(
     microbatches: int,
     loss: Callable[[Any, Any], torch.Tensor],
 ) -> Callable[[Sequence[Any], Sequence[Any]], list[torch.Tensor]]:
-    """What executes a table on this rank.
+    """The function that executes a table on this rank.
 
     Args:
-        stages: this rank's.
+        stages: this rank's stages.
         order: for every rank its actions, each written `2F0`.
-        microbatches: how many there are.
-        loss: of what the last stage gives and of a microbatch's target.
+        microbatches: number of microbatches.
+        loss: the loss of the last stage's output and a microbatch's target.
 
     Returns:
-        A function of the microbatches' inputs and targets that leaves the gradients, summed over
-        them, in the parameters. It gives their losses, where the last stage is.
+        A function of the microbatches' inputs and targets that accumulates the gradients in the
+        parameters. It returns the losses on the rank of the last stage.
     """
     engine: Any = _schedules._PipelineScheduleRuntime(
         [*stages], microbatches, loss_fn=loss, scale_grads=False
@@ -249,7 +248,7 @@ def runtime(
 
 
 def _yes() -> torch.Tensor:
-    # Of a tensor made of a number, the number is known even if all is imagined.
+    # A tensor made from a number keeps it even among fake tensors.
     return torch.tensor(1)
 
 
@@ -265,7 +264,7 @@ def _meta(meta: Meta) -> Any:
 
 @contextlib.contextmanager
 def _asked_of(ranks: Ranks) -> Iterator[None]:
-    """Let a stage ask our ranks for its own when it is made, and not torch's registry."""
+    """Context in which a new stage takes its rank from ours, and not from torch's registry."""
     known = SimpleNamespace(
         get_rank=lambda _: ranks.rank,
         get_world_size=lambda _: ranks.size,

@@ -1,4 +1,4 @@
-"""FSDP2: parameters that are whole only while they are used."""
+"""FSDP2: parameters that are gathered only while they are used."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ def shard(
     offload: bool = False,
     left_alone: Collection[nn.Parameter] = (),
 ) -> None:
-    """Spread every parameter over the mesh, unit by unit.
+    """Shard every parameter over the mesh, unit by unit.
 
     Args:
-        model: what the units are in; parameters of its own are a unit, too.
+        model: the model of the units; its remaining parameters are a unit, too.
         units: in the order in which they are called. A unit's parameters are gathered together.
-        mesh: one axis to spread over, or two, of which the first has copies.
+        mesh: one axis to shard over, or two, of which the first has replicas.
         reshard_after_forward: whether a unit's parameters are freed after the forward and gathered
             again for the backward. The last unit's never are: its backward comes next.
-        offload: whether parameters lie in the host's memory.
-        left_alone: parameters that stay whole, and whose gradients are another's business.
+        offload: whether parameters are kept in the host's memory.
+        left_alone: parameters that are not sharded, and whose gradients FSDP2 does not reduce.
     """
-    # A view that is changed in place would lose its hook; it says so whether it is changed or not.
+    # A view that is changed in place would lose its hook; FSDP2 warns in any case.
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
     pinned = torch.cuda.is_available()
     policy = CPUOffloadPolicy(pin_memory=pinned) if offload else OffloadPolicy()
-    # The engine gathers a unit's parameters as one stretch of one type; whole numbers (a counter,
-    # the state of a generator) are not trained, so every worker may have them.
+    # FSDP2 gathers a unit's parameters as one flat tensor of one dtype; integers (a counter, the
+    # state of a generator) are not trained, so every worker keeps them.
     counters = {one for one in model.parameters() if not one.is_floating_point()}
     alone = {*left_alone} | counters
     options: Any = {"mesh": mesh, "offload_policy": policy, "ignored_params": alone}
@@ -53,12 +53,12 @@ def shard(
 
 
 def is_sharded(tensor: torch.Tensor) -> bool:
-    """Whether it is spread over an axis `shard`, so that the engine reduces its gradient."""
+    """Whether it is sharded over an axis `shard`, so that FSDP2 reduces its gradient."""
     return isinstance(tensor, DTensor) and "shard" in (tensor.device_mesh.mesh_dim_names or ())
 
 
-def give_back(models: Iterable[nn.Module]) -> None:
-    """Let go of all but the own shards of what was gathered, if these are sharded."""
+def reshard(models: Iterable[nn.Module]) -> None:
+    """Free the gathered parameters of sharded models, but for the worker's own shards."""
     for model in models:
         if isinstance(model, FSDPModule):
             model.reshard()

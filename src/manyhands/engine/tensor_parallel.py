@@ -1,4 +1,4 @@
-"""Layers that several workers compute side by side, on DTensor."""
+"""Tensor parallelism on DTensor: layers split among workers."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def split(
     """Split layers of a model, by name, over a mesh with one axis.
 
     Args:
-        model: whose parameters become parts of themselves.
+        model: the model, whose parameters become DTensors.
         mesh: the workers.
-        columns: linear layers split by outputs, those together that share an input: on the way
-            back its gradient is then summed over the workers once.
+        columns: linear layers split by outputs, grouped by their input: its gradient is then
+            summed over the workers once.
         rows: linear layers split by inputs; their outputs are summed over the workers.
-        tables: embeddings split by rows; what they give is summed, too.
+        tables: embeddings split by rows; their outputs are summed, too.
         gathered: linear layers split by outputs, which are gathered.
     """
     styles: dict[str, ParallelStyle] = {}
@@ -50,20 +50,20 @@ def split(
     styles |= {name: RowwiseParallel() for name in rows}
     styles |= {name: RowwiseParallel(input_layouts=Replicate()) for name in tables}
     styles |= {name: ColwiseParallel(output_layouts=Replicate()) for name in gathered}
-    # No source: every worker has all values here, or none has any yet.
+    # No source: every worker has all values here, or none has values yet.
     parallelize_module(model, mesh, styles, src_data_rank=None)
 
 
 def divide_layers(
     model: nn.Module, mesh: DeviceMesh, *, columns: Iterable[str], rows: Iterable[str]
 ) -> None:
-    """Leave of linear layers, by name, each worker's part; how they compute is not changed.
+    """Reduce linear layers, by name, to each worker's part, without changing their forward.
 
     Args:
-        model: whose parameters become parts of themselves.
+        model: the model, whose parameters are replaced by their parts.
         mesh: the workers.
-        columns: layers of which a worker has some of the outputs.
-        rows: layers of which it has some of the inputs, and the whole bias.
+        columns: layers of which a worker keeps some of the outputs.
+        rows: layers of which it keeps some of the inputs, and the whole bias.
     """
     for name in columns:
         layer = model.get_submodule(name)
@@ -80,13 +80,13 @@ def _divide(layer: nn.Module, name: str, mesh: DeviceMesh, how: Shard) -> None:
         setattr(layer, name, nn.Parameter(laid, requires_grad=whole.requires_grad))
 
 
-def leave_alone(model: nn.Module, names: list[str]) -> None:
-    """Have DistributedDataParallel not care for these parameters."""
+def ignore_in_ddp(model: nn.Module, names: list[str]) -> None:
+    """Make DistributedDataParallel ignore these parameters."""
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, names)  # type: ignore[no-untyped-call]
 
 
 class _Once:
-    """Tells torch that all workers have an input, once for all layers that are given it."""
+    """Marks an input as replicated, once for all layers that share it."""
 
     def __init__(self, mesh: DeviceMesh, layers: int) -> None:
         self._mesh = mesh
@@ -102,6 +102,6 @@ class _Once:
         told = self._told
         self._calls += 1
         if self._calls % self._layers == 0:
-            # Nobody else will ask; an activation must not be kept for longer than it is needed.
+            # This was the last layer; an activation must not be kept longer than needed.
             self._given = self._told = None
         return (told, *inputs[1:])

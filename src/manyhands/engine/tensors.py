@@ -1,4 +1,4 @@
-"""Tensors that lie on several workers: what one of them has, and the whole."""
+"""DTensors: local parts, gathered tensors, norms and clipping."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ if TYPE_CHECKING:
 
     from torch.distributed.device_mesh import DeviceMesh
 
-# It warns that a parameter on two axes is gathered in two collectives, whenever one is gathered.
+# DTensor warns, at every gather, that a parameter on two axes is gathered in two collectives.
 logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
 
 
 def own_part(parameter: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
-    """What this worker has of `whole`, if it is laid out as the parameter is."""
+    """This worker's part of `whole`, with the parameter's layout."""
     if not isinstance(parameter, DTensor):
         return whole
-    # No source: everybody has the whole tensor here, so nothing needs to be sent.
+    # No source: every worker has the whole tensor here, so nothing needs to be sent.
     laid = distribute_tensor(whole, parameter.device_mesh, parameter.placements, src_data_rank=None)
     return laid.to_local()
 
 
 def own(parameter: torch.Tensor) -> torch.Tensor:
-    """The memory of this worker's part."""
+    """This worker's local part, sharing its memory."""
     return parameter.to_local() if isinstance(parameter, DTensor) else parameter
 
 
-def laid_out(part: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """The tensor of which this is the worker's part, if it is laid out as another is."""
+def as_dtensor(part: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """The DTensor with this local part and the layout of `like`."""
     if not isinstance(like, DTensor):
         return part
     return DTensor.from_local(
@@ -48,7 +48,7 @@ def laid_out(part: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 
 
 def gradient_of(parameter: torch.Tensor) -> torch.Tensor | None:
-    """Its gradient, laid out as it is; an embedding's is whole when it comes out of the engine."""
+    """The parameter's gradient, in its layout; autograd leaves an embedding's unsharded."""
     grad = parameter.grad
     if not isinstance(parameter, DTensor) or not isinstance(grad, DTensor):
         return grad
@@ -58,19 +58,19 @@ def gradient_of(parameter: torch.Tensor) -> torch.Tensor | None:
 
 
 def gathered(parameter: torch.Tensor) -> torch.Tensor:
-    """The whole tensor, where its parts are; all workers that have some must ask."""
+    """The whole tensor, on the same device; a collective of all workers that hold parts."""
     full = parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
     return full.detach().contiguous()
 
 
 def whole(parameter: torch.Tensor) -> torch.Tensor:
-    """The same in the host's memory."""
+    """As `gathered`, in the host's memory."""
     return gathered(parameter).cpu()
 
 
 @torch.no_grad()
 def norm(gradients: Iterable[torch.Tensor]) -> torch.Tensor:
-    """Their norm; what lies on several workers counts once, whatever its mesh."""
+    """The joint norm; a tensor on several workers counts once."""
     by_mesh: dict[object, list[torch.Tensor]] = {}
     for one in gradients:
         by_mesh.setdefault(one.device_mesh if isinstance(one, DTensor) else None, []).append(one)
@@ -81,7 +81,7 @@ def norm(gradients: Iterable[torch.Tensor]) -> torch.Tensor:
 
 @torch.no_grad()
 def clip(gradients: Sequence[torch.Tensor], limit: float) -> None:
-    """Scale them down by one factor if their norm, over the whole model, is above the limit."""
+    """Clip the joint norm of the gradients, over the whole model, to the limit."""
     factor = torch.clamp(limit / (norm(gradients) + 1e-6), max=1.0)
     for one in gradients:
         own(one).mul_(factor)
@@ -93,12 +93,12 @@ def leaves(value: Any) -> list[torch.Tensor]:
 
 
 def memory_of(tensor: torch.Tensor) -> int:
-    """What tensors that lie in the same memory have in common, for as long as one of them lives."""
+    """A key that tensors in the same storage have in common, while one of them is alive."""
     return int(tensor.untyped_storage()._cdata)
 
 
 def from_rows(rows: torch.Tensor, like: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
-    """A tensor of the shape of another, of which this worker has these rows, where they are."""
+    """A DTensor with the shape of `like`, of which this worker has these rows."""
     return DTensor.from_local(
         rows, mesh, [Shard(0)], run_check=False, shape=like.shape, stride=like.stride()
     )

@@ -1,6 +1,6 @@
-"""In which order torch's own pipeline schedules compute, read from torch without running them.
+"""The order of computations in torch's own pipeline schedules, recorded without running them.
 
-Our tables stand in `schedules`; a conformance test holds them against these.
+A conformance test compares our tables in `schedules` with these.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MULTI: Final[dict[str, Any]] = {
 
 
 def torch_order(name: str, stages: int, microbatches: int, ranks: int) -> list[list[str]]:
-    """For every rank the actions of torch's schedule, each written as torch writes it: `2F0`."""
+    """For every rank the actions of torch's schedule, in torch's notation: `2F0`."""
     if name in _SINGLE:
         return [_recorded(_SINGLE[name], stage, stages, microbatches) for stage in range(stages)]
     stage = SimpleNamespace(group_size=ranks, group_rank=0, num_stages=stages, submod=None)
@@ -34,7 +34,7 @@ def torch_order(name: str, stages: int, microbatches: int, ranks: int) -> list[l
 
 
 def _recorded(kind: Any, stage: int, stages: int, microbatches: int) -> list[str]:
-    """What the schedule asks of a stage. Its printed order is not used: 1F1B's is wrong in 2.13."""
+    """The calls of a schedule to a stage. Its printed order is wrong for 1F1B in torch 2.13."""
     recorder = _Recorder(stage, stages)
     schedule = kind(recorder, microbatches, loss_fn=lambda *_: torch.zeros(()))
     schedule._initialize_stage = lambda *_: None
@@ -43,7 +43,7 @@ def _recorded(kind: Any, stage: int, stages: int, microbatches: int) -> list[str
 
 
 class _Recorder:
-    """A stage that computes nothing, has nobody to talk to, and writes down what it is asked."""
+    """A stage that computes and sends nothing, and records its calls."""
 
     def __init__(self, stage: int, stages: int) -> None:
         self.stage_index, self.num_stages = stage, stages

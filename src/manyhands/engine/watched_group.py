@@ -1,8 +1,7 @@
-"""A process group that says what it is asked for and when somebody waits for it.
+"""A process group that records its collectives and the time spent waiting for them.
 
-FSDP and DTensor call collectives from within torch, where nobody can be asked how long they took
-or what they sent. Their groups can be ours, though: a process group may be written in Python, and
-torch calls it from wherever a collective is needed.
+FSDP and DTensor call collectives from within torch, where they cannot be timed from outside. But
+the process group may be ours: it can be written in Python, and torch calls it for every collective.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch._C._distributed_c10d import ProcessGroup, ReduceOp, ReduceScatterOptions, Work
 
-from manyhands.engine.fake_tensors import is_imagined
+from manyhands.engine.fake_tensors import is_fake
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -20,16 +19,16 @@ if TYPE_CHECKING:
 
 
 class Watcher(Protocol):
-    """Who is told."""
+    """Receiver of a group's events."""
 
     def begin(self) -> None:
-        """Somebody waits from now on."""
+        """A wait begins."""
 
     def end(self) -> None:
-        """And now no longer."""
+        """The wait ends."""
 
     def note(self, kind: str, size: int, workers: int) -> None:
-        """A collective over so many workers begins; `size` is its larger side in bytes."""
+        """A collective over `workers` begins; `size` is its larger side in bytes."""
 
 
 _KINDS = {
@@ -51,16 +50,16 @@ _KINDS = {
     "send": "send",
     "recv": "receive",
 }
-"""What torch calls, and what it is."""
+"""Methods that torch calls, and the kind of collective of each."""
 
 
 class WatchedGroup(ProcessGroup):
-    """A group whose collectives another one carries out.
+    """A process group that delegates its collectives to another one, and records them.
 
     Args:
-        inner: carries them out.
-        device: the kind of device that its tensors are on.
-        watcher: is told.
+        inner: the group that runs them.
+        device: the device type of its tensors.
+        watcher: receives the events.
     """
 
     def __init__(self, inner: ProcessGroup, device: str, watcher: Watcher) -> None:
@@ -76,9 +75,9 @@ class WatchedGroup(ProcessGroup):
     def reduce_scatter_single(
         self, output: torch.Tensor, given: torch.Tensor, options: Any = None
     ) -> Work:
-        """Reduce and scatter, with half the bytes that Gloo sends, which reduces everything.
+        """Reduce and scatter, with half the bytes of Gloo's own, which is an allreduce.
 
-        Each worker is sent its part of everybody's tensor, and adds these up itself.
+        Each worker receives its part of every worker's tensor, and sums these parts itself.
         """
         self._watcher.note("reduce_scatter", given.nbytes, self.size())
         mean = options.reduceOp == ReduceOp.AVG
@@ -96,13 +95,13 @@ class WatchedGroup(ProcessGroup):
         return _WatchedWork(sent, self._watcher, add_up)
 
     def gather_rows(self, own: torch.Tensor) -> torch.Tensor:
-        """All workers' rows, in the order of ranks; all have equally many."""
-        everybody = own.new_empty(self.size() * len(own), *own.shape[1:])
-        self._allgather_base(everybody.view(-1), own.contiguous().view(-1)).wait()
-        return everybody
+        """All_gather of rows in rank order; all workers have equally many."""
+        gathered_rows = own.new_empty(self.size() * len(own), *own.shape[1:])
+        self._allgather_base(gathered_rows.view(-1), own.contiguous().view(-1)).wait()
+        return gathered_rows
 
     def scatter_sums(self, parts: torch.Tensor) -> torch.Tensor:
-        """The sum over all workers of this worker's rows; all get equally many."""
+        """Reduce_scatter of rows; all workers get equally many."""
         own = parts.new_empty(len(parts) // self.size(), *parts.shape[1:])
         self.reduce_scatter_single(own, parts.contiguous(), ReduceScatterOptions()).wait()
         return own
@@ -113,8 +112,8 @@ def _watched(name: str, kind: str) -> Callable[..., Work]:
         size = max((sum(one) for one in _sizes(arguments)), default=0)
         self._watcher.note(kind, size, self.size())
         work = _WatchedWork(getattr(self._inner, name)(*arguments, **options), self._watcher)
-        if kind == "all_gather" and self._on_gloo and is_imagined():
-            # Gloo gathers into memory of its own, and copies from there.
+        if kind == "all_gather" and self._on_gloo and is_fake():
+            # Gloo gathers into its own memory, and copies from there.
             work.uses = torch.empty(size, dtype=torch.uint8)
         return work
 
@@ -127,7 +126,7 @@ for _name, _kind in _KINDS.items():
 
 
 def _sizes(arguments: tuple[Any, ...]) -> Iterator[list[int]]:
-    """For each argument that is a tensor or has some in it, their bytes."""
+    """For each argument that is or contains tensors, their bytes."""
     for argument in arguments:
         if isinstance(argument, torch.Tensor):
             yield [argument.nbytes]
@@ -136,7 +135,7 @@ def _sizes(arguments: tuple[Any, ...]) -> Iterator[list[int]]:
 
 
 class _WatchedWork(Work):
-    """A collective under way; `then` is done once, when it has been waited for."""
+    """A collective in progress; `then` is called once, after the first wait."""
 
     def __init__(
         self, inner: Work, watcher: Watcher, then: Callable[[], None] | None = None
@@ -146,10 +145,10 @@ class _WatchedWork(Work):
         self._watcher = watcher
         self._then = then
         self.uses: torch.Tensor | None = None
-        """What it takes of memory until it is done."""
+        """Temporary memory, held until it has completed."""
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Wait for it, and say so."""
+        """Wait for it, and record the wait."""
         self._watcher.begin()
         try:
             done = self._inner.wait() if timeout is None else self._inner.wait(timeout)

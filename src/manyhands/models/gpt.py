@@ -17,18 +17,18 @@ class GPT(nn.Sequential):
     """Embeddings, blocks of causal attention and a two-layer network, and logits.
 
     Takes tokens `[N, length]`, gives logits `[N, vocabulary, length]`, as `F.cross_entropy` and
-    the accuracy want them. Normalisation stands before each part of a block and after the last;
-    the embedding and the last layer have parameters of their own. Nothing but the attention looks
-    at more than one position, and query, key and value are layers of their own, so heads, layers
-    and stretches of the sequence can each be computed elsewhere.
+    the accuracy expect them. Layer normalisation is before each part of a block and after the last;
+    the embedding and the last layer are not tied. Only attention combines positions, and query, key
+    and value are separate layers, so heads, layers and sequence shards can each be computed on
+    different workers.
 
     Args:
-        vocabulary: how many different tokens there are.
+        vocabulary: number of different tokens.
         length: the longest sequence.
-        width: numbers that a token is represented by.
-        layers: blocks.
-        heads: of each attention; they divide the width.
-        dropout: share of the numbers that is set to zero in training, after each part of a block.
+        width: size of a token's vector.
+        layers: number of blocks.
+        heads: heads of each attention; they divide the width.
+        dropout: dropout probability after each part of a block.
 
     Example:
         >>> GPT()(torch.zeros(2, 16, dtype=torch.int64)).shape
@@ -49,7 +49,7 @@ class GPT(nn.Sequential):
         dropout: float = 0.0,
     ) -> None:
         if width % heads:
-            raise ValueError(f"{heads} heads do not divide the width {width}")
+            raise ValueError(f"width must be divisible by heads, got width={width}, heads={heads}")
         blocks = [(f"block{n + 1}", Block(width, heads, dropout)) for n in range(layers)]
         super().__init__(
             OrderedDict(
@@ -66,12 +66,12 @@ class GPT(nn.Sequential):
     def sized(cls, size: str, vocabulary: int = 50257, length: int = 1024) -> GPT:
         """A GPT of a known size: "tiny", "124m", "355m" or "1b"."""
         if size not in SIZES:
-            raise ValueError(f"no size {size!r}; there are {', '.join(SIZES)}")
+            raise ValueError(f"size must be one of {', '.join(SIZES)}, got {size!r}")
         width, layers, heads = SIZES[size]
         return cls(vocabulary, length, width, layers, heads)
 
     def _initialize(self, layers: int) -> None:
-        """Normal, 0.02; what is added to the stream is smaller, the more often that happens."""
+        """Normal, 0.02; smaller for layers that are added to the stream, by their number."""
         for name, parameter in self.named_parameters():
             if name.endswith("bias"):
                 nn.init.zeros_(parameter)
@@ -83,8 +83,8 @@ class GPT(nn.Sequential):
 
 
 SIZES = {"tiny": (32, 2, 2), "124m": (768, 12, 12), "355m": (1024, 24, 16), "1b": (2048, 16, 16)}
-"""Width, layers and heads. The names count the parameters with GPT-2's vocabulary, in which the
-embedding is shared with the last layer; here it is not, so there are some more."""
+"""Width, layers and heads. The names are parameter counts with GPT-2's vocabulary and tied
+embeddings; here embeddings are not tied, so there are some more."""
 
 
 class Embedding(nn.Module):
@@ -123,8 +123,8 @@ class Block(nn.Module):
 class Attention(nn.Module):
     """Causal attention with several heads.
 
-    The number of heads is not fixed in the computation, only their size: a worker that has a part
-    of the rows of query, key and value computes the heads that these make.
+    Only the size of heads is fixed in the computation, not their number: a worker that has a part
+    of the rows of query, key and value computes the corresponding heads.
     """
 
     def __init__(self, width: int, heads: int) -> None:
@@ -136,7 +136,7 @@ class Attention(nn.Module):
         self.out = nn.Linear(width, width)
 
     def forward(self, stream: Tensor) -> Tensor:
-        """What each position makes of those before it."""
+        """The attention of each position to those before it."""
         query, key, value = (
             layer(stream).unflatten(-1, (-1, self.size)).transpose(1, 2)
             for layer in (self.query, self.key, self.value)

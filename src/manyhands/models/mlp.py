@@ -21,7 +21,7 @@ class MLP(nn.Module):
     Args:
         inputs: values in one flattened sample.
         hidden: the width of each layer but the last; empty for a linear model.
-        outputs: values that come out.
+        outputs: number of outputs.
     """
 
     def __init__(
@@ -30,11 +30,11 @@ class MLP(nn.Module):
         super().__init__()
         widths = [inputs, *hidden, outputs]
         if min(widths) < 1:
-            raise ValueError(f"every layer needs a width of at least 1; the widths are {widths}")
+            raise ValueError(f"widths of layers must be at least 1, got {widths}")
         self.layers = nn.Sequential(nn.Flatten())
         for before, after in pairwise(widths):
             self.layers.extend([nn.Linear(before, after), nn.ReLU()])
-        # What comes out are logits: there is no ReLU after the last layer.
+        # The outputs are logits: there is no ReLU after the last layer.
         del self.layers[-1]
 
     def forward(self, inputs: Tensor) -> Tensor:

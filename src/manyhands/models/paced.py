@@ -1,4 +1,4 @@
-"""A network that takes time and computes next to nothing, to measure what is around it."""
+"""A network that sleeps instead of computing, to measure the overhead around it."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ if TYPE_CHECKING:
 
 
 class Paced(nn.Sequential):
-    """Layers that sleep: so long forward, so long for each half of the backward.
+    """Layers that sleep for a given time in the forward and in each half of the backward.
 
-    Sleeping takes no core, so many workers can be measured on few. The layers are preceded by a
-    small one, because a gradient for the inputs is computed only where something is before them.
+    Sleeping needs no core, so many workers can be measured on few cores. The layers are preceded by
+    a small one, because autograd computes the gradient of inputs only if a previous layer needs it.
 
-    Takes and gives `[N, width]`.
+    Takes and returns `[N, width]`.
 
     Args:
-        layers: how many.
+        layers: number of layers.
         forward: seconds of each layer's forward.
-        input_gradient: seconds of the gradient for the layer before.
-        weight_gradient: seconds of the gradients of the layer's own parameters.
-        width: how wide they are.
+        input_gradient: seconds of the gradient for the previous layer.
+        weight_gradient: seconds of the gradients of the layer's parameters.
+        width: width of the layers.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Paced(nn.Sequential):
 
 
 class PacedLayer(nn.Module):
-    """`x + w`, after a sleep; backward it sleeps once for each of the two."""
+    """`x + w` after a sleep; in the backward it sleeps once for each of the two."""
 
     def __init__(
         self, width: int, forward: float, input_gradient: float, weight_gradient: float
@@ -53,7 +53,7 @@ class PacedLayer(nn.Module):
         self.paces = (forward, input_gradient, weight_gradient)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """The sum, late."""
+        """The sum, after the sleep."""
         forward, input_gradient, weight_gradient = self.paces
         time.sleep(forward)
         given: Tensor = late(inputs, input_gradient)
@@ -62,7 +62,7 @@ class PacedLayer(nn.Module):
 
 
 class _Late(torch.autograd.Function):
-    """Gives what it is given; its gradient comes late."""
+    """The identity, whose backward sleeps."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, seconds: float) -> Tensor:
@@ -76,4 +76,4 @@ class _Late(torch.autograd.Function):
 
 
 late: Any = _Late.apply
-"""A tensor whose gradient comes so many seconds late."""
+"""Returns a tensor whose gradient is delayed by some seconds."""

@@ -1,4 +1,4 @@
-"""Residual networks of the small family that is made for CIFAR-10."""
+"""Small residual networks for CIFAR-10."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ResidualNetwork(nn.Module):
 
     Args:
         depth: 8, 14, 20, 26 and so on.
-        classes: how many logits.
+        classes: number of logits.
         width: channels of the first stage.
 
     Paper: He, Zhang, Ren, Sun, "Deep Residual Learning for Image Recognition", 2015, section 4.2.
@@ -34,7 +34,7 @@ class ResidualNetwork(nn.Module):
         super().__init__()
         blocks, rest = divmod(depth - 2, 6)
         if blocks < 1 or rest:
-            raise ValueError(f"depth must be 6n + 2 (8, 14, 20, 26, ...), not {depth}")
+            raise ValueError(f"depth must be 6n + 2 (8, 14, 20, 26, ...), got {depth}")
         self.stem = nn.Sequential(_convolution(3, width), nn.BatchNorm2d(width), nn.ReLU())
         self.stages = nn.Sequential(
             _stage(width, width, blocks, stride=1),
@@ -79,7 +79,7 @@ def _stage(channels: int, outputs: int, blocks: int, stride: int) -> nn.Sequenti
 
 
 def _convolution(channels: int, outputs: int, stride: int = 1) -> nn.Conv2d:
-    # Without a bias, which the normalisation behind it would subtract again.
+    # Without a bias, which the following normalisation would subtract again.
     layer = nn.Conv2d(channels, outputs, kernel_size=3, stride=stride, padding=1, bias=False)
     nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
     return layer

@@ -19,16 +19,16 @@ _EPSILON = 1.001e-5
 class ResNetV2(nn.Sequential):
     """A residual network of bottlenecks: a stem, four stages of blocks, a classifier.
 
-    A block computes `y = x + f(relu(norm(x)))`, so from the first block to the last there is a
-    path on which nothing is changed but by addition. Where a stage begins, a convolution brings
-    the shortcut to the new number of channels; the last block of a stage halves the image. As in
-    Keras' applications, where these networks have the same parameters.
+    A block computes `y = x + f(relu(norm(x)))`, so there is an identity path from the first block
+    to the last. At the beginning of a stage, a convolution in the shortcut changes the number of
+    channels; the last block of a stage halves the image. The parameters are the same as in Keras'
+    applications.
 
     Takes `[N, 3, height, width]` from 32×32 upwards, gives logits `[N, classes]`.
 
     Args:
-        blocks: how many each stage has.
-        classes: how many logits.
+        blocks: number of blocks of each stage.
+        classes: number of logits.
 
     Paper: He, Zhang, Ren, Sun, "Identity Mappings in Deep Residual Networks", 2016.
     """
@@ -85,7 +85,7 @@ class _Block(nn.Module):
             _norm(width),
             nn.Conv2d(width, outputs, 1),
         )
-        # A shortcut that keeps its channels takes what was not normalised.
+        # A shortcut that keeps its channels takes the input before normalisation.
         self.widen = nn.Conv2d(channels, outputs, 1, stride) if channels != outputs else None
         self.subsample = nn.MaxPool2d(1, stride) if stride > 1 else nn.Identity()
 

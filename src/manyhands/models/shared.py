@@ -1,4 +1,4 @@
-"""Two sequences, one recurrent network for both."""
+"""A network with one LSTM shared by two sequences."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class SharedLSTM(nn.Module):
-    """One LSTM encodes two sequences; a dense layer tells from both codes how they are related.
+    """One LSTM encodes two sequences; a dense layer classifies the pair of codes.
 
     The two encodings do not depend on each other, so they can be computed on two devices, each
     with a copy of the LSTM, and merged on a third:
@@ -21,11 +21,11 @@ class SharedLSTM(nn.Module):
     Takes `[N, 2, length, inputs]`, gives logits `[N, outputs]`. 82,561 parameters as it comes.
 
     Args:
-        inputs: numbers at each position of a sequence.
-        hidden: numbers in a code.
-        outputs: how many logits.
+        inputs: size of the vector at each position of a sequence.
+        hidden: size of a code.
+        outputs: number of logits.
 
-    The example is the one of Keras' guide to shared layers: do two messages have one author?
+    The example is from Keras' guide to shared layers: do two messages have the same author?
     """
 
     def __init__(self, inputs: int = 256, hidden: int = 64, outputs: int = 1) -> None:

@@ -1,7 +1,7 @@
-"""How frozen values are written as text, and read back: `ssp(staleness=4, codec=topk(0.01))`.
+"""Text notation of frozen values, such as `ssp(staleness=4, codec=topk(0.01))`.
 
-`Value` is what can be written, `Catalog` what can be read. A text is parsed by a grammar of its
-own (`parse`) and can only ever construct the classes that a catalog names.
+A `Value` can be written as text, and a `Catalog` reads it. Text is parsed by its own grammar
+(`parse`) and can only construct the classes that a catalog names.
 """
 
 from manyhands.notation.catalog import Catalog

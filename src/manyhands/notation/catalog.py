@@ -1,4 +1,4 @@
-"""The names that a text may use, and the values that they are read as."""
+"""Catalog of the classes that a text may name."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Generic, TypeVar, cast
@@ -14,18 +14,16 @@ V = TypeVar("V", bound=Value)
 
 
 class Catalog(Generic[V]):
-    """One kind of values by name, each readable from its text.
+    """The classes of one kind of values, by name; reads values from text.
 
     Args:
-        kind: What a user calls such a value: "strategy".
-        classes: Subclasses of `Value`; their names are all that a text can construct, together
-            with those of `nested`.
-        nested: Catalogs of the values that the fields of these classes may hold, such as codecs.
-        aliases: Other names, each for the name of one of the classes. They are read and never
+        kind: The name of this kind of values in messages: "strategy".
+        classes: Subclasses of `Value`; text can construct only these, and those of `nested`.
+        nested: Catalogs of values that the fields of these classes may hold, such as codecs.
+        aliases: Further names, each for the name of one of the classes. They are read and never
             written.
 
-    A class whose values could not be read back is refused here, when it is imported, with a
-    TypeError that says why.
+    Raises a TypeError, with the reason, for a class whose values could not be read back.
     """
 
     def __init__(
@@ -52,13 +50,13 @@ class Catalog(Generic[V]):
         self._known: dict[str, CatalogEntry] = {}
         for name, entry in entries:
             if self._known.setdefault(name, entry) != entry:
-                raise TypeError(f"two values are called '{name}'; rename one")
+                raise TypeError(f"two classes have the name '{name}'; rename one")
 
     def read(self, source: str | Value) -> V:
         """The value that a text describes; a value of this catalog is returned as it is.
 
         Raises:
-            NotationError: The text is not such a value; the message says where and what to write.
+            NotationError: The text is malformed; the message says where and what to write.
             TypeError: `source` is neither a text nor a value of this catalog.
         """
         if isinstance(source, str):
@@ -91,12 +89,12 @@ class Catalog(Generic[V]):
         return self._classes[self._aliases.get(name, name)]
 
     def describe(self, name: str) -> Description:
-        """What the class of this name says about itself and its fields."""
+        """The documentation of the class of this name, and of its fields."""
         return describe(self[name], lambda annotation: readable(annotation, self._known))
 
 
 def _check(cls: type[Value]) -> None:
-    """Refuse a class whose values could not be written as text and read back."""
+    """Raise TypeError for a class whose values could not be written as text and read back."""
     if "__dataclass_fields__" not in vars(cls):
         raise TypeError(f"{cls.__qualname__} has to be a @dataclass(frozen=True, repr=False)")
     if cls.__repr__ is not Value.__repr__ or cls.__str__ is not Value.__str__:

@@ -1,4 +1,4 @@
-"""From a tree to a value: names are looked up, types are checked, and then it is built."""
+"""Construction of values from syntax trees: names are looked up and types are checked."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass
@@ -30,18 +30,18 @@ from manyhands.notation.value import Value
 
 @dataclass(frozen=True)
 class CatalogEntry:
-    """A class that a text may name, and what values of its sort are called."""
+    """A class that a text may name, and the kind of its values."""
 
     cls: type[Value]
     kind: str
 
 
 Known = Mapping[str, CatalogEntry]
-"""Everything that a text may name, aliases included; nothing else is ever constructed."""
+"""All names that a text may use, including aliases; nothing else is ever constructed."""
 
 
 def kinds(bases: tuple[type[Any], ...], known: Known) -> str:
-    """What values of these classes are called: `strategy`, `codec or reducer`."""
+    """The kinds of these classes, for messages: `strategy`, `codec or reducer`."""
     found = {entry.kind for entry in known.values() if issubclass(entry.cls, bases)}
     return " or ".join(sorted(found) or [base.__qualname__ for base in bases])
 
@@ -65,10 +65,10 @@ def readable(annotation: object, known: Known) -> str:
 
 @dataclass(frozen=True)
 class Construction:
-    """One text on its way to a value."""
+    """The construction of one value from a text."""
 
     text: str
-    """For the messages."""
+    """The text, for messages."""
     known: Known
 
     def value(self, node: Node, bases: tuple[type[Value], ...]) -> Value:
@@ -131,7 +131,7 @@ class Construction:
         }
 
     def _held(self, node: Node, annotation: object, where: str) -> object:  # noqa: PLR0911 - a table: one line per form
-        """What the node means to a field of this type."""
+        """The value of a node for a field of this type."""
         types = alternatives(annotation)
         match node:
             case WordNode("none") if type(None) in types:
@@ -173,7 +173,7 @@ class Construction:
 
 
 def _words(annotation: object) -> Iterator[str]:
-    """The words that a field of this type takes, names of values apart."""
+    """The words that a field of this type accepts, without names of values."""
     yield from words(annotation)
     if bool in alternatives(annotation):
         yield from ("true", "false")
@@ -182,7 +182,7 @@ def _words(annotation: object) -> Iterator[str]:
 
 
 def _found(node: Node) -> str:
-    """A node in a message; short, whatever the text holds."""
+    """A short description of a node, for messages."""
     match node:
         case WordNode(text):
             return f"'{text}'"

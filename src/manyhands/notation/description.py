@@ -1,4 +1,4 @@
-"""What a class of values says about itself: its docstring, and those below its fields."""
+"""Documentation of a class of values, from its docstring and those below its fields."""
 
 import ast
 import inspect
@@ -21,25 +21,25 @@ class FieldDescription(NamedTuple):
 
     name: str
     type: str
-    """In words: `integer or none`."""
+    """The type in words: `integer or none`."""
     default: str
-    """As text, or `required`."""
+    """The default as text, or `required`."""
     text: str
     """The docstring below the field, on one line; empty if there is none."""
 
 
 @dataclass(frozen=True)
 class Description:
-    """A class of values, as it is explained to a user."""
+    """The documentation of a class of values."""
 
     name: str
     summary: str
     """The first line of the class's docstring."""
     text: str
-    """The rest of it."""
+    """The rest of the docstring."""
     fields: tuple[FieldDescription, ...]
     example: str
-    """A text of such a value: from the docstring's line "Example: `…`", else the bare name."""
+    """An example: from the docstring's line "Example: `…`", else the bare name."""
 
     @property
     def signature(self) -> str:

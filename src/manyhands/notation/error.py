@@ -1,17 +1,17 @@
-"""What is said about a text that cannot be read: the problem, the text, and where."""
+"""Errors for malformed text: the problem, the text, and the position."""
 
 import unicodedata
 from collections.abc import Iterable
 from difflib import get_close_matches
 
 SHOWN_BEFORE, SHOWN_AFTER = 48, 24
-"""Characters of the text shown around the problem: with its margin, a line of 80 columns."""
+"""Characters of the text shown around the problem, so that a line has at most 80 columns."""
 
 
 class NotationError(ValueError):
-    """A text is not a value.
+    """A text cannot be read as a value.
 
-    The message is the problem, then the line of the text with a caret under the place::
+    The message is the problem, then the line of the text with a caret under the position::
 
         there is no strategy 'alreduce'; did you mean 'allreduce'? Known: allreduce, single
           alreduce(bucket_mb=10)
@@ -31,10 +31,10 @@ class NotationError(ValueError):
     def __init__(self, problem: str, text: str, at: int) -> None:
         super().__init__(problem, text, at)
         self.problem = problem
-        """What is wrong and what was expected, without the text."""
+        """The problem and what was expected, without the text."""
         self.text = text
         self.at = at
-        """Where in the text the problem starts, counted in characters from 0."""
+        """The position of the problem in the text, in characters from 0."""
 
     def __str__(self) -> str:
         line, caret = _excerpt(self.text, self.at)
@@ -53,7 +53,7 @@ def unknown(problem: str, word: str, known: Iterable[str], also: Iterable[str] =
 
 
 def shown(character: str) -> str:
-    """A character as a message can name it, so that look-alikes are told apart."""
+    """A character with its code point, so that similar characters can be distinguished."""
     if character.isascii() and character.isprintable():
         return repr(character)
     name = unicodedata.name(character, "")
@@ -69,6 +69,6 @@ def _excerpt(text: str, at: int) -> tuple[str, int]:
     left, right = max(start, at - SHOWN_BEFORE), min(end, at + SHOWN_AFTER)
     before = ("…" if left > start else "") + text[left:at]
     after = text[at:right] + ("…" if right < end else "")
-    # One character each, so that the caret stays under its place.
+    # One character each, so that the caret stays under its position.
     line = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in before + after)
     return line, len(before)

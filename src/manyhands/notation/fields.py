@@ -1,4 +1,4 @@
-"""What the fields of a value may hold, from the annotations of its dataclass.
+"""Types of a value's fields, from the annotations of its dataclass.
 
 The types that can be written as text: int, float, bool, str, None, Literal of words,
 `tuple[X, ...]`, classes of values, and unions of these.
@@ -11,11 +11,11 @@ from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 PLAIN = {int: "integer", float: "number", bool: "true or false", str: "text", type(None): "none"}
-"""The types whose values are written without a name, and what a reader calls them."""
+"""The types whose values are written without a name, and their names in messages."""
 
 
 def settable(cls: type[Any]) -> tuple["Field[Any]", ...]:
-    """The fields that are given to the constructor, in its order: keyword-only ones come last."""
+    """The fields of the constructor, in its order: keyword-only ones come last."""
     given = (field for field in fields(cls) if field.init)
     return tuple(sorted(given, key=lambda field: bool(field.kw_only)))
 
@@ -33,7 +33,7 @@ def annotations(cls: type[Any]) -> Mapping[str, object]:
 
 
 def alternatives(annotation: object) -> tuple[object, ...]:
-    """The members of a union; of anything else, itself alone."""
+    """The members of a union; for any other type, the type itself."""
     if get_origin(annotation) in {Union, types.UnionType}:
         return get_args(annotation)
     return (annotation,)
@@ -50,7 +50,7 @@ def words(annotation: object) -> tuple[str, ...]:
 
 
 def element(annotation: object) -> object:
-    """The type of a list's elements: X of `tuple[X, ...]`; None if no list may stand here."""
+    """The type of a list's elements: X of `tuple[X, ...]`; None if it is not a list type."""
     return next(_elements(annotation), None)
 
 
@@ -73,7 +73,7 @@ def unwritable(annotation: object, value: type[Any]) -> str | None:
     for alternative in alternatives(annotation):
         if get_origin(alternative) is Literal:
             if not all(isinstance(word, str) for word in get_args(alternative)):
-                return f"{alternative} holds something else than words"
+                return f"{alternative} has values that are not lower-case words"
         elif get_origin(alternative) is tuple and get_args(alternative)[1:] == (...,):
             if why := unwritable(get_args(alternative)[0], value):
                 return why
@@ -93,7 +93,7 @@ def _elements(annotation: object) -> Iterator[object]:
             yield get_args(alternative)[0]
 
 
-# Resolving evaluates the annotations of the source. A catalog asks for them when it is made, so
+# Resolving evaluates the annotations of the source. A catalog does that when it is constructed, so
 # nothing is ever evaluated while a text is read.
 @cache
 def _resolved(cls: type[Any]) -> dict[str, object]:

@@ -1,6 +1,6 @@
-r"""From text to a tree, and nothing more: no name is looked up and nothing is called.
+r"""Parser of the notation: from text to a syntax tree. No name is looked up, nothing is called.
 
-The grammar, in which whitespace and line breaks between the parts mean nothing::
+The grammar, in which whitespace and line breaks between tokens are ignored::
 
     value   = call | word | integer | real | text | list
     call    = word "(" [ argument { "," argument } [ "," ] ] ")"
@@ -25,33 +25,33 @@ from typing import TypeAlias, TypeVar
 from manyhands.notation.error import NotationError, shown
 
 MAX_LENGTH = 4096
-"""Characters of a text."""
+"""Most characters of a text."""
 MAX_DEPTH = 16
-"""Calls and lists inside each other."""
+"""Deepest nesting of calls and lists."""
 MAX_ARGUMENTS = 64
-"""Arguments of one call."""
+"""Most arguments of a call."""
 MAX_ELEMENTS = 256
-"""Elements of one list."""
+"""Most elements of a list."""
 MAX_DIGITS = 40
-"""Digits of one number, its exponent included."""
+"""Most digits of a number, including its exponent."""
 MAX_WORD = 64
-"""Characters of one word."""
+"""Most characters of a word."""
 
 RESERVED = frozenset({"true", "false", "none"})
-"""Words that are values themselves, and so never names."""
+"""Words that are values themselves, and cannot be names."""
 
 
 @dataclass(frozen=True)
 class _Placed:
-    """A part of the tree, and where it stood."""
+    """A node of the tree, with its position in the text."""
 
-    # The place matters to messages and not to the meaning, so it takes no part in ==.
+    # The position is for messages only, so it is not compared.
     at: int = field(default=0, compare=False, repr=False, kw_only=True)
 
 
 @dataclass(frozen=True)
 class WordNode(_Placed):
-    """`ring`, `allreduce`, `true`: what it means depends on where it stands."""
+    """`ring`, `allreduce`, `true`: its meaning depends on the context."""
 
     text: str
 
@@ -117,7 +117,7 @@ def parse(text: str) -> Node:
 
 
 def split(text: str) -> tuple[str, ...]:
-    """The texts between the commas that stand in no bracket and in no quotes; none is empty.
+    """Split a text at commas outside of brackets and quotes; empty parts are dropped.
 
     >>> split('allreduce, ssp(staleness=4, servers=2), gossip')
     ('allreduce', 'ssp(staleness=4, servers=2)', 'gossip')
@@ -134,7 +134,7 @@ def split(text: str) -> tuple[str, ...]:
         elif character == "," and depth == 0:
             parts.append(text[begin:at])
             begin = at + 1
-        # A bracket that opens nothing is found by whoever reads the part.
+        # An unbalanced bracket is reported when the part is parsed.
         depth = max(0, depth + (character in "([") - (character in ")]"))
         at += 1
     return tuple(stripped for part in (*parts, text[begin:]) if (stripped := part.strip()))
@@ -164,7 +164,7 @@ _ESCAPED = {character: f"\\{letter}" for letter, character in _ESCAPES.items()}
 
 @dataclass(frozen=True)
 class _Token:
-    """A piece of the text, as written, with its place."""
+    """A token of the text, with its position."""
 
     kind: str
     text: str
@@ -210,7 +210,7 @@ def _closing_quote(text: str, opening: int) -> int:
 
 
 def _stray(text: str, at: int) -> NotationError:
-    """Why no token starts here, with the fix where the mistake is a common one."""
+    """The error for a position at which no token starts, with the fix for common mistakes."""
     character = text[at]
     expected = "expected a name, a number, a text in double quotes or a list"
     if character == "'":
@@ -243,7 +243,7 @@ _Part = TypeVar("_Part")
 
 
 class _Parser:
-    """One pass over the tokens of one text, by recursive descent."""
+    """A recursive-descent parser of one text."""
 
     def __init__(self, text: str, tokens: tuple[_Token, ...]) -> None:
         self._text = text
@@ -284,7 +284,7 @@ class _Parser:
                 raise AssertionError(token)
 
     def _follows(self, kind: str) -> bool:
-        """Whether a token of this kind stands after the next one."""
+        """Whether a token of this kind follows the next one."""
         return self._tokens[self._next + 1].kind == kind
 
     def _call(self, depth: int) -> CallNode:
@@ -298,7 +298,7 @@ class _Parser:
         for argument in arguments:
             if not isinstance(argument, KeywordNode):
                 if keywords:
-                    problem = "positional arguments stand before the keywords; name this one too"
+                    problem = "positional arguments come before keywords; name this one too"
                     raise NotationError(problem, self._text, argument.at)
                 positional.append(argument)
             elif argument.name in keywords:
@@ -325,7 +325,7 @@ class _Parser:
     def _separated(
         self, closing: str, part: Callable[[], _Part], limit: int, what: str
     ) -> list[_Part]:
-        """Parts with commas between them, and perhaps one after the last, up to `closing`."""
+        """Parts separated by commas, with an optional one at the end, up to `closing`."""
         parts: list[_Part] = []
         while self._tokens[self._next].kind != closing:
             if len(parts) == limit:
@@ -338,7 +338,7 @@ class _Parser:
         return parts
 
     def _number(self, token: _Token) -> IntegerNode | RealNode:
-        # Before int() and float(): their time grows with the digits.
+        # Before int() and float(), whose time grows with the digits.
         digits = sum(character.isdigit() for character in token.text)
         if digits > MAX_DIGITS:
             problem = f"a number has at most {MAX_DIGITS} digits, not {digits}"

@@ -1,4 +1,4 @@
-"""From a value to its text."""
+"""Values that have a text form, and its generation."""
 
 from collections.abc import Container
 from dataclasses import dataclass
@@ -12,9 +12,9 @@ from manyhands.notation.grammar import CallNode, Node, is_word, quote
 class Value:
     """A frozen dataclass that is written the same in Python and as text.
 
-    A subclass says `@dataclass(frozen=True, repr=False)`, so that dataclass leaves `__repr__`
-    alone (a `Catalog` refuses it otherwise), gives its name in text as `name`, checks ranges in
-    `__post_init__` by raising ValueError, and documents each field in a string below it::
+    A subclass is a `@dataclass(frozen=True, repr=False)`, so that dataclass does not replace
+    `__repr__` (a `Catalog` raises TypeError otherwise). It sets its name in text as `name`, raises
+    ValueError in `__post_init__` for invalid values, and documents each field in a string below::
 
         @dataclass(frozen=True, repr=False)
         class TopK(Codec):
@@ -39,9 +39,9 @@ class Value:
 
 
 def spelled(value: Value, node: Node | None = None, also: Container[str] = ()) -> str:
-    """The text of a value with more than what differs from the defaults.
+    """The text of a value with more fields than those that differ from their defaults.
 
-    A reader may not know the defaults: what somebody wrote is worth showing, default or not.
+    A reader may not know the defaults, so fields that were written explicitly are shown as well.
 
     Args:
         value: the value.
@@ -65,7 +65,7 @@ def spelled(value: Value, node: Node | None = None, also: Container[str] = ()) -
 
 
 def written(held: object, annotation: object) -> str:
-    """The text of what a field of this type holds."""
+    """The text of a field's value."""
     match held:
         case Value():
             text = str(held)
@@ -83,12 +83,12 @@ def written(held: object, annotation: object) -> str:
             text = f"[{', '.join(written(item, element(annotation)) for item in held)}]"
         case _:
             raise TypeError(
-                f"{held!r} has no text form; a value holds numbers, texts, tuples and other values"
+                f"{held!r} has no text form; use numbers, texts, tuples and other values"
             )
     return text
 
 
 def _stands_for_float(held: int, annotation: object) -> bool:
-    # Equal values have equal texts: 1 in a float field is 1.0, as reading it gives.
+    # Equal values have equal texts: 1 in a float field is written as 1.0.
     types = alternatives(annotation)
     return float in types and int not in types and abs(held) < 2**53

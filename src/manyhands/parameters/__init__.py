@@ -1,4 +1,4 @@
-"""A model's parameters: cut into fragments, held by servers, copied by workers."""
+"""A model's parameters: divided into fragments, held by servers, copied by workers."""
 
 from manyhands.parameters.arithmetic import difference, lerp, trade
 from manyhands.parameters.copy import Copy

@@ -1,4 +1,4 @@
-"""Sums and means of a shard's bytes, each element in its own type."""
+"""Arithmetic on a shard's bytes, each element in its own dtype."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ def add(shard: Shard, total: torch.Tensor, other: torch.Tensor, share: float) ->
 
 def scale(shard: Shard, total: torch.Tensor, factor: float) -> None:
     """Total ← factor · total."""
-    for stretch in shard.stretches:
-        stretch.view(total).mul_(factor)
+    for flat in shard.flat_by_dtype:
+        flat.view(total).mul_(factor)
     for fragment in shard.buffers:
         scaled = fragment.bytes(total).clone().view(fragment.dtype).mul_(factor)
         fragment.bytes(total).copy_(scaled.view(total.dtype))
 
 
 def lerp(shard: Shard, here: torch.Tensor, there: torch.Tensor, by: float) -> None:
-    """Here ← here + by · (there − here), for parameters; buffers go all the way."""
-    parameters = len(shard.stretches)
+    """Here ← here + by · (there − here), for parameters; buffers become those of `there`."""
+    parameters = len(shard.flat_by_dtype)
     for index, (mine, its) in enumerate(_pairs(shard, here, there)):
         if by == 1 or index >= parameters:
             mine.copy_(its)
@@ -38,8 +38,8 @@ def lerp(shard: Shard, here: torch.Tensor, there: torch.Tensor, by: float) -> No
 
 
 def trade(shard: Shard, here: torch.Tensor, there: torch.Tensor, by: float) -> None:
-    """`lerp`, and `there` becomes what `here` was."""
-    parameters = len(shard.stretches)
+    """As `lerp`, and `there` becomes the old `here`."""
+    parameters = len(shard.flat_by_dtype)
     for index, (mine, its) in enumerate(_pairs(shard, here, there)):
         if index >= parameters:
             its.copy_(mine)
@@ -53,8 +53,8 @@ def difference(
     shard: Shard, result: torch.Tensor, one: torch.Tensor, other: torch.Tensor, by: float
 ) -> None:
     """Result ← by · (one − other), for parameters; buffers are those of `one`."""
-    for stretch in shard.stretches:
-        torch.sub(stretch.view(one), stretch.view(other), out=stretch.view(result)).mul_(by)
+    for flat in shard.flat_by_dtype:
+        torch.sub(flat.view(one), flat.view(other), out=flat.view(result)).mul_(by)
     for fragment in shard.buffers:
         fragment.bytes(result).copy_(fragment.bytes(one))
 
@@ -62,7 +62,7 @@ def difference(
 def descend(
     here: torch.Tensor, target: torch.Tensor, velocity: torch.Tensor, rate: float, momentum: float
 ) -> None:
-    """Nesterov's step of an outer optimizer: its gradient is the way from `target` to `here`."""
+    """An outer step with Nesterov momentum; its gradient is `here` − `target`."""
     way = here - target
     velocity.mul_(momentum).add_(way)
     here.sub_(way.add_(velocity, alpha=momentum), alpha=rate)
@@ -71,13 +71,13 @@ def descend(
 def _pairs(
     shard: Shard, one: torch.Tensor, other: torch.Tensor
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """The parameters and buffers of two shards side by side, in their own type.
+    """Pairs of the parameters and buffers of two shards, as views in their own dtype.
 
-    A buffer need not be aligned where its shard is a part of a whole stretch, so it is worked on
-    in a copy and put back.
+    A buffer may be unaligned if its shard is a part of a larger tensor, so it is processed in a
+    copy and written back.
     """
-    for stretch in shard.stretches:
-        yield stretch.view(one), stretch.view(other)
+    for flat in shard.flat_by_dtype:
+        yield flat.view(one), flat.view(other)
     for fragment in shard.buffers:
         mine = fragment.bytes(one).clone().view(fragment.dtype)
         its = fragment.bytes(other).clone().view(fragment.dtype)

@@ -1,4 +1,4 @@
-"""Limiting how large the gradient of one step is."""
+"""Clipping of gradients by their norm."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def clip_norm(gradients: Sequence[torch.Tensor], limit: float) -> None:
     """Scale all gradients by one factor such that their norm is at most `limit`.
 
-    To the last digit what `torch.nn.utils.clip_grad_norm_` does, for gradients wherever they lie.
+    Bitwise equal to `torch.nn.utils.clip_grad_norm_`, for a list of gradient tensors.
     """
     factor = torch.clamp(limit / (get_total_norm(gradients) + 1e-6), max=1.0)
     for gradient in gradients:

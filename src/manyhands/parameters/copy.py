@@ -1,4 +1,4 @@
-"""A worker's copy of the model, laid out as the servers' shards are."""
+"""A worker's copy of the model, with parameters laid out as in the servers' shards."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ if TYPE_CHECKING:
     Fill = Callable[[torch.Tensor], None]
 
 _ALIGNMENT = 64
-"""Bytes on whose multiples stretches begin."""
+"""Alignment of flat tensors in bytes."""
 
 
 class Copy:
-    """The model's parameters in one stretch of bytes, and beside it one for the update.
+    """The model's parameters in one flat byte tensor, and a second one for the update.
 
-    `parameters[s]` and `updates[s]` are what is exchanged with server s: views, so that a pull is
-    received in place and a push is sent from where it lies.
+    `parameters[s]` and `updates[s]` are exchanged with server s. They are views, so that a pull is
+    received in place and a push is sent without a copy.
 
     Args:
-        job: whose model.
-        servers: how many shards.
-        device: where the model computes. What is exchanged lies in the host's memory.
-        allocate: gives so many bytes of it; by default of this process's own.
-        home: gives so many bytes that hold the parameters, where others may use them too. It
-            fills them by the function it is given, unless somebody has done so before.
-        beside: whether there is room for somebody else's parameters.
-        clip: the norm that an update may have; None where servers see to it.
+        job: the job that defines the model.
+        servers: number of shards.
+        device: the device of the model. Exchanged tensors are in the host's memory.
+        allocate: allocates a number of bytes of host memory; by default private memory.
+        home: allocates the memory of the parameters, which processes may share. It initialises
+            that memory with the given function, unless another process has done so before.
+        beside: whether to allocate a second buffer for parameters.
+        clip: the largest norm of an update; None if servers clip.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Copy:
         self.model, optimizer = make(job)
         self.layout = Layout.of(self.model, optimizer, servers)
         self.rate = float(optimizer.param_groups[0]["lr"])
-        """The learning rate that the optimizer begins with."""
+        """The initial learning rate of the optimizer."""
         self.model.to(device)
         self._device = device
         size = self.layout.nbytes
@@ -82,13 +82,13 @@ class Copy:
 
     @torch.no_grad()
     def _fill(self, flat: torch.Tensor) -> None:
-        """Write the model's parameters and buffers into a stretch."""
+        """Write the model's parameters and buffers into a flat tensor."""
         for parameter, view in self._views(flat):
             view.copy_(parameter)
         self.note_buffers(self.layout.split(flat)[-1])
 
     def _views(self, flat: torch.Tensor) -> Iterator[tuple[torch.nn.Parameter, torch.Tensor]]:
-        """Every parameter of the model, and where it lies in a stretch."""
+        """Every parameter of the model, and its view in a flat tensor."""
         named = dict(self.model.named_parameters())
         begin = 0
         for shard in self.layout.shards:
@@ -96,12 +96,12 @@ class Copy:
                 if fragment.start == 0:
                     parameter = named[fragment.name]
                     at = begin + fragment.offset
-                    stretch = flat[at : at + parameter.numel() * parameter.element_size()]
-                    yield parameter, stretch.view(parameter.dtype).view(parameter.shape)
+                    part = flat[at : at + parameter.numel() * parameter.element_size()]
+                    yield parameter, part.view(parameter.dtype).view(parameter.shape)
             begin += shard.nbytes
 
     def _place(self) -> None:
-        """Have the model compute where the stretch is, and its gradients put beside it."""
+        """Make the model's parameters views of the flat tensor, and collect its gradients."""
         named = dict(self.model.named_parameters())
         for parameter, view in self._views(self._flat):
             parameter.data = view
@@ -116,9 +116,9 @@ class Copy:
             )
 
     def _keeper(self, name: str) -> Callable[[torch.Tensor], None]:
-        """Put a gradient where it will be sent from; say when a shard has all of its own."""
-        # The garbage collector does not see through a parameter's hooks: one that held this copy
-        # would keep it, and the model, for as long as the process lives.
+        """A hook that stores a gradient in `updates`, and reports when a shard is complete."""
+        # The garbage collector does not traverse a parameter's hooks: a hook that references this
+        # copy would keep it, and the model, alive until the process ends.
         copy = weakref.ref(self)
 
         def keep(parameter: torch.Tensor) -> None:
@@ -148,12 +148,12 @@ class Copy:
         ready: Callable[[int], object] | None = None,
         check: Callable[[torch.Tensor], object] | None = None,
     ) -> torch.Tensor:
-        """Put the gradient of the mean loss into `updates`; the loss.
+        """Compute the gradient of the mean loss into `updates`; return the loss.
 
-        `ready(s)` is called as soon as the update of shard s is complete, while the backward
-        pass still computes the others'. If updates are clipped, that is when all are: one factor
-        scales them, and it is known last. `check(loss)` is called before the backward pass, when
-        nothing is sent yet; it may raise.
+        `ready(s)` is called as soon as the update of shard s is complete, while the backward pass
+        still computes other shards. If updates are clipped, it is called when all are complete,
+        because the factor depends on all of them. `check(loss)` is called before the
+        backward pass, when nothing has been sent yet; it may raise.
         """
         ready, complete = ready or _ignore, list[int]()
         self._ready = ready if self._clip is None else complete.append
@@ -178,31 +178,31 @@ class Copy:
         return loss
 
     def _forward(self, inputs: Any) -> Any:
-        """What the model gives; its buffers are ready before the last gradient is."""
+        """The model's outputs; its buffers are stored before the last gradient is complete."""
         outputs = self.model(inputs)
         self.note_buffers(self.updates[-1])
         return outputs
 
     @contextlib.contextmanager
     def _more_to_come(self) -> Iterator[None]:
-        """Let gradients of a part of a batch add up where they are."""
+        """Context in which gradients are accumulated in the parameters."""
         self._adding_up = True
         yield
         self._adding_up = False
 
     def note_buffers(self, last: torch.Tensor) -> None:
-        """Write the model's buffers into the bytes of the last shard."""
+        """Store the model's buffers in the bytes of the last shard."""
         if not self.layout.shards[-1].buffers:
             return
         buffers = dict(self.model.named_buffers())
         for fragment in self.layout.shards[-1].buffers:
-            # As bytes: a wider type than the parameters' need not be aligned in the whole stretch.
+            # As bytes: a wider dtype than the parameters' may be unaligned in the flat tensor.
             fragment.bytes(last).copy_(_bytes(buffers[fragment.name]))
 
     def _fill_unused(self) -> None:
-        """A parameter that the last part does not use has the gradient of the parts before it.
+        """Store gradients of parameters that the last micro-batch did not use.
 
-        If no part uses it, its gradient is zero.
+        They have the gradient of earlier micro-batches, or zero if none used them.
         """
         if not any(self._missing):
             return
@@ -212,12 +212,12 @@ class Copy:
             named[name].grad = None
 
     def received(self) -> None:
-        """New parameters lie in `parameters`: let the model see them, wherever it computes."""
+        """Copy received parameters to the model's device, if it is another one."""
         if self._host is not self._flat:
             self._flat.copy_(self._host)
 
     def adopt_buffers(self) -> None:
-        """Take over the shared buffers that came with the parameters of the last shard."""
+        """Copy the shared buffers of the last shard into the model."""
         buffers = dict(self.model.named_buffers())
         with torch.no_grad():
             for fragment in self.layout.shards[-1].buffers:

@@ -1,4 +1,4 @@
-"""Several replicas that speak with one voice."""
+"""A module whose outputs are the mean of several replicas' outputs."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class EnsembleModel(nn.Module):
-    """A model whose outputs are the mean of what its members put out.
+    """A model whose outputs are the mean of its members' outputs.
 
     Args:
-        copy: where each member in turn is loaded; what it held is gone afterwards.
+        copy: the model into which each member is loaded in turn; its parameters are overwritten.
         replicas: the members' parameters, as the bytes of one shard.
     """
 
@@ -28,7 +28,7 @@ class EnsembleModel(nn.Module):
         self._replicas = replicas
 
     def train(self, mode: bool = True) -> EnsembleModel:
-        """Let the members train, or not."""
+        """Set the training mode of all members."""
         self._copy.model.train(mode)
         return super().train(mode)
 
@@ -42,5 +42,5 @@ class EnsembleModel(nn.Module):
             outputs = self._copy.model(inputs)
             total = outputs if total is None else total + outputs
         if total is None:
-            raise ValueError("a committee needs a member")
+            raise ValueError("an ensemble needs at least 1 replica, got 0")
         return total / len(self._replicas)

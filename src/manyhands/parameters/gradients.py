@@ -1,4 +1,4 @@
-"""From samples to gradients, as a job wants it done: the same under every strategy."""
+"""Computation of gradients by a job's settings, the same under every strategy."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def build(job: Job) -> nn.Module:
-    """The job's model, with checkpointed activations if the job wants them."""
+    """The job's model, with activation checkpointing if the job asks for it."""
     model = job.model()
     if job.activation_checkpointing:
         for unit in units(model):
@@ -32,25 +32,25 @@ def build(job: Job) -> nn.Module:
 
 
 class Checkpointed:
-    """A forward of which only the inputs are kept, to compute it again.
+    """A forward with activation checkpointing: only its inputs are kept, for recomputation.
 
     Args:
-        compute: the forward. Whoever changes what goes on around it must do so here: computing
-            again knows nothing of what was in force when it was computed first.
+        compute: the forward. Modes and contexts that it needs must be entered here, because they
+            are not active any more when it is recomputed.
     """
 
     def __init__(self, compute: Callable[..., Any]) -> None:
         self.compute = compute
 
     def __call__(self, *inputs: Any, **options: Any) -> Any:
-        """What comes out."""
+        """The outputs."""
         if not torch.is_grad_enabled():
             return self.compute(*inputs, **options)
         return checkpoint(self.compute, *inputs, use_reentrant=False, **options)
 
 
 def autocast(job: Job, device: torch.device) -> AbstractContextManager[object]:
-    """In which outputs and losses are computed."""
+    """The autocast context in which outputs and losses are computed."""
     if job.autocast is None:
         return contextlib.nullcontext()
     return torch.autocast(device.type, getattr(torch, job.autocast))
@@ -68,23 +68,23 @@ def backward(
     agree: Agree | None = None,
     check: Callable[[torch.Tensor], object] | None = None,
 ) -> torch.Tensor:
-    """Add `weight` times the gradient of the mean loss to the parameters' own; the loss.
+    """Add `weight` times the gradient of the mean loss to the parameters'; return the loss.
 
-    A batch of more samples than the job wants at once is computed in parts.
+    A batch of more samples than the job's `micro_batch` is computed in parts.
 
     Args:
-        job: whose loss.
-        device: where it is computed.
-        forward: makes outputs of inputs.
+        job: the job that defines the loss.
+        device: the device of the computation.
+        forward: computes outputs from inputs.
         inputs: a batch.
-        targets: what should come out.
+        targets: the targets of these inputs.
         weight: see above.
-        more_to_come: entered for all parts but the last.
-        largest: where every part needs all workers: the samples of the largest of their batches,
-            which decides how many parts there are. Who lacks one computes its first once more.
-        agree: is given the loss before the backward pass; what it is to be multiplied with there,
-            and the loss that is reported.
-        check: is given the loss of every part before its backward pass; it may raise.
+        more_to_come: context that is entered for all parts but the last.
+        largest: samples of the largest batch of all workers, if every part needs a collective. It
+            decides the number of parts; a worker with fewer parts computes its first one again.
+        agree: called with the loss before the backward pass; returns the factor of the loss for the
+            backward pass, and the loss to report.
+        check: called with the loss of every part before its backward pass; it may raise.
     """
     samples = len(_first(inputs))
     count = 1 if job.micro_batch is None else -(-max(samples, largest) // job.micro_batch)
@@ -127,16 +127,16 @@ def _backward(
 
 
 def check_scalar(loss: object) -> None:
-    """Refuse a loss that is not one number."""
+    """Raise TypeError for a loss that is not a scalar."""
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
         raise TypeError(
-            "the loss must be one number for the batch, the mean over its samples; "
+            "the loss must be a scalar tensor, the mean over the samples of the batch, "
             f"got {getattr(loss, 'shape', type(loss).__name__)}"
         )
 
 
 def _first(value: Any) -> Any:
-    """The first tensor of a batch, whatever it is in."""
+    """The first tensor in a nested batch."""
     if isinstance(value, dict):
         return _first(next(iter(value.values())))
     return _first(value[0]) if isinstance(value, (list, tuple)) else value

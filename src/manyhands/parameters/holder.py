@@ -1,4 +1,4 @@
-"""A server's part of the parameters, with the user's optimizer on it."""
+"""A server's shard of the parameters, with the job's optimizer."""
 
 from __future__ import annotations
 
@@ -23,14 +23,13 @@ if TYPE_CHECKING:
 
 
 class Holder:
-    """The state of one shard: its bytes and the optimizer that changes them.
+    """The state of one shard: its bytes, and the optimizer that updates them.
 
     Args:
-        job: its model gives the first parameters, its optimizer the class, the groups and their
-            settings.
-        number: which shard.
-        servers: of how many.
-        clip: the norm that means of updates may have; None where workers see to it.
+        job: defines the initial parameters, and the optimizer with its groups and settings.
+        number: index of the shard.
+        servers: number of shards.
+        clip: the largest norm of a mean update; None if workers clip.
     """
 
     def __init__(self, job: Job, number: int, servers: int, *, clip: float | None = None) -> None:
@@ -41,29 +40,29 @@ class Holder:
         self.bytes = begun.bytes
         """The parameters, then the buffers."""
         self._parameters = []
-        # Where each element is treated by itself, tensors that lie side by side are stepped as
-        # one: a model of many small tensors is then one step and not many.
+        # For elementwise optimizers, adjacent tensors are stepped as one: a model of many small
+        # tensors then takes one step instead of many.
         merges = type(optimizer) in ELEMENTWISE
-        self._lines = self.shard.lines if merges else self.shard.parameters
+        self._lines = self.shard.flat_by_group if merges else self.shard.parameters
         self._buffers = [fragment.view(self.bytes) for fragment in self.shard.buffers]
         groups: list[list[nn.Parameter]] = [[] for _ in optimizer.param_groups]
         for fragment in self._lines:
             parameter = torch.nn.Parameter(fragment.view(self.bytes))
             self._parameters.append(parameter)
             groups[fragment.group].append(parameter)
-        # The user's own optimizer, with our fragments in place of the model's tensors: nothing is
-        # assumed about how it was constructed. Its state is made at its first step; what it made
-        # already (as Adagrad does) belongs to the model's tensors, and would keep them in memory.
+        # The job's own optimizer, with fragments in place of the model's tensors: nothing is
+        # assumed about its constructor. Its state is created at its first step; state that exists
+        # already (as in Adagrad) refers to the model's tensors, and would keep them in memory.
         for group, parameters in zip(optimizer.param_groups, groups, strict=True):
             for replaced in group["params"]:
                 optimizer.state.pop(replaced, None)
             group["params"] = parameters
         if self.layout.nbytes > HELD:
-            # The model was perhaps made whole, and is no longer needed.
+            # The model may have been created whole, and is no longer needed.
             trim()
         self.optimizer: optim.Optimizer = optimizer
         self.rate = float(optimizer.param_groups[0]["lr"])
-        """The learning rate that it begins with."""
+        """The initial learning rate."""
         self._lr_factor = job.lr_factor
         self._clip = clip
         self._sums: dict[int, torch.Tensor] = {}
@@ -72,11 +71,11 @@ class Holder:
         self._scratch: torch.Tensor | None = None
 
     def step(self, update: torch.Tensor, weight: float, blend: float = 1.0, dealt: int = 0) -> None:
-        """One optimizer step with an update of this shard's bytes, acting with `weight`.
+        """Take one optimizer step with an update, and the learning rates times `weight`.
 
-        The update's gradients lie where the parameters do. Its buffers are a worker's running
-        statistics: ours move towards them by `blend`, one over the number of workers, so that
-        with one worker they are its own. Learning rates are those after `dealt` samples.
+        The update has the layout of the shard. Its buffers are a worker's running statistics: the
+        shard's move towards them by `blend`, 1 / workers, so that with one worker they are equal.
+        Learning rates are those after `dealt` samples.
         """
         for parameter, fragment in zip(self._parameters, self._lines, strict=True):
             parameter.grad = fragment.view(update)
@@ -87,12 +86,12 @@ class Holder:
             buffer.lerp_(fragment.view(update), blend)
 
     def clip(self, mean: torch.Tensor) -> None:
-        """Limit the norm of a mean of updates, in its place."""
+        """Clip the norm of a mean update in place."""
         if self._clip is not None:
             clip_norm([fragment.view(mean) for fragment in self.shard.parameters], self._clip)
 
     def add(self, update: torch.Tensor, share: float, pot: int = 0) -> None:
-        """Add an update's bytes, times `share`, to a sum."""
+        """Add an update, times `share`, to a sum."""
         if pot not in self._sums:
             free = self._scratch
             self._sums[pot] = torch.zeros_like(self.bytes) if free is None else free.zero_()
@@ -100,23 +99,23 @@ class Holder:
         add(self.shard, self._sums[pot], update, share)
 
     def take_sum(self, over: float, pot: int = 0) -> torch.Tensor:
-        """A sum divided by `over`; another one begins with the next update."""
+        """Return a sum divided by `over`, and reset it."""
         if pot not in self._sums:
-            raise ValueError("nothing was added up")
+            raise ValueError("there is no sum: no update was added before")
         self._scratch = total = self._sums.pop(pot)
         scale(self.shard, total, 1 / over)
         return total
 
     def gathered(self) -> torch.Tensor:
-        """The sum of what was added up so far, which stays."""
+        """The current sum, which is kept."""
         return self._sums[0]
 
     def drop(self, pot: int) -> None:
-        """Forget a sum, if there is one."""
+        """Discard a sum, if there is one."""
         self._scratch = self._sums.pop(pot, self._scratch)
 
     def move(self, by: float, over: float, pots: Sequence[int] = (0,)) -> None:
-        """Go a part of the way to sums, added up in order, over `over`; buffers all the way."""
+        """Interpolate towards the total of sums / `over`; buffers are replaced by it."""
         first, *others = pots
         for pot in others:
             add(self.shard, self._sums[first], self._sums[pot], 1.0)
@@ -125,67 +124,67 @@ class Holder:
 
     def shift(self, change: torch.Tensor) -> None:
         """Add a change to the parameters; buffers become the change's."""
-        for stretch in self.shard.stretches:
-            stretch.view(self.bytes).add_(stretch.view(change))
+        for flat in self.shard.flat_by_dtype:
+            flat.view(self.bytes).add_(flat.view(change))
         for fragment in self.shard.buffers:
             fragment.bytes(self.bytes).copy_(fragment.bytes(change))
 
     def scale(self, by: float) -> None:
         """Multiply the parameters; buffers stay."""
-        for stretch in self.shard.stretches:
-            stretch.view(self.bytes).mul_(by)
+        for flat in self.shard.flat_by_dtype:
+            flat.view(self.bytes).mul_(by)
 
     def descend(self, over: float, rate: float, momentum: float) -> None:
-        """Nesterov's step of an outer optimizer, its gradient the way to the sum over `over`.
+        """Take an outer step with Nesterov momentum; its gradient is shard − sum / `over`.
 
-        Buffers are not descended along: they become the mean.
+        Buffers are replaced by the mean.
         """
         target = self.take_sum(over)
         if self._velocity is None:
             self._velocity = torch.zeros_like(self.bytes)
-        for stretch in self.shard.stretches:
-            here, there = stretch.view(self.bytes), stretch.view(target)
-            descend(here, there, stretch.view(self._velocity), rate, momentum)
+        for flat in self.shard.flat_by_dtype:
+            here, there = flat.view(self.bytes), flat.view(target)
+            descend(here, there, flat.view(self._velocity), rate, momentum)
         for buffer, fragment in zip(self._buffers, self.shard.buffers, strict=True):
             buffer.copy_(fragment.view(target))
 
     def remember(self, sender: str) -> None:
-        """Keep what a sender is given now."""
+        """Keep a copy of the parameters that a sender is given now."""
         if sender in self._remembered:
             self._remembered[sender].copy_(self.bytes)
         else:
             self._remembered[sender] = self.bytes.clone()
 
     def forget(self, sender: str) -> None:
-        """A sender is gone, or needs no more what was kept for it."""
+        """Free the copy that was kept for a sender."""
         self._remembered.pop(sender, None)
 
     def forget_worker(self, worker: str) -> None:
-        """A worker is gone, in all its lives."""
+        """Free the copies of all incarnations of a worker."""
         for sender in [name for name in self._remembered if name.partition(".")[0] == worker]:
             del self._remembered[sender]
 
     def recall(self, sender: str) -> torch.Tensor:
-        """What a sender was given when it was last remembered."""
+        """The copy that was kept for a sender."""
         return self._remembered[sender]
 
     def compensate(self, update: torch.Tensor, sender: str, factor: float) -> torch.Tensor:
-        """An update corrected for what has changed since its sender read: g + c·g²·(W − W_then)."""
+        """The update with delay compensation: g + c·g²·(W − W_then)."""
         corrected, then = update.clone(), self._remembered.get(sender)
         if then is not None:
-            for stretch in self.shard.stretches:
-                gradient = stretch.view(corrected)
-                moved = stretch.view(self.bytes) - stretch.view(then)
+            for flat in self.shard.flat_by_dtype:
+                gradient = flat.view(corrected)
+                moved = flat.view(self.bytes) - flat.view(then)
                 gradient.addcmul_(gradient * gradient, moved, value=factor)
         return corrected
 
     @property
     def nbytes(self) -> int:
-        """Bytes of everything that `state` gives."""
+        """Bytes of everything that `state` returns."""
         return sum(tensor.nbytes for tensor in self.state()[0].values())
 
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, object]]:
-        """Everything that a successor needs: tensors where they lie, and plain numbers."""
+        """The complete state for a successor: tensors (not copied), and plain numbers."""
         tensors = {"bytes": self.bytes}
         numbers: dict[str, object] = {}
         for index, parameter in enumerate(self._parameters):
@@ -203,12 +202,12 @@ class Holder:
         return tensors, numbers
 
     def restore(self, tensors: Mapping[str, torch.Tensor], numbers: Mapping[str, object]) -> None:
-        """Continue where `state` was taken.
+        """Restore a state that `state` returned.
 
         Args:
-            tensors: each is asked for once, and all but `bytes` are used where they lie: the state
-                need not be in memory twice.
-            numbers: the plain ones.
+            tensors: each is read once, and all but `bytes` are used without a copy, so that the
+                state need not be in memory twice.
+            numbers: the plain numbers.
         """
         self.bytes.copy_(tensors["bytes"])
         for name in tensors:

@@ -1,8 +1,8 @@
-"""Losses that leave targets out: how many of a batch count.
+"""Losses with ignored targets: the number of targets that count.
 
 `cross_entropy` and `nll_loss` divide by the targets that are not `ignore_index`, or by the weights
-of their classes. Means of parts of a batch must be weighed by that number, not by samples, or their
-mean is not that of the batch. It is known only inside of the loss, so the call is watched there.
+of their classes. Means over parts of a batch must be weighted by that number, not by samples, to
+give the mean over the batch. It is known only inside the loss, so the call is intercepted there.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 
 _WATCHED: Final = {functional.cross_entropy, functional.nll_loss}
 _LOOKED: Final = 64
-"""Batches that are looked at on a GPU, where reading a number stops the device."""
+"""Batches that are inspected on a GPU, where reading a number synchronises the device."""
 
 
 class CountedLoss:
-    """A job's loss that knows how many targets its last mean was taken over.
+    """A job's loss that records the number of targets of its last mean.
 
     Args:
-        loss: the job's own.
+        loss: the job's own loss.
     """
 
     def __init__(self, loss: Loss) -> None:
         self.loss = loss
         self.divided = ""
-        """What takes the mean of several means, weighed by samples; empty if nothing does."""
+        """The strategy that averages several means, weighted by samples; empty if none does."""
         self._calls: list[torch.Tensor] = []
         self._share: float | None = None
         self._looks = 0
@@ -50,20 +50,20 @@ class CountedLoss:
         return value
 
     def sums(self, mean: torch.Tensor, samples: int) -> torch.Tensor:
-        """What the last mean counts for beside others, and the mean times that.
+        """The weight of the last mean, and the mean times that weight.
 
-        It counts for its targets; for its samples, if it is not known how many targets there are.
+        The weight is the number of counted targets, or of samples if that number is unknown.
         """
         counted = (
             self._calls[0].to(mean.dtype)
             if len(self._calls) == 1
             else torch.full_like(mean, float(samples))
         )
-        # The mean over no targets is not a number.
+        # The mean over no targets is NaN.
         return torch.stack([counted, torch.where(counted > 0, mean * counted, 0.0)])
 
     def _compare(self, all_: int) -> None:
-        """Warn, once, when means that are weighed alike were taken over different numbers."""
+        """Warn, once, if means with equal weights have different numbers of targets."""
         self._looks += 1
         if self._calls[0].device.type != "cpu" and self._looks > _LOOKED:
             return
@@ -77,21 +77,21 @@ class CountedLoss:
         warnings.warn(
             f"the loss counts {counted:g} of {all_} targets of one batch "
             f"({share:.0%}) and {self._share:.0%} of another (ignore_index or class weights). "
-            f"{self.divided} weighs means by samples, so the gradient of a step is not the mean "
-            "over all targets that count, and differs from that of one worker. For equal results "
-            "give every sample as many targets that count, or let the loss be their sum, divided "
-            "by a constant",
+            f"{self.divided} weights means by samples, so the gradient of a step is not the mean "
+            "over all counted targets, and differs from that of one worker. For equal results "
+            "give every sample the same number of counted targets, or use a loss that is their "
+            "sum divided by a constant",
             stacklevel=2,
         )
 
 
 def own_loss(job: Job) -> Loss:
-    """The job's loss as the user gave it."""
+    """The job's original loss."""
     return job.loss.loss if isinstance(job.loss, CountedLoss) else job.loss
 
 
 def counting(job: Job) -> tuple[Job, CountedLoss]:
-    """The job with a loss that is counted, and that loss."""
+    """The job with a `CountedLoss`, and that loss."""
     if isinstance(job.loss, CountedLoss):
         return job, job.loss
     loss = CountedLoss(job.loss)
@@ -99,7 +99,7 @@ def counting(job: Job) -> tuple[Job, CountedLoss]:
 
 
 def counting_among(job: Job, strategy: str, workers: int) -> Job:
-    """The job of one of so many workers, whose means a strategy weighs by samples."""
+    """The job of one of `workers` workers, whose means a strategy weights by samples."""
     counted, loss = counting(job)
     if workers > 1 or job.micro_batch is not None:
         loss.divided = strategy
@@ -107,7 +107,7 @@ def counting_among(job: Job, strategy: str, workers: int) -> Job:
 
 
 class _Watching(TorchFunctionMode):
-    """While it is active, means over targets are noted with what they are divided by."""
+    """While active, records the divisors of means over targets."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -117,7 +117,7 @@ class _Watching(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Look at the calls that take a mean."""
+        """Inspect the calls that compute a mean."""
         kwargs = kwargs or {}
         if func in _WATCHED:
             self._look(*args, **kwargs)
@@ -137,7 +137,7 @@ class _Watching(TorchFunctionMode):
         if reduction != "mean" or size_average is not None or reduce is not None:
             return
         if target.is_floating_point():
-            # Probabilities: all of them count.
+            # Targets are probabilities: all of them count.
             return
         counts = target != ignore_index
         self.all += target.numel()

@@ -1,16 +1,16 @@
-"""Which part of which tensor lies where.
+"""Layout of a model's parameters in the shards of servers.
 
-The trained parameters of a model, in one order, are one stretch of bytes; servers own consecutive
-parts of it. A worker keeps its parameters in such a stretch too, so what a server sends is received
-in place and what a worker pushes is sent from where it lies.
+The trained parameters of a model, in a fixed order, form one flat byte tensor; servers own
+consecutive parts of it. A worker keeps its parameters in such a tensor too, so a pull is received
+in place and a push is sent without a copy.
 
-An optimizer that treats every element by itself (SGD, Adam, …) may have a tensor cut between two
-servers. Any other may need a whole tensor, so shards then end at tensor borders.
+With an elementwise optimizer (SGD, Adam, …) a tensor may be divided between two servers. Any other
+optimizer may need whole tensors, so shards then end at tensor boundaries.
 
-Tied parameters appear once. Frozen ones, and those that no parameter group holds, never change and
-are left out. Tensors are ordered by the size of their elements, largest first, so that every one is
-aligned whatever types are mixed. Floating buffers (batch-norm statistics) follow the parameters of
-the last shard; they are averaged, not trained.
+Tied parameters appear once. Frozen parameters, and those in no parameter group, never change and
+are left out. Tensors are ordered by element size, largest first, so that all are aligned with any
+mix of dtypes. Floating-point buffers (batch-norm statistics) follow the parameters of the last
+shard; they are averaged, not trained.
 """
 
 from __future__ import annotations
@@ -46,41 +46,41 @@ ELEMENTWISE = (
 
 
 _LINE = 4 << 20
-"""Bytes of the parameters that an optimizer treats at once."""
+"""Largest size in bytes of a flat fragment that an optimizer steps at once."""
 
 
 @dataclass(frozen=True)
 class Fragment:
-    """A part of a tensor, or all of it."""
+    """A part of a tensor, or a whole one."""
 
     name: str
-    """The parameter's or buffer's."""
+    """Name of the parameter or buffer."""
     start: int
-    """Its first element in the flattened tensor, and"""
+    """First element in the flattened tensor."""
     stop: int
-    """the one after its last."""
+    """End of its elements in the flattened tensor (exclusive)."""
     shape: tuple[int, ...]
-    """The tensor's own shape if it is whole, else a line."""
+    """The tensor's shape if it is whole, else a flat shape."""
     dtype: torch.dtype
     group: int
-    """The optimizer's parameter group; −1 for a buffer."""
+    """Index of the optimizer's parameter group; −1 for a buffer."""
     offset: int
-    """Where it lies in its shard, in bytes."""
+    """Offset in its shard, in bytes."""
 
     @property
     def nbytes(self) -> int:
-        """Its size."""
+        """Size in bytes."""
         return (self.stop - self.start) * self.dtype.itemsize
 
     def bytes(self, shard: torch.Tensor) -> torch.Tensor:
-        """This fragment's part of the bytes of its shard."""
+        """This fragment's bytes in its shard."""
         return shard[self.offset : self.offset + self.nbytes]
 
     def view(self, shard: torch.Tensor) -> torch.Tensor:
-        """This fragment in the bytes of its shard, in its own type and shape.
+        """A view of this fragment in the bytes of its shard, in its own dtype and shape.
 
-        A parameter is aligned wherever its shard lies. A buffer is so in a shard that has its own
-        memory, and need not be where the shard is a part of a whole stretch: see `bytes`.
+        A parameter is always aligned. A buffer is aligned in a shard that has its own memory, and
+        may not be if the shard is a part of a larger tensor: see `bytes`.
         """
         flat = self.bytes(shard).view(self.dtype)
         return flat if len(self.shape) == 1 else flat.view(self.shape)
@@ -88,7 +88,7 @@ class Fragment:
 
 @dataclass(frozen=True)
 class Shard:
-    """What one server owns."""
+    """The part of the parameters and buffers that one server holds."""
 
     number: int
     parameters: tuple[Fragment, ...]
@@ -100,10 +100,10 @@ class Shard:
         return max(piece.offset + piece.nbytes for piece in (*self.parameters, *self.buffers))
 
     @cached_property
-    def lines(self) -> tuple[Fragment, ...]:
-        """The parameters as lines, those of one type and group that lie side by side in one.
+    def flat_by_group(self) -> tuple[Fragment, ...]:
+        """The parameters as flat fragments; adjacent ones of one dtype and group are merged.
 
-        A long one is cut: what a step computes in between then stays small and in the cache.
+        A large one is divided, so that the temporaries of a step fit into the cache.
         """
         lines: list[Fragment] = []
         for piece in self.parameters:
@@ -115,10 +115,10 @@ class Shard:
         return tuple(part for line in lines for part in _cut(line))
 
     @cached_property
-    def stretches(self) -> tuple[Fragment, ...]:
-        """The parameters as lines, those of one type in one: for what is done to each element.
+    def flat_by_dtype(self) -> tuple[Fragment, ...]:
+        """The parameters as flat fragments, one per dtype, for elementwise operations.
 
-        A model of many small tensors is then one sum and not many.
+        A model of many small tensors then takes one operation instead of many.
         """
         lines = []
         for dtype, pieces in groupby(self.parameters, key=lambda piece: piece.dtype):
@@ -129,7 +129,7 @@ class Shard:
 
 
 def _cut(line: Fragment) -> Iterable[Fragment]:
-    """A line in parts of at most `_LINE` bytes."""
+    """A flat fragment in parts of at most `_LINE` bytes."""
     width = line.dtype.itemsize
     for start in range(0, line.stop, _LINE // width):
         size = min(_LINE // width, line.stop - start)
@@ -138,14 +138,14 @@ def _cut(line: Fragment) -> Iterable[Fragment]:
 
 
 def _follows(line: Fragment, piece: Fragment) -> bool:
-    """Whether a fragment continues a line."""
+    """Whether a fragment is adjacent to a flat one, with the same dtype and group."""
     alike = (line.dtype, line.group) == (piece.dtype, piece.group)
     return alike and line.offset + line.nbytes == piece.offset
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The shards of a model, in order; together they are every trained element once."""
+    """The shards of a model, in order; together they contain every trained element once."""
 
     shards: tuple[Shard, ...]
 
@@ -155,28 +155,28 @@ class Layout:
         return sum(shard.nbytes for shard in self.shards)
 
     def split(self, flat: torch.Tensor) -> list[torch.Tensor]:
-        """A flat byte tensor of the whole layout, as one view per shard."""
+        """One view per shard of a flat byte tensor of the whole layout."""
         return list(flat.split_with_sizes([shard.nbytes for shard in self.shards]))
 
     @classmethod
     def of(cls, model: nn.Module, optimizer: optim.Optimizer, servers: int) -> Layout:
-        """The layout of a model whose optimizer is given, over so many servers."""
+        """The layout of a model with this optimizer, for a number of servers."""
         if isinstance(optimizer, optim.LBFGS):
             raise TypeError(
-                "LBFGS needs all parameters and several evaluations of the loss at once; "
-                "servers that hold a part each cannot run it. Use SGD or Adam, or allreduce()"
+                "LBFGS needs all parameters and several evaluations of the loss per step, which "
+                "servers with a shard each cannot provide: use SGD or Adam, or allreduce()"
             )
         tensors = _trained(model, optimizer)
         if not tensors:
-            raise ValueError("the optimizer holds no parameter that is trained")
+            raise ValueError("the optimizer has no parameter with requires_grad=True")
         total = sum(tensor.nbytes for tensor in tensors)
         wanted = [total * number // servers for number in range(1, servers)]
         cuts = _cuts(tensors, wanted, anywhere=type(optimizer) in ELEMENTWISE)
         borders = [0, *cuts, total]
         if len(set(borders)) != len(borders):
             raise ValueError(
-                f"{len(tensors)} tensors cannot be dealt to {servers} servers: some would hold "
-                "nothing. Use fewer servers"
+                f"{len(tensors)} tensors cannot be divided among {servers} servers, because some "
+                "would be empty: use fewer servers"
             )
         shards = [
             Shard(number, tuple(_between(tensors, start, stop)), ())
@@ -201,7 +201,7 @@ class _Tensor:
 
 
 def _trained(model: nn.Module, optimizer: optim.Optimizer) -> list[_Tensor]:
-    """Every trained parameter once, with its group and its place in the stretch."""
+    """Every trained parameter once, with its group and its offset."""
     group_of = {
         id(parameter): number
         for number, group in enumerate(optimizer.param_groups)
@@ -222,10 +222,10 @@ def _trained(model: nn.Module, optimizer: optim.Optimizer) -> list[_Tensor]:
 
 
 def _cuts(tensors: Iterable[_Tensor], wanted: list[int], *, anywhere: bool) -> list[int]:
-    """The allowed borders that are nearest to the wanted ones, none before the one before it.
+    """The allowed split points that are nearest to the wanted ones, in order.
 
-    A border inside a tensor is allowed only `anywhere`, at a multiple of 64 bytes from the
-    tensor's start, so that the fragments stay aligned.
+    With `anywhere`, a split point inside a tensor is allowed at a multiple of 64 bytes from the
+    tensor's start, so that fragments stay aligned.
     """
     cuts: list[int] = []
     for border in wanted:

@@ -1,4 +1,4 @@
-"""A worker's own optimizer, on parameters that are laid out as the servers' are."""
+"""A worker's local optimizer, on parameters laid out as in the servers' shards."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 class LocalOptimizer:
-    """The user's optimizer on the bytes of one worker.
+    """The job's optimizer on the parameters of one worker.
 
     Args:
-        job: whose optimizer.
-        model: a copy of its model; only what the optimizer is made of is looked at.
-        layout: how its parameters lie.
+        job: the job that defines the optimizer.
+        model: a copy of its model, from which the optimizer is constructed.
+        layout: the layout of its parameters.
         parameters: the bytes, one tensor per shard.
     """
 
@@ -35,9 +35,9 @@ class LocalOptimizer:
         optimizer = job.optimizer(model)
         groups: list[list[torch.nn.Parameter]] = [[] for _ in optimizer.param_groups]
         self._pieces = []
-        for shard, stretch in zip(layout.shards, parameters, strict=True):
+        for shard, flat in zip(layout.shards, parameters, strict=True):
             for fragment in shard.parameters:
-                parameter = torch.nn.Parameter(fragment.view(stretch))
+                parameter = torch.nn.Parameter(fragment.view(flat))
                 self._pieces.append((shard.number, fragment, parameter))
                 groups[fragment.group].append(parameter)
         for group, members in zip(optimizer.param_groups, groups, strict=True):
@@ -46,7 +46,7 @@ class LocalOptimizer:
         self._lr_factor = job.lr_factor
 
     def step(self, updates: Sequence[torch.Tensor], weight: float, dealt: int) -> None:
-        """A step with an update from a batch after `dealt` samples, acting with `weight`."""
+        """Take a step with an update from a batch after `dealt` samples, weighted by `weight`."""
         for number, fragment, parameter in self._pieces:
             parameter.grad = fragment.view(updates[number])
         weighted_step(self.optimizer, weight * self._lr_factor(dealt))

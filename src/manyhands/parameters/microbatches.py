@@ -1,4 +1,4 @@
-"""A batch split into microbatches."""
+"""Division of a batch into microbatches."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 
 def sizes_of(samples: int, count: int) -> tuple[int, ...]:
-    """So many parts, which differ by one sample at most."""
+    """Sizes of `count` parts, which differ by one sample at most."""
     parts = (range(samples)[part(samples, number, count)] for number in range(count))
     return tuple(map(len, parts))
 
 
 def divide(batch: Any, sizes: Sequence[int]) -> Iterator[Any]:
-    """A batch, or a structure of such, in microbatches."""
+    """Split a batch, or a nested structure of tensors, into microbatches."""
     for begin, end in pairwise(accumulate(sizes, initial=0)):
         yield _between(batch, begin, end)
 

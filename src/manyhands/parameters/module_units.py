@@ -1,4 +1,4 @@
-"""Which parts of a model are taken as a whole."""
+"""Units of a model: the blocks that are sharded, gathered or recomputed as a whole."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 
 
 def units(model: nn.Module) -> list[nn.Module]:
-    """The modules that are called as a whole, in the order in which the model names them.
+    """The units of a model, in the order of its modules.
 
-    The model and whatever contains a list or a sequence of modules is opened, a block of such a
-    list is not: what repeats is a unit. A model without any is one unit itself.
+    The model, and modules that contain a list or a sequence of modules, are opened; the elements of
+    such a list are units. A model without any is one unit itself.
     """
     return [module for _, module in named_units(model)] or [model]
 
@@ -25,15 +25,15 @@ def units(model: nn.Module) -> list[nn.Module]:
 def separate_units(model: nn.Module) -> list[nn.Module]:
     """The units that share no parameter with the rest of the model.
 
-    What is gathered and let go unit by unit must belong to one unit: a parameter that two of them
-    use (tied embeddings, a layer that two blocks share) belongs to the model as a whole, and so do
-    they. A model of which nothing is separate is one unit itself.
+    A parameter that is gathered and freed with its unit must belong to one unit only. Units that
+    share a parameter (tied embeddings, a layer that two blocks use) are therefore left to the model
+    as a whole. A model without separate units is one unit itself.
     """
     return [module for _, module in named_separate_units(model)] or [model]
 
 
 def named_separate_units(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    """The same with their names; none if the model is one unit."""
+    """As `separate_units`, with names; empty if the model is one unit."""
     found = list(named_units(model))
     inside = {id(module) for _, unit in found for module in unit.modules()}
     rest = {

@@ -1,4 +1,4 @@
-"""How many updates each worker has written into parameters that all of them share."""
+"""Counts of the updates that each worker has written into shared parameters."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ if TYPE_CHECKING:
 
 
 class UpdateCounts:
-    """A count for every worker, which it alone writes: so no lock is needed to tell staleness.
+    """A count per worker, written by that worker only, so that staleness needs no lock.
 
     Args:
-        counts: one whole number of eight bytes per worker, wherever they lie.
+        counts: one int64 per worker, for instance in shared memory.
     """
 
     def __init__(self, counts: torch.Tensor) -> None:
         self._counts = counts
 
     def by_others(self, rank: int) -> int:
-        """How many updates all others than worker `rank` have written."""
+        """Number of updates that all workers but `rank` have written."""
         return int(self._counts.sum() - self._counts[rank])
 
     def add(self, rank: int) -> None:
-        """Worker `rank` has written one more."""
+        """Count one more update of worker `rank`."""
         self._counts[rank] += 1

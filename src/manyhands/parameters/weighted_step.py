@@ -1,4 +1,4 @@
-"""An optimizer step that counts for more or less than one."""
+"""Optimizer steps with a weight on the learning rate."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ if TYPE_CHECKING:
 
 
 def weighted_step(optimizer: torch.optim.Optimizer, weight: float) -> None:
-    """An optimizer step that acts with `weight`, by its learning rate.
+    """Take an optimizer step with the learning rates multiplied by `weight`.
 
-    An update made from b samples weighs b / the global batch, times what the job's `rate` says.
-    Scaling the gradient instead would do nothing under Adam, which divides by the gradient's own
-    size.
+    An update from b samples has the weight b / global batch, times the factor of the learning-rate
+    schedule. Scaling the gradient instead would have no effect under Adam, which divides by the
+    gradient's own magnitude.
     """
     if weight == 1:
         optimizer.step()

@@ -1,4 +1,4 @@
-"""Tier C: PyTorch's own engine, bound and forecast; one file per placement."""
+"""Strategies that PyTorch's own engine executes (DDP, FSDP, DTensor, pipelining), one per file."""
 
 from manyhands.placements.allreduce import AllReduce
 from manyhands.placements.context import Context
@@ -24,7 +24,7 @@ ALL: tuple[type[Placement], ...] = (
     Tensor,
     Zero,
 )
-"""Every placement: add a new one here and the shared contract suite tests it."""
+"""Every placement. The shared contract suite tests each class listed here."""
 
 __all__ = [
     "ALL",

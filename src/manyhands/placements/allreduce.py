@@ -32,9 +32,9 @@ class AllReduce(Placement):
     the global batch of B samples, and the replicas stay identical. Gradients are reduced in
     buckets while the backward pass still computes the earlier layers.
 
-    Use it when the workers are alike and the network is fast for the model: a step is as slow
-    as its slowest worker, and each worker sends 2·m·(N − 1)/N bytes per step for m bytes of
-    gradients and N workers.
+    Use it with workers of equal speed and a network that is fast for the size of the model: a step
+    takes as long as its slowest worker, and each worker sends 2·m·(N − 1)/N bytes per step for m
+    bytes of gradients and N workers.
 
     Example: `allreduce(bucket_mb=10)`
 
@@ -45,20 +45,21 @@ class AllReduce(Placement):
     name: ClassVar[str] = "allreduce"
     support: ClassVar[Literal["stable"]] = "stable"
     needs_less: ClassVar[str] = (
-        "fully_sharded(), under which each of N workers holds 1/N of the model, or zero(stage=1), "
-        "under which it holds 1/N of the optimizer's state"
+        "fully_sharded(), where each of N workers holds 1/N of the model, or zero(stage=1), "
+        "where it holds 1/N of the optimizer's state"
     )
 
     bucket_mb: float = 25.0
-    """Mebibytes of gradients that travel together. Smaller ones start earlier, larger ones
-    waste less on latency."""
+    """Size of gradient buckets in MiB. Small buckets start earlier, large buckets spend less time
+    on latency."""
     find_unused: bool = False
-    """Look in every step for parameters that got no gradient. Needed by models that use only a
-    part of themselves in a step; costs a walk over the graph."""
+    """Search for parameters without a gradient in every step, as DDP's `find_unused_parameters`.
+    Needed by models that use only a part of their parameters in a step; costs a traversal of the
+    autograd graph."""
 
     def __post_init__(self) -> None:
         if not 0 < self.bucket_mb <= 1024:
-            raise ValueError(f"bucket_mb must be above 0 and at most 1024, not {self.bucket_mb}")
+            raise ValueError(f"bucket_mb must be above 0 and at most 1024, got {self.bucket_mb}")
 
     def bind(self, job: Job, group: Group, device: torch.device, waits: Waits) -> Bound:
         """A replica wrapped in DistributedDataParallel over the group's own process group."""
@@ -67,16 +68,16 @@ class AllReduce(Placement):
         return WholeModel(job, group, device, waits, self.wrapper(group, waits))
 
     def wrapper(self, group: Group, waits: Waits) -> Callable[[nn.Module], nn.Module]:
-        """What wraps a module so that the group averages its gradients.
+        """A function that wraps a module in DDP, so that the group averages its gradients.
 
-        Buffers are not broadcast in every step, as DDP would do by default: batch-norm reads
-        them only in evaluation, and the trainer averages them there (docs/meanings.md).
+        Buffers are not broadcast in every step, which is DDP's default: batch-norm reads them only
+        in evaluation, and the trainer averages them there (docs/meanings.md).
         """
         from torch.nn.parallel import DistributedDataParallel  # noqa: PLC0415
 
-        from manyhands.engine.fake_tensors import is_imagined  # noqa: PLC0415
+        from manyhands.engine.fake_tensors import is_fake  # noqa: PLC0415
 
-        if is_imagined():
+        if is_fake():
             from manyhands.engine.fake_ddp import FakeDDP  # noqa: PLC0415
 
             return partial(
@@ -95,10 +96,10 @@ class AllReduce(Placement):
         )
 
     def forecast(self, parameters: Sequence[TensorSize], workers: int) -> Forecast:
-        """A broadcast of the model at the start, one allreduce per bucket in every step.
+        """A broadcast of the model at the start, and one allreduce per bucket in every step.
 
-        DDP fills buckets in the order in which gradients arrive, last layer first. If it looks for
-        parameters without a gradient, it keeps those that it filled in the model's own order.
+        DDP fills buckets in the order in which gradients arrive, last layer first. With
+        `find_unused` it keeps buckets in the order of the model's parameters.
         """
         self.check(workers)
         trained = [tensor.size for tensor in parameters if tensor.trained]
@@ -113,7 +114,7 @@ class AllReduce(Placement):
 
 
 def _fill(sizes: Iterable[int], cap: int) -> list[int]:
-    """Bucket sizes: each is closed by the tensor that makes it reach the cap."""
+    """Sizes of the buckets; a bucket is closed by the tensor with which it reaches the cap."""
     buckets: list[int] = []
     filled = 0
     for size in sizes:

@@ -1,10 +1,10 @@
-"""A placement in force on one worker: the seam between the trainer and PyTorch's engine.
+"""Interface between the trainer and a placement on one worker.
 
-The trainer owns the data, the clock, the trace and the end of a run. What depends on where the
-model lies is the bound placement's: how a worker's part of it is made, how a batch becomes a
-gradient, how the optimizer steps, how outputs are computed for an evaluation, and how the whole
-model is brought together for the file. A worker may hold a copy of the model, a shard of every
-layer, a few layers, or a part of one.
+The trainer owns the data, the clock, the trace and the end of a run. The bound placement does what
+depends on how the model is distributed: it creates the worker's part of the model, computes
+gradients, steps the optimizer, computes outputs for an evaluation, and gathers the whole model for
+a checkpoint. A worker may hold a whole replica, a shard of every layer, a few layers, or a part of
+one.
 """
 
 from __future__ import annotations
@@ -26,94 +26,94 @@ if TYPE_CHECKING:
 
 
 class Bound(ABC):
-    """One worker's part of a model, and how it is trained together with the others'.
+    """One worker's part of a model, trained together with the other workers' parts.
 
-    Every method is called by all workers at the same step, because others may wait in it.
+    All workers call every method at the same step, because it may run a collective.
     """
 
     model: nn.Module
-    """What this worker holds of the model."""
+    """The part of the model that this worker holds."""
     optimizer: torch.optim.Optimizer
-    """Its optimizer, for what this worker updates."""
+    """The optimizer of the parameters that this worker updates."""
     replica: int
-    """Which of the replicas this worker belongs to. The workers of one replica, if there are
-    several, are given the same samples."""
+    """Index of the replica that this worker belongs to. All workers of one replica get the same
+    samples."""
     replicas: int
-    """How many parts a global batch is split into."""
+    """Number of shares that a global batch is split into."""
     copies: int = 1
-    """Among how many it is divided first: those that step apart from each other."""
+    """Number of groups that step independently; a global batch is divided among them first."""
     parts: int = 1
-    """Of how many means, weighed by samples, the loss of a share is made."""
+    """Number of sample-weighted means that the loss of a share is computed from."""
     speaks: bool = True
-    """Whether this worker counts the samples and the losses of its replica: one of them does."""
+    """Whether this worker reports the samples and losses of its replica: exactly one does."""
     waiting: Literal["exchange", "wait"] = "exchange"
-    """What its waits are. In a collective all wait for the slowest, and what is beyond that is the
-    way; in a pipeline each waits for its neighbour."""
+    """How its waits are interpreted. In a collective all workers wait for the slowest, and the rest
+    is communication; in a pipeline each worker waits for its neighbour."""
     counts: float = 1.0
-    """What the step that is prepared will be weighted with; told before its gradient, for those
-    that update while they compute it."""
+    """Weight of the next step; set before its gradient, for placements that update during the
+    backward pass."""
     words: tuple[str, ...] = ()
-    """How the model was divided among the workers, if that is not a matter of course."""
+    """How the model was divided among the workers, in lines for the log; may be empty."""
 
     def weigh(self, samples: int, total: int) -> float:
-        """What the next gradient is to weigh; told before every one.
+        """The weight of the next gradient; called before each one.
 
         Args:
-            samples: of this replica's share.
-            total: of the global batch.
+            samples: samples of this replica's share.
+            total: samples of the global batch.
         """
         return samples * self.replicas / total
 
     @abstractmethod
     def gradient(self, inputs: Any, targets: Any, weight: float) -> torch.Tensor:
-        """Leave the mean gradient of those that step together where `step` finds it.
+        """Compute the gradient, averaged over all workers that step together.
 
         Args:
             inputs: this replica's share of the global batch.
-            targets: what should come out.
-            weight: samples of this share over the mean of their shares. Zero for a replica for
-                which nothing was left: it computes on another's share and must not learn from it.
+            targets: the targets of these inputs.
+            weight: samples of this share / mean samples per share. Zero for a replica without
+                samples: it computes on another replica's share, which must not change it.
 
         Returns:
-            The loss, the mean over the share's samples, on every worker of the replica.
+            The mean loss over the share's samples, on every worker of the replica.
         """
 
     def clip(self, limit: float) -> None:
-        """Scale the gradient down if its norm, over the whole model, is above the limit."""
+        """Clip the norm of the gradient, computed over the whole model, to the limit."""
         groups = self.optimizer.param_groups
         clip([parameter for group in groups for parameter in group["params"]], limit)
 
     def step(self, weight: float) -> None:
-        """Let the optimizer consume the gradient, with `weight` on its learning rates."""
+        """Step the optimizer, with its learning rates multiplied by `weight`."""
         weighted_step(self.optimizer, weight)
         self.optimizer.zero_grad()
 
     def applied(self) -> list[int]:
-        """The staleness of every update since the last call, where updates can be stale."""
+        """The staleness of every update since the last call; empty if updates are never stale."""
         return []
 
     @abstractmethod
     def outputs(self, inputs: Any) -> Any:
-        """What the model says to the inputs; it must be right where a worker speaks."""
+        """The model's outputs for the inputs; must be valid on workers where `speaks` is True."""
 
     @abstractmethod
     def average_buffers(self) -> None:
-        """Make the buffers of all replicas alike: floating ones their mean, others the first's."""
+        """Synchronise buffers of all replicas: average floats, copy others from the first one."""
 
     @abstractmethod
     def state(self) -> State:
-        """The whole model's state, to be fetched by all workers together, tensor by tensor.
+        """The whole model's state, fetched tensor by tensor by all workers together.
 
-        The first worker gets it; what the others get of it is of no importance.
+        Only the first worker is guaranteed to get valid tensors.
         """
 
 
 def clip(parameters: Iterable[torch.Tensor], limit: float) -> None:
-    """Scale their gradients by one factor such that their norm is at most the limit."""
+    """Clip the joint norm of the parameters' gradients to the limit."""
     gradients = [one.grad for one in parameters if one.grad is not None]
     if all(type(one) is torch.Tensor for one in gradients):
         clip_norm(gradients, limit)
         return
-    from manyhands.engine.tensors import clip as clip_laid_out  # noqa: PLC0415 - loads DTensor
+    from manyhands.engine.tensors import clip as clip_dtensors  # noqa: PLC0415 - loads DTensor
 
-    clip_laid_out(gradients, limit)
+    clip_dtensors(gradients, limit)

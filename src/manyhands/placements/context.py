@@ -1,4 +1,4 @@
-"""Long sequences divided among workers, with heads exchanged for positions in attention."""
+"""Context parallelism: long sequences divided among workers, with all-to-all around attention."""
 
 from __future__ import annotations
 
@@ -22,21 +22,22 @@ if TYPE_CHECKING:
 
 
 _NUMBER = 4
-"""Bytes of a loss, or of how many targets it is taken over; eight in double precision."""
+"""Bytes of a loss, or of its number of targets; eight in double precision."""
 
 
 @dataclass(frozen=True, repr=False)
 class Context(Placement):
-    """Give each worker a stretch of every sequence; in attention, some heads of all of it.
+    """Give each worker a shard of every sequence; in attention, some heads of the whole sequence.
 
-    Of a sequence of T positions worker n computes T/ways, in all layers that look at positions one
-    by one. Before attention the workers exchange: each gives away the queries, keys and values of
-    other heads at its positions, and gets those of its own heads at all positions. Afterwards they
-    exchange back. Every worker holds the whole model, and gradients are averaged over all. With
-    more workers than ways there are several such models, trained on different samples.
+    Worker n computes T/ways of a sequence's T positions in all layers that treat positions
+    independently. Before attention there is an all-to-all: each worker sends the queries, keys and
+    values of the other workers' heads at its positions, and receives those of its own heads at all
+    positions. A second all-to-all after attention reverts that. Every worker holds the whole model,
+    and gradients are averaged over all workers. With more workers than `ways` there are several
+    such replicas, trained on different samples.
 
-    Use it when the activations of a sequence do not fit on one worker. A worker sends four times
-    the activation of its stretch per attention and direction, whatever the ways.
+    Use it if the activations of a sequence do not fit on one worker. A worker sends four times the
+    activation of its shard per attention and direction, whatever `ways` is.
 
     Example: `context(ways=2)`
 
@@ -48,61 +49,62 @@ class Context(Placement):
     support: ClassVar[Literal["beta"]] = "beta"
 
     ways: int = 2
-    """Workers that share a sequence; they divide its length and the heads of each attention."""
+    """Workers per sequence; they divide its length, and the heads of each attention."""
     before: str = ""
-    """The module before which sequences are divided; by default the first of those that repeat."""
+    """The module before which sequences are divided; by default the first of repeated modules."""
     bucket_mb: float = 25.0
-    """Mebibytes of gradients that travel together, as under allreduce()."""
+    """Size of gradient buckets in MiB, as in allreduce()."""
 
     def __post_init__(self) -> None:
         if self.ways < 2:
-            raise ValueError(f"ways must be at least 2, not {self.ways}; for 1 use allreduce()")
+            raise ValueError(f"ways must be at least 2, got {self.ways}: for 1 use allreduce()")
         AllReduce(bucket_mb=self.bucket_mb)
 
     def check(self, workers: int) -> None:
-        """A multiple of the ways."""
+        """Raise ValueError unless the number of workers is a multiple of `ways`."""
         super().check(workers)
         if workers % self.ways:
             more = workers + self.ways - workers % self.ways
             raise ValueError(
-                f"{workers} workers cannot be divided into models of {self.ways}; use {more}"
+                f"the number of workers must be a multiple of ways={self.ways}, got {workers}: "
+                f"use {more}"
             )
 
     def check_job(self, job: Job, workers: int) -> None:  # noqa: ARG002 - the contract
-        """Sequences must be divisible, and there must be attention, so far as one can see."""
-        from manyhands.placements.forecasts.layer_sizes import look_at  # noqa: PLC0415 - torch is lazy
+        """Raise ValueError if sequences cannot be divided evenly, or there is no attention."""
+        from manyhands.placements.forecasts.layer_sizes import inspect_layers  # noqa: PLC0415 - torch is lazy
         from manyhands.placements.model.sample_batch import example  # noqa: PLC0415
 
         inputs = example(job, 1)
         if inputs.dim() < 2 or inputs.shape[1] % self.ways:
             raise ValueError(
-                f"{self} divides dim 1 of the inputs by {self.ways}, and they are of shape "
-                f"{tuple(inputs.shape)}; choose another length, or other ways"
+                f"{self} divides dim 1 of the inputs into {self.ways} equal parts, got inputs of "
+                f"shape {tuple(inputs.shape)}: choose another length, or another number of ways"
             )
         try:
-            layers = look_at(job.model, inputs, {})
-        except Exception:  # noqa: BLE001 - not every model can be looked at without its numbers
+            layers = inspect_layers(job.model, inputs, {})
+        except Exception:  # noqa: BLE001 - not every model can run on the meta device
             layers = None
         if layers is not None and not layers:
             raise ValueError(
-                f"{self} divides what scaled_dot_product_attention computes, and the model never "
-                "calls it; use fully_sharded() for a model without attention"
+                f"{self} divides scaled_dot_product_attention, and the model never calls it: "
+                "use fully_sharded() for a model without attention"
             )
         self._check_model(job)
 
     def _check_model(self, job: Job) -> None:
-        """There must be a module before which sequences are divided."""
+        """Raise ValueError if there is no module before which sequences can be divided."""
         from manyhands.parameters.initial.deferred import on_meta  # noqa: PLC0415 - torch is lazy
         from manyhands.placements.worker.sequence_shard import first_divided  # noqa: PLC0415
 
         try:
             model = on_meta(job.model)
-        except Exception:  # noqa: BLE001 - not every model can be made without its numbers
+        except Exception:  # noqa: BLE001 - not every model can be created on the meta device
             return
         first_divided(model, self.before)
 
     def bind(self, job: Job, group: Group, device: torch.device, waits: Waits) -> Bound:
-        """A replica on every worker, which sees a stretch of its samples."""
+        """A replica on every worker, which computes a shard of each sequence."""
         from manyhands.placements.worker.sequence_shard import SequenceShard  # noqa: PLC0415 - torch is lazy
         from manyhands.transport.mesh import Mesh  # noqa: PLC0415
 
@@ -113,7 +115,7 @@ class Context(Placement):
     def forecast(
         self, parameters: Sequence[TensorSize], workers: int, layers: Sequence[LayerSize] = ()
     ) -> Forecast:
-        """Two exchanges per attention and direction, the loss, and allreduce's buckets."""
+        """Two all-to-alls per attention and direction, the loss, and allreduce's buckets."""
         self.check(workers)
         check_layers(self, layers, "attention")
         exchanges = [
@@ -131,7 +133,7 @@ class Context(Placement):
         )
 
     def forecast_job(self, job: Job, workers: int) -> Forecast:
-        """What goes through attention is looked at."""
+        """As `forecast`, with the sizes of attention inspected on the meta device."""
         from manyhands.placements.forecasts.layer_sizes import sizes_and_layers  # noqa: PLC0415 - torch is lazy
 
         self.check(workers)

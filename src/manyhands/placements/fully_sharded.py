@@ -1,4 +1,4 @@
-"""Parameters, gradients and optimizer states spread over all workers, on PyTorch's FSDP2."""
+"""Parameters, gradients and optimizer states sharded over all workers, on PyTorch's FSDP2."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class FullySharded(Placement):
     """Hold 1/N of every parameter, its gradient and its optimizer state; gather layers when used.
 
     Worker n holds the n-th part of the rows of every parameter. Before a unit (a block of the
-    model) computes, its parameters are gathered, and let go afterwards; its gradients are summed
-    and scattered, and each worker's optimizer updates its own rows:
+    model) computes, its parameters are gathered; afterwards they are freed. Its gradients are
+    reduced and scattered, and each worker's optimizer updates its own rows:
     W_n ← W_n − λ·(1/B)·(Σ_k Σ_{i in k's part} ΔW_i)_n.
 
-    Use it when the model, its gradients and its optimizer's state do not fit on one worker. A
-    worker sends 3·m·(N − 1)/N bytes per step for m bytes of parameters, half as much again as
-    under allreduce().
+    Use it if the model, its gradients and its optimizer state do not fit on one worker. A worker
+    sends 3·m·(N − 1)/N bytes per step for m bytes of parameters, 1.5 times as many as under
+    allreduce().
 
     Example: `fully_sharded()`
 
@@ -46,16 +46,16 @@ class FullySharded(Placement):
     reshard_after_forward: bool = True
     """Free a unit's parameters between its forward and its backward, as in
     `torch.distributed.fsdp.fully_shard`. Otherwise they are gathered once per step, and all of
-    them are in memory when the backward begins."""
+    them are in memory when the backward pass begins."""
 
     def check_job(self, job: Job, workers: int) -> None:  # noqa: ARG002 - the contract
-        """Parameters must have rows to be divided by."""
+        """Raise ValueError if a parameter cannot be sharded by rows."""
         from manyhands.placements.model.fsdp_support import check_shardable  # noqa: PLC0415 - torch is lazy
 
         check_shardable(self, job)
 
     def bind(self, job: Job, group: Group, device: torch.device, waits: Waits) -> Bound:
-        """The model in shards, made without any worker holding all of it."""
+        """The sharded model; no worker ever holds all of it."""
         from manyhands.engine.sharding import shard  # noqa: PLC0415 - torch is lazy
         from manyhands.parameters.module_units import separate_units  # noqa: PLC0415
         from manyhands.placements.worker.sharded import Sharded  # noqa: PLC0415
@@ -74,7 +74,7 @@ class FullySharded(Placement):
         return Sharded(job, group, device, spread)
 
     def forecast(self, parameters: Sequence[TensorSize], workers: int) -> Forecast:
-        """Each unit is gathered for the forward, and again for the backward, if it was let go.
+        """Each unit is gathered for the forward, and again for the backward if it was freed.
 
         Then its gradients are reduced and scattered. The last unit is gathered once.
         """
@@ -87,7 +87,7 @@ class FullySharded(Placement):
 def sharded_forecast(
     parameters: Sequence[TensorSize], workers: int, *, reshard_after_forward: bool
 ) -> Forecast:
-    """What FSDP2 does: rows are padded, so that all workers have equally many."""
+    """The forecast of FSDP2, which pads rows so that all workers have equally many."""
     gathered: dict[str, int] = {}
     scattered: dict[str, int] = {}
     for tensor in parameters:

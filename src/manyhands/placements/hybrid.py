@@ -1,4 +1,4 @@
-"""Several ways to divide a model and its data, each on an axis of one mesh."""
+"""Several kinds of parallelism at once, each on an axis of one device mesh."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from manyhands.costs import Collective, Forecast
 from manyhands.notation import Value  # noqa: TC001 - a field's type is needed when it is read
-from manyhands.placements.forecasts.periodic_sync import check_between, with_meetings
-from manyhands.placements.forecasts.pipeline_mesh import forecast_lines, lines_forecast
+from manyhands.placements.forecasts.periodic_sync import check_outer, with_synchronisations
+from manyhands.placements.forecasts.pipeline_mesh import (
+    forecast_stage_groups,
+    stage_groups_forecast,
+)
 from manyhands.placements.forecasts.tensor_parallel import part_of, split_collectives
 from manyhands.placements.fully_sharded import sharded_forecast
 from manyhands.placements.pipeline import Pipeline
@@ -33,17 +36,18 @@ if TYPE_CHECKING:
 class Hybrid(Placement):
     """Divide data, parameters and layers at once, each on an axis of a mesh of workers.
 
-    The workers stand on a mesh. Along `tensor` they compute parts of the same layers for the same
-    samples, as under `tensor()`; along `shard` each holds a part of every parameter, as under
-    `fully_sharded()`; along `pipeline` they have different layers, as under `pipeline()`; along
-    `data` there are copies of all that. Workers that differ in `data` or `shard` train on different
-    samples; of those that share a pipeline, each hands on to the one at its own place.
+    Along `tensor`, workers compute parts of the same layers for the same samples, as in `tensor()`.
+    Along `shard`, each worker holds a shard of every parameter, as in `fully_sharded()`. Along
+    `pipeline`, workers have different layers, as in `pipeline()`. Along `data` there are replicas
+    of all that. Workers that differ in `data` or `shard` train on different samples. Along
+    `pipeline`, a worker sends to the one with the same coordinates on the other axes.
 
-    Use it on several hosts: `tensor` within a host, whose workers talk in every layer, `shard`
-    between close ones, `pipeline` between far ones, which hand on one tensor per microbatch, and
-    `data` between the farthest, which talk once per step; or, with `outer`, once in many steps.
+    Use it on several hosts: `tensor` within a host, where workers communicate in every layer;
+    `shard` between hosts on fast links; `pipeline` on slower links, with one tensor per
+    microbatch; and `data` on the slowest, with one exchange per step or, with `outer`, once in
+    many steps.
 
-    Others are `hybrid(data=2, tensor=2, pipeline=2)` and
+    Other examples: `hybrid(data=2, tensor=2, pipeline=2)` and
     `hybrid(data=2, shard=2, outer=diloco(every=50))`.
 
     Example: `hybrid(data=2, shard=2, tensor=2)`
@@ -56,21 +60,22 @@ class Hybrid(Placement):
     support: ClassVar[Literal["beta"]] = "beta"
 
     data: int = 1
-    """Copies of the model."""
+    """Number of replicas of the model."""
     shard: int = 1
-    """Workers that share the parameters of a copy."""
+    """Workers that shard the parameters of a replica."""
     tensor: int = 1
-    """Workers that share the layers of a copy."""
+    """Workers that split the layers of a replica."""
     plan: tuple[str, ...] = ()
     """Which layers are split along `tensor`, as in `tensor()`; by default they are found."""
     pipeline: int = 1
-    """Workers that have different layers of a copy, as in `pipeline()`."""
+    """Workers that have different layers of a replica, as in `pipeline()`."""
     microbatches: int = 8
-    """Into how many a copy's share of a batch is split, if there is a pipeline."""
+    """Number of microbatches of a replica's share of a batch, if there is a pipeline."""
     schedule: Name = "one_f_one_b"
-    """The pipeline's, as in `pipeline()`; not pipedream."""
+    """Schedule of the pipeline, as in `pipeline()`; not pipedream."""
     split_points: tuple[str, ...] = ()
-    """The layers at which stages begin, as in `pipeline()`; by default they are measured."""
+    """The layers at which stages begin, as in `pipeline()`; by default they are balanced by
+    measurement."""
     outer: Value | None = None
     """How the replicas along `data` synchronise every H steps: averaging, local_sgd or diloco. By
     default they sum their gradients in every step."""
@@ -80,23 +85,24 @@ class Hybrid(Placement):
     def __post_init__(self) -> None:
         for axis, size in (*self.axes.items(), ("together", self.together)):
             if size < 1:
-                raise ValueError(f"{axis} must be at least 1, not {size}")
+                raise ValueError(f"{axis} must be at least 1, got {size}")
         if self.pipeline > 1 and self.schedule == "pipedream":
             raise ValueError(
-                "copies of a pipeline share the gradient of a batch, which pipedream never has; "
-                "take another schedule, or pipeline(schedule=pipedream) alone"
+                "schedule=pipedream updates after every microbatch, and replicas of a pipeline "
+                "average the gradient of a whole batch: use another schedule, or "
+                "pipeline(schedule=pipedream)"
             )
         if self.outer is not None:
-            check_between(self.outer)
+            check_outer(self.outer)
         elif self.together > 1:
             raise ValueError(
-                "without between all copies step together: "
-                f"leave out together, and take data={self.data * self.together}"
+                f"together={self.together} needs outer=…: without it all replicas step together; "
+                f"leave out together, and use data={self.data * self.together}"
             )
 
     @property
     def axes(self) -> dict[str, int]:
-        """The mesh."""
+        """The axes of the mesh, with their lengths."""
         return {
             "data": self.data,
             "pipeline": self.pipeline,
@@ -105,30 +111,30 @@ class Hybrid(Placement):
         }
 
     @property
-    def line(self) -> Pipeline:
-        """One copy, if it is a pipeline."""
+    def one_pipeline(self) -> Pipeline:
+        """The pipeline of one replica."""
         return Pipeline(
             microbatches=self.microbatches, schedule=self.schedule, split_points=self.split_points
         )
 
     def find(self, model: nn.Module) -> TensorPlan:
-        """What of a model is split along `tensor`."""
+        """The layers of a model that are split along `tensor`."""
         from manyhands.placements.model.mesh_layout import plan_of  # noqa: PLC0415 - torch is lazy
 
         return plan_of(model, self.tensor, self.plan, str(self))
 
     @property
     def _copy_or_all(self) -> int:
-        """Workers, or meshes of them, that step together."""
+        """Length of the `data` axis within which replicas step together."""
         return self.data if self.outer is None else self.together
 
     @property
     def _copy(self) -> Hybrid:
-        """One of those that step apart."""
+        """The strategy of one group of replicas that steps independently."""
         return replace(self, data=self.together, together=1, outer=None)
 
     def check(self, workers: int) -> None:
-        """As many workers as the mesh has places."""
+        """Raise ValueError unless there are as many workers as the mesh has coordinates."""
         super().check(workers)
         copy = self.together * self.shard * self.tensor * self.pipeline
         size = self.data * copy
@@ -136,12 +142,12 @@ class Hybrid(Placement):
             fix = f"use {size} workers"
             if workers % copy == 0:
                 fix += f", or data={workers // copy}"
-            raise ValueError(f"{self} is a mesh of {size} workers, not {workers}; {fix}")
+            raise ValueError(f"{self} is a mesh of {size} workers, got {workers}: {fix}")
         if self.pipeline > 1:
-            self.line.check(self.pipeline)
+            self.one_pipeline.check(self.pipeline)
 
     def check_job(self, job: Job, workers: int) -> None:  # noqa: ARG002 - the contract
-        """Something must be there to split along `tensor`, and layers for a pipeline's stages."""
+        """Raise ValueError if there is nothing to split along `tensor`, or too few layers."""
         from manyhands.placements.model.fsdp_support import check_shardable  # noqa: PLC0415 - torch is lazy
 
         check_split(job, self.find)
@@ -149,22 +155,22 @@ class Hybrid(Placement):
         if shared > 1:
             check_shardable(self, job)
         if self.pipeline > 1:
-            self.line.check_job(job, self.pipeline, self.find)
+            self.one_pipeline.check_job(job, self.pipeline, self.find)
 
-    def unlike(self, workers: int) -> Sequence[int]:  # noqa: ARG002 - the mesh says it
-        """Those of one pipeline."""
+    def distinct_ranks(self, workers: int) -> Sequence[int]:  # noqa: ARG002 - the mesh says it
+        """The ranks of one pipeline."""
         within = self.shard * self.tensor
         return range(0, self.pipeline * within, within)
 
     def bind(self, job: Job, group: Group, device: torch.device, waits: Waits) -> Bound:
-        """Layers split first, then what is left of them sharded; stage by stage in a pipeline."""
+        """Split layers along `tensor` first, then shard them; stage by stage in a pipeline."""
         if self.outer is not None:
-            from manyhands.placements.worker.periodic_sync import bind_apart  # noqa: PLC0415 - torch is lazy
+            from manyhands.placements.worker.periodic_sync import bind_periodic_sync  # noqa: PLC0415 - torch is lazy
 
-            meeting = check_between(self.outer)
-            return bind_apart(self._copy, meeting, self.data, job, group, device, waits)
-        from manyhands.placements.model.mesh_layout import lay_out  # noqa: PLC0415 - torch is lazy
-        from manyhands.placements.pipelines.stage_group import line_on  # noqa: PLC0415
+            outer = check_outer(self.outer)
+            return bind_periodic_sync(self._copy, outer, self.data, job, group, device, waits)
+        from manyhands.placements.model.mesh_layout import distribute  # noqa: PLC0415 - torch is lazy
+        from manyhands.placements.pipelines.stage_group import stage_group_on  # noqa: PLC0415
         from manyhands.placements.worker.sharded import Sharded  # noqa: PLC0415
         from manyhands.transport.mesh import Mesh  # noqa: PLC0415
 
@@ -172,13 +178,15 @@ class Hybrid(Placement):
         axes = {axis: size for axis, size in self.axes.items() if axis != absent}
         mesh = Mesh(group, axes, waits)
         if self.pipeline > 1:
-            return self.line.bind_line(job, line_on(mesh, group.whole, self.find), device, waits)
+            return self.one_pipeline.bind_stage_group(
+                job, stage_group_on(mesh, group.whole, self.find), device, waits
+            )
         words: list[str] = []
 
         def spread(model: nn.Module) -> None:
             plan = self.find(model)
             words[:] = plan.words
-            lay_out(model, mesh, plan)
+            distribute(model, mesh, plan)
 
         bound = Sharded(job, group, device, spread)
         bound.words = tuple(words)
@@ -190,25 +198,25 @@ class Hybrid(Placement):
     def forecast(
         self, parameters: Sequence[TensorSize], workers: int, layers: Sequence[LayerSize] = ()
     ) -> Forecast:
-        """What sharding does with the parts of the parameters, and what split layers exchange.
+        """The collectives of sharding, then those of split layers.
 
-        The two lists stand one after the other; in a step they are interleaved. In a pipeline a
+        The two lists follow each other; in a real step they are interleaved. In a pipeline a
         parameter's `unit` is the number of its stage, and `layers` has the stages' calls as well.
         """
         self.check(workers)
         if self.outer is not None:
-            self._check_meetings()
+            self._check_forecastable()
             size = workers // self.data
             roles = {layer.name: layer.role for layer in layers}
             parts = [part_of(one, roles, self.tensor, 0) for one in parameters if one.trained]
             trained = sum(one.padded(self.shard) // self.shard for one in parts)
             copy = self._copy.forecast(parameters, size, layers)
-            return with_meetings(copy, check_between(self.outer), self.data, size, trained)
+            return with_synchronisations(copy, check_outer(self.outer), self.data, size, trained)
         if self.tensor > 1:
             check_layers(self, layers, "column", "row", "logits", "table")
         if self.pipeline > 1:
             check_layers(self, layers, "stage")
-            return lines_forecast(self.axes, self.line, parameters, layers)
+            return stage_groups_forecast(self.axes, self.one_pipeline, parameters, layers)
         split = split_collectives(layers, self.tensor) if self.tensor > 1 else []
         roles = {layer.name: layer.role for layer in layers}
         by_place = [
@@ -217,19 +225,19 @@ class Hybrid(Placement):
         ]
         if all(one.step == by_place[0].step for one in by_place):
             return by_place[0]
-        # Some have a row more than others.
+        # Some workers have a row more than others.
         by_worker = tuple(by_place[rank % self.tensor].step for rank in range(workers))
         return replace(by_place[0], by_worker=by_worker)
 
-    def _check_meetings(self) -> None:
+    def _check_forecastable(self) -> None:
         if self.outer is not None and self.pipeline > 1:
             raise ValueError(
-                f"what {self} sends when it meets depends on its stages: forecast one copy, "
-                f"{self._copy}, and add the mean of its parameters"
+                f"the outer synchronisation of {self} depends on its stages and is not forecast: "
+                f"forecast one replica, {self._copy}, and add an allreduce of its parameters"
             )
 
     def _sharded(self, parameters: Sequence[TensorSize], split: Sequence[Collective]) -> Forecast:
-        """What a worker does that has these parts of the parameters."""
+        """The forecast of a worker that has these parts of the parameters."""
         if self.data * self.shard == 1:
             own = sum(one.size for one in parameters)
             return Forecast(start=(), step=tuple(split), memory=2 * own)
@@ -244,11 +252,11 @@ class Hybrid(Placement):
         return Forecast(start=(), step=(*split, *step), memory=sharded.memory)
 
     def forecast_job(self, job: Job, workers: int) -> Forecast:
-        """Layers that are split are found, and what goes through them looked at."""
+        """As `forecast`, with split layers and their sizes found on the meta device."""
         if self.pipeline > 1:
             self.check(workers)
-            self._check_meetings()
-            return forecast_lines(self.axes, self.line, job, self.find)
+            self._check_forecastable()
+            return forecast_stage_groups(self.axes, self.one_pipeline, job, self.find)
         from manyhands.placements.forecasts.layer_sizes import (  # noqa: PLC0415 - torch is lazy
             sizes_and_layers,
             tensor_roles,
@@ -260,9 +268,9 @@ class Hybrid(Placement):
 
 
 def check_split(job: Job, find: Callable[[nn.Module], TensorPlan]) -> None:
-    """Raise unless there is something to split.
+    """Raise ValueError if there is nothing to split.
 
-    Not every model can be made without its numbers; what cannot is looked at when it is made.
+    A model that cannot be created on the meta device is checked when it is trained.
     """
     from manyhands.parameters.initial.deferred import on_meta  # noqa: PLC0415 - torch is lazy
 

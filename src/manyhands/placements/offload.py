@@ -1,4 +1,4 @@
-"""Parameters and optimizer states in the host's memory, on PyTorch's FSDP2."""
+"""Parameters and optimizer states offloaded to the host's memory, on PyTorch's FSDP2."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Offload(Placement):
-    """Keep parameters and optimizer states in host memory; lend the device what it needs.
+    """Keep parameters and optimizer states in host memory; copy units to the device when needed.
 
-    As under `fully_sharded()` each worker has 1/N of everything; here it lies in the host's
-    memory. A unit's parameters are sent to the device before it computes and dropped afterwards,
-    its gradients are sent back, and the host's processor takes the optimizer's step, unit by
-    unit, while the device begins the next forward. One worker is enough: it then holds
-    everything in the host and a few units on the device.
+    As in `fully_sharded()` each worker has 1/N of everything, here in the host's memory. A unit's
+    parameters are copied to the device before it computes and freed afterwards, its gradients are
+    copied back, and the CPU runs the optimizer, unit by unit, while the device begins the next
+    forward pass. It also works with one worker, which holds everything in host memory and a few
+    units on the device.
 
-    Use it when the device's memory is too small and the host's is not. Each step sends the
+    Use it if the model fits into the host's memory but not into the device's. Each step copies the
     parameters to the device twice and the gradients back once.
 
     Example: `offload()`
@@ -46,13 +46,13 @@ class Offload(Placement):
     """Free a unit's parameters between its forward and its backward."""
 
     def check_job(self, job: Job, workers: int) -> None:  # noqa: ARG002 - the contract
-        """Parameters must have rows to be divided by."""
+        """Raise ValueError if a parameter cannot be sharded by rows."""
         from manyhands.placements.model.fsdp_support import check_shardable  # noqa: PLC0415 - torch is lazy
 
         check_shardable(self, job)
 
     def bind(self, job: Job, group: Group, device: torch.device, waits: Waits) -> Bound:
-        """Shards in the host's memory, and a thread that updates them."""
+        """Shards in the host's memory, and a thread that runs the optimizer."""
         from manyhands.engine.sharding import shard  # noqa: PLC0415 - torch is lazy
         from manyhands.parameters.module_units import separate_units  # noqa: PLC0415
         from manyhands.placements.worker.offloaded import Offloaded  # noqa: PLC0415
@@ -72,7 +72,7 @@ class Offload(Placement):
         return Offloaded(job, group, device, spread)
 
     def forecast(self, parameters: Sequence[TensorSize], workers: int) -> Forecast:
-        """Between workers as under fully_sharded(); its memory is the host's and the device's."""
+        """As fully_sharded(); its memory is the sum of the host's and the device's."""
         return FullySharded(reshard_after_forward=self.reshard_after_forward).forecast(
             parameters, workers
         )

@@ -1,4 +1,4 @@
-"""Layers on different workers, with microbatches that follow each other through them."""
+"""Pipeline parallelism: layers on different workers, which process microbatches concurrently."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ _MOST_MICROBATCHES = 1024
 
 @dataclass(frozen=True, repr=False)
 class Pipeline(Placement):
-    """Give each worker some of the layers, and let parts of a batch follow each other through them.
+    """Give each worker some of the layers, and pass microbatches of a batch through them.
 
-    A model is split into stages where one tensor passes, so that all take about as long; a batch
-    is split into microbatches. While a stage computes one, the next stage computes the one before.
-    Of p workers each is idle for a part of every step, the *bubble*: (p − 1)/(m + p − 1) of it
-    with m microbatches under `gpipe` and `one_f_one_b`, less under `interleaved` and
+    A model is split into stages of about equal time, at points where a single tensor passes; a
+    batch is split into microbatches. While a stage computes one, the next stage computes the one
+    before. Each of p workers is idle for a part of every step, the *bubble*: (p − 1)/(m + p − 1) of
+    it with m microbatches under `gpipe` and `one_f_one_b`, less under `interleaved` and
     `zero_bubble`, and none under `pipedream`, which does not wait and so has stale parameters.
 
-    Use it for models that are too large for a worker, on links that are too slow for anything
-    else: what is sent is one tensor per microbatch and border, there and back.
+    Use it for models that are too large for one worker, on links that are too slow for other
+    placements: one tensor is sent per microbatch and stage boundary, forward and backward.
 
     Example: `pipeline(schedule=zero_bubble)`
 
@@ -58,66 +58,67 @@ class Pipeline(Placement):
     support: ClassVar[Literal["beta"]] = "beta"
 
     stages: int | None = None
-    """Into how many the model is split. By default one per worker, and two under `interleaved`."""
+    """Number of stages of the model. By default one per worker, and two under `interleaved`."""
     microbatches: int = 8
-    """Into how many a batch is split. More make the bubble smaller, and each less efficient."""
+    """Number of microbatches of a batch. More make the bubble smaller, and each of them less
+    efficient."""
     schedule: Name = "one_f_one_b"
-    """The order in which a worker computes: gpipe, one_f_one_b, interleaved, zero_bubble, all with
-    one update per batch; or pipedream, with one per microbatch."""
+    """The order of computations: gpipe, one_f_one_b, interleaved or zero_bubble, with one update
+    per batch; or pipedream, with one update per microbatch."""
     split_points: tuple[str, ...] = ()
-    """The layers at which stages begin, all but the first, by their names in the model. By default
-    each layer's time and memory are measured and the stages made alike."""
+    """Names of the layers at which stages begin, all but the first stage. By default each layer's
+    time and memory are measured, and the stages balanced."""
 
     def __post_init__(self) -> None:
         for name, most in (("stages", _MOST_STAGES), ("microbatches", _MOST_MICROBATCHES)):
             value = getattr(self, name)
             if value is not None and not 1 <= value <= most:
-                raise ValueError(f"{name} must be from 1 to {most}, not {value}")
+                raise ValueError(f"{name} must be from 1 to {most}, got {value}")
         if self.split_points and self.stages not in (None, len(self.split_points) + 1):
             raise ValueError(
-                f"stages that begin at {len(self.split_points)} layers and the first are "
-                f"{len(self.split_points) + 1}, not {self.stages}; leave out one of the two"
+                f"{len(self.split_points)} split_points make {len(self.split_points) + 1} stages, "
+                f"got stages={self.stages}: leave out one of the two"
             )
 
     def check(self, workers: int) -> None:
-        """There must be a schedule for so many stages, microbatches and workers."""
+        """Raise ValueError if there is no schedule for these stages, microbatches and workers."""
         super().check(workers)
         self.table(workers)
 
     def table(self, workers: int, microbatches: int | None = None) -> Table:
-        """Who computes what in which order."""
+        """The schedule: for each worker, its computations in order."""
         schedule = ALL[self.schedule]
         return schedule(self.stages_on(workers), microbatches or self.microbatches, workers)
 
     def stages_on(self, workers: int) -> int:
-        """How many stages there are on so many workers."""
+        """Number of stages for a number of workers."""
         if self.split_points:
             return len(self.split_points) + 1
         return self.stages or workers * (2 if self.schedule == "interleaved" else 1)
 
     def check_job(self, job: Job, workers: int, find: Find | None = None) -> None:
-        """The model must have as many layers that can be told apart, and a batch as many samples.
+        """Raise ValueError if the model cannot be split into stages, or a batch into microbatches.
 
-        Not every model can be made without its numbers; what cannot is split when it is trained.
-        Layers that `find` says are split themselves stay together.
+        A model that cannot be created on the meta device is checked when it is trained. Layers that
+        `find` splits along `tensor` stay in one stage.
         """
         from manyhands.splitting import Unsplittable  # noqa: PLC0415 - torch is lazy
 
         smallest = min(size for _, size in job.batch_sizes.changes)
         if smallest < self.microbatches:
             raise ValueError(
-                f"a global batch of {smallest} cannot be split into {self.microbatches} "
-                f"microbatches; take at most {smallest} of them"
+                f"a global batch of {smallest} samples cannot be split into {self.microbatches} "
+                f"microbatches: use microbatches={smallest} or fewer"
             )
         if job.micro_batch is not None or job.autocast is not None:
             raise ValueError(
-                "a pipeline computes microbatches, in the type of what passes between its stages: "
-                "leave out micro_batch and autocast, and choose microbatches"
+                "a pipeline supports neither micro_batch nor autocast: leave them out of the job, "
+                "and set the pipeline's microbatches"
             )
         if self.schedule == "pipedream" and job.clip is not None:
             raise ValueError(
-                "clip limits the norm of the whole gradient, which no stage of pipedream ever "
-                "knows; leave it out, or use another schedule"
+                "Job(clip=...) needs the norm of the whole gradient, which no stage of pipedream "
+                "knows: leave it out, or use another schedule"
             )
         try:
             self.outline(job, workers, find)
@@ -129,7 +130,7 @@ class Pipeline(Placement):
     def outline(
         self, job: Job, workers: int, find: Find | None = None
     ) -> tuple[nn.Module, Chain, torch.Tensor]:
-        """The job's model without its numbers, and its pieces."""
+        """The job's model on the meta device, its pieces, and sample inputs."""
         import torch  # noqa: PLC0415 - torch is lazy
 
         from manyhands.placements.model.sample_batch import example  # noqa: PLC0415
@@ -142,43 +143,45 @@ class Pipeline(Placement):
         pieces = find_pieces(model, inputs, self.stages_on(workers), self.split_points, plan)
         return model, pieces, inputs
 
-    def unlike(self, workers: int) -> Sequence[int]:
-        """Each has stages of its own."""
+    def distinct_ranks(self, workers: int) -> Sequence[int]:
+        """All ranks: each has its own stages."""
         return range(workers)
 
     def bind(self, job: Job, group: Group, device: torch.device, waits: Waits) -> Bound:
-        """Make the model, keep this worker's stages of it and let go of the others."""
+        """Create the model, and keep this worker's stages of it."""
         from manyhands.placements.pipelines.stage_group import StageGroup  # noqa: PLC0415 - torch is lazy
 
-        return self.bind_line(job, StageGroup(group, group.whole), device, waits)
+        return self.bind_stage_group(job, StageGroup(group, group.whole), device, waits)
 
-    def bind_line(self, job: Job, line: StageGroup, device: torch.device, waits: Waits) -> Bound:
-        """The same for one of several pipelines side by side."""
+    def bind_stage_group(
+        self, job: Job, stage_group: StageGroup, device: torch.device, waits: Waits
+    ) -> Bound:
+        """As `bind`, for one of several pipelines on a mesh."""
         from manyhands.placements.pipelines.lockstep import LockstepPipeline  # noqa: PLC0415 - torch is lazy
         from manyhands.placements.pipelines.pipedream import PipeDreamPipeline  # noqa: PLC0415
         from manyhands.placements.pipelines.stages import make_stages  # noqa: PLC0415
 
         if device.type == "cuda":
             raise ValueError(
-                f"{self} tells the tensors that are under way between two workers apart by tags, "
-                "which NCCL ignores: on GPUs use fully_sharded() or tensor(), see docs/gpu.md"
+                f"{self} distinguishes messages between two workers by tags, which NCCL does not "
+                "support: on GPUs use fully_sharded() or tensor(), see docs/gpu.md"
             )
-        workers = line.group.size
-        samples = -(-job.batch_sizes.at(0) // (line.replicas * self.microbatches))
-        made = make_stages(job, line, device, self.held(workers), samples, self.split_points)
-        arguments = (job, line.group, device, waits, made, self.microbatches)
+        workers = stage_group.group.size
+        samples = -(-job.batch_sizes.at(0) // (stage_group.replicas * self.microbatches))
+        made = make_stages(job, stage_group, device, self.held(workers), samples, self.split_points)
+        arguments = (job, stage_group.group, device, waits, made, self.microbatches)
         if self.schedule == "pipedream":
             return PipeDreamPipeline(*arguments)
         count = partial(self.most_microbatches, workers=workers)
-        return LockstepPipeline(*arguments, count, partial(self.table, workers), line)
+        return LockstepPipeline(*arguments, count, partial(self.table, workers), stage_group)
 
     def held(self, workers: int) -> list[int]:
-        """For each stage, how many microbatches its worker holds at once."""
+        """For each stage, the largest number of microbatches that are in flight on it."""
         table = self.table(workers)
         return [table.in_flight(table.rank_of(stage)) for stage in range(table.stages)]
 
     def most_microbatches(self, samples: int, workers: int) -> int:
-        """Into how many so many samples are split: fewer, if there are too few for all."""
+        """Number of microbatches for a number of samples: fewer, if there are too few samples."""
         count = min(self.microbatches, samples)
         while self._table_or_none(workers, count) is None:
             count -= 1
@@ -193,13 +196,13 @@ class Pipeline(Placement):
     def forecast(
         self, parameters: Sequence[TensorSize], workers: int, layers: Sequence[LayerSize] = ()
     ) -> Forecast:
-        """One message for every microbatch and border, there and back; and the loss, to all.
+        """One message per microbatch and stage boundary in each direction, and the loss to all.
 
         Args:
             parameters: their `unit` is the number of a stage.
-            workers: how many there are.
-            layers: every stage's calls, one for each microbatch, with its number for a name and
-                the role "stage"; `forecast_job` looks at them.
+            workers: number of workers.
+            layers: the calls of every stage, one per microbatch, named by the stage's number, with
+                the role "stage"; `forecast_job` finds them.
         """
         check_layers(self, layers, "stage")
         table = self.table(workers)
@@ -210,18 +213,18 @@ class Pipeline(Placement):
         return Forecast(start=(), step=(*chain.from_iterable(sent),), memory=max(memory))
 
     def forecast_job(self, job: Job, workers: int) -> Forecast:
-        """What is sent in a step with a whole batch, without making the model's parameters.
+        """The forecast of a step with a full batch, without allocating the model's parameters.
 
-        Where it will be split is measured only when it is trained; here the stages take about as
-        many multiplications, unless it is said where they begin. What is sent is the same for a
-        model whose layers all give as much, such as a transformer; what is held is not.
+        Without `split_points`, stages are balanced by measured times when the model is trained, and
+        by multiplications here. The messages are the same for a model whose layers all have outputs
+        of one size, such as a transformer; the memory may differ.
         """
         from manyhands.parameters.microbatches import sizes_of  # noqa: PLC0415 - torch is lazy
-        from manyhands.placements.pipelines.stages import look_at_stages  # noqa: PLC0415
+        from manyhands.placements.pipelines.stages import inspect_stages  # noqa: PLC0415
 
         model, pieces, inputs = self.outline(job, workers)
         samples = sizes_of(job.batch_sizes.at(0), self.microbatches)
-        looked = look_at_stages(
+        looked = inspect_stages(
             model, pieces, inputs, self.held(workers), self.split_points, samples
         )
         return self.forecast(looked[0], workers, looked[1])

@@ -1,4 +1,4 @@
-"""Modules on workers that one chooses."""
+"""Manual model parallelism: modules on chosen workers."""
 
 from __future__ import annotations
 
@@ -26,15 +26,16 @@ _LINE = re.compile(r"\s*([\w.]+)\s+on\s+(\d+(?:\s*,\s*\d+)*)\s*")
 
 @dataclass(frozen=True, repr=False)
 class Place(Placement):
-    """Compute each module where it is said to be; branches that do not meet run side by side.
+    """Compute each module on the workers named for it; independent branches run in parallel.
 
-    y = m(x) is computed by m's worker, who holds m's parameters and tells the others y; on the way
-    back it tells them the gradient of x. A module on several workers is computed by them in turn,
-    its first call by the first, and so on; each holds a copy, and their gradients are summed. What
-    is not placed is computed by everybody. All workers are given the same samples.
+    y = m(x) is computed by m's worker, which holds m's parameters and broadcasts y; in the backward
+    pass it broadcasts the gradient of x. A module on several workers is computed by them in turn:
+    its first call by the first worker, and so on. Each of them holds a copy, and their gradients
+    are summed. Modules that are not placed are computed by every worker. All workers get the same
+    samples.
 
-    Use it when a model's branches or layers are to lie on certain devices: because they do not fit
-    on one, or because two branches can be computed at once.
+    Use it to put branches or layers of a model on chosen devices: because they do not fit on one,
+    or because two branches can be computed at the same time.
 
     In Python also `Place({"encoder": (0, 1), "merge": 2})`.
 
@@ -47,7 +48,7 @@ class Place(Placement):
     support: ClassVar[Literal["beta"]] = "beta"
 
     modules: tuple[str, ...] = ()
-    """Which module is on which worker, or workers: "encoder on 0, 1"."""
+    """The worker or workers of each module: "encoder on 0, 1"."""
 
     def __post_init__(self) -> None:
         if isinstance(self.modules, Mapping):
@@ -60,52 +61,55 @@ class Place(Placement):
         for name in names:
             inside = [one for one in names if one.startswith(f"{name}.")]
             if inside:
-                raise ValueError(f"{inside[0]} lies in {name}, which is placed as a whole already")
+                raise ValueError(
+                    f"{inside[0]} is a part of {name}, which is placed as a whole: name only one "
+                    "of them"
+                )
 
     @property
     def workers(self) -> dict[str, tuple[int, ...]]:
-        """By module, who computes it."""
+        """By module, the ranks that compute it."""
         found: dict[str, tuple[int, ...]] = {}
         for line in self.modules:
             match = _LINE.fullmatch(line)
             if not match:
-                raise ValueError(f"{line!r} places nothing; write it as in 'encoder on 0, 1'")
+                raise ValueError(f"expected text such as 'encoder on 0, 1', got {line!r}")
             workers = tuple(int(worker) for worker in match[2].split(","))
             if match[1] in found or len(set(workers)) < len(workers):
-                raise ValueError(f"{line!r} names a module or a worker for the second time")
+                raise ValueError(f"{line!r} names a module or a worker twice: name each once")
             found[match[1]] = workers
         return found
 
     def check(self, workers: int) -> None:
-        """As many workers as are named."""
+        """Raise ValueError unless the number of workers is that of the named ones."""
         super().check(workers)
         named = {worker for several in self.workers.values() for worker in several}
         if not named:
-            raise ValueError(f'{self} places nothing; name modules: place(["encoder on 0", …])')
+            raise ValueError(f'{self} names no modules: write place(["encoder on 0", …])')
         if named != set(range(workers)):
             idle = sorted(set(range(workers)) - named)
             fix = f"worker {idle[0]} has nothing to do" if idle else f"use {max(named) + 1} workers"
             raise ValueError(f"{self} does not fit {workers} workers: {fix}")
 
     def check_job(self, job: Job, workers: int) -> None:  # noqa: ARG002 - the contract
-        """The model must have the modules that are named, and they must be separable."""
+        """Raise ValueError if the model lacks a named module, or modules share parameters."""
         from manyhands.parameters.initial.deferred import on_meta  # noqa: PLC0415 - torch is lazy
         from manyhands.placements.model.tied_parameters import check_owners  # noqa: PLC0415
         from manyhands.placements.worker.placed import check_names  # noqa: PLC0415
 
         try:
             model = on_meta(job.model)
-        except Exception:  # noqa: BLE001 - not every model can be made without its numbers
+        except Exception:  # noqa: BLE001 - not every model can be created on the meta device
             return
         check_names(model, self.workers)
         check_owners(model, self.workers)
 
-    def unlike(self, workers: int) -> Sequence[int]:
-        """Each has modules of its own."""
+    def distinct_ranks(self, workers: int) -> Sequence[int]:
+        """All ranks: each has its own modules."""
         return range(workers)
 
     def bind(self, job: Job, group: Group, device: torch.device, waits: Waits) -> Bound:
-        """The modules that are this worker's, and what stands for the others."""
+        """This worker's modules, and proxies of the others."""
         from manyhands.placements.worker.placed import Placed  # noqa: PLC0415 - torch is lazy
 
         return Placed(job, group, device, waits, self.workers)
@@ -113,9 +117,10 @@ class Place(Placement):
     def forecast(
         self, parameters: Sequence[TensorSize], workers: int, layers: Sequence[LayerSize] = ()
     ) -> Forecast:
-        """Every placed module's outputs are told, and the gradients of its inputs; copies add up.
+        """Broadcasts of every placed module's outputs and of the gradients of its inputs.
 
-        The memory is that of the worker that holds most.
+        Modules on several workers add an allreduce of their gradients. The memory is that of the
+        worker with the most parameters.
         """
         self.check(workers)
         check_layers(self, layers, "placed")
@@ -134,7 +139,7 @@ class Place(Placement):
         return Forecast(start=(), step=(*there, *back, *sums), memory=max(held.values()))
 
     def forecast_job(self, job: Job, workers: int) -> Forecast:
-        """What goes through the modules that are placed is looked at."""
+        """As `forecast`, with the sizes of placed modules inspected on the meta device."""
         from manyhands.placements.forecasts.layer_sizes import sizes_and_layers  # noqa: PLC0415 - torch is lazy
 
         self.check(workers)

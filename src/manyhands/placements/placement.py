@@ -1,4 +1,4 @@
-"""The contract of a placement: the real thing beside a pure forecast of it."""
+"""Base class of placements: strategies that PyTorch's own engine executes."""
 
 from __future__ import annotations
 
@@ -22,63 +22,66 @@ if TYPE_CHECKING:
 
 
 def check_layers(placement: Placement, layers: Sequence[LayerSize], *roles: str) -> None:
-    """Refuse to forecast without the layers that matter."""
+    """Raise ValueError if no layer of these roles is given, which the forecast needs."""
     if not any(layer.role in roles for layer in layers):
         raise ValueError(
-            f"{placement} exchanges what goes through layers that are {' or '.join(roles)}, and "
-            "none is given: use forecast_job(job, workers)"
+            f"the forecast of {placement} needs layers of the role {' or '.join(roles)}, got none: "
+            "use forecast_job(job, workers)"
         )
 
 
 @dataclass(frozen=True, repr=False)
 class Placement(Value, ABC):
-    """How copies or parts of one module are trained together by a group of workers.
+    """A strategy that trains replicas or parts of one module by PyTorch's own engine.
 
-    `bind` is what happens; `forecast` says it beforehand. A conformance test holds the two
-    together, so a placement whose forecast is wrong does not pass.
+    `bind` sets it up on a worker; `forecast` predicts its collectives and memory. A conformance
+    test compares the two for every placement.
     """
 
     support: ClassVar[Literal["stable", "beta", "experimental"]]
     needs_less: ClassVar[str] = (
-        "more workers, a smaller global batch, or hybrid(shard=…, tensor=…) with more of both"
+        "more workers, a smaller global batch, or hybrid(shard=…, tensor=…) with larger axes"
     )
-    """What to use instead if a worker's memory does not suffice."""
+    """Suggestion for the message if a worker runs out of memory."""
 
-    def unlike(self, workers: int) -> Sequence[int]:  # noqa: ARG002 - some need it
-        """Workers that hold different things: every other one holds as much as one of these."""
+    def distinct_ranks(self, workers: int) -> Sequence[int]:  # noqa: ARG002 - some need it
+        """Ranks that hold different parts; every other rank holds as much as one of these."""
         return (0,)
 
     def check(self, workers: int) -> None:
-        """Raise ValueError, naming the fix, if this placement cannot serve so many workers."""
+        """Raise ValueError, naming the fix, if it cannot run with this many workers."""
         if workers < 1:
-            raise ValueError(f"a run needs at least 1 worker, not {workers}")
+            raise ValueError(f"a run needs at least 1 worker, got {workers}")
 
     def needs(self, workers: int) -> RuntimeNeeds:  # noqa: ARG002 - the contract
-        """What the runtime has to provide."""
+        """The features that this strategy needs from its runtime."""
         return RuntimeNeeds(collectives=True, lockstep=True, by_rank=True)
 
     def check_places(self, hosts: Collection[str], devices: Collection[str]) -> None:
-        """Raise ValueError, naming the fix, if workers on these hosts and devices cannot do it."""
+        """Raise ValueError, naming the fix, if it cannot run on these hosts and devices."""
 
     def check_job(self, job: Job, workers: int) -> None:
-        """Raise ValueError, naming the fix, if it cannot train this job; no process has started."""
+        """Raise ValueError, naming the fix, if it cannot train this job.
+
+        Called before any process is started.
+        """
 
     @abstractmethod
     def bind(self, job: Job, group: Group, device: torch.device, waits: Waits) -> Bound:
-        """Make this worker's part of the job's model, to be trained with the group.
+        """Create this worker's part of the job's model, to be trained with the group.
 
-        The random source stands at the job's seed, so what all workers make is alike.
+        Random generators have been seeded with the job's seed, so all workers get equal values.
         """
 
     @abstractmethod
     def forecast(self, parameters: Sequence[TensorSize], workers: int) -> Forecast:
         """The collectives of one worker in order, with their bytes, and its memory.
 
-        A placement that exchanges what goes through layers needs to be told of these as well.
+        A placement that exchanges activations also needs the sizes of its layers.
         """
 
     def forecast_job(self, job: Job, workers: int) -> Forecast:
-        """The same for a step with a whole batch, without making the model's parameters."""
+        """The forecast of a step with a full batch, without allocating the model's parameters."""
         from manyhands.parameters.initial.deferred import on_meta  # noqa: PLC0415 - torch is lazy
         from manyhands.placements.tensor_sizes import sizes  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""One worker, no communication: what every other strategy is measured against."""
+"""Training on one worker without communication: the baseline of all other strategies."""
 
 from __future__ import annotations
 
@@ -25,36 +25,36 @@ if TYPE_CHECKING:
 class Single(Placement):
     """Train on one worker, without communication.
 
-    W ← W − λ·ΔW, with ΔW the mean gradient of the global batch. It is the oracle that the
-    synchronous strategies equal and the baseline that speedups are relative to.
+    W ← W − λ·ΔW, with ΔW the mean gradient of the global batch. It is the reference whose results
+    the synchronous strategies reproduce, and the baseline of speedups.
     """
 
     name: ClassVar[str] = "single"
     support: ClassVar[Literal["stable"]] = "stable"
     needs_less: ClassVar[str] = (
-        "fully_sharded(), under which each of N workers holds 1/N of the model, or zero(stage=1), "
-        "under which it holds 1/N of the optimizer's state"
+        "fully_sharded(), where each of N workers holds 1/N of the model, or zero(stage=1), "
+        "where it holds 1/N of the optimizer's state"
     )
 
     def needs(self, workers: int) -> RuntimeNeeds:
-        """One worker, and nothing else."""
+        """One worker, and no servers."""
         return replace(super().needs(workers), only_one_worker=True)
 
     def check(self, workers: int) -> None:
-        """One worker, neither more nor fewer."""
+        """Raise ValueError unless there is exactly one worker."""
         if workers != 1:
             raise ValueError(
-                f"single() trains on 1 worker, not {workers}; for {workers} workers use allreduce()"
+                f"single() trains on 1 worker, got {workers}: for {workers} workers use allreduce()"
             )
 
     def bind(self, job: Job, group: Group, device: torch.device, waits: Waits) -> Bound:
-        """The module as it is."""
+        """The whole model, not wrapped."""
         from manyhands.placements.worker.whole_model import WholeModel  # noqa: PLC0415 - torch is lazy
 
         return WholeModel(job, group, device, waits, wrap=lambda module: module)
 
     def forecast(self, parameters: Sequence[TensorSize], workers: int) -> Forecast:
-        """No collective; parameters and the gradients of those that are trained."""
+        """No collectives; memory for parameters and gradients."""
         self.check(workers)
         memory = sum(tensor.size * (2 if tensor.trained else 1) for tensor in parameters)
         return Forecast(start=(), step=(), memory=memory)

@@ -1,4 +1,4 @@
-"""Layers split among workers, in Megatron's way, on PyTorch's DTensor."""
+"""Tensor parallelism as in Megatron-LM: layers split among workers, on PyTorch's DTensor."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ if TYPE_CHECKING:
 
 
 _COUNT = 8
-"""Bytes of a number of samples, which workers with samples of their own tell each other."""
+"""Bytes of a number of samples, which workers exchange with samples=own."""
 
 
 @dataclass(frozen=True, repr=False)
 class Tensor(Placement):
-    """Compute each layer by several workers side by side.
+    """Split each layer among several workers, which compute its parts in parallel.
 
     Y = f(X·A)·B: worker n holds A_n, a part of the columns of A, and B_n, the same part of the
-    rows of B, and computes f(X·A_n)·B_n; the sum over the workers is Y. In an attention the
-    columns are those of query, key and value, and a part of them is some of the heads. The
-    workers of one model are given the same samples; with more workers than ways there are several
-    such models, trained on different samples.
+    rows of B, and computes f(X·A_n)·B_n; the sum over the workers is Y. In attention the columns
+    are those of query, key and value, and a part of them is some of the heads. The workers of one
+    replica get the same samples; with more workers than `ways` there are several replicas, trained
+    on different samples.
 
-    Use it when a layer's parameters or activations do not fit on one worker, and the workers are
-    close: in each block an activation is summed over the workers twice on the way there and twice
-    on the way back.
+    Use it if a layer's parameters or activations do not fit on one worker, and the workers have
+    fast links: in each block an activation is summed over the workers twice in the forward and
+    twice in the backward pass.
 
     Example: `tensor(ways=2)`
 
@@ -52,52 +52,51 @@ class Tensor(Placement):
     support: ClassVar[Literal["beta"]] = "beta"
 
     ways: int = 2
-    """Workers that compute one layer."""
+    """Workers that share each layer."""
     plan: tuple[str, ...] = ()
-    """Which layers are split, by hand: "*.mlp.up column", "*.mlp.down row". By default they are
-    found: linear layers that lead to another through what can be computed on parts."""
+    """Layers to split: "*.mlp.up column", "*.mlp.down row". By default they are found: pairs of
+    linear layers with operations in between that can be computed on parts."""
     samples: Literal["same", "own"] = "same"
-    """Whether the workers of a model compute the same samples, or each its own: then what is not
-    split is data-parallel, and samples are brought together before layers that are."""
+    """Whether the workers of a replica get the same samples, or each its own. With own, layers that
+    are not split are data-parallel, and samples are gathered before layers that are split."""
 
     def __post_init__(self) -> None:
         if self.samples == "own" and self.plan:
-            raise ValueError("with samples=own the layers are found; leave out the plan")
+            raise ValueError("samples=own finds the layers to split by itself: leave out plan")
         if self.ways < 2:
-            raise ValueError(f"ways must be at least 2, not {self.ways}; for 1 use allreduce()")
+            raise ValueError(f"ways must be at least 2, got {self.ways}: for 1 use allreduce()")
 
     def check(self, workers: int) -> None:
-        """A multiple of the ways."""
+        """Raise ValueError unless the number of workers is a multiple of `ways`."""
         super().check(workers)
         if self.samples == "own" and workers != self.ways:
-            raise ValueError(
-                f"{self} is for {self.ways} workers, not {workers}; take ways={workers}"
-            )
+            raise ValueError(f"{self} needs {self.ways} workers, got {workers}: use ways={workers}")
         if workers % self.ways:
             more = workers + self.ways - workers % self.ways
             raise ValueError(
-                f"{workers} workers cannot be divided into models of {self.ways}; use {more}"
+                f"the number of workers must be a multiple of ways={self.ways}, got {workers}: "
+                f"use {more}"
             )
 
     def check_job(self, job: Job, workers: int) -> None:  # noqa: ARG002 - the contract
-        """Something must be there to split."""
+        """Raise ValueError if there is nothing to split."""
         if self.samples == "own" and job.micro_batch is not None:
             raise ValueError(
-                f"{self} brings all workers' samples together, which must be of equally many "
-                "parts; leave out micro_batch"
+                f"{self} gathers the samples of all workers, which does not work with "
+                "micro-batches: leave micro_batch out of the job"
             )
         check_split(job, self._find)
 
     def bind(self, job: Job, group: Group, device: torch.device, waits: Waits) -> Bound:
-        """A mesh of models and ways."""
+        """The model on a mesh with the axes `data` and `tensor`."""
         if self.samples == "same":
             return self._hybrid(group.size).bind(job, group, device, waits)
-        from manyhands.engine.tensor_parallel import leave_alone  # noqa: PLC0415 - torch is lazy
+        from manyhands.engine.tensor_parallel import ignore_in_ddp  # noqa: PLC0415 - torch is lazy
         from manyhands.placements.worker.tensor_own_samples import TensorOwnSamples  # noqa: PLC0415
         from manyhands.transport.mesh import Mesh  # noqa: PLC0415
 
         def wrap(module: nn.Module, split: list[str]) -> nn.Module:
-            leave_alone(module, split)
+            ignore_in_ddp(module, split)
             return AllReduce().wrapper(group, waits)(module)
 
         mesh = Mesh(group, {"tensor": group.size}, waits)
@@ -106,7 +105,7 @@ class Tensor(Placement):
     def forecast(
         self, parameters: Sequence[TensorSize], workers: int, layers: Sequence[LayerSize] = ()
     ) -> Forecast:
-        """As a hybrid's; on samples of one's own, they are brought together and back."""
+        """As hybrid(); with samples=own, samples are gathered and results scattered."""
         self.check(workers)
         if self.samples == "same":
             return self._hybrid(workers).forecast(parameters, workers, layers)
@@ -131,7 +130,7 @@ class Tensor(Placement):
         )
 
     def forecast_job(self, job: Job, workers: int) -> Forecast:
-        """As a hybrid's."""
+        """As hybrid()."""
         self.check(workers)
         if self.samples == "same":
             return self._hybrid(workers).forecast_job(job, workers)

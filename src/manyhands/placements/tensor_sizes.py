@@ -1,4 +1,4 @@
-"""A model's parameters as forecasts see them."""
+"""Sizes of a model's parameters, for forecasts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def sizes(model: nn.Module) -> list[TensorSize]:
-    """Each once, with the unit that it belongs to."""
+    """The size of every parameter, with the unit that it belongs to; tied ones only once."""
     owner = {
         f"{path}.{name}": path
         for path, module in named_separate_units(model)

@@ -1,4 +1,4 @@
-"""ZeRO: optimizer states, then gradients, then parameters divided among data-parallel workers."""
+"""ZeRO: optimizer states, gradients and parameters sharded among data-parallel workers."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Zero(Placement):
-    """Divide among the N workers what data parallelism holds N times, in three stages.
+    """Shard among N workers what data parallelism replicates N times, in three stages.
 
-    Stage 1 divides the optimizer's states: each worker updates its rows of every parameter and
-    hears of the others'. Stage 2 divides the gradients too: they are reduced and scattered, and
-    the parameters gathered once per step. Stage 3 divides the parameters as well, and is
+    Stage 1 shards the optimizer states: each worker updates its rows of every parameter, and the
+    rows are gathered. Stage 2 shards the gradients as well: they are reduced and scattered, and
+    the parameters gathered once per step. Stage 3 shards the parameters as well, and is
     `fully_sharded()`. With m bytes of parameters and an optimizer that keeps k·m (Adam: 2·m), a
-    worker holds m·(2 + k/N), m + m·(1 + k)/N or m·(2 + k)/N beside a few layers.
+    worker holds m·(2 + k/N), m + m·(1 + k)/N or m·(2 + k)/N, and a few gathered layers.
 
     Use the lowest stage that fits: a worker sends 3·m·(N − 1)/N, 2·m·(N − 1)/N or
     3·m·(N − 1)/N bytes per step.
@@ -46,24 +46,24 @@ class Zero(Placement):
     needs_less: ClassVar[str] = "a higher stage, if there is one, or more workers"
 
     stage: int = 1
-    """1: optimizer states are divided; 2: gradients too; 3: parameters too."""
+    """1: shard optimizer states; 2: gradients as well; 3: parameters as well."""
     bucket_mb: float = 25.0
-    """Of stage 1: mebibytes of gradients, and of parameters, that travel together."""
+    """For stage 1: size of the buckets of gradients, and of parameters, in MiB."""
 
     def __post_init__(self) -> None:
         if self.stage not in (1, 2, 3):
-            raise ValueError(f"stage must be 1, 2 or 3, not {self.stage}")
+            raise ValueError(f"stage must be 1, 2 or 3, got {self.stage}")
         AllReduce(bucket_mb=self.bucket_mb)
 
     def check_job(self, job: Job, workers: int) -> None:  # noqa: ARG002 - the contract
-        """Parameters must have rows to be divided by, from stage 2 on."""
+        """Raise ValueError if a parameter cannot be sharded by rows, from stage 2 on."""
         from manyhands.placements.model.fsdp_support import check_shardable  # noqa: PLC0415 - torch is lazy
 
         if self.stage > 1:
             check_shardable(self, job)
 
     def bind(self, job: Job, group: Group, device: torch.device, waits: Waits) -> Bound:
-        """Stage 1 on DistributedDataParallel, the others on FSDP2."""
+        """Stage 1 on DistributedDataParallel, stages 2 and 3 on FSDP2."""
         if self.stage > 1:
             return FullySharded(reshard_after_forward=self.stage == 3).bind(
                 job, group, device, waits
@@ -77,7 +77,7 @@ class Zero(Placement):
         return ShardedOptimizer(job, group, device, waits, wrap, mesh, bucket)
 
     def forecast(self, parameters: Sequence[TensorSize], workers: int) -> Forecast:
-        """Stage 1: allreduce's collectives, then the parameters gathered in buckets."""
+        """Stage 1: the collectives of allreduce(), then an all_gather per bucket of parameters."""
         self.check(workers)
         if self.stage > 1:
             return sharded_forecast(parameters, workers, reshard_after_forward=self.stage == 3)

@@ -1,4 +1,4 @@
-"""Tier A: protocols, each written once and run on real processes and on a virtual cluster."""
+"""Message-passing strategies, each written once for live processes and for a virtual cluster."""
 
 from manyhands.endpoint import Terms
 from manyhands.protocols.actions import (
@@ -15,7 +15,7 @@ from manyhands.protocols.actions import (
     Step,
 )
 from manyhands.protocols.asynchronous import Asynchronous
-from manyhands.protocols.averaging import Averaging, Meeting
+from manyhands.protocols.averaging import Averaging, LocalSteps
 from manyhands.protocols.central_storage import CentralStorage
 from manyhands.protocols.diloco import DiLoCo
 from manyhands.protocols.easgd import ElasticAveraging
@@ -48,7 +48,7 @@ ALL: tuple[type[StrategyProtocol], ...] = (
     PushSum,
     Ensemble,
 )
-"""Every protocol: add a new one here and the shared contract suite tests it."""
+"""Every protocol. The shared contract suite tests each class listed here."""
 
 __all__ = [
     "ALL",
@@ -70,7 +70,7 @@ __all__ = [
     "Hierarchical",
     "Hogwild",
     "LocalSgd",
-    "Meeting",
+    "LocalSteps",
     "Move",
     "PushSum",
     "Scale",

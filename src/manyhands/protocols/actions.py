@@ -1,4 +1,4 @@
-"""What a server hears, and what it may do about it."""
+"""Calls that a server receives, and the actions with which it responds."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from manyhands.endpoint import Parameters, Said  # noqa: TC001 - states are writ
 
 @dataclass(frozen=True)
 class Call:
-    """A message as it reached a server. An update that came with it waits where it arrived."""
+    """A message that a server received. Its payload, if any, stays in the receive buffer."""
 
     sender: str
     number: int
     """The sender's count of its calls to this server."""
     message: Said
     stands_for: str = ""
-    """For whom the sender speaks, if not for itself."""
+    """The member that the sender represents, if not itself (an island, for instance)."""
     room: bool = True
-    """Whether the sender has room for parameters in the answer."""
+    """Whether the sender provided a buffer for parameters in the answer."""
 
     @property
     def worker(self) -> str:
-        """Who says it: the sender, in whichever of its lives, or for whom it stands."""
+        """The calling worker, without its incarnation, or the member that it represents."""
         return self.stands_for or self.sender.partition(".")[0]
 
 
 @dataclass(frozen=True)
 class Add:
-    """Add what came with a call, times `share`, to the shard's sum."""
+    """Add the payload of a call, times `share`, to a sum of the shard."""
 
     call: Call
     share: float
     staleness: int | None = None
     """Versions between the read that the update was computed from and now."""
     pot: int = 0
-    """Which sum, where several are gathered at once."""
+    """Index of the sum, where several are accumulated at the same time."""
 
 
 @dataclass(frozen=True)
@@ -44,40 +44,40 @@ class Step:
 
     call: Call | None
     weight: float
-    """What the step counts for, by the learning rate: samples / global batch."""
+    """Factor of the learning rate: samples / global batch."""
     staleness: int | None = None
     """As in `Add`, for the update of a call."""
     blend: float = 1.0
     """How far shared buffers (batch-norm statistics) move towards the update's."""
     over: float = 1.0
     compensation: float = 0.0
-    """How strongly the update is corrected for what changed since its sender's last answer."""
+    """Strength of the correction for changes since the sender's last answer; 0 for none."""
     dealt: int = 0
-    """Samples of the run before the batch that the update is from: they decide the rate."""
+    """Samples of the run before the batch of the update; the learning rate depends on it."""
 
 
 @dataclass(frozen=True)
 class Move:
-    """Move the shard towards the sum divided by `over`, by a part of the way."""
+    """Interpolate: parameters ← (1 − by)·parameters + by·(sum / over)."""
 
     by: float
     over: float
     pots: tuple[int, ...] = (0,)
-    """Which sums, where what came was gathered in several; they are added up in this order."""
+    """Indices of the sums, if several; they are added in this order."""
 
 
 @dataclass(frozen=True)
 class Drop:
-    """Forget a sum: nothing will be done with it."""
+    """Discard a sum that will not be used."""
 
     pot: int
 
 
 @dataclass(frozen=True)
 class Descend:
-    """Step away from where the shard is, towards the sum divided by `over`, with momentum.
+    """Take an outer step with Nesterov momentum.
 
-    The way to there is the gradient of an outer step: Nesterov's, with a rate and a momentum.
+    Its gradient is the difference between the parameters and the sum divided by `over`.
     """
 
     over: float
@@ -87,39 +87,39 @@ class Descend:
 
 @dataclass(frozen=True)
 class Shift:
-    """Add what came with a call, or a sum, to the shard."""
+    """Add the payload of a call, or a sum if `call` is None, to the parameters."""
 
     call: Call | None
     staleness: int | None = None
     pot: int = 0
-    """Which sum, if it is one."""
+    """Index of the sum."""
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Multiply the shard's parameters."""
+    """Multiply the shard's parameters by a factor."""
 
     by: float
 
 
 @dataclass(frozen=True)
 class Answer:
-    """Answer a call, with the shard's parameters as they are now unless none are wanted."""
+    """Answer a call, with the shard's current parameters unless `parameters` is False."""
 
     call: Call
     message: Parameters
     parameters: bool = True
     remember: bool = False
-    """Keep what is sent, to correct the sender's next update by, or to send it again."""
+    """Keep a copy of what is sent, for delay compensation or to send it again."""
     recall: bool = False
-    """Send what was kept for the sender, and not what is there now."""
+    """Send the copy that was kept for the sender instead of the current parameters."""
     gathered: bool = False
-    """Send the shard's sum as it is now, and not the parameters."""
+    """Send the shard's current sum instead of the parameters."""
 
 
 @dataclass(frozen=True)
 class Forget:
-    """What was kept for a sender is no longer needed."""
+    """Free the copy that was kept for a sender (`Answer.remember`)."""
 
     sender: str
 

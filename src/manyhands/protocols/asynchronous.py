@@ -8,29 +8,30 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from manyhands.endpoint import Parameters, Pull, Push, Rest
 from manyhands.protocols.actions import Action, Answer, Call, Step
 from manyhands.protocols.parts.damping import Damping, damp
-from manyhands.protocols.parts.push import Pushing
+from manyhands.protocols.parts.push import PushGradients
 
 if TYPE_CHECKING:
     from manyhands.protocols.protocol import ServerState
 
 
 @dataclass(frozen=True, repr=False)
-class Asynchronous(Pushing):
+class Asynchronous(PushGradients):
     """Apply every worker's update as soon as it arrives (asynchronous SGD).
 
     W ← W − λ·(b/B)·ΔW(W_then): a worker pulls the parameters, computes the gradient of its b
-    samples, pushes it and pulls again, waiting for nobody. Others have pushed in between, so the
-    update was computed from older parameters than it is applied to: with N workers it is N − 1
-    versions stale on average. Each push is one step of the user's optimizer on the servers, and
-    counts for b/B of a step of the global batch B.
+    samples, pushes it and pulls again, without waiting for other workers. These push in between,
+    so an update is applied to newer parameters than it was computed from: with N workers it is
+    N − 1 versions stale on average. Each push is one step of the job's optimizer on the servers,
+    and counts for b/B of a step of the global batch B.
 
-    Use it when workers are unequal or come and go: nobody waits for the slowest. It costs 2·m
-    bytes per worker and update for m bytes of parameters, and staleness, which grows with the
-    workers. Damping takes smaller steps with updates that are staler than usual; delay compensation
-    corrects an update for what has changed since its worker read: ΔW + c·ΔW²·(W_now − W_then).
+    Use it if workers differ in speed, or join and leave: no worker waits for the slowest. It costs
+    2·m bytes per worker and update for m bytes of parameters, and a staleness that grows with the
+    number of workers. Damping takes smaller steps with updates that are staler than usual. Delay
+    compensation corrects an update for the changes since its worker's read:
+    ΔW + c·ΔW²·(W_now − W_then).
 
-    A server applies one update at a time, whole, which is what "asynchronous with a lock" means;
-    `locked` is another name for this strategy.
+    A server applies one whole update at a time ("asynchronous with a lock"); `locked` is another
+    name for this strategy.
 
     Example: `asynchronous(servers=2, damping=inverse)`
 
@@ -43,21 +44,22 @@ class Asynchronous(Pushing):
     support: ClassVar[Literal["beta"]] = "beta"
 
     servers: int = 1
-    """How many processes hold the parameters, an equal part each. More of them share the traffic
-    and the optimizer's work."""
+    """Number of server processes; each holds an equal shard of the parameters. More servers share
+    the traffic and the optimizer's work."""
     damping: Damping = "none"
-    """What an update that is staler than the usual N − 1 counts for: all of it, (N − 1)/τ of it, or
-    √((N − 1)/τ)."""
+    """Weight of an update whose staleness τ is above the usual N − 1: 1 (none), (N − 1)/τ
+    (inverse), or √((N − 1)/τ) (root)."""
     delay_compensation: float = 0.0
-    """The factor c of the correction; 0 for none. It takes a copy of the parameters per worker."""
+    """The factor c of the correction; 0 for none. Servers keep a copy of the parameters per
+    worker for it."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.delay_compensation < 0:
-            raise ValueError(f"delay_compensation must not be below 0: {self.delay_compensation}")
+            raise ValueError(f"delay_compensation must be 0 or more, got {self.delay_compensation}")
 
     def on_message(self, state: ServerState, call: Call) -> tuple[ServerState, list[Action]]:
-        """Step with what was pushed, answer with what is there now."""
+        """Step with the pushed update, and answer with the current parameters."""
         corrects = self.delay_compensation > 0
         match call.message:
             case Push(version=read, samples=samples, dealt=dealt):
@@ -83,5 +85,5 @@ class Asynchronous(Pushing):
                 return state, []
 
     def on_repeat(self, state: ServerState, call: Call) -> Answer:
-        """What is there now is what the worker will compute on."""
+        """Answer with the current parameters, which the worker will compute on."""
         return replace(super().on_repeat(state, call), remember=self.delay_compensation > 0)

@@ -1,4 +1,4 @@
-"""Parameter averaging: workers train by themselves and meet every so many steps."""
+"""Parameter averaging: workers take local steps and average their parameters every H steps."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from manyhands.endpoint import Endpoint, LeasedBatch, Replica
 
 
-class Meeting(Rounds):
-    """Workers that step alone with optimizers of their own, and meet every so many steps."""
+class LocalSteps(Rounds):
+    """Workers that take local steps with local optimizers, and synchronise every H steps."""
 
     local_optimizer: ClassVar[bool] = True
     if TYPE_CHECKING:
@@ -24,10 +24,10 @@ class Meeting(Rounds):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.every < 1:
-            raise ValueError(f"every must be 1 or more, not {self.every}")
+            raise ValueError(f"every must be 1 or more, got {self.every}")
 
     async def worker(self, replica: Replica, endpoint: Endpoint) -> None:
-        """Step alone; meet the others after every so many steps, and before resting."""
+        """Take local steps; synchronise after every H of them, and before resting."""
         await self.refresh(replica, endpoint)
         steps = 0
         alone: list[LeasedBatch] = []
@@ -41,18 +41,20 @@ class Meeting(Rounds):
                 alone.append(batch)
                 steps += 1
             if alone and (batch is None or len(alone) >= self.interval(steps)):
-                await self._meet(replica, endpoint, alone)
+                await self._synchronise(replica, endpoint, alone)
                 replica.commit(*alone)
                 alone.clear()
             if batch is None:
                 await rest(replica, endpoint)
 
     def interval(self, steps: int) -> int:
-        """Steps between two averages, after so many steps."""
+        """Local steps between two synchronisations, after `steps` steps of the run."""
         del steps
         return self.every
 
-    async def _meet(self, replica: Replica, endpoint: Endpoint, alone: list[LeasedBatch]) -> None:
+    async def _synchronise(
+        self, replica: Replica, endpoint: Endpoint, alone: list[LeasedBatch]
+    ) -> None:
         samples = sum(batch.samples for batch in alone)
         for server, name in enumerate(replica.servers):
             parameters = replica.parameters(server)
@@ -64,16 +66,15 @@ class Meeting(Rounds):
 
 
 @dataclass(frozen=True, repr=False)
-class Averaging(Meeting):
-    """Train every worker on its own part, and average the parameters every so many steps.
+class Averaging(LocalSteps):
+    """Train every worker on its own samples, and average the parameters every `every` steps.
 
-    W ← Σ b_n·W_n / Σ b_n over what the workers came to, each weighing what it was trained on.
-    With every=1 and plain SGD it is `synchronous`, exactly; an optimizer with a state makes a
-    difference, because every worker keeps its own.
+    W ← Σ b_n·W_n / Σ b_n over all workers n, each weighted by the samples b_n that it was trained
+    on since the last average. With every=1 and plain SGD it equals `synchronous` exactly. With a
+    stateful optimizer it does not, because every worker keeps its own optimizer state.
 
-    Use it where the network is slow: it moves 2·m bytes per worker once in `every` steps, not in
-    each. Rare averaging lets the replicas drift apart, and what they learn in between fits
-    together less well.
+    Use it on slow networks: it moves 2·m bytes per worker once in `every` steps instead of in
+    every step. With a long interval the replicas drift apart, which costs accuracy.
 
     Example: `averaging(every=8)`
 
@@ -87,8 +88,8 @@ class Averaging(Meeting):
     every: int = 1
     """Steps of each worker between two averages."""
     servers: int = 1
-    """How many processes hold the parameters, an equal part each."""
+    """Number of server processes; each holds an equal shard of the parameters."""
 
     def conclude(self, state: Round) -> list[Action]:
-        """The mean takes the place of what was there."""
+        """Replace the parameters with the mean."""
         return [Move(by=1.0, over=state.samples)] if state.samples else []

@@ -1,4 +1,4 @@
-"""Central storage: one place holds the variables, and everybody else computes from them."""
+"""Central storage: one copy of the parameters in shared memory, read by all workers of a host."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from manyhands.endpoint import Pull, Push
 from manyhands.protocols.parts.pull_and_rest import answer, rest
-from manyhands.protocols.synchronous import Together
+from manyhands.protocols.synchronous import SynchronousRounds
 
 if TYPE_CHECKING:
     from manyhands.endpoint import Endpoint, Replica
 
 
 @dataclass(frozen=True, repr=False)
-class CentralStorage(Together):
+class CentralStorage(SynchronousRounds):
     """Keep one copy of the parameters in the host's memory, and have all workers compute from it.
 
     W ← W − λ·mean(ΔW_n), weighted by samples: the same steps as `synchronous`, and as one worker
-    with the whole batch. One server holds W and the optimizer, sums the gradients and steps;
-    workers on the same host read W where it lies, so nothing is pulled. W changes only while all
-    who compute wait for it.
+    with the whole batch. One server holds W and the optimizer, sums the gradients and steps.
+    Workers on the same host read W in shared memory, so nothing is pulled. W changes only while
+    all computing workers wait for the step.
 
-    Use it on one host with several devices, where a copy of the parameters and the optimizer's
-    state for each would be too much, or where the steps must be exact and the network is none. The
-    server steps alone: with many workers `allreduce` is faster.
+    Use it on one host with several devices, if a copy of the parameters and of the optimizer state
+    per device would not fit. Only the server runs the optimizer: with many workers `allreduce` is
+    faster.
 
     Example: `central_storage()`
 
@@ -47,7 +47,7 @@ class CentralStorage(Together):
                 resting = True
                 continue
             if resting:
-                # From the answer on this worker is waited for, so nobody steps while it reads.
+                # From the answer on, rounds wait for this worker: no step happens while it reads.
                 (read,) = await self.refresh(replica, endpoint)
                 resting = False
             await replica.gradient(batch)
@@ -57,7 +57,7 @@ class CentralStorage(Together):
             replica.commit(batch)
 
     async def refresh(self, replica: Replica, endpoint: Endpoint) -> list[int]:
-        """Be waited for from now on: the parameters are there already."""
+        """Take part in rounds from now on. The parameters are in shared memory already."""
         (server,) = replica.servers
         endpoint.post(server, Pull())
         return [(await answer(endpoint, server)).version]

@@ -1,4 +1,4 @@
-"""Elastic averaging: a spring between every worker and a centre."""
+"""Elastic averaging SGD: an elastic force between every worker's replica and a centre."""
 
 from __future__ import annotations
 
@@ -7,9 +7,13 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from manyhands.endpoint import Parameters, Pull, Push, Terms, Turn
 from manyhands.protocols.actions import Action, Add, Answer, Call, Move
-from manyhands.protocols.parts.elastic_strength import ElasticStrength, check_springs, springs
+from manyhands.protocols.parts.elastic_strength import (
+    ElasticStrength,
+    check_strength,
+    elastic_strength,
+)
 from manyhands.protocols.parts.pull_and_rest import answer, rest
-from manyhands.protocols.parts.round_robin import Turns, next_turn
+from manyhands.protocols.parts.round_robin import RoundRobin, next_turn
 from manyhands.protocols.parts.rounds import Round, Rounds
 
 if TYPE_CHECKING:
@@ -19,15 +23,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class ElasticAveraging(Rounds):
-    """Let every worker train by itself, held by a spring to a centre that follows them all.
+    """Train every replica by itself, tied by an elastic force to a centre that follows their mean.
 
     x_i ← x_i − η·∇f(x_i) − α·(x_i − x̄) and x̄ ← (1 − β)·x̄ + (β/N)·Σx_i, with α = η·ρ and β = N·α
-    unless they are given. Workers may wander and explore; the centre is the model. All of it uses
-    the values of the same moment: in parallel order everybody's at once, in asynchronous order one
-    worker's whenever it comes, in round-robin order worker t mod N's.
+    unless they are given. Replicas may explore different regions; the centre x̄ is the model. Both
+    equations use the values of the same moment: in parallel order those of all workers at once,
+    in asynchronous order those of one worker whenever it calls, in round-robin order those of
+    worker t mod N.
 
-    Use it where communication is dear and workers are many; with `every` > 1 the spring pulls only
-    once in so many steps. It costs 2·m bytes per worker and pull.
+    Use it with many workers on slow networks; with `every` > 1 the elastic exchange happens once
+    in `every` steps. It costs 2·m bytes per worker and exchange.
 
     Example: `easgd(order=asynchronous)`
 
@@ -40,42 +45,42 @@ class ElasticAveraging(Rounds):
     own_parameters: ClassVar[bool] = True
 
     rho: float | None = None
-    """ρ: the strength of the springs. By default such that N·η·ρ = 0.9, as the paper has it."""
+    """ρ: the strength of the elastic force. By default such that N·η·ρ = 0.9, as in the paper."""
     order: Literal["parallel", "asynchronous", "round_robin"] = "parallel"
-    """Who meets the centre when: all together, each when it comes, or one after the other."""
+    """When workers exchange with the centre: all at once, each when it is ready, or in turn."""
     every: int = 1
-    """Steps of each worker between two meetings with the centre."""
+    """Steps of each worker between two exchanges with the centre."""
     servers: int = 1
-    """How many processes hold the centre, an equal part each."""
+    """Number of server processes; each holds an equal shard of the centre."""
     alpha: float | None = None
     """α: how far a worker moves towards the centre; η·ρ by default."""
     beta: float | None = None
-    """β: how far the centre moves towards the mean of all workers; N·α by default, so that what a
-    worker loses the centre gains."""
+    """β: how far the centre moves towards the mean of all workers; N·α by default, so that the
+    changes of a worker and of the centre cancel out."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.every < 1:
-            raise ValueError(f"every must be 1 or more, not {self.every}")
-        check_springs(self.rho, self.alpha, self.beta)
+            raise ValueError(f"every must be 1 or more, got {self.every}")
+        check_strength(self.rho, self.alpha, self.beta)
 
     @property
     def lockstep(self) -> bool:
-        """In every order but the asynchronous one somebody waits for somebody."""
+        """In every order but the asynchronous one, workers wait for each other."""
         return self.order != "asynchronous"
 
-    def springs(self, terms: Terms) -> ElasticStrength:
+    def strength(self, terms: Terms) -> ElasticStrength:
         """How far a worker and the centre move towards each other."""
-        return springs(self.rho, self.alpha, self.beta, terms)
+        return elastic_strength(self.rho, self.alpha, self.beta, terms)
 
     async def worker(self, replica: Replica, endpoint: Endpoint) -> None:
-        """Step alone, and be pulled towards the centre in every so many steps."""
+        """Take local steps, and exchange with the centre in every `every`-th step."""
         await self.refresh(replica, endpoint)
-        await self._look(replica, endpoint)
-        meet = {
-            "parallel": self._meet_together,
-            "asynchronous": self._meet_alone,
-            "round_robin": self._meet_in_turn,
+        await self._read_centre(replica, endpoint)
+        exchange = {
+            "parallel": self._exchange_together,
+            "asynchronous": self._exchange_alone,
+            "round_robin": self._exchange_in_turn,
         }[self.order]
         steps, rested = 0, False
         async for batch in replica.batches():
@@ -84,29 +89,29 @@ class ElasticAveraging(Rounds):
                 rested = True
                 continue
             if rested:
-                await self._look(replica, endpoint)
+                await self._read_centre(replica, endpoint)
                 rested = False
             steps += 1
             if steps % self.every == 0:
-                await meet(replica, endpoint, batch)
+                await exchange(replica, endpoint, batch)
             else:
                 await replica.gradient(batch)
                 replica.apply(batch)
             replica.commit(batch)
 
-    async def _look(self, replica: Replica, endpoint: Endpoint) -> None:
-        """Have the centre lie beside the parameters."""
+    async def _read_centre(self, replica: Replica, endpoint: Endpoint) -> None:
+        """Read the centre into the replica's second buffer."""
         for server, name in enumerate(replica.servers):
             endpoint.post(name, Pull(), into=replica.beside(server))
         for name in replica.servers:
             await answer(endpoint, name)
 
-    async def _meet_together(
+    async def _exchange_together(
         self, replica: Replica, endpoint: Endpoint, batch: LeasedBatch
     ) -> None:
-        """x_i(t+1) = x_i(t) − η·∇f(x_i(t)) − α·(x_i(t) − x̄(t)); x̄(t) is known from last time."""
+        """x_i(t+1) = x_i(t) − η·∇f(x_i(t)) − α·(x_i(t) − x̄(t)); x̄(t) was the last answer."""
         await replica.gradient(batch)
-        replica.trade(self.springs(replica.terms).worker)
+        replica.trade(self.strength(replica.terms).worker)
         for server, name in enumerate(replica.servers):
             beside = replica.beside(server)
             endpoint.post(name, Push(0, batch.samples), payload=beside, into=beside)
@@ -114,71 +119,77 @@ class ElasticAveraging(Rounds):
         for name in replica.servers:
             await answer(endpoint, name)
 
-    async def _meet_alone(self, replica: Replica, endpoint: Endpoint, batch: LeasedBatch) -> None:
+    async def _exchange_alone(
+        self, replica: Replica, endpoint: Endpoint, batch: LeasedBatch
+    ) -> None:
         """X ← x_i; x_i ← x_i − α·(x − x̄); x̄ ← x̄ + α·(x − x̄); x_i ← x_i − η·∇f(x)."""
         for server in range(len(replica.servers)):
-            self._give(replica, endpoint, server, batch)
+            self._push_to(replica, endpoint, server, batch)
         await replica.gradient(batch)
         for name in replica.servers:
             await answer(endpoint, name)
-        replica.draw(self.springs(replica.terms).worker)
+        replica.draw(self.strength(replica.terms).worker)
         replica.apply(batch)
 
-    async def _meet_in_turn(self, replica: Replica, endpoint: Endpoint, batch: LeasedBatch) -> None:
-        """The same, when it is this worker's turn.
+    async def _exchange_in_turn(
+        self, replica: Replica, endpoint: Endpoint, batch: LeasedBatch
+    ) -> None:
+        """As `_exchange_alone`, when it is this worker's turn.
 
-        The first server gives turns, and its part is met last, which ends the turn. If all of them
-        gave turns, two workers might each have one and wait for the other's.
+        The first server grants turns; the exchange with its shard comes last and ends the turn.
+        If every server granted turns, two workers could each hold one and wait for the other's.
         """
         first, *others = replica.servers
         endpoint.post(first, Turn())
         await answer(endpoint, first)
         for server in range(1, len(replica.servers)):
-            self._give(replica, endpoint, server, batch)
+            self._push_to(replica, endpoint, server, batch)
         for name in others:
             await answer(endpoint, name)
-        self._give(replica, endpoint, 0, batch)
+        self._push_to(replica, endpoint, 0, batch)
         await replica.gradient(batch)
         await answer(endpoint, first)
-        replica.draw(self.springs(replica.terms).worker)
+        replica.draw(self.strength(replica.terms).worker)
         replica.apply(batch)
 
-    def _give(self, replica: Replica, endpoint: Endpoint, server: int, batch: LeasedBatch) -> None:
-        """Show a server where this worker is, and have its centre lie beside."""
+    def _push_to(
+        self, replica: Replica, endpoint: Endpoint, server: int, batch: LeasedBatch
+    ) -> None:
+        """Send this worker's parameters to a server, and receive its centre beside them."""
         payload, into = replica.parameters(server), replica.beside(server)
         endpoint.post(replica.servers[server], Push(0, batch.samples), payload=payload, into=into)
 
-    def begin(self, terms: Terms) -> Turns:
-        """All workers take part, and the first one has the first turn."""
-        return Turns(terms, present=super().begin(terms).present)
+    def begin(self, terms: Terms) -> RoundRobin:
+        """All workers take part, and worker 0 has the first turn."""
+        return RoundRobin(terms, present=super().begin(terms).present)
 
     def in_order(self, terms: Terms) -> bool:
-        """Only if they meet together: turns go by ranks anyway."""
+        """Whether sums are computed in rank order: in parallel order only (turns go by rank)."""
         del terms
         return self.order == "parallel"
 
     def gather(self, state: Round, call: Call, share: float) -> list[Action]:
-        """Every worker's spring is as strong."""
+        """All workers have the same weight."""
         del state, share
         return [Add(call, 1.0)]
 
     def conclude(self, state: Round) -> list[Action]:
         """x̄ ← x̄ + (β/N)·Σ(x_i − x̄)."""
         givers = len(state.waiting) + len(state.gone)
-        return [Move(by=givers * self.springs(state.terms).centre, over=givers)]
+        return [Move(by=givers * self.strength(state.terms).centre, over=givers)]
 
     def on_message(self, state: ServerState, call: Call) -> tuple[ServerState, list[Action]]:
-        """All together, or one at a time: then the centre is answered as the worker met it."""
-        assert isinstance(state, Turns)
+        """Gather a round, or handle one worker: it receives the centre from before its own pull."""
+        assert isinstance(state, RoundRobin)
         match call.message:
             case Push() if self.order != "parallel":
                 now = replace(state, version=state.version + 1, busy=None)
-                meeting: list[Action] = [
+                actions: list[Action] = [
                     Add(call, 1.0),
                     Answer(call, Parameters(now.version)),
-                    Move(by=self.springs(state.terms).centre, over=1.0),
+                    Move(by=self.strength(state.terms).centre, over=1.0),
                 ]
-                return next_turn(now, meeting)
+                return next_turn(now, actions)
             case Turn():
                 asking = state.asking.put(call.worker, call)
                 known = call.worker in state.present
@@ -191,9 +202,9 @@ class ElasticAveraging(Rounds):
                 )
 
     def on_leave(self, state: ServerState, worker: str) -> tuple[ServerState, list[Action]]:
-        """Its turn is the next one's."""
+        """Pass the turn of a lost worker on to the next one."""
         after, actions = super().on_leave(state, worker)
-        assert isinstance(after, Turns)
+        assert isinstance(after, RoundRobin)
         asking = after.asking.without(worker)
         busy = None if after.busy == worker else after.busy
         return next_turn(replace(after, asking=asking, busy=busy), actions)

@@ -1,4 +1,4 @@
-"""An ensemble: the replicas never exchange anything, and their predictions are averaged."""
+"""Ensemble: replicas that are trained independently, and whose predictions are averaged."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Ensemble(StrategyProtocol):
-    """Train every worker's replica by itself, and average what they predict.
+    """Train every worker's replica independently, and average their predictions.
 
-    y(x) = (1/N)·Σ f(x; W_n): the inconsistent end of the line. Replicas begin differently and see
-    different samples, so their errors differ, and the mean of their outputs is better than any of
+    y(x) = (1/N)·Σ f(x; W_n). Replicas start from different initial parameters and see different
+    samples, so their errors differ, and the mean of their outputs is usually better than each of
     them.
 
-    Use it where nothing can be exchanged, or where the better prediction is worth N models. While
-    training it costs no communication at all; each replica learns from 1/N of the samples.
+    Use it if workers cannot communicate, or if the better prediction is worth N models. Training
+    needs no communication at all; each replica is trained on 1/N of the samples.
 
     Example: `ensemble()`
 
@@ -39,7 +39,7 @@ class Ensemble(StrategyProtocol):
     servers = 1
 
     async def worker(self, replica: Replica, endpoint: Endpoint) -> None:
-        """Step alone."""
+        """Take local steps only."""
         own = replica.servers[replica.rank]
         endpoint.post(own, Pull(), into=replica.parameters(0))
         await answer(endpoint, own)
@@ -50,17 +50,17 @@ class Ensemble(StrategyProtocol):
                 replica.commit(batch)
 
     async def refresh(self, replica: Replica, endpoint: Endpoint) -> list[int]:
-        """Lay the replica open, for the others to hear what it would say."""
+        """Publish the replica on the worker's own server, for evaluation by other workers."""
         own = replica.servers[replica.rank]
         endpoint.post(own, Push(0, 1), payload=replica.parameters(0), into=replica.beside(0))
         return [(await answer(endpoint, own)).version]
 
     async def stand_by(self, replica: Replica, endpoint: Endpoint) -> None:
-        """Lay it open all the same."""
+        """Publish the replica as well: the evaluating workers need it."""
         await self.refresh(replica, endpoint)
 
     def on_message(self, state: ServerState, call: Call) -> tuple[ServerState, list[Action]]:
-        """Hold what the worker laid open."""
+        """Hold the replica that the worker published."""
         match call.message:
             case Push():
                 now = replace(state, version=state.version + 1)

@@ -1,4 +1,4 @@
-"""Carrying out what a protocol decided, the same in every runtime."""
+"""Execution of a protocol's actions on a shard, shared by all runtimes."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 
 def carry_out(holder: Holder, action: Action, update: torch.Tensor | None) -> None:
-    """Do to a shard what an action says; answers are sent by the runtime.
+    """Apply an action to a shard. Sending answers is up to the runtime.
 
     Args:
         holder: the shard.
-        action: what to do.
-        update: what came with the action's call.
+        action: the action to apply.
+        update: the payload of the action's call.
     """
     match action:
         case Add(call=call, share=share, pot=pot):
@@ -64,5 +64,5 @@ def carry_out(holder: Holder, action: Action, update: torch.Tensor | None) -> No
 
 def _came(update: torch.Tensor | None, sender: str) -> torch.Tensor:
     if update is None:
-        raise ValueError(f"a call of {sender} brought no update")
+        raise ValueError(f"expected an update with the call of {sender}, got none")
     return update

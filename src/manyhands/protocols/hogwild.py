@@ -1,4 +1,4 @@
-"""Hogwild: workers write shared parameters at once, without a lock."""
+"""Hogwild: workers update shared parameters concurrently, without a lock."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Hogwild(StrategyProtocol):
-    """Let all workers of one host write the shared parameters at once, without a lock.
+    """Let all workers of one host update the shared parameters concurrently, without a lock.
 
-    W_v ← W_v − λ·(b/B)·ΔW_v for every element v, whatever others do to it meanwhile: there is one
-    W, in memory that all workers share. Each computes the gradient of its b samples from W as it
-    is, and applies it in place with an optimizer of its own (momentum and the like are each
-    worker's). Nothing is sent and nobody waits. Two who write one element at the same moment may
-    lose one of the two changes, and a gradient may be computed from elements of different
-    moments. That is rare where updates are sparse, and noise where they are not.
+    W_v ← W_v − λ·(b/B)·ΔW_v for every element v, without synchronisation: there is one W, in
+    memory that all workers share. Each worker computes the gradient of its b samples from the
+    current W, and applies it in place with its own optimizer and optimizer state. Nothing is sent
+    and no worker waits. If two workers write one element at the same time, one of the two changes
+    may be lost, and a gradient may be computed from a mix of old and new elements. Such conflicts
+    are rare if updates are sparse, and act as noise if they are not.
 
-    Use it on one host with many cores and models so small that exchanging parameters would take
-    longer than computing. Updates are stale as under `asynchronous`.
+    Use it on one host with many cores, for models so small that exchanging parameters would take
+    longer than computing. Updates are stale as in `asynchronous`.
 
     Example: `hogwild()`
 
@@ -38,7 +38,7 @@ class Hogwild(StrategyProtocol):
     servers = 0
 
     async def worker(self, replica: Replica, endpoint: Endpoint) -> None:
-        """Loop: read the state of W, compute the gradient of a batch, write every element."""
+        """For every batch: read W, compute the gradient, and update every element in place."""
         del endpoint
         async for batch in replica.batches():
             if batch is not None:
@@ -47,6 +47,6 @@ class Hogwild(StrategyProtocol):
                 replica.commit(batch)
 
     async def refresh(self, replica: Replica, endpoint: Endpoint) -> list[int]:
-        """Nothing need be brought: the replica computes where the shared state is."""
+        """Do nothing: the replica computes on the shared parameters."""
         del replica, endpoint
         return []

@@ -1,4 +1,4 @@
-"""Local SGD: averaging, after a beginning in which the workers stay together."""
+"""Local SGD: averaging every H steps, after an optional warm-up with averages in every step."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from manyhands.protocols.actions import Action, Move
-from manyhands.protocols.averaging import Meeting
+from manyhands.protocols.averaging import LocalSteps
 
 if TYPE_CHECKING:
     from manyhands.protocols.parts.rounds import Round
 
 
 @dataclass(frozen=True, repr=False)
-class LocalSgd(Meeting):
-    """Take `every` steps alone, then average; in the beginning, average after every step.
+class LocalSgd(LocalSteps):
+    """Take `every` local steps, then average; during a warm-up, average after every step.
 
-    x_n ← x_n − λ·∇f(x_n), and after every H steps x_n ← mean of all. Early in training the
-    gradients change fast, and replicas that go their own ways cost accuracy; with a warm-up
-    the first steps are taken together (post-local SGD).
+    x_n ← x_n − λ·∇f(x_n), and after every H steps x_n ← mean over all workers. Early in training
+    gradients change fast, and replicas that diverge cost accuracy; with a warm-up the first steps
+    are synchronised one by one (post-local SGD).
 
-    Use it as `averaging`: on slow networks, with workers of equal speed.
+    Use it like `averaging`: on slow networks, with workers of equal speed.
 
     Example: `local_sgd(every=8, warmup=100)`
 
@@ -34,19 +34,19 @@ class LocalSgd(Meeting):
     every: int = 8
     """H: steps of each worker between two averages."""
     warmup: int = 0
-    """So many first steps of each worker are averaged one by one."""
+    """Number of first steps of each worker after each of which the parameters are averaged."""
     servers: int = 1
-    """How many processes hold the parameters, an equal part each."""
+    """Number of server processes; each holds an equal shard of the parameters."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.warmup < 0:
-            raise ValueError(f"warmup must be 0 or more steps, not {self.warmup}")
+            raise ValueError(f"warmup must be 0 or more steps, got {self.warmup}")
 
     def conclude(self, state: Round) -> list[Action]:
-        """The mean takes the place of what was there."""
+        """Replace the parameters with the mean."""
         return [Move(by=1.0, over=state.samples)] if state.samples else []
 
     def interval(self, steps: int) -> int:
-        """1 while warming up, then H."""
+        """1 during the warm-up, then H."""
         return 1 if steps <= self.warmup else self.every

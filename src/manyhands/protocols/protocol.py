@@ -24,12 +24,12 @@ Site: TypeAlias = tuple[range, range]
 
 
 EVALUATORS: Final = 8
-"""Workers that evaluate, where each of them needs the replicas of all."""
+"""Limit on evaluating workers, where an evaluation needs the replicas of all workers."""
 
 
 @dataclass(frozen=True)
 class ServerState:
-    """What a server's decisions depend on; each decision gives the next state."""
+    """State of a server. Each decision depends on it and returns the next one."""
 
     terms: Terms
     version: int = 0
@@ -37,35 +37,36 @@ class ServerState:
 
 @dataclass(frozen=True, repr=False)
 class StrategyProtocol(Value, ABC):
-    """A strategy that acts at step boundaries, by messages.
+    """Base class of strategies that exchange messages at step boundaries.
 
-    `worker` reads like the algorithm in its paper. `on_message` is pure: it sees a state and a
-    call and says what to do; a runtime does it. Neither touches a socket, a clock, a thread or a
-    random source of its own, so both run unchanged on a virtual cluster.
+    `worker` reads like the algorithm in its paper. `on_message` is a pure function from a state
+    and a call to the next state and a list of actions, which the runtime carries out. Neither
+    uses a socket, a clock, a thread or a random generator of its own, so both run unchanged on a
+    virtual cluster.
     """
 
     support: ClassVar[Literal["stable", "beta", "experimental"]]
     local_optimizer: ClassVar[bool] = False
-    """What `needs` hands to the runtime; `RuntimeNeeds` explains each of these."""
+    """These flags are passed to the runtime by `needs`; `RuntimeNeeds` documents each of them."""
     own_parameters: ClassVar[bool] = False
     peer_servers: ClassVar[bool] = False
     ensemble: ClassVar[bool] = False
     shared_memory: ClassVar[bool] = False
     clips: ClassVar[Literal["workers", "servers"]] = "workers"
-    if TYPE_CHECKING:  # every protocol declares it where it wants it among its own parameters
+    if TYPE_CHECKING:  # each protocol declares it at its own place among its parameters
         servers: int
-        """How many processes hold the parameters, a part each."""
+        """Number of server processes; each holds a shard of the parameters."""
 
     @property
     def lockstep(self) -> bool:
-        """Whether workers are waited for, and so get a part of every global batch, be it empty."""
+        """Whether workers wait for each other; each then gets a (possibly empty) part per batch."""
         return False
 
     def by_rank(self, workers: int) -> bool:
-        """Whether a worker gets its own part of every global batch, and not the next one.
+        """Whether the parts of a global batch are assigned by rank, and not on demand.
 
-        Where all wait for each other after every step, all parts of a global batch are then
-        computed in one round; where some run ahead, they would be given less than they can do.
+        If all workers wait for each other after every step, all parts of a global batch are
+        computed in one round. If fast workers may run ahead, they should receive more samples.
         """
         del workers
         return False
@@ -73,13 +74,13 @@ class StrategyProtocol(Value, ABC):
     def __post_init__(self) -> None:
         chosen = any(field.name == "servers" for field in fields(self))
         if chosen and not 1 <= self.servers <= 1024:
-            raise ValueError(f"servers must be between 1 and 1024, not {self.servers}")
+            raise ValueError(f"servers must be between 1 and 1024, got {self.servers}")
 
     def needs(self, workers: int) -> RuntimeNeeds:
-        """What the runtime has to provide.
+        """The features that this strategy needs from its runtime.
 
-        Where every worker has a replica of its own, one that evaluates needs all of them. So only
-        `EVALUATORS` do, or the square of the number of workers would be sent.
+        If every worker has its own replica, an evaluating worker has to receive all of them. So
+        only `EVALUATORS` workers evaluate; otherwise traffic would grow with workers squared.
         """
         return RuntimeNeeds(
             servers=self.count_servers(workers),
@@ -97,108 +98,112 @@ class StrategyProtocol(Value, ABC):
 
     @property
     def shards(self) -> int:
-        """Into how many parts the parameters are cut."""
+        """Number of shards that the parameters are divided into."""
         return 1 if self.peer_servers else max(1, self.servers)
 
     def count_servers(self, workers: int) -> int:
-        """How many servers there are with so many workers."""
+        """Number of servers for a number of workers."""
         return workers if self.peer_servers else self.servers
 
     def shared_by(self, workers: int) -> range:
-        """The numbers of those servers that hold what is shared by all, a part each in order."""
+        """The indices of the servers that hold the shared parameters, one shard each, in order."""
         return range(self.count_servers(workers))
 
     def mass(self, state: ServerState) -> float:
-        """What the replica of a server weighs in the mean of all, where each has a whole one."""
+        """Weight of a server's replica in the mean, where every server holds a whole replica."""
         del state
         return 1.0
 
     def sites(self, workers: int) -> tuple[Site, ...]:
-        """Who belongs on one host, where hosts are far from each other; empty if nobody does."""
+        """Groups of workers and servers that should share a host; empty if there are none."""
         del workers
         return ()
 
     def check(self, workers: int) -> None:
-        """Raise ValueError, naming the fix, if so many workers cannot be served."""
+        """Raise ValueError, naming the fix, if the strategy cannot run with this many workers."""
         if workers < 1:
-            raise ValueError(f"a run needs at least 1 worker, not {workers}")
+            raise ValueError(f"a run needs at least 1 worker, got {workers}")
 
     def check_job(self, job: Job, workers: int) -> None:
         """Raise ValueError, naming the fix, if it cannot train this job; no process has started."""
         del workers
         if job.clip is not None and self.clips == "servers" and self.shards > 1:
             raise ValueError(
-                f"{self} steps with a mean of which each of its {self.shards} servers has a part, "
-                "so none knows its norm, which the job's clip limits: use servers=1, or allreduce()"
+                f"Job(clip=...) needs the norm of the whole mean gradient, and {self} divides it "
+                f"among {self.shards} servers: use servers=1, or allreduce()"
             )
 
     def check_places(self, hosts: Collection[str], devices: Collection[str]) -> None:
-        """Raise ValueError, naming the fix, if members on these hosts and devices cannot do it.
+        """Raise ValueError, naming the fix, if the strategy cannot run on these hosts and devices.
 
         Args:
-            hosts: the names of all on which somebody runs.
-            devices: what the workers compute on, as torch names it.
+            hosts: names of all hosts that run a worker or a server.
+            devices: devices of the workers, as torch names them.
         """
         if not self.shared_memory:
             return
         if len(set(hosts)) > 1:
             raise ValueError(
-                f"{self} keeps the parameters in memory that only one host's processes share, and "
-                f"this run has {len(set(hosts))} hosts: run it on one, or use a strategy that "
-                "sends them, as synchronous() or asynchronous()"
+                f"{self} keeps the parameters in the shared memory of one host, and this run has "
+                f"{len(set(hosts))} hosts: use one host, or a strategy that sends parameters, "
+                "such as synchronous() or asynchronous()"
             )
         others = sorted({device for device in devices if device != "cpu"})
         if self.local_optimizer and others:
             raise ValueError(
-                f"{self} has all workers write the parameters in the host's memory, which "
+                f"{self} needs workers that write parameters in the host's memory, which "
                 f"{', '.join(others)} cannot: hide the GPUs (CUDA_VISIBLE_DEVICES=) to compute on "
-                "the cores, or use asynchronous()"
+                "the CPU, or use asynchronous()"
             )
 
     def begin(self, terms: Terms) -> ServerState:
-        """The state of a server that has heard nothing yet."""
+        """The initial state of a server."""
         return ServerState(terms)
 
     @abstractmethod
     async def worker(self, replica: Replica, endpoint: Endpoint) -> None:
-        """What a worker does, from its first pull to the end of the run."""
+        """Run one worker, from its first pull to the end of the run."""
 
     @abstractmethod
     async def refresh(self, replica: Replica, endpoint: Endpoint) -> list[int]:
-        """Bring the replica to the shared state; the version of each part of it.
+        """Load the shared parameters into the replica; return the version of each shard.
 
-        Called by a worker for itself, and by the runtime before an evaluation.
+        Called by `worker`, and by the runtime before an evaluation.
         """
 
     async def stand_by(self, replica: Replica, endpoint: Endpoint) -> None:
-        """What a worker does, in place of `refresh`, before an evaluation that others make."""
+        """Called in place of `refresh` before an evaluation in which this worker has no part."""
         del endpoint
         replica.rests = False
 
     def on_message(self, state: ServerState, call: Call) -> tuple[ServerState, list[Action]]:
-        """What a server does about a call, and its state afterwards. Without servers: nothing."""
+        """Handle a call: the server's next state, and the actions to carry out.
+
+        The default, for protocols without servers, does nothing.
+        """
         del call
         return state, []
 
     def early(self, state: ServerState, call: Call) -> int:
-        """How many calls are to be heard before this one: a runtime may hold it back until then.
+        """How many calls should be handled before this one; the runtime may hold it until then.
 
-        Where all are waited for, holding back costs no round, and sums are taken in one order. Of
-        those that are held back when all have called, at least one must not be early.
+        If a round waits for all workers, holding calls costs no time, and sums are computed in a
+        fixed order. When all workers have called, at least one held call must return 0.
         """
         del state, call
         return 0
 
     def on_repeat(self, state: ServerState, call: Call) -> Answer:
-        """How a server answers a call that it has answered before: with what is there now.
+        """The answer to a call that was answered before: the current parameters.
 
-        Parameters are sent only if the call has room for them: a runtime raises otherwise.
+        Parameters are sent only if the call has a buffer for them (`room`); the runtime raises
+        an error otherwise.
         """
         return Answer(
             call, Parameters(state.version), parameters=call.room and not self.shared_memory
         )
 
     def on_leave(self, state: ServerState, worker: str) -> tuple[ServerState, list[Action]]:
-        """What a server does when a worker is gone, and its state afterwards."""
+        """Handle the loss of a worker: the server's next state, and the actions to carry out."""
         del worker
         return state, []

@@ -1,4 +1,4 @@
-"""Soft synchronisation: a step as soon as some of the workers have given their gradients."""
+"""Soft synchronisation: a step as soon as S of the N workers have pushed their gradients."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from manyhands.endpoint import Parameters, Push, Terms
 from manyhands.protocols.actions import Action, Answer, Call
 from manyhands.protocols.parts.damping import Damping, damp
 from manyhands.protocols.parts.persistent_map import PersistentMap
-from manyhands.protocols.parts.push import Pushing
+from manyhands.protocols.parts.push import PushGradients
 from manyhands.protocols.parts.rounds import Round
-from manyhands.protocols.synchronous import Together, staleness_of
+from manyhands.protocols.synchronous import SynchronousRounds, staleness_of
 
 if TYPE_CHECKING:
     from manyhands.protocols.protocol import ServerState
 
 
 @dataclass(frozen=True)
-class Drops(Round):
-    """What was dropped, for `late=drop`."""
+class SoftSyncRound(Round):
+    """A round, with the record of dropped pushes for `late=drop`."""
 
     dropped: PersistentMap[int] = field(default_factory=PersistentMap)
-    """By sender, the number of its last push that was."""
+    """By sender, the number of its last dropped push."""
 
 
 @dataclass(frozen=True, repr=False)
-class SoftSync(Together, Pushing):
+class SoftSync(SynchronousRounds, PushGradients):
     """Wait for any S of the N workers, then take one step with the mean of their gradients.
 
-    W ← W − Σ λ_n·ΔW_n over the S that came first. S = N is `synchronous`, S = 1 is
-    `asynchronous`, and what is between is a choice between waiting and staleness: with N − S
-    backup workers, so many stragglers cost no time. A gradient that comes too late for its round
-    joins the next one, or is dropped.
+    W ← W − Σ λ_n·ΔW_n over the S gradients that arrive first. S = N is `synchronous`, S = 1 is
+    `asynchronous`; values in between trade waiting for staleness. The other N − S are backup
+    workers: that many stragglers cost no time. A gradient that arrives too late for its round is
+    added to the next one, or dropped.
 
     Example: `softsync(wait_for=3)`
 
@@ -44,74 +44,77 @@ class SoftSync(Together, Pushing):
     support: ClassVar[Literal["beta"]] = "beta"
 
     wait_for: int = 1
-    """S: how many workers' gradients make a step."""
+    """S: the number of gradients per step."""
     late: Literal["queue", "drop"] = "queue"
-    """What happens to a gradient of parameters that are no longer the newest: it joins the round
-    that is being gathered, or is dropped. Dropped samples are counted as lost."""
+    """What happens to a gradient that was computed from old parameters: it is added to the current
+    round (queue), or dropped (drop). Dropped samples are counted as lost."""
     servers: int = 1
-    """How many processes hold the parameters, an equal part each."""
+    """Number of server processes; each holds an equal shard of the parameters."""
     damping: Damping = "none"
-    """What an update counts for that is staler than the usual τ₀ = N/S − 1 rounds: all of it, τ₀/τ
-    of it, or √(τ₀/τ)."""
+    """Weight of an update whose staleness τ is above the usual τ₀ = N/S − 1 rounds: 1 (none), τ₀/τ
+    (inverse), or √(τ₀/τ) (root)."""
     weigh_as: Literal["samples", "step"] = "samples"
-    """What the step of a round counts for: its samples, so that a round of S counts for S/N of a
-    step; or a whole step, whatever S is, as TensorFlow's `replicas_to_aggregate` has it."""
+    """Weight of a round's step: its samples, so that S gradients count for S/N of a step; or a
+    whole step for any S, as in TensorFlow's `replicas_to_aggregate`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.wait_for < 1:
-            raise ValueError(f"wait_for must be 1 or more, not {self.wait_for}")
+            raise ValueError(f"wait_for must be 1 or more, got {self.wait_for}")
         if self.late == "drop" and self.servers > 1:
             raise ValueError(
-                "late=drop needs servers=1: two servers may close a round with different workers, "
-                "and would drop half of a gradient"
+                f"late=drop needs servers=1, got servers={self.servers}: two servers may complete "
+                "a round with different workers, and each would drop a different part of a gradient"
             )
 
     def check(self, workers: int) -> None:
-        """Nobody can wait for more workers than there are."""
+        """Raise ValueError if a round needs more workers than there are."""
         super().check(workers)
         if self.wait_for > workers:
-            raise ValueError(f"wait_for={self.wait_for} needs so many workers, not {workers}")
+            raise ValueError(
+                f"wait_for={self.wait_for} needs at least {self.wait_for} workers, got {workers}"
+            )
         if self.servers > 1 and 1 < self.wait_for < workers:
             raise ValueError(
-                f"wait_for={self.wait_for} of {workers} workers needs servers=1: two servers may "
-                "close a round with different workers, and wait for each other's for ever"
+                f"wait_for={self.wait_for} of {workers} workers needs servers=1, got "
+                f"servers={self.servers}: two servers may complete a round with different workers, "
+                "which would then wait for each other for ever"
             )
 
     def by_rank(self, workers: int) -> bool:
-        """Only if all are waited for; otherwise the fast are to do more."""
+        """Only if a round waits for all workers; otherwise fast workers get more samples."""
         return self.wait_for >= workers
 
-    def begin(self, terms: Terms) -> Drops:
-        """All workers are waited for, and nothing was dropped."""
-        return Drops(terms, present=super().begin(terms).present)
+    def begin(self, terms: Terms) -> SoftSyncRound:
+        """All workers take part, and nothing was dropped."""
+        return SoftSyncRound(terms, present=super().begin(terms).present)
 
     @property
     def needed(self) -> int | None:
-        """S; with several servers, which wait for one or for all, all who are there.
+        """S; None (all present workers) if several servers wait for all workers.
 
-        What a worker gave to one server before it was gone would count there and not elsewhere.
+        Otherwise the push of a lost worker could count on one server and not on the others.
         """
         return self.wait_for if self.servers == 1 or self.wait_for == 1 else None
 
     def in_order(self, terms: Terms) -> bool:
-        """Only if all are waited for."""
+        """Only if a round waits for all workers."""
         return self.wait_for >= terms.workers
 
-    def lessen(self, state: Round, call: Call) -> float:
-        """λ_n / λ: what is staler than usual counts for less."""
+    def damping_factor(self, state: Round, call: Call) -> float:
+        """λ_n / λ: below 1 for updates that are staler than usual."""
         usual = state.terms.workers / self.wait_for - 1
         return damp(self.damping, staleness_of(state, call), usual)
 
     def weigh(self, state: Round) -> float:
-        """The samples of a round, or as if all workers had given to it."""
+        """The samples of the round / the global batch, or 1 with `weigh_as=step`."""
         givers = len(state.waiting) + len(state.gone)
         whole = state.terms.workers / givers if self.weigh_as == "step" else 1.0
         return state.weight * whole
 
     def on_message(self, state: ServerState, call: Call) -> tuple[ServerState, list[Action]]:
-        """As ever; but what comes late may be dropped."""
-        assert isinstance(state, Drops)
+        """As in other rounds, except that a late push may be dropped."""
+        assert isinstance(state, SoftSyncRound)
         match call.message:
             case Push(version=read) if self.late == "drop" and read < state.version:
                 now = replace(state, dropped=state.dropped.put(call.sender, call.number))
@@ -120,7 +123,7 @@ class SoftSync(Together, Pushing):
                 return super().on_message(state, call)
 
     def on_repeat(self, state: ServerState, call: Call) -> Answer:
-        """What was dropped stays dropped."""
-        assert isinstance(state, Drops)
+        """A dropped push stays dropped."""
+        assert isinstance(state, SoftSyncRound)
         applied = state.dropped.get(call.sender, 0) != call.number
         return Answer(call, Parameters(state.version, applied=applied), parameters=call.room)

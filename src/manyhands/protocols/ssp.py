@@ -1,4 +1,4 @@
-"""Stale-synchronous parallel: nobody runs ahead of the slowest by more than a bound."""
+"""Stale-synchronous parallel: no worker runs ahead of the slowest by more than a bound."""
 
 from __future__ import annotations
 
@@ -9,51 +9,50 @@ from typing import ClassVar, Literal
 from manyhands.endpoint import Parameters, Pull, Push, Rest, Terms
 from manyhands.protocols.actions import Action, Answer, Call, Step
 from manyhands.protocols.parts.persistent_map import PersistentMap
-from manyhands.protocols.parts.push import Pushing
+from manyhands.protocols.parts.push import PushGradients
 from manyhands.protocols.parts.rank_order import place
 from manyhands.protocols.protocol import ServerState
 
 
 @dataclass(frozen=True)
 class Clocks(ServerState):
-    """How far everybody is."""
+    """The clocks of all workers."""
 
     present: frozenset[str] = frozenset()
-    """The workers that may be waited for."""
+    """Workers that are alive and do not rest: the bound refers to the slowest of them."""
     clocks: PersistentMap[int] = field(default_factory=PersistentMap)
-    """How many updates each of them has pushed."""
+    """By worker, the number of updates that it has pushed."""
     at: Mapping[int, int] = field(default_factory=dict)
-    """By clock, how many workers are there: few clocks, however many workers."""
+    """By clock value, the number of workers: few entries, even with many workers."""
     waiting: PersistentMap[Call] = field(default_factory=PersistentMap)
-    """By sender, pushes of those that are too far ahead, to be answered when the slowest has caught
-    up."""
+    """By sender, pushes of workers that are too far ahead; answered when the slowest catches up."""
     awaited: frozenset[str] = frozenset()
-    """Workers that have not read yet. The first read is the same for all: nobody gets it, and so
-    nobody can push, before all have asked for it."""
+    """Workers that have not pulled yet. The first read is the same for all workers: it is answered,
+    and a worker can push, only after all workers have pulled."""
     asking: PersistentMap[Call] = field(default_factory=PersistentMap)
-    """Those who have."""
+    """By sender, pulls that wait for their answer."""
 
     @property
     def slowest(self) -> int:
-        """The clock of the slowest who is there."""
+        """The clock of the slowest present worker."""
         return min(self.at, default=0)
 
 
 @dataclass(frozen=True, repr=False)
-class StaleSynchronous(Pushing):
-    """Apply every update as it arrives, but let nobody run ahead by more than `staleness` clocks.
+class StaleSynchronous(PushGradients):
+    """Apply every update as it arrives; no worker may run ahead by more than `staleness` clocks.
 
     A worker's clock counts its updates. Every push is a step that counts for b/B of the global
-    batch; it is answered as soon as the pusher's clock is at most `staleness` ahead of the
-    slowest worker's, with the parameters as they are at that moment. So every worker has seen all
-    updates that are older than the bound, and convergence can be proved.
+    batch. It is answered, with the parameters of that moment, as soon as the worker's clock is at
+    most `staleness` ahead of the slowest worker's. So every worker has seen all updates that are
+    older than the bound, which is what the proof of convergence needs.
 
-    With staleness=0 and plain SGD it is `synchronous`: all updates of a clock were computed from
-    the same parameters, and their steps add up to the mean's. With momentum it is not, because
-    the momentum is then applied after every part of the batch instead of once.
+    With staleness=0 and plain SGD it is `synchronous`: all updates of a clock are computed from
+    the same parameters, and their steps add up to one step with the mean. With momentum it is not,
+    because momentum is applied after every part of the batch instead of once.
 
-    Use it where stragglers come and go: their delays even out within the bound. One that is always
-    slow holds up everybody in the end; one that is gone, or has no samples, is not waited for.
+    Use it if workers are slow at times: delays even out within the bound. A worker that is always
+    slow limits the speed of all. A worker that is lost or has no samples is not waited for.
 
     Example: `ssp(staleness=4)`
 
@@ -65,33 +64,33 @@ class StaleSynchronous(Pushing):
     support: ClassVar[Literal["beta"]] = "beta"
 
     staleness: int = 1
-    """The bound: how many clocks a worker that computes may be ahead of the slowest."""
+    """The bound: how many clocks a computing worker may be ahead of the slowest one."""
     servers: int = 1
-    """How many processes hold the parameters, an equal part each."""
+    """Number of server processes; each holds an equal shard of the parameters."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.staleness < 0:
-            raise ValueError(f"staleness must be 0 or more, not {self.staleness}")
+            raise ValueError(f"staleness must be 0 or more, got {self.staleness}")
 
     @property
     def lockstep(self) -> bool:
-        """The fast wait for the slow."""
+        """Fast workers wait for slow ones."""
         return True
 
     def by_rank(self, workers: int) -> bool:
-        """Only if nobody may run ahead; otherwise the fast are to do more."""
+        """Only if no worker may run ahead; otherwise fast workers get more samples."""
         del workers
         return self.staleness == 0
 
     def begin(self, terms: Terms) -> Clocks:
-        """All clocks stand at zero."""
+        """All clocks are zero."""
         names = frozenset(f"worker-{rank}" for rank in range(terms.workers))
         clocks, at = PersistentMap.of(sorted(names), 0), {0: len(names)}
         return Clocks(terms, present=names, clocks=clocks, at=at, awaited=names)
 
     def on_message(self, state: ServerState, call: Call) -> tuple[ServerState, list[Action]]:
-        """Step with what was pushed; answer whoever is not too far ahead."""
+        """Step with the pushed update; answer the workers that are within the bound."""
         assert isinstance(state, Clocks)
         match call.message:
             case Push(version=read, samples=samples, dealt=dealt):
@@ -115,12 +114,12 @@ class StaleSynchronous(Pushing):
                 return state, []
 
     def on_leave(self, state: ServerState, worker: str) -> tuple[ServerState, list[Action]]:
-        """The slowest clock is that of the slowest who is there."""
+        """Remove the worker's clock, and answer the workers that are within the bound now."""
         assert isinstance(state, Clocks)
         return self._release(state, _without(state, worker), [])
 
     def early(self, state: ServerState, call: Call) -> int:
-        """Where nobody may run ahead, all step in the order of their ranks."""
+        """With staleness=0, updates are applied in rank order."""
         assert isinstance(state, Clocks)
         if self.staleness or not isinstance(call.message, Push):
             return 0
@@ -129,9 +128,9 @@ class StaleSynchronous(Pushing):
     def _release(
         self, before: Clocks, state: Clocks, actions: list[Action], call: Call | None = None
     ) -> tuple[Clocks, list[Action]]:
-        """Answer those who may go on.
+        """Answer all calls that are within the bound.
 
-        While the slowest is where it was, that is at most the one whose call it is.
+        As long as the slowest clock has not changed, that is at most the current call.
         """
         limit = state.slowest + self.staleness
         waiting, asking, freed = state.waiting, state.asking, list[Call]()
@@ -155,7 +154,7 @@ class StaleSynchronous(Pushing):
 
 
 def _joined(state: Clocks, worker: str) -> Clocks:
-    """The clocks with a worker's among them: one that comes or returns begins with the slowest."""
+    """The state with a worker present: one that joins or returns starts at the slowest clock."""
     if worker in state.present:
         return state
     clock = state.slowest
@@ -168,7 +167,7 @@ def _joined(state: Clocks, worker: str) -> Clocks:
 
 
 def _advanced(state: Clocks, worker: str) -> Clocks:
-    """One more update of a worker."""
+    """The state with a worker's clock increased by 1."""
     clock = state.clocks[worker]
     at = _moved(state.at, clock, clock + 1)
     return replace(state, clocks=state.clocks.put(worker, clock + 1), at=at)
@@ -188,7 +187,7 @@ def _without(state: Clocks, worker: str) -> Clocks:
 
 
 def _moved(at: Mapping[int, int], before: int | None, after: int | None) -> dict[int, int]:
-    """How many are at each clock when one has left one, and come to another."""
+    """Workers per clock value, after one worker's clock changed from `before` to `after`."""
     now = dict(at)
     if before is not None:
         now[before] -= 1

@@ -1,4 +1,4 @@
-"""Synchronous SGD on parameter servers: one step with the mean of everybody's gradient."""
+"""Synchronous SGD on parameter servers: one step with the mean gradient of all workers."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from typing import ClassVar, Literal
 
 from manyhands.endpoint import Push
 from manyhands.protocols.actions import Action, Add, Call, Step
-from manyhands.protocols.parts.push import Pushing
+from manyhands.protocols.parts.push import PushGradients
 from manyhands.protocols.parts.rounds import Round, Rounds
 
 
-class Together(Rounds):
+class SynchronousRounds(Rounds):
     """Servers that wait for all workers, then take one step with the mean of their gradients."""
 
     clips: ClassVar[Literal["servers"]] = "servers"
 
     def gather(self, state: Round, call: Call, share: float) -> list[Action]:
-        """A gradient counts by its samples."""
+        """Add the gradient, weighted by its samples."""
         return [Add(call, share, staleness=staleness_of(state, call))] if share else []
 
     def conclude(self, state: Round) -> list[Action]:
-        """One step with the mean."""
+        """Take one step with the mean."""
         if not state.samples:
             return []
         givers = len(state.waiting) + len(state.gone)
@@ -30,7 +30,7 @@ class Together(Rounds):
         return [Step(None, weight, blend=blend, over=state.shares, dealt=state.dealt)]
 
     def weigh(self, state: Round) -> float:
-        """What the step of a round counts for: its samples, in global batches."""
+        """The weight of a round's step: its samples / the global batch."""
         return state.weight
 
 
@@ -40,15 +40,15 @@ def staleness_of(state: Round, call: Call) -> int:
 
 
 @dataclass(frozen=True, repr=False)
-class Synchronous(Together, Pushing):
+class Synchronous(SynchronousRounds, PushGradients):
     """Wait for all workers, then take one step with the mean of their gradients.
 
-    W ← W − λ·mean(ΔW_n), weighted by samples: to the last bit of the mathematics the same as one
-    worker with the whole batch, and as `allreduce`, whatever the optimizer.
+    W ← W − λ·mean(ΔW_n), weighted by samples: mathematically the same as one worker with the
+    whole batch, and the same as `allreduce`, with any optimizer.
 
-    Use it where the workers are few and equal. It waits for the slowest in every step, and the
-    servers' ports carry 2·N·m/S bytes for m bytes of parameters: `allreduce` moves less per link
-    and is the faster one where the network is good.
+    Use it with a few workers of equal speed. Every step waits for the slowest worker, and each of
+    the S servers sends and receives 2·N·m/S bytes for m bytes of parameters. `allreduce` moves
+    fewer bytes per link and is faster on a good network.
 
     Example: `synchronous(servers=2)`
 
@@ -59,4 +59,4 @@ class Synchronous(Together, Pushing):
     support: ClassVar[Literal["beta"]] = "beta"
 
     servers: int = 1
-    """How many processes hold the parameters, an equal part each."""
+    """Number of server processes; each holds an equal shard of the parameters."""

@@ -1,6 +1,7 @@
-"""Reports: what a run did, told from its trace and from nothing else.
+"""Reports of runs, from their traces alone.
 
-What draws is not loaded with this: `page.write_page`, `table.table`, `tensorboard.write_scalars`.
+Modules that draw are not imported here: `page.write_page`, `table.table`,
+`tensorboard.write_scalars`.
 
     >>> from manyhands.trace import Trace
     >>> throughput(Trace(processes=(), wall=0.0, kind="virtual")).samples

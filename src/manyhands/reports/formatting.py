@@ -1,8 +1,8 @@
-"""Figures in words, with their units: the same in the terminal, on a page and in a summary."""
+"""Formatting of figures with their units, for the terminal, pages and summaries."""
 
 
 def plural(number: int | str) -> str:
-    """What a noun ends with.
+    """The plural ending of a noun.
 
     >>> [f"{number} worker{plural(number)}" for number in (1, 2)]
     ['1 worker', '2 workers']

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Run:
-    """A run that was made, read from its folder.
+    """A run, read from its folder.
 
     The trace is read on first use and kept. To follow a run that is still in progress, open it
     again.
@@ -61,8 +61,8 @@ class Run:
         self._worker = worker
         if not (self.folder / "trace").is_dir():
             raise FileNotFoundError(
-                f"{self.folder} is no run: it has no folder 'trace'. Give the folder that a run's "
-                "summary names"
+                f"{self.folder} is not the folder of a run: it has no folder 'trace'. Use the "
+                "folder that a run's summary names"
             )
 
     @cached_property
@@ -72,7 +72,7 @@ class Run:
 
     @property
     def status(self) -> str:
-        """finished, failed, interrupted, running, or unfinished (killed before it could say)."""
+        """finished, failed, interrupted, running, or unfinished (ended without a record of it)."""
         return ending(self.trace).status
 
     @property

@@ -1,1 +1,1 @@
-"""Which samples make which batch, and whose they are."""
+"""Assignment of samples to batches and workers."""

@@ -1,7 +1,7 @@
-"""How the samples of a run become global batches, one after the other.
+"""Division of a run's samples into global batches.
 
-Both data paths deal by this: workers in lockstep each for itself, and the book of leases for those
-that run free. So all strategies see the same batches.
+Both data paths use it: lockstep workers, each by itself, and the leases of other strategies. So all
+strategies see the same batches.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BatchSizes:
-    """How many samples a whole global batch has, which may change in the course of a run.
+    """The size of a full global batch, which may change in the course of a run.
 
     >>> growing = BatchSizes(((0, 128), (50_000, 512)))
     >>> growing.at(49_999), growing.at(50_000)
@@ -23,15 +23,15 @@ class BatchSizes:
     """
 
     changes: tuple[tuple[int, int], ...]
-    """After so many samples, so large; in order, and the first one after none."""
+    """Pairs (samples of the run before, size), in order; the first one begins at 0."""
 
     @classmethod
     def of(cls, sizes: int | BatchSizes) -> BatchSizes:
-        """The same, of a size that never changes too."""
+        """Batch sizes from a constant size, or unchanged."""
         return cls(((0, sizes),)) if isinstance(sizes, int) else sizes
 
     def at(self, dealt: int) -> int:
-        """The size that is in force for a global batch that begins after so many samples."""
+        """The size of a global batch that begins after `dealt` samples."""
         in_force = (size for begin, size in reversed(self.changes) if dealt >= begin)
         return next(in_force, self.changes[0][1])
 
@@ -42,27 +42,27 @@ class GlobalBatch:
 
     epoch: int
     start: int
-    """Its first position in the order of the epoch."""
+    """Its first position in the epoch's permutation."""
     total: int
-    """How many they are: fewer than a whole one has at the end of an epoch or of the run."""
+    """Number of samples: fewer than in a full batch at the end of an epoch or of the run."""
     whole: int
-    """How many a whole one has here."""
+    """Number of samples of a full batch."""
     dealt: int
     """Samples of the run before it."""
     ends_epoch: bool
-    """Whether an evaluation follows: the epoch ends with it, or the run."""
+    """Whether an evaluation follows, because an epoch or the run ends with it."""
 
 
 def deal(samples: int, sizes: int | BatchSizes, budget: int | None) -> Iterator[GlobalBatch]:
     """The global batches of a run, in order.
 
     Args:
-        samples: how many the data has.
-        sizes: how large a whole batch is.
+        samples: number of samples of the data.
+        sizes: size of a full batch.
         budget: samples until the run ends, which cuts the last batch; None for no limit.
     """
     if samples < 1:
-        raise ValueError("the data is empty: there is nothing to train on")
+        raise ValueError("the data is empty: give Job(data=...) at least 1 sample")
     sizes, dealt = BatchSizes.of(sizes), 0
     while budget is None or dealt < budget:
         epoch, start = divmod(dealt, samples)

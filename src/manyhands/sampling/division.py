@@ -1,8 +1,8 @@
-"""Dealing things to workers as equally as whole numbers allow."""
+"""Even division of items among workers."""
 
 
 def part(total: int, rank: int, workers: int) -> slice:
-    """The part of `total` things that belongs to `rank`: sizes differ by one at most.
+    """The part of `total` items for `rank`: sizes differ by one at most.
 
     >>> [part(5, rank, 3) for rank in range(3)]
     [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
@@ -13,7 +13,7 @@ def part(total: int, rank: int, workers: int) -> slice:
 
 
 def nested(total: int, rank: int, workers: int, copies: int) -> slice:
-    """The part of a worker, if copies of neighbours get a part each and divide it further.
+    """The part of a worker, if items are first divided among groups of consecutive ranks.
 
     >>> [nested(6, rank, 4, 2) for rank in range(4)]
     [slice(0, 2, None), slice(2, 3, None), slice(3, 5, None), slice(5, 6, None)]

@@ -1,7 +1,7 @@
-"""Which samples make which batch, for strategies that step together.
+"""Samples of each batch, for lockstep strategies.
 
-The global batch is a pure function of (seed, epoch, step), split by rank, so no two workers need
-to talk about data, and a run on another number of workers sees the same batches.
+The global batch is a pure function of (seed, epoch, step), split by rank, so workers need not
+communicate about data, and a run with another number of workers sees the same batches.
 """
 
 from __future__ import annotations
@@ -36,31 +36,31 @@ class Share:
     step: int
     """Steps since the run began."""
     total: int
-    """Samples in this global batch: fewer than in a whole one where an epoch or the run ends."""
+    """Samples of this global batch: fewer than in a full one at the end of an epoch or the run."""
     whole: int
-    """Samples in a whole global batch at this point of the run."""
+    """Samples of a full global batch at this point of the run."""
     dealt: int
     """Samples of the run before this global batch."""
     indices: torch.Tensor
     """The samples of this worker. Never empty: see `samples`."""
     samples: int
-    """How many of them count. A worker for whom nothing is left computes on the first worker's
-    part with weight zero, because a collective needs everybody."""
+    """How many of them count. A worker without samples computes on the first worker's part with
+    weight zero, because collectives need all workers."""
     ends_epoch: bool
 
 
 @lru_cache(maxsize=2)
 def permutation(samples: int, seed: int, epoch: int) -> torch.Tensor:
-    """The order of one epoch: every sample once."""
+    """The permutation of samples in one epoch."""
     generator = torch.Generator().manual_seed(mix(seed, epoch))
     return torch.randperm(samples, generator=generator)
 
 
 def mix(seed: int, *words: int) -> int:
-    """A seed for one purpose, from the run's seed and what tells the purpose apart.
+    """A seed for one purpose, from the run's seed and words that identify the purpose.
 
-    Neighbouring seeds must not give related streams, hence splitmix64 and not a sum; the seed is
-    mixed before the first word meets it, or (0, 1) and (1, 0) would be one.
+    Adjacent seeds must not give related streams, hence splitmix64 instead of a sum; the seed is
+    mixed before the first word is added, or (0, 1) and (1, 0) would give the same result.
     """
     mask = (1 << 64) - 1
     state = 0
@@ -73,7 +73,7 @@ def mix(seed: int, *words: int) -> int:
 
 
 def member_seed(seed: int, rank: int) -> int:
-    """The seed of one member of a committee: the first one's is the run's own."""
+    """The seed of one member of an ensemble: that of the first one is the run's seed."""
     return seed if rank == 0 else mix(seed, 4, rank)
 
 
@@ -86,16 +86,17 @@ def shares(
     budget: int,
     copies: int = 1,
 ) -> Iterator[Share]:
-    """The shares of one worker, in order, until `budget` samples were dealt to all together.
+    """The shares of one worker, in order, until `budget` samples of all workers.
 
     Args:
-        samples: how many the data has.
-        sizes: how many all workers together take in a step.
-        seed: the run's.
-        rank: whose shares.
-        workers: of how many.
+        samples: number of samples of the data.
+        sizes: size of a full global batch.
+        seed: the run's seed.
+        rank: the worker's rank.
+        workers: number of workers.
         budget: samples until the run ends; the last global batch is cut to fit it exactly.
-        copies: among how many a global batch is divided first, and then among each one's workers.
+        copies: number of groups that a global batch is divided among first; each group divides its
+            part among its workers.
     """
     for step, one in enumerate(deal(samples, sizes, budget)):
         order = permutation(samples, seed, one.epoch)

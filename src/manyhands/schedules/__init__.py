@@ -1,4 +1,4 @@
-"""Tier B: pipeline schedules as tables; one file per schedule, pure functions without torch."""
+"""Pipeline schedules as tables: one file per schedule, pure functions without torch."""
 
 from typing import Final, Literal, Protocol
 
@@ -13,7 +13,7 @@ from manyhands.schedules.zero_bubble import zero_bubble
 
 
 class Schedule(Protocol):
-    """Gives the table of so many stages and microbatches on so many ranks.
+    """Returns the table for a number of stages, microbatches and ranks.
 
     Raises ValueError, naming numbers that fit, if there is none.
     """
@@ -31,7 +31,7 @@ ALL: Final[dict[Name, Schedule]] = {
     "zero_bubble": zero_bubble,
     "pipedream": pipedream,
 }
-"""Every schedule by its name: add a new one here and the shared tests find it."""
+"""Every schedule by name. The shared tests cover each schedule listed here."""
 
 __all__ = [
     "ALL",

@@ -8,9 +8,9 @@ from manyhands.schedules.table import Table
 def interleaved(stages: int, microbatches: int, ranks: int) -> Table:
     """One forward, one backward, by ranks that have v = stages/p stages each.
 
-    A stage is a v-th as long, so the pipeline fills v times as fast: each of p ranks is idle for
-    (p − 1)/(v·m + p − 1) of a step with m microbatches, if p divides m. Every border costs a
-    transfer, and there are v times as many.
+    A stage takes 1/v of the time, so the pipeline fills v times as fast: each of p ranks is idle
+    for (p − 1)/(v·m + p − 1) of a step with m microbatches, if p divides m. There are v times as
+    many stage boundaries, and each costs a transfer.
 
     Example:
         >>> print(interleaved(stages=4, microbatches=2, ranks=2))
@@ -24,8 +24,8 @@ def interleaved(stages: int, microbatches: int, ranks: int) -> Table:
     refuse_uneven(stages, ranks)
     if stages == ranks:
         raise ValueError(
-            f"interleaved gives each worker several stages: take {2 * ranks} stages for {ranks} "
-            "workers, or one_f_one_b for one stage each"
+            f"interleaved needs several stages per worker, got {stages} stages for {ranks} "
+            f"workers: use {2 * ranks} stages, or one_f_one_b for one stage each"
         )
     loop = Loop(stages, microbatches, ranks, rounds("interleaved", microbatches, ranks))
     return looped(loop, hops=2, halves=False)

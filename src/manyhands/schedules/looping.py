@@ -1,4 +1,4 @@
-"""Ranks with several stages: the order that interleaved 1F1B and zero bubble share."""
+"""Looped schedules, with several stages per rank: the order of interleaved 1F1B and zero bubble."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Loop:
-    """How microbatches go round: a round of them through a rank's stages, one after the other."""
+    """The order of microbatches: a round of them passes a rank's stages, one after another."""
 
     stages: int
     microbatches: int
@@ -28,12 +28,12 @@ class Loop:
 
     @property
     def per_round(self) -> int:
-        """Microbatches that pass one stage before the rank turns to its next."""
+        """Microbatches that a rank computes in one stage before it continues with the next."""
         return self.microbatches // self.rounds
 
     @property
     def total(self) -> int:
-        """Forwards of a rank, and as many backwards."""
+        """Number of forwards of a rank, and of backwards."""
         return self.local * self.microbatches
 
     def ahead(self, rank: int, hops: int) -> int:
@@ -53,10 +53,10 @@ class Loop:
 
 
 def looped(loop: Loop, hops: int, *, halves: bool) -> Table:
-    """Forwards ahead, then forward and backward in turn, then the backwards that are left.
+    """Warm-up forwards, then forwards and backwards in turn, then the remaining backwards.
 
-    In halves, rank r computes its parameters' gradients r backwards late, and what is left of them
-    at the end.
+    With `halves`, rank r postpones the gradients of parameters by r backwards, and computes the
+    rest at the end.
     """
     return Table(
         loop.stages,

@@ -1,4 +1,4 @@
-"""What the ranks of a pipeline send each other."""
+"""Messages between the ranks of a pipeline."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def messages(table: Table, size: Callable[[int, int], int]) -> tuple[tuple[int, 
 
     Args:
         table: the schedule.
-        size: bytes of what a stage gives to the next for a microbatch; its gradient has as many.
+        size: bytes of a stage's output for a microbatch; its gradient has as many.
 
     Example:
         >>> from manyhands.schedules import gpipe

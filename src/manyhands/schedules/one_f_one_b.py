@@ -7,8 +7,8 @@ from manyhands.schedules.table import Action, Table
 def one_f_one_b(stages: int, microbatches: int, ranks: int) -> Table:
     """After a warm-up every stage alternates: one microbatch forward, one backward.
 
-    Stage s of p begins with p − 1 − s forwards, which is how long the first gradient takes to come
-    back. It is idle as long as under GPipe, and holds at most p − s microbatches, not all.
+    Stage s of p begins with p − 1 − s forwards, until the first gradient arrives. It is idle as
+    long as under GPipe, and holds at most p − s microbatches instead of all.
 
     Example:
         >>> print(one_f_one_b(stages=2, microbatches=3, ranks=2))
@@ -32,7 +32,7 @@ def one_f_one_b(stages: int, microbatches: int, ranks: int) -> Table:
 
 
 def alternate(stage: int, ahead: int, microbatches: int) -> list[Action]:
-    """A stage's actions: `ahead` forwards, then forward and backward in turn, then the rest."""
+    """A stage's actions: `ahead` forwards, then forwards and backwards in turn, then the rest."""
     actions = [Action("forward", stage, number) for number in range(ahead)]
     for number in range(microbatches):
         if number + ahead < microbatches:

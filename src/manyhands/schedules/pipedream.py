@@ -1,4 +1,4 @@
-"""PipeDream: one forward, one backward, and an update after each; the pipeline never drains."""
+"""PipeDream: one forward, one backward, with an update after each; the pipeline never drains."""
 
 from manyhands.schedules.one_f_one_b import alternate
 from manyhands.schedules.refusal import refuse_several, refuse_small
@@ -6,13 +6,13 @@ from manyhands.schedules.table import Table
 
 
 def pipedream(stages: int, microbatches: int, ranks: int) -> Table:
-    """The order of `one_f_one_b` over a stream that does not end with a batch.
+    """The order of `one_f_one_b` over a continuous stream of microbatches.
 
-    Every backward is followed by an update of its stage, so no stage ever waits for a batch to be
-    complete, and the only idle times are at the beginning and the end of the stream: `microbatches`
-    are all of it. A microbatch that went forward through stage s of p finds the parameters
-    p − 1 − s updates newer when it comes back; the stage computes its gradient with those it went
-    forward with, which it has stashed, at most p − s versions.
+    Every backward is followed by an update of its stage, so no stage waits for a batch to be
+    complete, and the only idle times are at the beginning and the end of the stream of
+    `microbatches`. On stage s of p, parameters are p − 1 − s updates newer in a microbatch's
+    backward than in its forward; the stage computes the gradient with the parameters of the
+    forward, which it has stashed, at most p − s versions.
 
     Example:
         >>> print(pipedream(stages=2, microbatches=3, ranks=2))
@@ -35,5 +35,5 @@ def pipedream(stages: int, microbatches: int, ranks: int) -> Table:
 
 
 def ahead(stage: int, stages: int) -> int:
-    """How many forwards a stage is ahead of its backwards, and so how stale its updates are."""
+    """How many forwards a stage is ahead of its backwards: the staleness of its updates."""
     return stages - 1 - stage

@@ -1,4 +1,4 @@
-"""When a pipeline does what: a table with durations, worked out without running it."""
+"""Replay of a table with given durations: the times of all actions, computed without running."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Durations:
-    """What each stage takes for one microbatch, in seconds or any other unit.
+    """Durations of each stage for one microbatch, in seconds or any other unit.
 
-    The first stage has nobody to give an input gradient to. Where the backward is computed in
-    halves, it computes all of it with the second, as torch does.
+    The first stage has no previous stage that needs an input gradient. If the backward is computed
+    in halves, it computes all of it in the second half, as torch does.
     """
 
     forward: tuple[float, ...]
     input_gradient: tuple[float, ...]
-    """For the stage before."""
+    """Gradient of the stage's input."""
     weight_gradient: tuple[float, ...]
-    """Of the stage's own parameters."""
+    """Gradients of the stage's parameters."""
     transfer: float = 0.0
-    """From the end of an action to when another rank has what it made; it takes nobody's time."""
+    """From the end of an action until another rank has its result; ranks can compute meanwhile."""
 
     @classmethod
     def even(
@@ -36,13 +36,13 @@ class Durations:
         weight_gradient: float,
         transfer: float = 0.0,
     ) -> Durations:
-        """The same for every stage."""
+        """Equal durations for every stage."""
         return cls(
             (forward,) * stages, (input_gradient,) * stages, (weight_gradient,) * stages, transfer
         )
 
     def of(self, action: Action) -> float:
-        """What an action takes."""
+        """The duration of an action."""
         stage = action.stage
         match action.kind:
             case "forward":
@@ -57,7 +57,7 @@ class Durations:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """An action, and when it happens."""
+    """An action with its start and end."""
 
     action: Action
     start: float
@@ -66,18 +66,18 @@ class Timed:
 
 @dataclass(frozen=True)
 class Replay:
-    """A table on a clock that begins with its first action."""
+    """The times of a table's actions, from the start of the first one."""
 
     ranks: tuple[tuple[Timed, ...], ...]
 
     @property
     def makespan(self) -> float:
-        """From the first action of any rank to the end of the last."""
+        """Time from the first action of any rank to the end of the last."""
         return max(actions[-1].stop for actions in self.ranks)
 
     @property
     def idle_share(self) -> float:
-        """What part of the ranks' time, until all are done, is spent on nothing: the bubble."""
+        """The share of the ranks' time that is idle: the bubble."""
         busy = sum(timed.stop - timed.start for timed in self._all())
         return 1 - busy / (len(self.ranks) * self.makespan) if self.makespan else 0.0
 
@@ -87,14 +87,14 @@ class Replay:
 
 
 class DeadlockError(ValueError):
-    """Ranks wait for each other for ever: this order cannot be executed."""
+    """The table cannot be executed: ranks wait for each other."""
 
 
 def replay(table: Table, durations: Durations) -> Replay:
-    """When every action happens, if each begins as soon as its rank and what it needs are there.
+    """The times of all actions, if each starts as soon as its rank is free and its inputs arrived.
 
     Raises:
-        DeadlockError: the orders contradict each other; the message says who waits for what.
+        DeadlockError: ranks wait for each other; the message says for which actions.
     """
     made: dict[tuple[bool, int, int], float] = {}
     done: tuple[list[Timed], ...] = tuple([] for _ in table.ranks)
@@ -116,18 +116,18 @@ def replay(table: Table, durations: Durations) -> Replay:
                 left -= 1
         if left == before:
             waiting = (
-                f"rank {rank} waits to do {actions[len(done[rank])]}"
+                f"rank {rank} waits for {actions[len(done[rank])]}"
                 for rank, actions in enumerate(table.ranks)
                 if len(done[rank]) < len(actions)
             )
-            raise DeadlockError(f"this schedule cannot go on: {', '.join(waiting)}")
+            raise DeadlockError(f"the schedule has a deadlock: {', '.join(waiting)}")
     return Replay(tuple(map(tuple, done)))
 
 
 def _ready(
     action: Action, table: Table, made: dict[tuple[bool, int, int], float], transfer: float
 ) -> float | None:
-    """When what an action needs has arrived on its rank; None if it is not made yet."""
+    """When the inputs of an action have arrived; None if they are not computed yet."""
     stage, number = action.stage, action.microbatch
     match action.kind:
         case "forward":

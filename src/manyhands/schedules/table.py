@@ -1,9 +1,9 @@
-"""What a pipeline does, written down: for every rank its actions in order.
+"""Table of a pipeline schedule: for every rank its actions in order.
 
-A model is split into stages, a batch into microbatches. Stage s lies on rank s mod p of p ranks, so
-a rank has one stage, or several that are p apart. A table says in which order each rank computes;
-when it computes follows from who waits for whom, which `replay` works out. No table holds a wait:
-an action begins when its rank is free and what it needs has arrived.
+A model is split into stages, a batch into microbatches. Stage s is on rank s mod p of p ranks, so a
+rank has one stage, or several that are p apart. A table defines the order of each rank's
+computations; their times follow from dependencies and are computed by `replay`. A table has no
+explicit waits: an action starts when its rank is free and its inputs have arrived.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 Kind = Literal["forward", "input", "weight", "backward"]
-"""What is computed for one microbatch in one stage.
+"""Kind of a computation for one microbatch in one stage.
 
-`forward`; then either `backward`, the whole of it, or in halves: `input`, the gradient for the
-stage before, and any time later `weight`, the gradients of this stage's own parameters.
+`forward`; then either the whole `backward`, or two halves: `input`, the gradient for the previous
+stage, and any time later `weight`, the gradients of this stage's parameters.
 """
 
 LETTERS: Final[dict[Kind, str]] = {"forward": "F", "input": "I", "weight": "W", "backward": "B"}
-"""As papers and torch write them."""
+"""Letters of the kinds, as in papers and in torch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,21 +36,21 @@ class Action:
 
 @dataclass(frozen=True)
 class Table:
-    """A schedule for so many stages and microbatches: the actions of each rank, in order."""
+    """A schedule: the actions of each rank, in order."""
 
     stages: int
     microbatches: int
     ranks: tuple[tuple[Action, ...], ...]
 
     def rank_of(self, stage: int) -> int:
-        """The rank that a stage lies on."""
+        """The rank of a stage."""
         return stage % len(self.ranks)
 
     def in_flight(self, rank: int) -> int:
-        """The most microbatches that a rank holds activations of at once.
+        """The largest number of microbatches whose activations a rank holds at the same time.
 
-        One is held from its forward to the end of its backward, in halves to the end of the
-        second; a rank with several stages holds it once for each.
+        A microbatch is held from its forward to the end of its backward (of the second half, if
+        there are two); a rank with several stages holds it once for each.
         """
         held = most = 0
         for action in self.ranks[rank]:

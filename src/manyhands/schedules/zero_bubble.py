@@ -1,4 +1,4 @@
-"""Zero bubble: the backward in halves, so that one of them fills the gaps."""
+"""Zero bubble: the backward in two halves, one of which fills idle times."""
 
 from manyhands.schedules.looping import Loop, looped
 from manyhands.schedules.refusal import refuse_small, refuse_uneven, rounds
@@ -6,14 +6,14 @@ from manyhands.schedules.table import Table
 
 
 def zero_bubble(stages: int, microbatches: int, ranks: int) -> Table:
-    """Only the gradient that the stage before waits for is computed at once; the rest fills gaps.
+    """Compute input gradients at once; postpone gradients of parameters to idle times.
 
-    Rank r postpones the parameters' gradients of its first r microbatches, which are then computed
-    where it would wait. With equal times for forward and each half, p ranks of one stage are idle
+    Rank r postpones the parameters' gradients of its first r microbatches, and computes them when
+    it would be idle. With equal times for the forward and each half, p ranks of one stage are idle
     for (p − 1)/(3·m + p − 1) of a step with m microbatches, a third of one_f_one_b's. A rank holds
-    at most p microbatches, as the first does under one_f_one_b.
+    at most p microbatches, as the first rank does under one_f_one_b.
 
-    This is the paper's ZB-H1 (torch says ZB1P), in which all ranks update after the same batch;
+    This is ZB-H1 of the paper (ZB1P in torch), in which all ranks update after the same batch;
     several stages per rank are interleaved.
 
     Example:

@@ -1,12 +1,12 @@
-"""A model split into stages: pieces by tracing, costs by measuring, the rest by a formula."""
+"""Splitting of a model into stages: tracing into pieces, cost measurement, and partition."""
 
 from manyhands.splitting.chain import Chain, Unsplittable, chain, check_stages
-from manyhands.splitting.cost_estimate import guess
+from manyhands.splitting.cost_estimate import estimate
 from manyhands.splitting.cost_measurement import measure
 from manyhands.splitting.meta_values import fill
 from manyhands.splitting.partition import PieceCost, describe, partition
 from manyhands.splitting.section import Section
-from manyhands.splitting.untouched_run import look
+from manyhands.splitting.untouched_run import inspect_call
 
 __all__ = [
     "Chain",
@@ -16,9 +16,9 @@ __all__ = [
     "chain",
     "check_stages",
     "describe",
+    "estimate",
     "fill",
-    "guess",
-    "look",
+    "inspect_call",
     "measure",
     "partition",
 ]

@@ -1,4 +1,4 @@
-"""A model as a chain of pieces, each of which takes one tensor from the piece before."""
+"""A model as a chain of pieces, each of which takes one tensor from the previous piece."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import fx, nn
 
 from manyhands.splitting.section import Section
 from manyhands.splitting.tracing import Untraceable, takes_in_place, trace
-from manyhands.splitting.untouched_run import look
+from manyhands.splitting.untouched_run import inspect_call
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -21,37 +21,37 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Chain:
-    """A model split wherever a single tensor passes.
+    """A model split at every point where a single tensor passes.
 
-    Pieces are numbered in order; a *section* is some of them that follow each other.
+    Pieces are numbered in order; a *section* is a range of consecutive pieces.
     """
 
     model: nn.Module
     names: tuple[str, ...]
-    """Of every piece: the module, or modules, that it consists of."""
+    """The name of every piece: the module, or modules, that it consists of."""
     whole: Mapping[str, str]
-    """Modules that could not be opened, and why."""
+    """Modules that could not be traced, and why."""
     shared: Mapping[str, tuple[str, ...]]
-    """Parameters that several layers use, and these."""
+    """Parameters that several layers share, with the layers."""
     together: Sequence[Sequence[str]]
-    """Layers that are called one after the other and were to stay in one piece."""
+    """Groups of layers that have to stay in one piece."""
     _calls: tuple[tuple[tuple[fx.Node, ...], ...], ...]
-    """The calls of every piece, in training and, if they are others, in evaluation."""
+    """The calls of every piece, in training and, if they differ, in evaluation."""
 
     def __len__(self) -> int:
         return len(self.names)
 
     @property
     def loose(self) -> list[str]:
-        """Parameters that the model's own code uses, and none of its layers."""
+        """Parameters that the model itself uses, and none of its layers."""
         nodes = (node for piece in self._calls[0] for node in piece if node.op == "get_attr")
         names = dict.fromkeys(str(node.target) for node in nodes)
         return [name for name in names if isinstance(attrgetter(name)(self.model), nn.Parameter)]
 
     def section(self, first: int, stop: int) -> Section:
-        """The pieces from `first` to before `stop`, as a module that shares their parameters.
+        """The pieces from `first` to before `stop`, as a module.
 
-        Its parameters and buffers are the model's own and have the names that they have there.
+        Its parameters and buffers are those of the model, under the same names.
         """
         graphs = [
             _graph([node for piece in pieces[first:stop] for node in piece])
@@ -61,7 +61,7 @@ class Chain:
 
 
 class Unsplittable(ValueError):  # noqa: N818 - what the model is
-    """A model cannot be split into so many stages; the message names the module and the reason."""
+    """A model cannot be split into the stages; the message names the module and the reason."""
 
 
 def chain(
@@ -70,11 +70,11 @@ def chain(
     wanted: int = 1,
     together: Sequence[Sequence[str]] = (),
 ) -> Chain:
-    """The model's pieces, at least `wanted` of them if there are so many.
+    """The model's pieces, at least `wanted` of them if possible.
 
-    The model itself and its sequences are opened; other modules, the largest first, only while
-    there are too few pieces. Layers that are to stay `together`, by name, are in one piece with
-    whatever is called between them.
+    The model itself and its `Sequential`s are traced; other modules, the largest first, only while
+    there are too few pieces. Layers that must stay `together`, by name, are in one piece with all
+    calls between them.
 
     Raises:
         Unsplittable: the model's own forward cannot be traced.
@@ -85,8 +85,8 @@ def chain(
     except Untraceable as error:
         raise Unsplittable(
             f"{type(model).__name__} cannot be split into stages, because "
-            f"{_named(model, error.module)} cannot be opened: {error.reason}; "
-            "let its forward only call its layers one after the other, and leave the rest to them"
+            f"{_named(model, error.module)} cannot be traced: {error.reason}; "
+            "let its forward only call its layers, and move other code into layers"
         ) from error
     borders = _borders(model, graphs[0], together)
     while len(borders) + 1 < wanted:
@@ -117,7 +117,7 @@ def check_stages(pieces: Chain, stages: int) -> None:
     """Raise Unsplittable if there are more stages than pieces."""
     if len(pieces) >= stages:
         return
-    number = f"{len(pieces)} layer{'' if len(pieces) == 1 else 's'}"
+    number = f"{len(pieces)} stage{'' if len(pieces) == 1 else 's'}"
     reasons = [
         f"{name} is used by {' and by '.join(users)}, which stay together"
         for name, users in pieces.shared.items()
@@ -127,18 +127,17 @@ def check_stages(pieces: Chain, stages: int) -> None:
         for name, reason in pieces.whole.items()
     ]
     reasons += [
-        f"{', '.join(layers)} are divided together and stay together" for layers in pieces.together
+        f"{', '.join(layers)} are split together and stay together" for layers in pieces.together
     ]
     why = f" ({'; '.join(reasons)})" if reasons else ""
     raise Unsplittable(
-        f"{type(pieces.model).__name__} has {number} that can be told apart "
-        f"({', '.join(pieces.names)}), which cannot become {stages} stages"
-        f"{why}; take at most {len(pieces)} of them"
+        f"{type(pieces.model).__name__} can be split into at most {number} "
+        f"({', '.join(pieces.names)}), got {stages}{why}: use at most {number}"
     )
 
 
 def _trace(model: nn.Module, example: torch.Tensor, opened: frozenset[str]) -> list[fx.Graph]:
-    """The calls in training; and those in evaluation, if they are not the same."""
+    """The calls in training, and those in evaluation if they differ."""
     modes = {module: module.training for module in model.modules()}
     graphs = []
     try:
@@ -164,30 +163,30 @@ def _between(nodes: list[fx.Node], borders: Sequence[int]) -> tuple[tuple[fx.Nod
 def _borders(
     model: nn.Module, graph: fx.Graph, together: Sequence[Sequence[str]]
 ) -> dict[int, fx.Node]:
-    """The numbers of the nodes before which one value, and nothing else, passes; and that value."""
+    """The nodes before which a single value passes, by number, each with that value."""
     nodes = [*graph.nodes]
     at = {node: number for number, node in enumerate(nodes)}
     last_use = {node: max((at[user] for user in node.users), default=-1) for node in nodes}
     spans = [*_shared(model, nodes).values(), *(_calls_of(nodes, some) for some in together)]
     layers = [number for number, node in enumerate(nodes) if node.op in ("call_module", "get_attr")]
     borders = {}
-    # What calls only functions belongs to the layer before, so borders are right before layers.
+    # Function calls belong to the previous layer, so boundaries are right before layers.
     for number in layers[1:]:
         passing = [
             node for node in nodes[:number] if node.op != "get_attr" and last_use[node] >= number
         ]
-        # A parameter that is used before and after is one stage's.
+        # A parameter that is used before and after must be in one stage.
         inside = any(min(users) < number <= max(users) for users in spans if users)
         if len(passing) != 1 or inside or nodes[number - 1].op == "get_attr":
             continue
-        # What a stage is given is what its gradient is taken for, and must stay what it was.
+        # A stage's input needs a gradient, and must not be overwritten.
         if not any(takes_in_place(user, model) for user in passing[0].users):
             borders[number] = passing[0]
     return borders
 
 
 def _shared(model: nn.Module, nodes: Sequence[fx.Node]) -> dict[str, list[int]]:
-    """Tensors that belong to several calls: by their name, the calls' numbers."""
+    """Tensors of several calls: by name, the numbers of the calls."""
     named = (*model.named_buffers(), *model.named_parameters())
     names = {id(tensor): name for name, tensor in named}
     used: dict[str, list[int]] = {}
@@ -198,7 +197,7 @@ def _shared(model: nn.Module, nodes: Sequence[fx.Node]) -> dict[str, list[int]]:
 
 
 def _calls_of(nodes: Sequence[fx.Node], layers: Sequence[str]) -> list[int]:
-    """The numbers of the calls that are of these layers, or of modules that they are in."""
+    """The numbers of the calls of these layers, or of modules that contain them."""
     return [
         number
         for number, node in enumerate(nodes)
@@ -208,7 +207,7 @@ def _calls_of(nodes: Sequence[fx.Node], layers: Sequence[str]) -> list[int]:
 
 
 def _tensors(model: nn.Module, node: fx.Node) -> Iterator[torch.Tensor]:
-    """A call's parameters, and the buffers of the layer that it calls: it may write to them."""
+    """A call's parameters, and the layer's buffers, which it may write to."""
     if node.op == "call_module":
         layer = model.get_submodule(str(node.target))
         yield from layer.parameters()
@@ -221,7 +220,7 @@ def _tensors(model: nn.Module, node: fx.Node) -> Iterator[torch.Tensor]:
 
 
 def _floating(model: nn.Module, graph: fx.Graph, example: torch.Tensor) -> set[fx.Node]:
-    """The nodes whose value is one tensor that a gradient can be taken for."""
+    """The nodes whose value is one floating-point tensor."""
     found: dict[fx.Node, bool] = {}
 
     class Note(fx.Interpreter):
@@ -230,14 +229,14 @@ def _floating(model: nn.Module, graph: fx.Graph, example: torch.Tensor) -> set[f
             found[node] = isinstance(value, torch.Tensor) and value.is_floating_point()
             return value
 
-    # On the graph itself: a GraphModule has a copy, whose nodes are others.
+    # On the graph itself: a GraphModule has a copy with other nodes.
     note = Note(model, graph=graph)
-    look(model, note.run, example)
+    inspect_call(model, note.run, example)
     return {node for node, yes in found.items() if yes and node.op != "placeholder"}
 
 
 def _graph(nodes: list[fx.Node]) -> fx.Graph:
-    """Some nodes that follow each other as a graph of their own, with one input and one output."""
+    """Consecutive nodes as a separate graph, with one input and one output."""
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
     inside = set(nodes)
@@ -246,7 +245,7 @@ def _graph(nodes: list[fx.Node]) -> fx.Graph:
         copies[given] = graph.placeholder("inputs")
     for node in nodes:
         for argument in node.all_input_nodes:
-            # A buffer that an earlier section has fetched as well.
+            # A buffer that an earlier section reads as well.
             if argument.op == "get_attr" and argument not in copies:
                 copies[argument] = graph.node_copy(argument)
         copies[node] = graph.node_copy(node, copies.__getitem__)
@@ -256,7 +255,7 @@ def _graph(nodes: list[fx.Node]) -> fx.Graph:
 
 
 def _given(nodes: list[fx.Node], inside: set[fx.Node]) -> Iterator[fx.Node]:
-    """What comes from before."""
+    """The values from earlier nodes."""
     for node in nodes:
         for argument in node.all_input_nodes:
             if argument not in inside and argument.op != "get_attr":
@@ -264,14 +263,14 @@ def _given(nodes: list[fx.Node], inside: set[fx.Node]) -> Iterator[fx.Node]:
 
 
 def _taken(nodes: list[fx.Node], inside: set[fx.Node]) -> Iterator[fx.Node]:
-    """What is used afterwards."""
+    """The values that later nodes use."""
     for node in nodes:
         if node.op != "get_attr" and any(user not in inside for user in node.users):
             yield node
 
 
 def _next_to_open(model: nn.Module, graph: fx.Graph, tried: set[str]) -> str | None:
-    """The largest module that is called as a whole and has others in it."""
+    """The largest module that is called as a whole and has submodules."""
     sizes: dict[str, int] = {}
     for node in graph.nodes:
         name = str(node.target)
@@ -283,7 +282,7 @@ def _next_to_open(model: nn.Module, graph: fx.Graph, tried: set[str]) -> str | N
 
 
 def _names(pieces: Sequence[Sequence[fx.Node]]) -> tuple[str, ...]:
-    """By the module that a piece is; or by the first of them, if others hold the rest of it."""
+    """The name of each piece: its module, or the first of its modules."""
     modules = [_modules(piece) for piece in pieces]
     common = [_common(own) for own in modules]
     times = Counter(common)
@@ -299,7 +298,7 @@ def _modules(piece: Sequence[fx.Node]) -> list[str]:
 
 
 def _common(names: Sequence[str]) -> str:
-    """The innermost module that these are in; the only one, if there is one."""
+    """The innermost module that contains all of these; the module itself, if there is one."""
     if len(set(names)) == 1:
         return names[0]
     parts = zip(*(name.split(".")[:-1] for name in names), strict=False)

@@ -1,4 +1,4 @@
-"""What each piece of a model would take, where nothing can be measured."""
+"""Estimate of the cost of each piece of a model, for dry runs."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from manyhands.splitting.chain import Chain
 
 
-def guess(pieces: Chain, inputs: torch.Tensor) -> tuple[PieceCost, ...]:
-    """Each piece's memory, and its time in multiplications; there are twice as many backwards.
+def estimate(pieces: Chain, inputs: torch.Tensor) -> tuple[PieceCost, ...]:
+    """Each piece's memory, and its time in multiplications (twice as many in the backward).
 
     Args:
-        pieces: of a model on the meta device.
-        inputs: a microbatch, there as well.
+        pieces: the pieces of a model on the meta device.
+        inputs: a microbatch on the meta device.
     """
     guessed = []
     for number, name in enumerate(pieces.names):

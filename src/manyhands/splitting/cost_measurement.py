@@ -1,4 +1,4 @@
-"""How long each piece of a model takes and what it keeps, measured on real data."""
+"""Measurement of the time and memory of each piece of a model, on real data."""
 
 from __future__ import annotations
 
@@ -20,16 +20,15 @@ if TYPE_CHECKING:
     from manyhands.splitting.chain import Chain
 
 _ROUNDS: Final = 4
-"""The chain is gone through so often, and each piece's fastest time counts: a first call is slow,
-and others may use the machine."""
+"""Repetitions; each piece's fastest time counts, because first calls are slow and other processes
+may use the machine."""
 
 
 def measure(pieces: Chain, inputs: torch.Tensor) -> tuple[PieceCost, ...]:
-    """Each piece's time and memory for these inputs, one microbatch of them.
+    """Each piece's time and memory for one microbatch of inputs.
 
-    Buffers, gradients and the random source are left as they were. Of a model that is on the meta
-    device one piece at a time is given memory and some values: how long it takes does not depend
-    on them.
+    Buffers, gradients and random states are restored. For a model on the meta device, one piece at
+    a time is allocated with arbitrary values, which do not influence its time.
     """
     on_meta = any(tensor.is_meta for tensor in pieces.model.parameters())
     with untouched(pieces.model, inputs.device), torch.enable_grad():
@@ -43,7 +42,7 @@ def measure(pieces: Chain, inputs: torch.Tensor) -> tuple[PieceCost, ...]:
 def _round(
     names: Sequence[str], sections: Sequence[nn.Module], inputs: torch.Tensor
 ) -> list[PieceCost]:
-    """Every piece once, each on what the one before gave."""
+    """Run every piece once, each on the output of the previous one."""
     measured = []
     for name, section in zip(names, sections, strict=True):
         seen, inputs = _measure(name, section, inputs.detach())
@@ -52,7 +51,7 @@ def _round(
 
 
 def _one_by_one(pieces: Chain, inputs: torch.Tensor) -> Iterator[PieceCost]:
-    """Every piece some times, on made-up values; then its memory is given back."""
+    """Run every piece several times on arbitrary values; then free its memory."""
     for number, name in enumerate(pieces.names):
         section = pieces.section(number, number + 1)
         named = (*section.named_parameters(), *section.named_buffers())
@@ -64,7 +63,7 @@ def _one_by_one(pieces: Chain, inputs: torch.Tensor) -> Iterator[PieceCost]:
         rounds = [_measure(name, section, inputs.detach()) for _ in range(_ROUNDS)]
         yield _fastest([seen for seen, _ in rounds])
         fill(pieces.model, before)
-        # What the piece gave may be of any size; the next shall not compute with tiny numbers.
+        # Outputs may have any magnitude; the next piece must not compute with denormal numbers.
         outputs = rounds[-1][1]
         floating = isinstance(outputs, torch.Tensor) and outputs.is_floating_point()
         inputs = torch.randn_like(outputs) if floating else outputs
@@ -91,7 +90,7 @@ def _measure(name: str, section: nn.Module, inputs: torch.Tensor) -> tuple[Piece
     with torch.autograd.graph.saved_tensors_hooks(saved.keep, saved.give):
         outputs = section(inputs)
     forward = _now(inputs) - begun
-    # The last piece may give anything that the loss understands.
+    # The last piece may return any type that the loss accepts.
     if isinstance(outputs, torch.Tensor) and outputs.requires_grad:
         wanted = [tensor for tensor in (inputs, *section.parameters()) if tensor.requires_grad]
         begun = _now(inputs)
@@ -102,14 +101,14 @@ def _measure(name: str, section: nn.Module, inputs: torch.Tensor) -> tuple[Piece
 
 
 class SavedActivations:
-    """Adds up what autograd keeps for the backward, parameters and repetitions aside."""
+    """Counts the tensors that autograd saves for the backward, each once, without parameters."""
 
     def __init__(self, section: nn.Module) -> None:
         self.size = 0
         self._seen = {one.untyped_storage()._cdata for one in section.parameters()}
 
     def keep(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Count it."""
+        """Count a saved tensor."""
         storage = tensor.untyped_storage()
         if storage._cdata not in self._seen:
             self._seen.add(storage._cdata)
@@ -118,12 +117,12 @@ class SavedActivations:
 
     @staticmethod
     def give(tensor: torch.Tensor) -> torch.Tensor:
-        """It is what it was."""
+        """Return the saved tensor unchanged."""
         return tensor
 
 
 def _now(tensor: torch.Tensor) -> float:
-    """The time at which everything that was asked of the device is done."""
+    """The current time, after synchronising the device."""
     if tensor.device.type == "cuda":
         torch.cuda.synchronize(tensor.device)
     return time.perf_counter()

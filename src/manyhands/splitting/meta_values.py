@@ -1,4 +1,4 @@
-"""A model without values, on the meta device, that is given those of some of its tensors."""
+"""Replacement of tensors in a model on the meta device."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 def fill(model: nn.Module, values: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Put these tensors in the places of the model's, by name; what stood there before.
+    """Replace tensors of the model, by name; return the old ones.
 
-    A tensor that stands in several places is replaced in all of them.
+    A tied tensor is replaced under all of its names.
     """
     named = {**dict(model.named_buffers()), **dict(model.named_parameters())}
     names = {id(tensor): name for name, tensor in named.items()}

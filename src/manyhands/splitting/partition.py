@@ -1,4 +1,4 @@
-"""Where to split: a pure decision on what was measured."""
+"""Partition of pieces into stages: a pure function of measured costs."""
 
 from __future__ import annotations
 
@@ -11,39 +11,39 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 _SLACK: Final = 1.05
-"""How much longer than necessary the slowest stage may take, if that saves memory: less than what
-the measured times differ by from one measurement to the next."""
+"""How much slower than optimal the slowest stage may be, if that saves memory: less than the noise
+of measured times."""
 
 
 @dataclass(frozen=True)
 class PieceCost:
-    """What one piece of a model takes for one microbatch."""
+    """Time and memory of one piece of a model for one microbatch."""
 
     name: str
     forward: float
     """Seconds."""
     backward: float
     parameters: int
-    """Bytes; their gradients take as many again."""
+    """Bytes of parameters, without gradients."""
     activations: int
-    """Bytes that are kept from the forward for the backward."""
+    """Bytes that are saved in the forward for the backward."""
 
     @property
     def seconds(self) -> float:
-        """There and back."""
+        """Seconds of forward and backward."""
         return self.forward + self.backward
 
 
 def partition(pieces: Sequence[PieceCost], held: Sequence[int]) -> tuple[int, ...]:
     """The piece at which each stage begins.
 
-    The slowest stage is what a pipeline waits for, so first of all it is as fast as can be; of the
-    ways that are as good in that, but for a few per cent, one is taken whose largest stage needs
-    the least memory.
+    A pipeline is as fast as its slowest stage, so that stage's time is minimised first; of the
+    partitions within a few per cent of the optimum, the one whose largest stage needs the least
+    memory is chosen.
 
     Args:
-        pieces: in the order of the chain, at least as many as there are stages.
-        held: for each stage, how many microbatches' activations it holds at once.
+        pieces: in the order of the chain, at least as many as stages.
+        held: for each stage, the number of microbatches in flight.
 
     Example:
         >>> layers = [PieceCost(name, 1.0, 2.0, 8, 4) for name in "abcdef"]
@@ -72,10 +72,10 @@ def partition(pieces: Sequence[PieceCost], held: Sequence[int]) -> tuple[int, ..
 def _best(
     pieces: int, stages: int, cost: Callable[[int, int, int], float]
 ) -> tuple[float, tuple[int, ...]]:
-    """The split whose costliest stage costs least, and what it costs.
+    """The partition that minimises the largest cost of a stage, and that cost.
 
-    best[stop] is the answer for the first pieces up to `stop` and the stages so far; one more
-    stage is put behind each of them.
+    Dynamic programming: best[stop] is the answer for the pieces up to `stop` and the stages so far;
+    each iteration adds one stage.
     """
     best: dict[int, tuple[float, tuple[int, ...]]] = {0: (0.0, ())}
     for stage in range(stages):
@@ -94,7 +94,7 @@ def _best(
 def describe(
     pieces: Sequence[PieceCost], starts: Sequence[int], held: Sequence[int]
 ) -> tuple[str, ...]:
-    """The split in words, a line for every stage."""
+    """A description of the partition, a line for every stage."""
     total = sum(piece.seconds for piece in pieces) or 1.0
     lines = []
     for stage, (first, stop) in enumerate(zip(starts, [*starts[1:], len(pieces)], strict=True)):

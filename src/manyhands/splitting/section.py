@@ -1,4 +1,4 @@
-"""Some pieces of a model that follow each other, as a module."""
+"""A section: consecutive pieces of a model as a module."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 class Section(nn.Module):
-    """Calls what it was traced from, in training and in evaluation.
+    """A module that runs traced calls, in training and in evaluation.
 
-    The two differ only in constants that the model's own code takes from its mode, such as a
-    function's rate of dropout. Parameters, buffers and modules are the model's own, by its names.
+    The two differ only in constants that depend on the mode, such as the rate of a functional
+    dropout. Parameters, buffers and modules are those of the model, under the same names.
     """
 
     def __init__(self, training: fx.GraphModule, evaluating: fx.GraphModule | None = None) -> None:
@@ -25,14 +25,14 @@ class Section(nn.Module):
             self.register_parameter(name, parameter)
         for name, buffer in training.named_buffers(recurse=False):
             self.register_buffer(name, buffer)
-        # In a tuple they are not taken for modules with parameters of their own.
+        # In a tuple, so that they are not registered as submodules.
         self._traced = (training, evaluating or training)
 
     @property
     def traced(self) -> fx.GraphModule:
-        """What is called in the present mode."""
+        """The graph of the current mode."""
         return self._traced[not self.training]
 
     def forward(self, inputs: Any) -> Any:
-        """What the last piece gives, of what the first is given."""
+        """The output of the last piece for the input of the first."""
         return self.traced(inputs)

@@ -1,9 +1,8 @@
-"""A model's forward as a list of calls, by torch.fx.
+"""Tracing of a model's forward into a list of calls, by torch.fx.
 
-Layers and blocks are left whole, so what they do inside is theirs; only what must be opened to be
-split is traced. A tracer sees no values. Where the code branches on a *shape* we look at the shape
-that an example has; where it branches on the content of a tensor there is nothing to look at, and
-whoever does so cannot be opened.
+Layers and blocks are leaves; only modules that have to be split are traced. A tracer sees no
+values. Where the code branches on a *shape*, the shape for an example input is used; a module that
+branches on the content of a tensor cannot be traced.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import torch
 from torch import fx, nn
 
-from manyhands.splitting.untouched_run import look
+from manyhands.splitting.untouched_run import inspect_call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,7 +30,7 @@ _CONSTRUCTORS: Final = (
     "tensor",
     "zeros",
 )
-"""Functions of torch that take sizes and no tensors, which fx does not see by itself."""
+"""Functions of torch that take sizes and no tensors, which fx does not trace by itself."""
 
 _QUESTIONS: Final = frozenset(
     {
@@ -39,15 +38,15 @@ _QUESTIONS: Final = frozenset(
         *(getattr(operator, name) for name in ("eq", "ge", "getitem", "gt", "le", "lt", "ne")),
     }
 )
-"""Calls without an effect of their own."""
+"""Calls without side effects."""
 
 
 class Untraceable(ValueError):  # noqa: N818 - a state of a module, as its message says
-    """A module's forward cannot be written as a list of calls.
+    """A module's forward cannot be traced into a list of calls.
 
     Args:
         module: its name in the model; empty for the model itself.
-        reason: why, in words.
+        reason: why.
     """
 
     def __init__(self, module: str, reason: str) -> None:
@@ -57,9 +56,9 @@ class Untraceable(ValueError):  # noqa: N818 - a state of a module, as its messa
 
 
 def trace(model: nn.Module, example: torch.Tensor, opened: frozenset[str]) -> fx.Graph:
-    """The calls of a model's forward in order, with modules whole unless they are opened.
+    """The calls of a model's forward in order; modules are leaves unless they are in `opened`.
 
-    Sequences of modules are always opened.
+    `Sequential`s are always traced.
 
     Raises:
         Untraceable: names the module whose forward it is.
@@ -75,19 +74,19 @@ def trace(model: nn.Module, example: torch.Tensor, opened: frozenset[str]) -> fx
 
 
 def _forget_questions(graph: fx.Graph) -> None:
-    """Remove what was only looked at, such as a shape that was compared."""
+    """Remove unused calls, such as a shape that was only compared."""
     for node in reversed(graph.nodes):
         if node.op == "call_function" and not node.users and node.target in _QUESTIONS:
             graph.erase_node(node)
 
 
 class _Tracer(fx.Tracer):
-    """Leaves modules whole, and answers questions about shapes."""
+    """A tracer that treats modules as leaves, and evaluates conditions on shapes."""
 
     def __init__(self, example: torch.Tensor, opened: frozenset[str]) -> None:
         super().__init__()
         self.inside = ""
-        """The innermost opened module, for the message of a failure."""
+        """The innermost module that is being traced, for error messages."""
         self._example = example
         self._opened = opened
         self._looking = False
@@ -108,7 +107,7 @@ class _Tracer(fx.Tracer):
         if not self.is_leaf_module(module, name):
             self.inside = name
         given = super().call_module(module, forward, args, kwargs)
-        # Left as it is when something was raised: that is where it was.
+        # Not restored after an error: it tells where the error was raised.
         self.inside = before
         return given
 
@@ -118,7 +117,7 @@ class _Tracer(fx.Tracer):
     def to_bool(self, proxy: fx.Proxy) -> bool:
         self._looking = True
         try:
-            value = look(self.root, self._until(proxy.node), self._example)
+            value = inspect_call(self.root, self._until(proxy.node), self._example)
         finally:
             self._looking = False
         if isinstance(value, torch.Tensor):
@@ -126,7 +125,7 @@ class _Tracer(fx.Tracer):
         return bool(value)
 
     def _until(self, node: fx.Node) -> fx.GraphModule:
-        """What was traced so far, with this node as its result."""
+        """The graph traced so far, with this node as its output."""
         graph = fx.Graph()
         copies: dict[fx.Node, fx.Node] = {}
         for each in self.graph.nodes:
@@ -137,7 +136,7 @@ class _Tracer(fx.Tracer):
 
 @contextlib.contextmanager
 def _seeing_constructors(tracer: fx.Tracer) -> Iterator[None]:
-    """Let calls such as `torch.arange(inputs.shape[1])` be traced, which fx by itself refuses."""
+    """Context in which calls such as `torch.arange(inputs.shape[1])` can be traced."""
     kept = {name: getattr(torch, name) for name in _CONSTRUCTORS}
 
     def seen(make: Callable[..., Any]) -> Callable[..., Any]:
@@ -167,7 +166,7 @@ def _reason(error: Exception) -> str:
 
 
 def takes_in_place(node: fx.Node, model: nn.Module) -> bool:
-    """Whether a call overwrites what it is given."""
+    """Whether a call overwrites its input."""
     if node.op == "call_module":
         return bool(getattr(model.get_submodule(cast("str", node.target)), "inplace", False))
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")

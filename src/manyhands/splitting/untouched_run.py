@@ -1,4 +1,4 @@
-"""Running a model only to learn from it: nothing of it is changed."""
+"""Inspection runs of a model that leave its state unchanged."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from manyhands.engine.fake_tensors import imagine
+from manyhands.engine.fake_tensors import run_fake
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def untouched(model: nn.Module, device: torch.device) -> Iterator[None]:
-    """Put buffers and the random source back afterwards."""
+    """Context that restores buffers and random states afterwards."""
     kept = [buffer.clone() for buffer in model.buffers()]
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         yield
@@ -26,16 +26,16 @@ def untouched(model: nn.Module, device: torch.device) -> Iterator[None]:
             buffer.copy_(before)
 
 
-def look(model: nn.Module, compute: Callable[..., Any], *inputs: torch.Tensor) -> Any:
-    """What `compute` gives, for its shapes and types alone: imagined, or computed if need be.
+def inspect_call(model: nn.Module, compute: Callable[..., Any], *inputs: torch.Tensor) -> Any:
+    """The outputs of `compute`, for their shapes and dtypes: on fake tensors if possible.
 
-    A layer that branches on the content of a tensor cannot be imagined.
+    A layer that branches on the content of a tensor has to be computed.
     """
     with untouched(model, inputs[0].device):
         try:
-            return imagine(compute, *inputs)
+            return run_fake(compute, *inputs)
         except Exception:
-            # torch has many ways to say that it cannot.
+            # Fake tensors raise many kinds of errors.
             if inputs[0].is_meta:
                 raise
             with torch.no_grad():

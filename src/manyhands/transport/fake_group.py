@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.distributed import Work
 
-from manyhands.engine import pretended_group
+from manyhands.engine import fake_group
 from manyhands.transport.collectives import Group
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class FakeGroup(Group):
         self.rank, self.size, self.epoch = rank, size, 0
         self.device = device
         self.names = tuple(names or range(size))
-        self.handle = pretended_group(rank, size)
+        self.handle = fake_group(rank, size)
         self.whole = self
         self.at_close = []
         self._parts = []

@@ -1,7 +1,7 @@
-"""The virtual cluster: any number of workers and servers on a virtual clock, in one process.
+"""Virtual cluster: any number of workers and servers on a simulated clock, in one process.
 
-The protocol is the one that runs live and its gradients are real; time, links, cores, stragglers,
-crashes and partitions are simulated. The same seed gives the same run, to the bit.
+The protocol is the same as in a live run and its gradients are real; time, links, cores,
+stragglers, crashes and partitions are simulated. The same seed gives a bitwise equal run.
 
     >>> times("lognormal(0.1, cv=0.3)").mean
     0.1

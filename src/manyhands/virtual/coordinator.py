@@ -1,9 +1,9 @@
-"""The virtual coordinator: the lease desk on the simulator's clock.
+"""Virtual coordinator: the lease service on the simulator's clock.
 
 Its decisions are those of the live coordinator, `manyhands.leasing.lease_service`. Its time is not
-modelled: asking for a lease, committing one and evaluating cost no virtual time. (Live, the next
-lease is asked for while the present one is computed.) An evaluation happens when an epoch is done
-and all of it committed, so nothing is under way: a consistent cut.
+modelled: leases, commits and evaluations take no virtual time. (Live, the next lease is requested
+while the current one is computed.) An evaluation happens when an epoch has been committed
+completely, so no message is in flight: a consistent cut.
 """
 
 from __future__ import annotations
@@ -28,84 +28,84 @@ if TYPE_CHECKING:
     from manyhands.wire.leasing import Leasing
 
 _DRAIN_EVERY = 2000
-"""Changes of the account between two writings of the traces."""
+"""Commits between two writes of the traces."""
 
 
-class Talk:
-    """What is between one life of a worker and the desk.
+class LeaseChannel:
+    """Connection between one incarnation of a worker and the lease service.
 
     Args:
-        worker: its name.
-        coordinator: whose desk it is.
+        worker: the worker's name.
+        coordinator: the coordinator of the service.
         kernel: the clock.
     """
 
     def __init__(self, worker: str, coordinator: VirtualCoordinator, kernel: Kernel) -> None:
         self.worker = worker
         self.is_cut_off = False
-        """Whether nothing comes through at present."""
+        """Whether the link is cut."""
         self._coordinator = coordinator
         self._kernel = kernel
         self._words: deque[Leasing] = deque()
-        """What the desk has said, and the worker has not heard yet."""
+        """Messages of the service that the worker has not received yet."""
         self._unheard: list[Leasing] = []
-        """What the worker said while nothing came through."""
+        """Messages of the worker that were sent while the link was cut."""
         self._listener: Event | None = None
         self._asks = False
-        """Whether its last `Ask` has no answer yet."""
+        """Whether its last `Ask` has not been answered yet."""
 
     async def lease(self, log: WorkerLog) -> Leasing:
-        """What the desk has for a worker that asks, as soon as there is something."""
+        """Ask for a lease, and wait for the answer."""
         if not self._asks:
             self._asks = True
             self.say(Ask())
-        word = await self._hear(log)
+        word = await self._receive(log)
         self._asks = isinstance(word, Nothing)
         return word
 
     async def looked_up(self, cut: Evaluate, log: WorkerLog) -> Leasing:
-        """The worker has seen the shared state: wait for the others; or look again, on a `Cut`."""
+        """Report that the worker has read the shared state; wait, or read again on a `Cut`."""
         self.say(Tally(cut.round, ()))
-        word = await self._hear(log)
+        word = await self._receive(log)
         while not isinstance(word, Sum | Evaluate):
-            word = await self._hear(log)
+            word = await self._receive(log)
         return word
 
     def commit(self, number: int) -> bool:
-        """An update is part of the shared state; False if the lease is not this worker's."""
+        """Commit a lease; return False if it does not belong to this worker."""
         accepted = not self.is_cut_off and self._coordinator.is_held(self, number)
         self.say(Commit(number))
         return accepted
 
     def forgo(self, number: int) -> None:
-        """What was made of a lease is not wanted."""
+        """Discard a lease: its update was not applied."""
         self.say(Forgo(number))
 
     def saved(self) -> None:
-        """The model is stored."""
+        """Report that the model has been stored."""
         self.say(Saved())
 
     def say(self, message: Leasing) -> None:
-        """Say something to the desk."""
+        """Send a message to the service."""
         if self.is_cut_off:
             self._unheard.append(message)
         else:
             self._coordinator.hear(self, message)
 
     def tell(self, message: Leasing) -> None:
-        """Say something to the worker."""
+        """Send a message to the worker."""
         self._words.append(message)
         self._wake()
 
     def heal(self) -> None:
-        """What was said meanwhile comes through now."""
+        """Restore the link, and deliver the messages sent meanwhile."""
         self.is_cut_off = False
         unheard, self._unheard = self._unheard, []
         for message in unheard:
             self.say(message)
         self._wake()
 
-    async def _hear(self, log: WorkerLog) -> Leasing:
+    async def _receive(self, log: WorkerLog) -> Leasing:
         if not self._words or self.is_cut_off:
             begun, self._listener = self._kernel.now, self._kernel.env.event()
             await happens(self._listener)
@@ -119,16 +119,16 @@ class Talk:
 
 
 class VirtualCoordinator:
-    """The state of one run.
+    """Coordinator of one virtual run.
 
     Args:
-        job: what is trained.
-        workers: among how many a global batch is divided.
+        job: the job to train.
+        workers: number of workers that a global batch is divided among.
         kernel: the clock.
         logs: the traces.
-        evaluate: gives the validation metrics of what the servers hold now.
+        evaluate: returns the validation metrics of the current shared parameters.
         lockstep: whether workers wait for each other: see `manyhands.leasing.leases`.
-        by_rank: whether each has its own parts.
+        by_rank: whether parts of a global batch are assigned by rank.
     """
 
     def __init__(
@@ -149,21 +149,21 @@ class VirtualCoordinator:
         self._workers = workers
         self._lockstep = lockstep
         self._by_rank = by_rank
-        self._desk = self._open_desk()
-        self._talks: dict[str, Talk] = {}
-        """By worker, the talk with its present life."""
+        self._service = self._new_service()
+        self._channels: dict[str, LeaseChannel] = {}
+        """By worker, the channel of its current incarnation."""
         self._accounts = 0
         self._round = 0
-        """The last evaluation that was seen."""
+        """The round of the last evaluation."""
         self._evaluated = 0
-        """Samples that were committed at the last evaluation."""
+        """Samples committed at the last evaluation."""
         self._accounted = (0, 0, 0)
         self._epochs = 0
         if job.seconds is not None:
             kernel.after(job.seconds, self.stop)
 
-    def _open_desk(self) -> LeaseService:
-        """The desk as it is before it has heard anything."""
+    def _new_service(self) -> LeaseService:
+        """A lease service in its initial state."""
         evaluates = self._job.validation is not None
         leases = Leases(
             len(self._job.data),
@@ -178,53 +178,55 @@ class VirtualCoordinator:
 
     @property
     def leases(self) -> Leases:
-        """The book of leases."""
-        return self._desk.leases
+        """The leases."""
+        return self._service.leases
 
     @property
     def is_over(self) -> bool:
-        """Whether everything is committed, or enough of it, and the model is stored."""
-        return self._desk.is_over
+        """Whether all samples, or enough of them, are committed and the model is stored."""
+        return self._service.is_over
 
-    def begin(self, worker: str) -> Talk:
-        """A worker takes part from now on; its talk with the desk."""
-        talk = self._talks[worker] = Talk(worker, self, self._kernel)
-        self._pass_on(self._desk.admit(worker))
-        return talk
+    def begin(self, worker: str) -> LeaseChannel:
+        """A worker takes part from now on; returns its channel to the lease service."""
+        channel = self._channels[worker] = LeaseChannel(worker, self, self._kernel)
+        self._pass_on(self._service.admit(worker))
+        return channel
 
-    def hear(self, talk: Talk, message: Leasing) -> None:
-        """A worker says something; a life that is over is not heard."""
-        if self._talks.get(talk.worker) is talk:
-            self._pass_on(self._desk.hear(talk.worker, message))
+    def hear(self, channel: LeaseChannel, message: Leasing) -> None:
+        """Handle a message of a worker; messages of ended incarnations are ignored."""
+        if self._channels.get(channel.worker) is channel:
+            self._pass_on(self._service.hear(channel.worker, message))
 
-    def is_held(self, talk: Talk, number: int) -> bool:
-        """Whether a worker holds a lease, in the life of a talk."""
-        return self._talks.get(talk.worker) is talk and self.leases.is_held(talk.worker, number)
+    def is_held(self, channel: LeaseChannel, number: int) -> bool:
+        """Whether the incarnation of a channel holds a lease."""
+        return self._channels.get(channel.worker) is channel and self.leases.is_held(
+            channel.worker, number
+        )
 
     def lose(self, worker: str) -> None:
-        """A worker is gone: what it held is given to others."""
-        self._talks.pop(worker, None)
+        """Handle the loss of a worker: its leases are given to other workers."""
+        self._channels.pop(worker, None)
         samples = self.leases.samples_of(worker)
-        letters = self._desk.lose(worker)
+        letters = self._service.lose(worker)
         detail = {"member": worker, "samples": str(samples)}
         self._logs.coordinator.event("given again", detail)
         self._account()
         self._pass_on(letters)
 
     def stop(self) -> None:
-        """Enough: give no more samples."""
-        self._pass_on(self._desk.stop())
+        """Stop giving leases."""
+        self._pass_on(self._service.stop())
 
     def _pass_on(self, letters: Letters) -> None:
         self._account()
         self._note_epochs()
-        if self._desk.round != self._round:
-            self._round = self._desk.round
+        if self._service.round != self._round:
+            self._round = self._service.round
             self._judge()
         for worker, message in letters:
-            talk = self._talks.get(worker)
-            if talk is not None:
-                talk.tell(message)
+            channel = self._channels.get(worker)
+            if channel is not None:
+                channel.tell(message)
 
     def _account(self) -> None:
         leases = self.leases
@@ -245,7 +247,7 @@ class VirtualCoordinator:
             self._epochs += 1
 
     def _judge(self) -> None:
-        """Evaluate, if anything was trained since the last time; stop at the target."""
+        """Evaluate, if samples were committed since the last time; stop at the target."""
         samples, goal = self.leases.committed, self._job.goal
         if self._job.validation is None or samples == self._evaluated:
             return

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class VirtualDivergence:
-    """Notes the first loss that is not finite, and ends the run if the job wants that."""
+    """Records the first loss that is not finite, and ends the run if `stop_on_nan` is set."""
 
     def __init__(self, job: Job) -> None:
         self._stops = job.stop_on_nan

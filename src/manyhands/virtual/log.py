@@ -1,9 +1,9 @@
-"""What a virtual run writes down: a trace like a live one's, in bounded volume.
+"""Traces of a virtual run: like those of a live run, in bounded volume.
 
-The first `FULL` workers have a trace each. All the others share one, whose sums are exact and
-whose steps are the updates of all of them together, thinned as every trace is. Nothing of the
-machine is in it, so that the same run has the same trace everywhere: hosts are virtual, process
-ids are 0, and the wall clock starts at 0 with the run.
+The first `FULL` workers have a trace each. All other workers share one, whose sums are exact and
+whose steps are the updates of all of them, thinned like every trace. Traces are independent of the
+machine, so that the same run has the same trace everywhere: hosts are virtual, process ids are 0,
+and the wall clock starts at 0.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from manyhands.virtual.simulator.member import VirtualProcess
 
 FULL = 64
-"""Workers with a trace of their own."""
+"""Number of workers that have their own trace."""
 _OTHERS_STEPS = 256
-"""Of the updates of the others together, how many are recorded before they are thinned."""
+"""Recorded updates in the shared trace before it is thinned."""
 
 
 class WorkerLog:
-    """The trace of one life of a worker, or of all workers that have none of their own."""
+    """Trace of one incarnation of a worker, or of all workers that share a trace."""
 
     def __init__(self, recorder: Recorder, kernel: Kernel) -> None:
         self.recorder = recorder
@@ -38,11 +38,11 @@ class WorkerLog:
         self._received: dict[str, int] = {}
 
     def span(self, kind: Kind, begun: float) -> None:
-        """From `begun` until now; nothing if no time has passed."""
+        """Record a span from `begun` until now; none if no time has passed."""
         self.time(kind, begun, self._kernel.now - begun)
 
     def time(self, kind: Kind, begun: float, seconds: float) -> None:
-        """So long from `begun`; nothing if no time has passed."""
+        """Record a span of `seconds` from `begun`; none if no time has passed."""
         if seconds > 0:
             self.recorder.span(kind, begun, seconds, self._step)
 
@@ -55,20 +55,20 @@ class WorkerLog:
         self._received[server] = self._received.get(server, 0) + nbytes
 
     def loss(self, value: float, samples: int) -> None:
-        """The loss of a batch of so many samples."""
+        """Record the loss of a batch."""
         self._samples += samples
         self.recorder.point("loss", value, samples=self._samples, weight=samples)
 
     def staleness(self, versions: int, worker: str) -> None:
-        """An update that a worker computed was applied."""
+        """Record the staleness of an applied update."""
         self.recorder.staleness(versions, worker)
 
     def next_step(self) -> None:
-        """What is noted from now on belongs to another batch."""
+        """Begin the next step of the trace."""
         self._step += 1
 
     def committed(self, samples: int) -> None:
-        """What came of a batch is part of the shared state."""
+        """Record committed samples."""
         self.recorder.count(samples=samples, steps=1)
 
     def settle(self) -> None:
@@ -79,7 +79,7 @@ class WorkerLog:
 
 
 class ServerLog:
-    """The trace of one server, over all of its lives."""
+    """Trace of one server, over all of its incarnations."""
 
     def __init__(self, recorder: Recorder, peer: Callable[[str], str], kernel: Kernel) -> None:
         self.recorder = recorder
@@ -89,7 +89,7 @@ class ServerLog:
         self._received: dict[str, int] = {}
 
     def span(self, kind: Kind, begun: float, version: int) -> None:
-        """From `begun` until now."""
+        """Record a span from `begun` until now."""
         self.recorder.span(kind, begun, self._kernel.now - begun, version)
 
     def sent(self, worker: str, nbytes: int) -> None:
@@ -101,7 +101,7 @@ class ServerLog:
         self._received[worker] = self._received.get(worker, 0) + nbytes
 
     def staleness(self, versions: int, worker: str) -> None:
-        """An update of a worker was applied."""
+        """Record the staleness of an applied update."""
         self.recorder.staleness(versions, worker)
 
     def settle(self) -> None:
@@ -122,8 +122,8 @@ class Logs:
     """All traces of one run.
 
     Args:
-        folder: the run's.
-        workers: how many there are.
+        folder: the run's folder.
+        workers: number of workers.
         kernel: the clock.
     """
 
@@ -138,7 +138,7 @@ class Logs:
         self.coordinator = self._recorder("coordinator", 0, "", "coordinator")
 
     def worker(self, member: VirtualProcess, rank: int) -> WorkerLog:
-        """The log for a new life of a worker; that of the life before is closed."""
+        """The log of a new incarnation of a worker; the one before is closed."""
         if rank < FULL:
             self.close(rank)
             recorder = self._recorder("worker", rank, member.host, member.name)
@@ -157,21 +157,21 @@ class Logs:
         return self._servers[-1]
 
     def close(self, rank: int) -> None:
-        """A worker's life is over: write its last sums."""
+        """Write the last sums of a worker that has ended."""
         log = self._lives.pop(rank, None)
         if log is not None:
             log.settle()
             log.recorder.flush()
 
     def drain(self) -> None:
-        """Write what is pending; called by the count of updates, never by the machine's clock."""
+        """Write pending records; called by the count of updates, never by the real clock."""
         for log in self._all():
             log.settle()
             log.recorder.drain()
         self.coordinator.drain()
 
     def flush(self) -> None:
-        """Write everything: the run is over."""
+        """Write everything at the end of the run."""
         for log in self._all():
             log.settle()
             log.recorder.flush()
@@ -182,7 +182,7 @@ class Logs:
         return [*self._servers, *self._lives.values(), *others]
 
     def _peer(self, worker: str) -> str:
-        """The trace that a worker's doings are in."""
+        """The name of the trace that contains a worker's records."""
         return worker if int(worker.rpartition("-")[2]) < FULL else self._others_name
 
     def _recorder(
@@ -201,7 +201,7 @@ class Logs:
         return Recorder(header, self._sink(name), lambda: self._kernel.now, full_steps)
 
     def _sink(self, name: str) -> Callable[[bytes], object]:
-        """Where the trace of that name goes."""
+        """A function that appends to the trace file of that name."""
         self._folder.mkdir(parents=True, exist_ok=True)
         path = self._folder / f"{name}.jsonl"
 

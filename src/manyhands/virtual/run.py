@@ -1,4 +1,4 @@
-"""A virtual run, from its first event to its folder."""
+"""Execution of a virtual run, from its first event to its folder."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from manyhands.virtual.world import Conditions
 
     Standing = Callable[[], tuple[float, int]]
-    """Virtual seconds, and samples that are trained on."""
+    """Virtual seconds, and samples trained on."""
 
 
 def simulate_job(
@@ -39,23 +39,23 @@ def simulate_job(
     settings: Sequence[Setting] = (),
     begun: Callable[[Standing], object] = lambda _: None,
 ) -> World:
-    """Run a job under a protocol on virtual hosts, and leave its trace and model in a folder.
+    """Run a job under a protocol on virtual hosts, and write its trace and model to a folder.
 
-    Everything that is random follows from the job's seed. The result is the same to the bit on
-    one machine and build of torch; one thread computes, because sums over threads would not be.
+    All randomness derives from the job's seed. The result is bitwise equal on one machine and build
+    of torch; computation uses one thread, because sums over several threads would differ.
 
     Args:
-        job: what to train; gradients are real.
-        protocol: how.
-        places: who runs where.
+        job: the job to train; gradients are real.
+        protocol: the strategy.
+        places: the host of each process.
         conditions: times and rates.
-        folder: for this run.
-        faults: what goes wrong.
-        settings: what to write down about how the run was set.
-        begun: is given, when the run begins, what tells how far it is.
+        folder: the folder of this run.
+        faults: the schedule of faults.
+        settings: the run's settings, for the trace.
+        begun: called at the start with a function that returns the progress.
 
     Returns:
-        The world as it was left.
+        The final state of the simulation.
     """
     faults = faults or Faults()
     protocol.check(len(places.workers))
@@ -107,7 +107,7 @@ def _one_thread() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _rare_collections() -> Iterator[None]:
-    """Look for garbage less often: what ten thousand workers hold is no garbage, and is much."""
+    """Run the garbage collector less often: traversing the objects of many workers is slow."""
     before = gc.get_threshold()
     gc.set_threshold(100_000, 50, 100)
     try:

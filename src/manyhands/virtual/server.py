@@ -1,9 +1,9 @@
-"""A virtual server: one any-source loop around a protocol's pure decisions.
+"""Virtual server: a loop that handles calls by a protocol's pure decisions.
 
-What it has decided survives its crash, because a live server keeps a journal: parameters,
-optimizer, state and the number of every caller's last call. What it had received and not decided
-about is lost, and so are answers that had not left; their callers ask again. A number that was
-carried out before is answered again, with the parameters as they are now, and not applied again.
+Decisions survive a crash, because a live server keeps a journal: parameters, optimizer, state and
+the number of every caller's last call. Calls that were received and not handled yet are lost, and
+so are answers that had not been sent; their callers send them again. A call that was handled before
+is answered again with the current parameters, and not applied again.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ if TYPE_CHECKING:
 
 
 class Server:
-    """A shard, the decisions about it, and who has been heard.
+    """A virtual server: a shard, the protocol's state, and the calls handled so far.
 
     Args:
-        member: who it is.
+        member: the server's process.
         holder: the shard and its optimizer.
-        protocol: decides.
-        terms: what the protocol must know of the job.
+        protocol: the strategy.
+        terms: the facts about the job that the protocol needs.
         kernel: the clock.
-        network: the way back to callers.
-        cores: its host's.
-        service: seconds of a core that an update takes, from its arrival to its answer.
+        network: the network, for answers.
+        cores: the cores of its host.
+        service: core seconds per update, from its arrival to its answer.
         log: its trace.
     """
 
@@ -84,23 +84,23 @@ class Server:
         self._inbox: deque[Parcel] = deque()
         self._idle: Event | None = None
         self._early: HeldCalls[Parcel] = HeldCalls(protocol)
-        """Calls that are held back until it is their turn."""
+        """Calls that are held until their turn."""
         self._heard: dict[str, int] = {}
-        """By caller, the number of its last call that was decided about."""
+        """By caller, the number of its last handled call."""
         self._fences = Fences()
         self.told = 0
-        """How many losses it was told of."""
+        """How many losses of workers it has processed."""
         self._open: dict[tuple[str, int], Parcel] = {}
-        """Calls that are still to be answered, by caller and number."""
+        """Calls that are not answered yet, by caller and number."""
         self._sending: torch.Tensor | None = None
-        """The parameters as they are now, copied for those to whom they are being sent."""
+        """A copy of the current parameters, for answers in flight."""
 
-    def has_heard(self, parcel: Parcel) -> bool:
-        """Whether it has decided about a call already."""
+    def has_handled(self, parcel: Parcel) -> bool:
+        """Whether it has handled a call already."""
         return parcel.number <= self._heard.get(parcel.sender, 0)
 
     def hear(self, parcel: Parcel) -> None:
-        """A call has arrived."""
+        """Queue a call that has arrived."""
         if self._is_anew and parcel.life != self.member.life:
             return
         self._log.received(parcel.endpoint.name, parcel.nbytes)
@@ -111,20 +111,20 @@ class Server:
             idle.succeed()
 
     async def serve(self) -> None:
-        """Hear whoever calls, one after the other, for ever."""
+        """Handle calls in order of arrival, until the run ends."""
         while True:
             while not self._inbox:
                 self._idle = self._kernel.env.event()
                 await happens(self._idle)
             parcel = self._inbox[0]
-            if self._service and parcel.payload is not None and not self.has_heard(parcel):
+            if self._service and parcel.payload is not None and not self.has_handled(parcel):
                 begun = await self._cores.compute(self.member, self._service)
                 self._log.span("compute", begun, self.state.version)
             self._inbox.popleft()
-            self._hear(parcel)
+            self._handle(parcel)
 
     def crash(self) -> None:
-        """Forget what was received and not decided about."""
+        """Discard calls that were received and not handled yet."""
         lost = [*self._early.drain(), *self._inbox]
         self._inbox = deque()
         self._idle = None
@@ -132,7 +132,7 @@ class Server:
             parcel.lose()
 
     def begin_anew(self, holder: Holder) -> None:
-        """Nothing survived: whoever is here now begins from the beginning."""
+        """Reset to the initial state: nothing survived the crash."""
         self.holder = holder
         self.state = self._protocol.begin(self._terms)
         self._is_anew = True
@@ -143,12 +143,12 @@ class Server:
         self._sending = None
 
     def fence(self, worker: str, least: int) -> None:
-        """A worker is lost: hear nothing of its lives before `least`, and let the protocol know."""
+        """Fence a lost worker: ignore incarnations before `least`, and inform the protocol."""
         self.told += 1
         if self._fences.put(worker, least):
             self.holder.forget(caller(worker, least - 1))
             self._leave(worker)
-            self._hear_held()
+            self._handle_held()
 
     def _leave(self, worker: str) -> None:
         self._early.drop(worker)
@@ -156,13 +156,13 @@ class Server:
         for action in actions:
             self._carry_out(action)
 
-    def _hear(self, parcel: Parcel) -> None:
-        """Decide about a call, and about those that were held back until then."""
+    def _handle(self, parcel: Parcel) -> None:
+        """Handle a call, and held calls whose turn it is then."""
         self._decide(parcel)
-        self._hear_held()
+        self._handle_held()
 
-    def _hear_held(self) -> None:
-        """Hear those who were held back and have their turn now."""
+    def _handle_held(self) -> None:
+        """Handle held calls whose turn it is now."""
         while (parcel := self._early.take(self.state)) is not None:
             self._decide(parcel)
 
@@ -184,7 +184,7 @@ class Server:
                 carry_out(self.holder, again, None)
                 self._reply(parcel, again)
         elif parcel.number > last + 1:
-            # The one before it was lost, and both will come again.
+            # The call before it was lost, and both will be sent again.
             parcel.lose()
         elif not self._early.hold(self.state, call, parcel):
             self._heard[parcel.sender] = parcel.number

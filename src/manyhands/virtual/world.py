@@ -1,4 +1,4 @@
-"""Everybody in a virtual run: how they start, die, return, and when all is done."""
+"""State of a virtual run: start, crash and return of its processes, and its end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from manyhands.parameters.ignored_targets import counting_among
 from manyhands.protocols import Terms
 from manyhands.sampling.permutation import member_seed, mix
 from manyhands.virtual.conditions.faults import Crash, Cut, Fault, Isolate, Lose, Pause
-from manyhands.virtual.coordinator import Talk, VirtualCoordinator
+from manyhands.virtual.coordinator import LeaseChannel, VirtualCoordinator
 from manyhands.virtual.server import Server
 from manyhands.virtual.simulator.cores import Cores
 from manyhands.virtual.simulator.member import VirtualProcess
@@ -40,74 +40,74 @@ if TYPE_CHECKING:
     from manyhands.virtual.simulator.kernel import Kernel
 
 _RNG, _TIMES = 2, 3
-"""What `mix` tells a worker's random source for its protocol, and for its times, by."""
+"""Purposes for `mix`: the random generators of a worker's protocol, and of its compute times."""
 
 
 _ENDED_WITHIN = 1.0
-"""Seconds until a worker that is missed and heard of again is ended: its agent's heartbeat."""
+"""Seconds until a lost worker that reappears is ended: the heartbeat of its agent."""
 
 
 @dataclass(frozen=True)
 class Conditions:
-    """What a virtual run is subject to, beside its faults."""
+    """Times and rates of a virtual run."""
 
     times: Times
-    """How long workers compute on a batch."""
+    """Compute time of a batch."""
     slow: tuple[Pace, ...] = ()
-    """Workers that take longer than that."""
+    """Workers that are slowed."""
     stretch: float = 1.0
-    """What all of these times are multiplied by: smaller parts of a batch take less."""
+    """Factor of all compute times: smaller parts of a batch take less."""
     service: float = 0.0
-    """Seconds of a core that a server takes for an update."""
+    """Core seconds that a server needs per update."""
     detection: float = 5.0
-    """Seconds until a worker that died is missed and its samples are given again."""
+    """Seconds until the loss of a worker is detected and its samples are leased again."""
     copy_rate: float = 2e9
     """Bytes per second at which messages are copied within one host."""
     handover: float = 0.0
-    """Seconds that a message within one host takes beside that, until its receiver has it."""
+    """Additional seconds of a message within one host, until its receiver has it."""
     saving: float = 0.0
-    """Seconds that the worker which stores the model takes for it, at the end of the run."""
+    """Seconds that storing the model takes, at the end of the run."""
 
     def __post_init__(self) -> None:
         seconds = (self.service, self.detection, self.handover, self.saving)
         if min(seconds) < 0 or self.copy_rate <= 0:
             raise ValueError(
-                f"service ({self.service}), detection ({self.detection}), handover "
-                f"({self.handover}) and saving ({self.saving}) must be 0 or more seconds, "
-                f"copy_rate ({self.copy_rate}) above 0"
+                "service, detection, handover and saving must be 0 or more seconds, and copy_rate "
+                f"above 0, got service={self.service}, detection={self.detection}, "
+                f"handover={self.handover}, saving={self.saving}, copy_rate={self.copy_rate}"
             )
 
     def seconds(self, rank: int, rng: random.Random) -> Callable[[], float]:
-        """What draws the times that one worker computes on its batches."""
+        """A function that draws the compute times of one worker's batches."""
         draw, longer = self.times.of(rank, rng), self.stretch * factor(self.slow, rank)
         return draw if longer == 1 else lambda: longer * draw()
 
 
 @dataclass(eq=False, slots=True)
 class _Worker:
-    """A worker over all of its lives."""
+    """A worker over all of its incarnations."""
 
     member: VirtualProcess
     seconds: Callable[[], float]
     replication: Replication | None = None
     endpoint: VirtualEndpoint | None = None
-    talk: Talk | None = None
+    channel: LeaseChannel | None = None
     works: bool = False
     missed: set[int] = field(default_factory=set)
-    """Lives that ended and whose samples were given back."""
+    """Incarnations that ended and whose samples were leased again."""
 
 
 class World:
-    """The members of one run and what befalls them.
+    """The processes of one virtual run, and the faults that hit them.
 
     Args:
-        job: what is trained.
-        protocol: how.
-        places: where.
+        job: the job to train.
+        protocol: the strategy.
+        places: the host of each process.
         conditions: times and rates.
         kernel: the clock.
         logs: the traces.
-        bench: where gradients are computed, if not by the job's model.
+        shared_model: computes gradients; by default the job's model.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class World:
         conditions: Conditions,
         kernel: Kernel,
         logs: Logs,
-        bench: SharedModel | None = None,
+        shared_model: SharedModel | None = None,
     ) -> None:
         self._job = job
         self._protocol = protocol
@@ -129,11 +129,11 @@ class World:
         self._network = Network(kernel, places.cluster, conditions.copy_rate, conditions.handover)
         self._cores = {host.name: Cores(kernel, host.cores) for host in places.cluster.hosts}
         clip = job.clip if needs.clips == "workers" else None
-        if bench is None:
+        if shared_model is None:
             counted = counting_among(job, str(protocol), len(places.workers))
-            bench = SharedModel(counted, needs.shards, clip)
-        self._bench = bench
-        self._terms = Terms(job.batch_sizes, len(places.workers), self._bench.rate)
+            shared_model = SharedModel(counted, needs.shards, clip)
+        self._shared_model = shared_model
+        self._terms = Terms(job.batch_sizes, len(places.workers), self._shared_model.rate)
         self._servers = {
             f"server-{number}": self._server(number, host)
             for number, host in enumerate(places.workers if needs.peer_servers else places.servers)
@@ -160,7 +160,7 @@ class World:
             by_rank=needs.by_rank,
         )
         self._losses: list[tuple[str, int]] = []
-        """Workers that were lost, each with the least of its lives that is not over."""
+        """Lost workers, each with its first incarnation that has not ended."""
         self._working = 0
         self._returning = 0
 
@@ -189,35 +189,35 @@ class World:
         return Holder(replace(self._job, seed=seed), 0, 1)
 
     def _share(self) -> list[torch.Tensor] | None:
-        """The parameters that everybody uses where they lie, if the protocol has it so."""
+        """The parameters in shared memory, if the protocol uses it."""
         if not self._needs.shared_memory:
             return None
         held = [server.holder.bytes for server in self._servers.values()]
-        return held or self._bench.first_parameters()
+        return held or self._shared_model.first_parameters()
 
     def begin(self) -> None:
-        """Start everybody."""
+        """Start all processes."""
         for server in self._servers.values():
             self._start_server(server)
         for rank in range(len(self._workers)):
             self._start_worker(rank)
 
     def shared(self) -> nn.Module:
-        """The model as it is shared; the mean of the servers' replicas, if they have whole ones.
+        """The shared model; the mean of the servers' replicas, if each has a whole one.
 
-        Of an ensemble it is the first member's.
+        For an ensemble, the model of the first member.
         """
         servers, protocol = list(self._servers.values()), self._protocol
         first = self._workers[0].replication
         if self._common is not None:
-            return self._bench.shared(self._common, first)
+            return self._shared_model.shared(self._common, first)
         if not self._needs.peer_servers:
             centre = protocol.shared_by(len(self._workers))
             held = [servers[number].holder.bytes for number in centre]
-            return self._bench.shared(held, first)
+            return self._shared_model.shared(held, first)
         if self._needs.ensemble and first is not None:
-            return self._bench.shared([first.parameters[0].clone()], first)
-        # When the run is over, those are let go that had lived until then.
+            return self._shared_model.shared([first.parameters[0].clone()], first)
+        # At the end of the run, the workers that were alive until then have been released.
         now = self._kernel.now
         living = [
             server
@@ -228,45 +228,45 @@ class World:
         for count, server in enumerate(living[1:], start=2):
             lerp(server.holder.shard, mean, server.holder.bytes, 1 / count)
         mass = sum(protocol.mass(server.state) for server in living) / len(living)
-        for stretch in living[0].holder.shard.stretches:
-            stretch.view(mean).div_(mass)
-        return self._bench.shared([mean], first)
+        for flat in living[0].holder.shard.flat_by_dtype:
+            flat.view(mean).div_(mass)
+        return self._shared_model.shared([mean], first)
 
     def members(self) -> Iterator[tuple[int, nn.Module]]:
-        """The replica of every worker that lives, one at a time, on one model."""
+        """The replica of every live worker, one at a time, loaded into one model."""
         for rank, worker in enumerate(self._workers):
             if worker.member.alive and worker.replication is not None:
                 own = worker.replication
-                yield rank, self._bench.shared([own.parameters[0].clone()], own)
+                yield rank, self._shared_model.shared([own.parameters[0].clone()], own)
 
     @property
     def committed(self) -> int:
-        """Samples that are trained on so far."""
+        """Samples trained on so far."""
         return self.coordinator.leases.committed
 
     @property
     def versions(self) -> tuple[int, ...]:
-        """How many updates each server has applied."""
+        """Number of updates that each server has applied."""
         return tuple(server.state.version for server in self._servers.values())
 
     def _evaluate(self) -> dict[str, float]:
         if self._needs.ensemble:
             members = [worker.replication for worker in self._workers if worker.member.alive]
             replicas = [one.parameters[0].clone() for one in members if one is not None]
-            return self._checked(evaluate(self._job, self._bench.ensemble(replicas)))
+            return self._checked(evaluate(self._job, self._shared_model.ensemble(replicas)))
         values = self._checked(evaluate(self._job, self.shared()))
         kept = (worker.replication for worker in self._workers if worker.member.alive)
-        self._bench.adopt_shared_buffers([one for one in kept if one is not None])
+        self._shared_model.adopt_shared_buffers([one for one in kept if one is not None])
         return values
 
     def _checked(self, values: dict[str, float]) -> dict[str, float]:
         where = f"after {self.committed:,} samples"
         record = self._logs.coordinator
-        self._bench.divergence.check(record, values["loss"], "validation", where)
+        self._shared_model.divergence.check(record, values["loss"], "validation", where)
         return values
 
     def _start_server(self, server: Server) -> None:
-        """Start a server; one that was dead hears now who was lost meanwhile."""
+        """Start a server; after a restart it processes the losses of workers since its crash."""
         server.member.begin()
         for worker, least in self._losses[server.told :]:
             server.fence(worker, least)
@@ -287,17 +287,17 @@ class World:
                     endpoint.lose(_server_of(other.member.name))
         local, keeps = self._needs.local_optimizer, self._needs.own_parameters
         worker.replication = Replication(
-            self._bench, rank, local=local, beside=keeps, common=self._common
+            self._shared_model, rank, local=local, beside=keeps, common=self._common
         )
-        worker.talk = self.coordinator.begin(member.name)
+        worker.channel = self.coordinator.begin(member.name)
         replica = VirtualReplica(
             member,
             rank,
             tuple(self._servers),
             self._terms,
             worker.replication,
-            self._bench,
-            worker.talk,
+            self._shared_model,
+            worker.channel,
             self._cores[member.host],
             worker.seconds,
             self._kernel,
@@ -316,18 +316,18 @@ class World:
     def _end_worker(self, worker: _Worker) -> None:
         self._working -= worker.works
         worker.works = False
-        self._look_for_the_end()
+        self._check_end()
 
-    def _look_for_the_end(self) -> None:
+    def _check_end(self) -> None:
         if self._working or (self._returning and not self.coordinator.is_over):
             return
         if self.coordinator.is_over or any(worker.member.alive for worker in self._workers):
             self._kernel.finish()
         else:
-            self._kernel.fail(RunFailed(f"all workers are gone after {self._kernel.now:g} s"))
+            self._kernel.fail(RunFailed(f"all workers were lost after {self._kernel.now:g} s"))
 
     def expect(self, fault: Fault) -> None:
-        """Let something go wrong when its time comes."""
+        """Schedule a fault."""
         match fault:
             case Crash(worker=int(rank), at=at, restart=restart):
                 self._kernel.after(at, partial(self._crash_worker, rank, restart, fault))
@@ -366,20 +366,20 @@ class World:
         if restart is not None:
             self._returning += 1
             self._kernel.after(restart, partial(self._return, rank))
-        self._look_for_the_end()
+        self._check_end()
 
     def _lose(self, worker: _Worker, life: int) -> None:
-        """A dead worker is noticed."""
+        """Handle the detection of a dead worker."""
         if life not in worker.missed:
-            self._mourn("lost", worker.member)
-            self._miss(worker, life)
+            self._record_death("lost", worker.member)
+            self._declare_lost(worker, life)
 
-    def _mourn(self, what: str, member: VirtualProcess) -> None:
+    def _record_death(self, what: str, member: VirtualProcess) -> None:
         words = f"{member.name} died after {member.deaths[-1]:g} s"
         self._logs.coordinator.event(what, {"member": member.name, "words": words})
 
-    def _miss(self, worker: _Worker, life: int) -> None:
-        """Have a dead worker's samples given again and its late calls not heard, once."""
+    def _declare_lost(self, worker: _Worker, life: int) -> None:
+        """Lease a dead worker's samples again and fence its late calls, once."""
         if life in worker.missed:
             return
         worker.missed.add(life)
@@ -395,67 +395,67 @@ class World:
         self.coordinator.lose(name)
 
     def _isolate(self, fault: Isolate) -> None:
-        """Cut a worker off from all servers and from the coordinator."""
+        """Cut the links of a worker to all servers and to the coordinator."""
         worker = self._workers[fault.worker]
-        member, talk = worker.member, worker.talk
+        member, channel = worker.member, worker.channel
         now, life = self._kernel.now, member.life
-        if not member.alive or talk is None or talk.is_cut_off or life in worker.missed:
+        if not member.alive or channel is None or channel.is_cut_off or life in worker.missed:
             return
         self._note(fault)
         for server in self._servers:
             self._network.cut(member.name, server, now, now + fault.seconds)
-        talk.is_cut_off = True
+        channel.is_cut_off = True
         self._kernel.after(
-            self._conditions.detection, partial(self._miss_isolated, worker, life, fault)
+            self._conditions.detection, partial(self._declare_isolated_lost, worker, life, fault)
         )
-        self._kernel.after(fault.seconds, partial(self._heal, worker, life, talk, fault))
+        self._kernel.after(fault.seconds, partial(self._heal, worker, life, channel, fault))
 
-    def _miss_isolated(self, worker: _Worker, life: int, fault: Isolate) -> None:
-        """A worker that is cut off is noticed, and the others go on without it."""
-        cut_off = worker.talk is not None and worker.talk.is_cut_off
+    def _declare_isolated_lost(self, worker: _Worker, life: int, fault: Isolate) -> None:
+        """Handle the detection of an isolated worker: the run continues without it."""
+        cut_off = worker.channel is not None and worker.channel.is_cut_off
         if not (cut_off and worker.member.is_in(life)) or life in worker.missed:
             return
-        words = f"{worker.member.name} was not heard of for {self._conditions.detection:g} s"
+        words = f"no heartbeat from {worker.member.name} for {self._conditions.detection:g} s"
         self._logs.coordinator.event("lost", {"member": worker.member.name, "words": words})
         self._working -= worker.works
         worker.works = False
         self._returning += fault.restart is not None
-        self._miss(worker, life)
-        self._look_for_the_end()
+        self._declare_lost(worker, life)
+        self._check_end()
 
-    def _heal(self, worker: _Worker, life: int, talk: Talk, fault: Isolate) -> None:
-        """The link of a worker that was cut off heals; if it is missed, its process is ended."""
-        talk.heal()
+    def _heal(self, worker: _Worker, life: int, channel: LeaseChannel, fault: Isolate) -> None:
+        """Restore the link of an isolated worker; if it was declared lost, end its process."""
+        channel.heal()
         if life in worker.missed:
             self._kernel.after(_ENDED_WITHIN, partial(self._end_isolated, worker, life, fault))
 
     def _end_isolated(self, worker: _Worker, life: int, fault: Isolate) -> None:
         if not worker.member.is_in(life):
-            # It has died meanwhile, and is started again or not by what killed it.
+            # It has died meanwhile; the fault that killed it decides on its restart.
             self._returning -= fault.restart is not None
-            self._look_for_the_end()
+            self._check_end()
             return
         self._kill(worker.member)
         self._logs.close(fault.worker)
         if fault.restart is not None:
             self._kernel.after(fault.restart, partial(self._return, fault.worker))
-        self._look_for_the_end()
+        self._check_end()
 
     def _bring_back(self, rank: int) -> None:
-        """A worker's own server begins anew with it."""
+        """Restart a worker's own server together with it."""
         own = self._servers[f"server-{rank}"]
         own.begin_anew(self._holder(rank))
         own.told = len(self._losses)
         self._start_server(own)
         for other in self._workers:
             if other.endpoint is not None and not other.endpoint.is_dead:
-                other.endpoint.regain(own.name)
+                other.endpoint.reconnect(own.name)
 
     def _return(self, rank: int) -> None:
         worker = self._workers[rank]
         self._returning -= 1
-        self._mourn("restart", worker.member)
-        self._miss(worker, worker.member.life)
+        self._record_death("restart", worker.member)
+        self._declare_lost(worker, worker.member.life)
         self._start_worker(rank)
 
     def _crash_server(self, number: int, restart: float, fault: Fault) -> None:
@@ -465,7 +465,7 @@ class World:
         self._note(fault)
         self._kill(server.member)
         server.crash()
-        self._mourn("restart", server.member)
+        self._record_death("restart", server.member)
         self._kernel.after(restart, partial(self._start_server, server))
 
     def _pause(self, seconds: float, fault: Fault) -> None:
@@ -477,10 +477,10 @@ class World:
         if not member.alive:
             return
         self._note(fault)
-        member.stand_still(self._kernel.now, seconds)
+        member.pause(self._kernel.now, seconds)
         if self._needs.peer_servers:
-            # What a worker hosts is in its process, and stands still with it.
-            self._servers[_server_of(name)].member.stand_still(self._kernel.now, seconds)
+            # The server that a worker hosts is in its process, and pauses with it.
+            self._servers[_server_of(name)].member.pause(self._kernel.now, seconds)
 
     def _kill(self, member: VirtualProcess) -> None:
         member.end(self._kernel.now)
@@ -493,5 +493,5 @@ class World:
 
 
 def _server_of(worker: str) -> str:
-    """The server that a worker hosts, where workers are peers."""
+    """The server that a worker hosts, in protocols with peer servers."""
     return worker.replace("worker", "server")

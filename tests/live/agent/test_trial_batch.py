@@ -79,7 +79,7 @@ def test_a_target_of_a_metric_that_a_regression_does_not_have_is_refused() -> No
         ),
         (
             {"loss": lambda outputs, _: outputs.sum(1)},
-            "the loss must be one number for the batch",
+            "the loss must be a scalar tensor",
         ),
         (
             {"validation": VALUES, "metrics": "accuracy", "loss": lambda out, _: out.sum()},

@@ -110,7 +110,7 @@ def test_mistakes_are_answered_with_the_fix(start, run_script, tmp_path):
         (many, "for 3 workers use allreduce()"),
         (nothing, "there is no file nothing.py"),
         (aimless, "needs validation data to be measured on"),
-        (no_run, "is no run"),
+        (no_run, "is not the folder of a run"),
         (local, "at the top level of a script"),
         (unguarded, 'put it below if __name__ == "__main__"'),
     ]:

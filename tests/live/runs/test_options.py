@@ -169,6 +169,6 @@ def test_a_mean_that_no_server_has_whole_is_refused_before_anything_starts(run_s
     wanted = json.dumps([["synchronous(servers=2)", 2]])
     started = run_script(SCRIPT, "adamw", str(CLIP), "0", wanted)
     assert started.finish(60) != 0
-    assert "none knows its norm" in started.text()
+    assert "needs the norm of the whole mean gradient" in started.text()
     assert "use servers=1" in started.text()
     assert not (started.folder / "run" / "logs").exists()

@@ -246,7 +246,7 @@ def test_the_rate_is_restored_when_the_optimizer_raises() -> None:
     [
         (
             lambda outputs, targets: functional.cross_entropy(outputs, targets, reduction="none"),
-            r"the loss must be one number for the batch, .*; got torch.Size\(\[8\]\)",
+            r"the loss must be a scalar tensor, .*, got torch.Size\(\[8\]\)",
         ),
         (lambda *_: 0.5, "got float"),
         (lambda *_: nn.CrossEntropyLoss(), "got CrossEntropyLoss"),

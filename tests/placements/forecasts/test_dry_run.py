@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from manyhands.job import Job
 from manyhands.models import GPT
-from manyhands.placements.forecasts.dry_run import rehearse
+from manyhands.placements.forecasts.dry_run import dry_run
 from manyhands.strategies import strategy
 
 TOKENS = torch.zeros(32, dtype=torch.int64)
@@ -125,9 +125,9 @@ INTERLEAVED = pipeline("interleaved", QUARTERS)
 def test_the_peak_of_memory_is_the_profilers(fork, workers, strategies):
     told = fork(MEASURED, workers, strategies, seconds=400)
     for how in strategies:
-        unlike = strategy(how).unlike(workers)
+        unlike = strategy(how).distinct_ranks(workers)
         for rank in unlike:
-            played = rehearse(strategy(how), JOB, workers, rank)
+            played = dry_run(strategy(how), JOB, workers, rank)
             # Those that are alike hold as much, but for what is let go of late.
             least = min(each[how] for each in told[rank :: len(unlike)])
             assert played.peak == pytest.approx(least, rel=0.05), (how, rank)
@@ -166,7 +166,7 @@ def test_what_is_asked_for_is_what_is_forecast(how, workers):
     expected = Counter((one.kind, one.size, one.workers or workers) for one in told.step)
     # Messages are forecast for all workers together, collectives for each.
     ranks = range(workers) if "pipeline" in how else [0]
-    every = [rehearse(chosen, job, workers, rank) for rank in ranks]
+    every = [dry_run(chosen, job, workers, rank) for rank in ranks]
     asked = Counter((one.kind, one.size, one.workers) for played in every for one in played.step)
     assert asked == expected
     assert all(0 < played.held < played.peak for played in every)
@@ -175,7 +175,7 @@ def test_what_is_asked_for_is_what_is_forecast(how, workers):
 def test_copies_of_a_pipeline_average_their_stages():
     job = replace(JOB, global_batch=16)
     how = strategy("hybrid(data=2, pipeline=2)")
-    first, second = (rehearse(how, job, 4, rank) for rank in how.unlike(4))
+    first, second = (dry_run(how, job, 4, rank) for rank in how.distinct_ranks(4))
     assert sum(one.size for one in (*first.step, *second.step) if one.kind == "allreduce") == sum(
         parameter.nbytes for parameter in JOB.model().parameters()
     )
@@ -185,7 +185,7 @@ def test_a_stage_holds_as_many_microbatches_as_its_schedule_says():
     job = replace(JOB, global_batch=32)
     peaks = {
         schedule: [
-            rehearse(strategy(f"pipeline(schedule={schedule}, microbatches=16)"), job, 4, rank).peak
+            dry_run(strategy(f"pipeline(schedule={schedule}, microbatches=16)"), job, 4, rank).peak
             for rank in range(4)
         ]
         for schedule in ("gpipe", "one_f_one_b")
@@ -202,7 +202,7 @@ def test_a_billion_parameters_on_a_thousand_workers_are_forecast_and_played():
     )
     chosen = strategy("hybrid(data=16, shard=8, tensor=8)")
     told = chosen.forecast_job(job, 1024)
-    played = rehearse(chosen, job, 1024)
+    played = dry_run(chosen, job, 1024)
     assert Counter(told.step) == Counter(played.step)
     # Each worker has 1/64 of a billion parameters, and Adam's two numbers for each: 16 bytes less
     # the gradients, which are gone between two steps.
@@ -215,5 +215,5 @@ def test_a_model_that_looks_at_its_numbers_cannot_be_rehearsed_and_says_so():
             return super().forward(inputs) if inputs.sum() > 0 else inputs
 
     job = replace(JOB, model=lambda: Doubting(32, 32), data=[(torch.zeros(32), 0)] * 2)
-    with pytest.raises(ValueError, match="depends on what is in a tensor"):
-        rehearse(strategy("allreduce()"), job, 2)
+    with pytest.raises(ValueError, match="depends on the content of a tensor"):
+        dry_run(strategy("allreduce()"), job, 2)

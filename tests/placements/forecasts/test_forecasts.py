@@ -136,5 +136,5 @@ def test_stages_that_are_divided_send_what_their_layers_do():
 def test_a_forecast_without_the_layers_that_matter_says_what_to_give():
     asked = [("tensor()", 2), ("context()", 2), ('place(["a on 0"])', 1)]
     for how, workers in (*asked, ("hybrid(tensor=2, pipeline=2)", 4)):
-        with pytest.raises(ValueError, match=r"goes through layers that are .*: use forecast_job"):
+        with pytest.raises(ValueError, match=r"needs layers of the role .*: use forecast_job"):
             strategy(how).forecast([TensorSize("a.weight", 64, rows=4)], workers)

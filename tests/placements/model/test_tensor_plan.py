@@ -112,7 +112,7 @@ def test_names_do_not_matter(ways):
 @pytest.mark.parametrize(
     ("module", "words"),
     [
-        (Attention(fixed=True), "it cannot be computed on a part of it: shape"),
+        (Attention(fixed=True), "it cannot be computed on a part of its inputs: shape"),
         (Attention(order="sizes first"), "its parts depend on each other"),
         (OnTheWrongDim(), "its parts depend on each other|of another shape|cannot be computed"),
         (Fused(), "its parts depend on each other"),
@@ -120,8 +120,8 @@ def test_names_do_not_matter(ways):
         (Branching(), "Branching cannot be traced: symbolically traced variables"),
         (nn.Sequential(nn.Linear(8, 8), nn.Softmax(-1), nn.Linear(8, 4)), "depend on each other"),
         (nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 4)), "depend|computed"),
-        (nn.Sequential(nn.Linear(8, 9), nn.ReLU(), nn.Linear(9, 4)), "cannot share 9 outputs"),
-        (nn.Linear(8, 8), "it stands alone"),
+        (nn.Sequential(nn.Linear(8, 9), nn.ReLU(), nn.Linear(9, 4)), "9 outputs are not divisible"),
+        (nn.Linear(8, 8), "no other linear layer"),
     ],
     ids=lambda one: one if isinstance(one, str) else type(one).__name__,
 )

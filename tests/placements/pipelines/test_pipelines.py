@@ -391,8 +391,8 @@ def test_no_worker_ever_holds_the_whole_model(tmp_path):
     ("text", "workers", "fix"),
     [
         ("pipeline(stages=4)", 2, "need 4 workers"),
-        ("pipeline(schedule=interleaved, microbatches=9)", 4, "take 8 or 12 microbatches"),
-        ("pipeline(schedule=interleaved, stages=6)", 4, "take 8 stages"),
+        ("pipeline(schedule=interleaved, microbatches=9)", 4, "use 8 or 12 microbatches"),
+        ("pipeline(schedule=interleaved, stages=6)", 4, "use 8 stages"),
         ('pipeline(split_points=["block1", "block2"])', 2, "need 3 workers"),
     ],
 )
@@ -417,9 +417,9 @@ def test_values_that_mean_nothing_are_refused(text):
 @pytest.mark.parametrize(
     ("text", "workers", "error", "fix"),
     [
-        ("pipeline()", 30, Unsplittable, "take at most 9 of them"),
-        ("pipeline(microbatches=20)", 2, ValueError, "take at most 16"),
-        ('pipeline(split_points=["block7"])', 2, Unsplittable, "it can at block1"),
+        ("pipeline()", 30, Unsplittable, "use at most 9 stages"),
+        ("pipeline(microbatches=20)", 2, ValueError, "use microbatches=16 or fewer"),
+        ('pipeline(split_points=["block7"])', 2, Unsplittable, "use one of block1"),
     ],
 )
 def test_a_job_that_does_not_fit_is_refused_before_it_is_made(text, workers, error, fix):
@@ -447,6 +447,6 @@ def test_a_run_that_cannot_be_is_refused_before_a_process_starts(run_script):
     """
     started = run_script(script)
     assert started.finish() != 0
-    assert "has 2 layers that can be told apart (0, 1), which cannot become 3" in started.text()
-    assert "take at most 2 of them" in started.text()
+    assert "can be split into at most 2 stages (0, 1), got 3" in started.text()
+    assert "use at most 2 stages" in started.text()
     assert not (started.folder / "runs").exists()

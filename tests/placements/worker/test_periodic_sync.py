@@ -211,7 +211,7 @@ FORECAST = """
             noted = Counter(found)
             told = strategy(how).forecast_job(job, size)
             expected = Counter()
-            for some, often in ((told.step, STEPS), (told.meeting, STEPS // told.every)):
+            for some, often in ((told.step, STEPS), (told.outer, STEPS // told.every)):
                 for one in some:
                     expected[one.kind, one.size, one.workers] += often
             asked = sum(noted.values()) / STEPS

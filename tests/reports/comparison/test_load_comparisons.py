@@ -63,7 +63,7 @@ def test_live_and_virtual_runs_are_comparisons_of_their_own(make_stage, tmp_path
 
 
 def test_a_place_where_nothing_is(tmp_path) -> None:
-    with pytest.raises(FileNotFoundError, match="holds neither results nor runs"):
+    with pytest.raises(FileNotFoundError, match="contains neither results nor runs"):
         gather([tmp_path])
-    with pytest.raises(FileNotFoundError, match="holds neither results nor runs"):
+    with pytest.raises(FileNotFoundError, match="contains neither results nor runs"):
         gather([tmp_path / "nowhere"])

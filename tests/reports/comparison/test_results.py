@@ -52,7 +52,7 @@ def test_a_newer_schema_is_refused_in_words(tmp_path) -> None:
 def test_another_file_is_refused_in_words(tmp_path, text) -> None:
     path = tmp_path / "results.json"
     path.write_text(text, "latin-1")
-    with pytest.raises(ValueError, match="is no result of a comparison"):
+    with pytest.raises(ValueError, match="is not the result of a comparison"):
         read_results(path)
 
 

@@ -53,7 +53,7 @@ def test_a_run_that_did_not_end_says_what_was_said_last(trained) -> None:
     worker.clock.now = 30.0
     worker.recorder.event("checkpoint", {"path": "x/3", "version": "7"})
     head = " ".join(line.strip() for line in summary(trained.trace()).splitlines()[:2])
-    assert "did not end properly; the last word was worker-1's at 30.0 s" in head
+    assert "did not end properly; the last record is worker-1's at 30.0 s" in head
     assert "checkpoint (path x/3, version 7)" in head
 
 
@@ -74,7 +74,7 @@ def test_a_run_of_which_nobody_said_anything(stage) -> None:
     stage.process("worker", 0)
     text = summary(stage.trace())
     assert text.splitlines()[0] == (
-        "a run on 1 worker, 1 host: did not end properly; nobody left a word"
+        "a run on 1 worker, 1 host: did not end properly; no process left a record"
     )
     assert "0 samples, 0 s: 0 samples/s" in text
     assert "sent         nothing" in text

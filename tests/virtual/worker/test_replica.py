@@ -36,15 +36,15 @@ class Quiet:
 
 
 def replicas(count: int, job=None):
-    """So many workers on one bench."""
+    """So many workers on one model."""
     kernel, quiet = Kernel(), Quiet()
-    bench = SharedModel(job or a_job(), 2)
+    model = SharedModel(job or a_job(), 2)
     cores = Cores(kernel, count)
     made = []
     for rank in range(count):
         member = VirtualProcess(f"worker-{rank}", "a")
         member.begin()
-        one = Replication(bench, rank)
+        one = Replication(model, rank)
         servers = ("server-0", "server-1")
         arguments = (
             member,
@@ -52,7 +52,7 @@ def replicas(count: int, job=None):
             servers,
             Terms(20, count),
             one,
-            bench,
+            model,
             quiet,
             cores,
             lambda: 2.0,
@@ -127,7 +127,7 @@ def test_an_update_is_gone_when_another_has_computed() -> None:
         await first.gradient(a_batch(), lambda _: None)
         assert first.update(0).any()
         await second.gradient(a_batch(), lambda _: None)
-        with pytest.raises(RuntimeError, match="post it first"):
+        with pytest.raises(RuntimeError, match="post the update first"):
             first.update(0)
 
     run(kernel, one, work())
@@ -151,7 +151,7 @@ def test_only_its_own_batches_are_computed() -> None:
     class Foreign:
         samples = 3
 
-    with pytest.raises(TypeError, match="only batches of this replica"):
+    with pytest.raises(TypeError, match="expected a batch of this replica"):
         run(kernel, member, replica.gradient(Foreign(), lambda _: None))
 
 

@@ -242,7 +242,7 @@ class LiveReplica:
     def scale(self, by: float) -> None:
         """Multiply the parameters by a factor."""
         for shard in self._copy.layout.shards:
-            for stretch in shard.stretches:
+            for stretch in shard.flat_by_dtype:
                 stretch.view(self._copy.parameters[shard.number]).mul_(by)
 
     def trade(self, by: float) -> None:

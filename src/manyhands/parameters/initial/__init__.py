@@ -1,1 +1,1 @@
-"""The first values of parameters, made in parts where the whole model would not fit."""
+"""Initial values of parameters, created in parts if the whole model would not fit in memory."""

@@ -1,13 +1,13 @@
-"""Making a model that is larger than the memory, with the values that it would have had.
+"""Creation of a model that is larger than memory, with the initial values of the whole model.
 
-A layer is made of uninitialised memory (`torch.empty`) that it then fills, mostly at random. A
-worker that is to hold only parts of all layers watches that memory: when the parameters that were
-made so far take too much of it, it keeps its own part of the one that was touched longest ago, and
-gives the memory back. So all workers draw the same random numbers in the same order as one worker
-that makes the whole model, each holds its part of the same values, and none ever holds much more.
+A layer allocates uninitialised memory (`torch.empty`) and then fills it, mostly at random. A worker
+that holds only parts of all layers tracks that memory: when the parameters so far take too much of
+it, the worker keeps its own part of the least recently used one, and frees the rest. So all workers
+draw the same random numbers in the same order as a worker that creates the whole model, each holds
+its part of the same values, and none ever holds much more.
 
-Which parts are its own a worker knows only when it knows the model's structure. So a model is made
-twice: first for its structure, then for its values.
+Which parts are its own is known only from the model's structure. So a model is created twice: first
+for its structure, then for its values.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from manyhands.parameters.initial.watching import Keep
 
 HELD = 64 * 1024 * 1024
-"""Bytes of whole parameters that a worker holds while it makes a model, or three times the
-largest: what fills it may need room beside it."""
+"""Bytes of whole parameters that a worker holds while it creates a model, or three times the
+largest one, whose initialisation may need temporary memory."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,16 +37,16 @@ class Outline:
     """A model without most of its values."""
 
     model: nn.Module
-    """On the meta device, but for what was never uninitialised memory."""
+    """The model on the meta device, except for tensors that were never uninitialised memory."""
     numbers: Mapping[str, int]
-    """Of the parameters and buffers that are not there, by name: which memory each was made of."""
+    """By name, for parameters and buffers on meta: the number of the allocation."""
 
 
 def outline(make: Callable[[], nn.Module], held: int = HELD) -> Outline:
-    """A model's structure; the random sources are left as they were.
+    """A model's structure; random generators keep their state.
 
     Raises:
-        Unmakeable: the model's first values cannot be had part by part.
+        Unmakeable: the model's initial values cannot be created in parts.
     """
     before = random_state()
     model, mode = _make({}, make, held)
@@ -55,15 +55,15 @@ def outline(make: Callable[[], nn.Module], held: int = HELD) -> Outline:
 
 
 def outline_or_whole(make: Callable[[], nn.Module], held: int = HELD) -> nn.Module | Outline:
-    """A model with its values if it is small enough to be here at once, else its structure.
+    """The model with its values if it is small enough to fit in memory, else its structure.
 
-    The structure is all that it is good for: values that are no parameters or buffers may be gone.
+    An outline has only the structure: values other than parameters and buffers may be missing.
 
-    The random sources stand afterwards where they would if the whole model had been made, or, with
-    an outline, are left as they were.
+    Random generators end in the same state as after the creation of the whole model; with an
+    outline, they keep their state.
 
     Raises:
-        Unmakeable: the model's first values cannot be had part by part.
+        Unmakeable: the model's initial values cannot be created in parts.
     """
     before = random_state()
     model, mode = _make({}, make, held, everything=True)
@@ -74,7 +74,7 @@ def outline_or_whole(make: Callable[[], nn.Module], held: int = HELD) -> nn.Modu
 
 
 def on_meta(make: Callable[[], nn.Module]) -> nn.Module:
-    """A model's structure alone, without its values; the random sources are left as they were."""
+    """The model on the meta device; random generators keep their state."""
     before = random_state()
     with torch.device("meta"):
         model = make()
@@ -88,16 +88,16 @@ def first_values(
     keep: Callable[[str, torch.Tensor], torch.Tensor],
     held: int = HELD,
 ) -> dict[str, torch.Tensor]:
-    """What this worker keeps of each parameter and buffer, by name.
+    """This worker's parts of the initial parameters and buffers, by name.
 
     Args:
-        make: makes the model; the random sources stand where they would for a whole model.
-        numbers: of the outline.
-        keep: what to keep of the whole tensor of that name.
-        held: bytes of whole parameters that may be here at a time.
+        make: creates the model; random generators are in the state for the whole model.
+        numbers: the numbers of the outline.
+        keep: returns the part to keep of the whole tensor of that name.
+        held: bytes of whole parameters that may be in memory at a time.
 
     Raises:
-        Unmakeable: the model's first values cannot be had part by part.
+        Unmakeable: the model's initial values cannot be created in parts.
     """
     model, mode = _make(
         {number: _keeper(name, _cloning(keep)) for name, number in numbers.items()}, make, held
@@ -111,17 +111,17 @@ def place_values(
     place: Callable[[str, torch.Tensor], torch.Tensor],
     held: int = HELD,
 ) -> dict[str, torch.Tensor]:
-    """As `first_values`, but what is kept lies in memory that exists already.
+    """As `first_values`, into memory that is allocated already.
 
     Args:
         make: as for `first_values`.
-        numbers: of the outline that `outline_or_whole` gave.
-        place: copies what is to be kept of the whole tensor of that name to its place, and gives
-            that place. It may be called again for the same name: the last values count.
+        numbers: the numbers of the outline from `outline_or_whole`.
+        place: copies the part to keep of the whole tensor of that name to its destination, and
+            returns the destination. It may be called again for a name: the last values count.
         held: as for `first_values`.
 
     Raises:
-        Unmakeable: the model's first values cannot be had part by part.
+        Unmakeable: the model's initial values cannot be created in parts.
     """
     keep = {number: _keeper(name, place) for name, number in numbers.items()}
     model, mode = _make(keep, make, held, everything=True)
@@ -137,10 +137,10 @@ def _kept(
     numbers: Mapping[str, int],
     place: Callable[[str, torch.Tensor], torch.Tensor],
 ) -> dict[str, torch.Tensor]:
-    """What was kept of a model that was made; what was not watched is kept now."""
+    """The parts that were kept of a model; tensors that were not tracked are added now."""
     if _numbers(model, mode) != dict(numbers):
-        raise Unmakeable("the model is made differently when it is made again")
-    mode.let_go_of_all()
+        raise Unmakeable("the model has another structure when it is created again")
+    mode.release_all()
     kept = {name: mode.parts[number] for name, number in numbers.items()}
     for name, tensor in _named(model):
         if name not in numbers:
@@ -168,10 +168,10 @@ def _outline(model: nn.Module, mode: Watching) -> Outline:
 
 
 def _numbers(model: nn.Module, mode: Watching) -> dict[str, int]:
-    """By name, the memory of each parameter and buffer that was uninitialised memory.
+    """By name, the allocation of each parameter and buffer that was uninitialised memory.
 
     Raises:
-        Unmakeable: a parameter is a part or another view of its memory.
+        Unmakeable: a parameter is only a part or another view of its allocation.
     """
     numbers: dict[str, int] = {}
     taken: set[int] = set()
@@ -180,14 +180,14 @@ def _numbers(model: nn.Module, mode: Watching) -> dict[str, int]:
         if number is None:
             continue
         if number in taken or not mode.is_all_of_its_memory(tensor):
-            raise Unmakeable(f"{name} is a view of memory that was made for more than it")
+            raise Unmakeable(f"{name} is a view of a larger allocation")
         numbers[name] = number
         taken.add(number)
     return numbers
 
 
 def _forget(model: nn.Module, mode: Watching) -> None:
-    """Put meta tensors in the place of what is not here."""
+    """Replace freed tensors by meta tensors."""
     seen: dict[int, torch.Tensor] = {}
     for module in model.modules():
         for tensors in (module._parameters, module._buffers):
@@ -196,7 +196,7 @@ def _forget(model: nn.Module, mode: Watching) -> None:
                     continue
                 if id(tensor) not in seen:
                     seen[id(tensor)] = _absent(tensor)
-                # By attribute: recurrent layers keep a list of their own.
+                # By attribute: recurrent layers keep their own list of weights.
                 setattr(module, name, seen[id(tensor)])
 
 

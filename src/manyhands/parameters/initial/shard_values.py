@@ -1,9 +1,9 @@
-"""The state that a shard begins with, without the whole model in memory at any time.
+"""Initial state of a shard, without the whole model in memory at any time.
 
-A model that is small is made whole, and the shard is copied out of it. A larger one is made twice
-(`manyhands.parameters.initial.deferred`): first for its structure, of which the layout and the
-optimizer are made, then for its values, of which only the shard's are kept. The values are equal
-to the bit either way.
+A small model is created whole, and the shard is copied out of it. A larger one is created twice
+(`manyhands.parameters.initial.deferred`): first for its structure, from which the layout and the
+optimizer are constructed, then for its values, of which only the shard's are kept. The values are
+bitwise equal in both cases.
 """
 
 from __future__ import annotations
@@ -32,30 +32,30 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ShardValues:
-    """What a shard begins with."""
+    """The initial state of a shard."""
 
     layout: Layout
     bytes: torch.Tensor
     """The shard's parameters, then its buffers."""
     optimizer: optim.Optimizer
-    """The job's, over parameters that the shard's are to replace."""
+    """The job's optimizer, over parameters that will be replaced by the shard's."""
 
 
 def make(job: Job) -> tuple[nn.Module, optim.Optimizer]:
-    """The job's model and optimizer, begun with its seed as everywhere."""
+    """The job's model and optimizer, created with its seed."""
     seed_all(job.seed)
     model = build(job)
     return model, job.optimizer(model)
 
 
 def begin(job: Job, number: int, servers: int, held: int = HELD) -> ShardValues:
-    """The first state of a shard.
+    """The initial state of a shard.
 
     Args:
-        job: whose model and optimizer.
-        number: which shard.
-        servers: of how many.
-        held: bytes of whole parameters up to which a model is made whole.
+        job: the job that defines the model and the optimizer.
+        number: index of the shard.
+        servers: number of shards.
+        held: bytes of parameters up to which a model is created whole.
     """
     with contextlib.suppress(Unmakeable):
         seed_all(job.seed)
@@ -63,7 +63,7 @@ def begin(job: Job, number: int, servers: int, held: int = HELD) -> ShardValues:
         if isinstance(made, Outline):
             return _begin_in_parts(job, made, number, servers, held)
         return _begin_whole(made, job.optimizer(made), number, servers)
-    # Outside of the handler, whose traceback would keep what was made so far in memory.
+    # Outside of the handler, whose traceback would keep the partial model in memory.
     trim()
     return _begin_whole(*make(job), number, servers)
 
@@ -98,19 +98,19 @@ def _optimizer(job: Job, model: nn.Module) -> optim.Optimizer:
     try:
         return job.optimizer(model)
     except Exception as error:
-        # Perhaps because there are no values: with values it is tried again, and may fail again.
-        raise Unmakeable(f"the optimizer cannot be made without values: {error}") from error
+        # Maybe because there are no values: it is tried again with values, and may fail again.
+        raise Unmakeable(f"the optimizer cannot be constructed on meta: {error}") from error
 
 
 class _Placing:
-    """Copies what a shard has of a tensor to its place in the shard's bytes."""
+    """Copies a shard's part of a tensor to its place in the shard's bytes."""
 
     def __init__(self, shard: Shard, room: torch.Tensor) -> None:
         self._fragments = {piece.name: piece for piece in (*shard.parameters, *shard.buffers)}
         self._room = room
 
     def __call__(self, name: str, whole: torch.Tensor) -> torch.Tensor:
-        """The place."""
+        """Copy the part, and return its view in the shard."""
         fragment = self._fragments.get(name)
         if fragment is None:
             return torch.empty(0, dtype=whole.dtype)
@@ -119,16 +119,16 @@ class _Placing:
 
 
 class _Unchanging(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
-    """While it is active, a tensor without values is not written to: that would be lost."""
+    """While active, raises for writes to meta tensors, which would be lost."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Carry out an operation, unless it is one of those."""
+        """Run an operation, unless it writes to a meta tensor."""
         if func._schema.is_mutable and any(
             isinstance(one, torch.Tensor) and one.is_meta for one in tree_leaves((args, kwargs))
         ):
-            raise Unmakeable(f"{func} changes a parameter where the optimizer is made")
+            raise Unmakeable(f"{func} changes a parameter while the optimizer is constructed")
         return func(*args, **(kwargs or {}))
 
 

@@ -1,8 +1,8 @@
-"""Memory that was freed, given back to the system.
+"""Return of freed memory to the operating system.
 
-A large tensor lies in memory of its own, aligned for vector instructions. glibc keeps what is freed
-in the middle of its heap, and an aligned piece of the same size does not fit into it again: a
-process that makes and frees one layer after the other grows as if it kept all of them.
+A large tensor is allocated with alignment for vector instructions. glibc keeps memory that is freed
+in the middle of its heap, and an aligned block of the same size does not fit into it again: a
+process that creates and frees one layer after another grows as if it kept all of them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import ctypes
 
 
 def trim() -> None:
-    """Give back what is free; nothing where the C library has no such function."""
+    """Return free memory to the system; do nothing if the C library has no such function."""
     if _trim is not None:
         _trim(0)
 

@@ -1,4 +1,4 @@
-"""Watching the memory of a model that is made, and giving back what was filled some time ago."""
+"""Tracking of a model's memory while it is created, and release of parameters already filled."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     Keep = Callable[[torch.Tensor], torch.Tensor]
 
 _SMALL = 1024
-"""Bytes up to which only uninitialised memory is watched."""
+"""Size in bytes up to which only uninitialised memory is tracked."""
 _TRIMMED = 8 * 1024 * 1024
-"""Bytes that are freed before they are given back to the system."""
+"""Freed bytes after which memory is returned to the system."""
 
 _EMPTY = frozenset({"aten::empty", "aten::empty_like", "aten::new_empty", "aten::empty_strided"})
 _ELEMENTWISE = frozenset(
     f"aten::{name}_" for name in ("add", "clamp", "clamp_max", "clamp_min", "div", "mul", "sub")
 )
-"""Operations that may be carried out on a part alone, if all else they are given are numbers."""
+"""Operations that can run on a part of a tensor, if their other arguments are numbers."""
 _FILLING = frozenset(
     f"aten::{name}_"
     for name in (
@@ -44,35 +44,35 @@ _FILLING = frozenset(
         "zero",
     )
 )
-"""Operations after which every element is new, whatever was there before."""
+"""Operations that overwrite every element."""
 _PAST_DISPATCH = frozenset(
     getattr(torch.Tensor, name)
     for name in ("__array__", "__dlpack__", "data_ptr", "numpy", "tolist")
 )
-"""Functions that reach the memory of a tensor without an operation that could be watched."""
+"""Functions that access a tensor's memory without an operation that could be tracked."""
 
 
 class Unmakeable(RuntimeError):  # noqa: N818 - what the model is
-    """A model cannot be made part by part; the message says why."""
+    """A model cannot be created in parts; the message says why."""
 
 
 @dataclass(eq=False)
 class _Memory:
-    """What was uninitialised memory."""
+    """An allocation of uninitialised memory."""
 
     number: int
     storage: StorageWeakRef
-    """Weak: what nobody uses any longer shall go. While this lives, its address is not reused."""
+    """A weak reference, so that unused memory is freed. While it lives, its address is reserved."""
     dtype: torch.dtype
     shape: torch.Size
     stride: tuple[int, ...]
     nbytes: int
     here: bool = True
     pinned: bool = False
-    """Whether something else than torch may use it, and it has to stay."""
+    """Whether code outside torch may use it, so that it must not be freed."""
 
     def whole(self) -> torch.Tensor | None:
-        """The tensor that lies in it; None if nobody uses it any longer."""
+        """The tensor in this memory; None if it is no longer used."""
         storage: Any = torch.UntypedStorage._new_with_weak_ptr(self.storage.cdata)
         if storage is None:
             return None
@@ -81,12 +81,12 @@ class _Memory:
 
 
 class Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
-    """While it is active, not much more than `held` bytes of uninitialised memory stay here.
+    """While active, limits the uninitialised memory of new tensors to about `held` bytes.
 
     Args:
-        keep: by number, what to keep of the whole tensor in `parts`.
-        held: bytes.
-        everything: whether to watch what other operations give too, as `torch.randn` does.
+        keep: by number of the allocation, a function that returns the part to keep.
+        held: the limit in bytes.
+        everything: whether to track the results of other operations too, such as `torch.randn`.
     """
 
     def __init__(self, keep: Mapping[int, Keep], held: int, *, everything: bool) -> None:
@@ -97,19 +97,19 @@ class Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
         self._everything = everything
         self._known: dict[int, _Memory] = {}
         self._here: dict[int, _Memory] = {}
-        """By number; who was touched last stands last."""
+        """Allocations by number, the most recently used last."""
         self._count = 0
         self._freed = 0
         self.has_let_go = False
-        """Whether any memory was given back."""
+        """Whether any memory was freed."""
 
     def number(self, tensor: torch.Tensor) -> int | None:
-        """Which uninitialised memory it lies in, in the order in which it was asked for."""
+        """The number of a tensor's allocation, in order of creation; None if it is not tracked."""
         memory = self._memory(tensor)
         return None if memory is None else memory.number
 
     def is_all_of_its_memory(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor is just what its memory was asked for as."""
+        """Whether a tensor covers its whole allocation."""
         memory = self._memory(tensor)
         return memory is not None and (
             (tensor.dtype, tensor.shape, tensor.stride(), tensor.storage_offset())
@@ -117,23 +117,23 @@ class Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
         )
 
     def pin(self, tensor: torch.Tensor, use: str) -> None:
-        """Have the memory of a tensor stay, because of a use that cannot be watched."""
+        """Keep the memory of a tensor, because of a use that cannot be tracked."""
         memory = self._memory(tensor)
         if memory is None:
             return
         if not memory.here:
-            raise Unmakeable(f"{use} needs a parameter after others were made")
+            raise Unmakeable(f"{use} needs a parameter that has been freed already")
         memory.pinned = True
 
-    def let_go_of_all(self) -> None:
-        """Keep the worker's own part of everything, and no more."""
+    def release_all(self) -> None:
+        """Free everything but the worker's own parts."""
         for memory in [*self._here.values()]:
-            self._let_go(memory)
+            self._release(memory)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Carry out an operation with all that it needs here."""
+        """Run an operation, with its arguments in memory."""
         kwargs = kwargs or {}
         if func._schema.name in _EMPTY:
             return self._new(func(*args, **kwargs))
@@ -145,7 +145,7 @@ class Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
             return func(*args, **kwargs)
         gone = [memory for memory in touched.values() if not memory.here]
         if len(gone) > 1:
-            raise Unmakeable(f"{func} needs parameters after others were made")
+            raise Unmakeable(f"{func} needs parameters that have been freed already")
         if gone and not self._bring_back(gone[0], func, args, kwargs, alone=len(tensors) == 1):
             return args[0]
         for memory in touched.values():
@@ -161,7 +161,7 @@ class Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
         return came
 
     def _is_unknown(self, tensor: torch.Tensor, given: set[int]) -> bool:
-        """Whether a tensor lies in memory that an operation has just made."""
+        """Whether a tensor is in memory that an operation has just allocated."""
         if not _is_plain(tensor) or tensor.nbytes <= _SMALL:
             return False
         storage = tensor.untyped_storage()
@@ -192,16 +192,16 @@ class Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
         return self._known.get(tensor.untyped_storage()._cdata)
 
     def _make_room(self, needed: set[int]) -> None:
-        """Let go of who was touched longest ago, until the rest is few enough bytes."""
+        """Free the least recently used allocations until the limit is met."""
         held = sum(memory.nbytes for memory in self._here.values())
         for number, memory in [*self._here.items()]:
             if held <= self._limit:
                 return
             if number not in needed and not memory.pinned:
                 held -= memory.nbytes
-                self._let_go(memory)
+                self._release(memory)
 
-    def _let_go(self, memory: _Memory) -> None:
+    def _release(self, memory: _Memory) -> None:
         del self._here[memory.number]
         whole = memory.whole()
         if whole is None:
@@ -221,22 +221,22 @@ class Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
     def _bring_back(
         self, memory: _Memory, func: Any, args: tuple[Any, ...], kwargs: Any, *, alone: bool
     ) -> bool:
-        """Have a tensor here again that is about to be filled anew.
+        """Allocate a freed tensor again that is about to be overwritten.
 
         Returns:
-            Whether the operation has still to be carried out. If not, it was, on the part alone.
+            Whether the operation still has to run. If not, it has run on the kept part.
         """
         target = args[0] if args and isinstance(args[0], torch.Tensor) else None
         if target is None or target.shape != memory.shape or self._memory(target) is not memory:
-            raise Unmakeable(f"{func} needs a parameter after others were made")
+            raise Unmakeable(f"{func} needs a parameter that has been freed already")
         if func._schema.name in _ELEMENTWISE:
             if not alone:
-                raise Unmakeable(f"{func} changes a parameter after others were made")
+                raise Unmakeable(f"{func} changes a parameter that has been freed already")
             if memory.number in self.parts:
                 func(self.parts[memory.number], *args[1:], **kwargs)
             return False
         if func._schema.name not in _FILLING:
-            raise Unmakeable(f"{func} changes a parameter after others were made")
+            raise Unmakeable(f"{func} changes a parameter that has been freed already")
         storage = torch.UntypedStorage._new_with_weak_ptr(memory.storage.cdata)
         storage.resize_(memory.nbytes)
         memory.here = True
@@ -245,7 +245,7 @@ class Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
 
 
 class Pinning(TorchFunctionMode):
-    """While it is active, memory stays that is reached past torch's operations, as by NumPy."""
+    """While active, keeps memory that is accessed outside torch's operations, as by NumPy."""
 
     def __init__(self, watching: Watching) -> None:
         super().__init__()
@@ -254,7 +254,7 @@ class Pinning(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Carry out a function."""
+        """Run a function, after its tensors were pinned if needed."""
         if func in _PAST_DISPATCH:
             self._watching.pin(args[0], func.__name__)
         return func(*args, **(kwargs or {}))

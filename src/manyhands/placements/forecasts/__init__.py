@@ -1,1 +1,1 @@
-"""What placements send and hold, computed without running them."""
+"""Forecasts of placements: their messages and memory, computed without running them."""

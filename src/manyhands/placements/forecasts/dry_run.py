@@ -1,7 +1,7 @@
-"""A placement carried out by one process that plays one worker of many.
+"""Dry run: one process executes one worker's part of a placement on fake tensors.
 
-Nothing is sent and nothing is computed: tensors have shapes and no content. What the engine asks
-its groups for, and the memory that it holds, are those of the real thing.
+Nothing is sent and nothing is computed: tensors have shapes and no content. The collectives that
+the engine calls, and the memory that it holds, are those of a real run.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from manyhands.costs import Collective
-from manyhands.engine.fake_tensors import Ledger, imagining
+from manyhands.engine.fake_tensors import Ledger, fake_tensors
 from manyhands.placements.model.sample_batch import example
 from manyhands.transport.fake_group import FakeGroup
 from manyhands.transport.waits import Noted, Waits
@@ -27,30 +27,30 @@ if TYPE_CHECKING:
     from manyhands.placements.placement import Placement
 
 _STEPS = 3
-"""Some memory is made in the first step, and some of it is only then in the way of the second."""
+"""Some memory is allocated in the first step and adds to the peak only in the second."""
 
 
 @dataclass(frozen=True)
 class DryRun:
-    """What one worker asked for and held."""
+    """The collectives and the memory of one worker."""
 
     step: tuple[Collective, ...]
-    """In every step, in order; meetings of copies are left out."""
+    """Collectives of a step, in order; without the outer synchronisations of replicas."""
     peak: int
-    """Bytes of all tensors together, at most: parameters, gradients, optimizer states,
-    activations and what the engine uses."""
+    """Peak bytes of all tensors: parameters, gradients, optimizer states, activations and the
+    engine's buffers."""
     held: int
     """Bytes between two steps."""
 
 
-def rehearse(placement: Placement, job: Job, workers: int, rank: int = 0) -> DryRun:
-    """Play one worker for a few steps with whole batches.
+def dry_run(placement: Placement, job: Job, workers: int, rank: int = 0) -> DryRun:
+    """Execute a few steps of one worker, with full batches, on fake tensors.
 
     Args:
-        placement: what is rehearsed.
-        job: what is trained.
-        workers: how many there would be.
-        rank: which of them to play.
+        placement: the placement.
+        job: the job to train.
+        workers: number of workers.
+        rank: the worker to execute.
 
     Raises:
         ValueError: the model or its loss needs the content of tensors.
@@ -61,7 +61,7 @@ def rehearse(placement: Placement, job: Job, workers: int, rank: int = 0) -> Dry
     group = FakeGroup(rank, workers, device)
     one, target = example(job, 1), _target(job)
     noted: list[Noted] = []
-    with closing(group), warnings.catch_warnings(), imagining(), Ledger(waits.note) as ledger:
+    with closing(group), warnings.catch_warnings(), fake_tensors(), Ledger(waits.note) as ledger:
         bound = placement.bind(job, group, device, waits)
         share = -(-job.batch_sizes.at(0) // bound.replicas)
         for _ in range(_STEPS):
@@ -83,6 +83,6 @@ def _collective(noted: Noted) -> Collective:
 
 
 def _target(job: Job) -> torch.Tensor:
-    """A target, as a batch of one."""
+    """The first target, as a batch of one."""
     target = job.data[0][1]
     return torch.as_tensor(target).unsqueeze(0)

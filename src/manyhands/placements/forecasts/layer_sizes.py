@@ -1,4 +1,4 @@
-"""What goes through a model's layers, found without computing it."""
+"""Sizes of the inputs and outputs of a model's layers, found without computing them."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ if TYPE_CHECKING:
 def sizes_and_layers(
     job: Job, replicas: int, roles: Mapping[str, str]
 ) -> tuple[list[TensorSize], list[LayerSize]]:
-    """A job's parameters, and what goes through its layers for a replica's share of a batch."""
+    """Sizes of a job's parameters, and of its layers' calls for a replica's share of a batch."""
     one = example(job, 1)
     share = torch.empty(
         -(-job.batch_sizes.at(0) // replicas), *one.shape[1:], dtype=one.dtype, device="meta"
     )
-    return sizes(on_meta(job.model)), look_at(job.model, share, roles)
+    return sizes(on_meta(job.model)), inspect_layers(job.model, share, roles)
 
 
-def look_at(
+def inspect_layers(
     make: Callable[[], nn.Module], inputs: torch.Tensor, roles: Mapping[str, str]
 ) -> list[LayerSize]:
-    """The calls of the modules that have a role, and of attention, in order.
+    """Sizes of the calls of modules that have a role, and of attention, in order.
 
     Args:
-        make: makes the model; no memory is taken for it.
+        make: creates the model; no memory is allocated for it.
         inputs: a batch, of which only the shape matters.
-        roles: by a module's name.
+        roles: the role of each module, by name.
     """
     model = on_meta(make)
     found: list[LayerSize] = []
@@ -56,7 +56,7 @@ def look_at(
 def tensor_roles(
     make: Callable[[], nn.Module], find: Callable[[nn.Module], TensorPlan]
 ) -> dict[str, str]:
-    """Of a model that is split as `find` says, what happens to which layer."""
+    """The roles of layers, by name, in a model that is split by the plan of `find`."""
     plan = find(on_meta(make))
     roles: dict[str, str] = dict.fromkeys(plan.embeddings, "table")
     for pair in plan.pairs:
@@ -77,7 +77,7 @@ def _noting(name: str, role: str, found: list[LayerSize]) -> Callable[..., None]
 
 
 class _NotingAttention(TorchFunctionMode):
-    """Notes what goes through attention: queries, keys and values."""
+    """Records the sizes of attention's queries, keys and values."""
 
     def __init__(self, found: list[LayerSize]) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ class _NotingAttention(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Note it."""
+        """Record the call if it is attention, then run it."""
         came = func(*args, **(kwargs or {}))
         if func is functional.scaled_dot_product_attention:
             given = sum(one.nbytes for one in args[:3])

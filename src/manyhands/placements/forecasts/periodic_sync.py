@@ -1,4 +1,4 @@
-"""What may stand between copies of a model that train apart, and what their meetings cost."""
+"""Outer strategies of hybrid(): checks, and the forecast of periodic synchronisation."""
 
 from __future__ import annotations
 
@@ -6,21 +6,20 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from manyhands.costs import Collective
-from manyhands.protocols import DiLoCo, Meeting
+from manyhands.protocols import DiLoCo, LocalSteps
 
 if TYPE_CHECKING:
     from manyhands.costs import Forecast
     from manyhands.notation import Value
 
-_LOCKSTEP: Final = "is what copies do without it, by allreduce in every step: leave out outer"
+_LOCKSTEP: Final = "is the default, by allreduce in every step: leave out outer"
 _FREE: Final = (
-    "has servers that take updates as they come, and copies that lie on several workers meet in "
-    "collectives, where all wait: take averaging(every=…) or diloco(every=…), which wait rarely, "
-    "or {0} alone"
+    "needs servers that apply updates as they arrive, and replicas on several workers synchronise "
+    "by collectives: use averaging(every=…) or diloco(every=…), which rarely wait, or {0} alone"
 )
 _NEIGHBOURS: Final = (
-    "mixes in pairs, and all workers of a copy would have to choose the same neighbour: take "
-    "averaging(every=…), which mixes all at once, or {0} alone"
+    "averages in pairs, and all workers of a replica would have to choose the same neighbour: use "
+    "averaging(every=…), which averages all replicas, or {0} alone"
 )
 _WHY_NOT: Final = {
     "allreduce": _LOCKSTEP,
@@ -30,53 +29,53 @@ _WHY_NOT: Final = {
     "ssp": _FREE,
     "asynchronous": _FREE,
     "hogwild": _FREE,
-    "easgd": "ties copies to a centre that servers hold: take diloco(every=…), or {0} alone",
+    "easgd": "needs servers that hold the centre: use diloco(every=…), or {0} alone",
     "gossip": _NEIGHBOURS,
     "push_sum": _NEIGHBOURS,
-    "ensemble": "has copies that never meet, which are runs of their own: take {0} alone",
-    "hierarchical": "has islands of its own: copies are islands, so take its outer={1}",
+    "ensemble": "has replicas that never synchronise, which are separate runs: use {0} alone",
+    "hierarchical": "has its own islands, and replicas are islands already: use its outer={1}",
 }
 
 
-def check_between(between: Value) -> Meeting:
-    """What copies can do when they meet.
+def check_outer(outer: Value) -> LocalSteps:
+    """The outer strategy, if replicas of a hybrid can synchronise by it.
 
     Raises:
-        ValueError: they cannot; the message says why, and what to take.
+        ValueError: they cannot; the message says why, and what to use.
     """
-    if not isinstance(between, Meeting):
-        why = _WHY_NOT.get(between.name, "divides a model, which the axes inside a copy do")
+    if not isinstance(outer, LocalSteps):
+        why = _WHY_NOT.get(outer.name, "divides a model, which the axes of hybrid() do")
         raise ValueError(  # noqa: TRY004 - what is wrong is the value
-            f"outer={between} makes no sense: it "
-            f"{why.format(between, getattr(between, 'outer', None))}. There may be averaging, "
-            "local_sgd or diloco"
+            f"outer must be averaging, local_sgd or diloco, got {outer}, which "
+            f"{why.format(outer, getattr(outer, 'outer', None))}"
         )
-    if between.servers != 1:
+    if outer.servers != 1:
         raise ValueError(
-            f"outer={between}: copies meet in collectives, without servers; leave out servers"
+            f"outer={outer}: replicas synchronise by collectives, without servers: leave out "
+            "servers"
         )
-    return between
+    return outer
 
 
-def with_meetings(
-    copy: Forecast, meeting: Meeting, copies: int, size: int, trained: int
+def with_synchronisations(
+    copy: Forecast, outer: LocalSteps, copies: int, size: int, trained: int
 ) -> Forecast:
-    """The forecast of copies, given one copy's.
+    """The forecast of replicas that synchronise periodically, given that of one replica.
 
     Args:
-        copy: what its workers do among themselves.
-        meeting: what the copies do.
-        copies: how many.
-        size: workers of each.
-        trained: bytes of parameters that the first worker of a copy has and trains.
+        copy: the forecast of one replica.
+        outer: the strategy between replicas.
+        copies: number of replicas.
+        size: workers per replica.
+        trained: bytes of trained parameters on the first worker of a replica.
     """
-    kept = 2 * trained if isinstance(meeting, DiLoCo) else 0
+    kept = 2 * trained if isinstance(outer, DiLoCo) else 0
     return replace(
         copy,
         start=tuple(replace(one, workers=one.workers or size) for one in copy.start),
         step=tuple(replace(one, workers=one.workers or size) for one in copy.step),
         memory=copy.memory + kept,
-        meeting=(Collective("allreduce", trained, copies),) if copies > 1 else (),
-        every=meeting.every,
+        outer=(Collective("allreduce", trained, copies),) if copies > 1 else (),
+        every=outer.every,
         by_worker=copy.by_worker * copies,
     )

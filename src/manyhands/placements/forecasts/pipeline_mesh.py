@@ -1,4 +1,4 @@
-"""What pipelines on a mesh send, worker by worker."""
+"""Forecast of pipelines on a mesh, worker by worker."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ if TYPE_CHECKING:
     from manyhands.placements.pipeline import Pipeline
 
 
-def lines_forecast(
+def stage_groups_forecast(
     axes: Mapping[str, int],
-    line: Pipeline,
+    one: Pipeline,
     parameters: Sequence[TensorSize],
     layers: Sequence[LayerSize],
     loose: Collection[str] = (),
 ) -> Forecast:
-    """Messages between stages, what split layers exchange, shards and means of gradients.
+    """Messages between stages, and collectives of split layers, shards and gradients.
 
     Args:
-        axes: the mesh: how long `data`, `pipeline`, `shard` and `tensor` are.
-        line: one of the pipelines on it.
+        axes: lengths of the mesh's axes `data`, `pipeline`, `shard` and `tensor`.
+        one: one of the pipelines on it.
         parameters: their `unit` is the number of a stage.
-        layers: every stage's calls and those of every split layer, one for each microbatch.
+        layers: calls of every stage and of every split layer, one per microbatch.
         loose: parameters that are not sharded.
     """
     data, pipeline, shard, tensor = (axes[name] for name in ("data", "pipeline", "shard", "tensor"))
     microbatches = sum(call.role == "stage" and call.name == "0" for call in layers)
-    table = line.table(pipeline, microbatches)
+    table = one.table(pipeline, microbatches)
     units = {one.name: one.unit for one in parameters}
     roles = {layer.name: layer.role for layer in layers if layer.role != "stage"}
     step: dict[tuple[int, int], tuple[Collective, ...]] = {}
@@ -66,12 +66,12 @@ def lines_forecast(
 
 
 def _learning(layer: LayerSize, units: Mapping[str, str]) -> LayerSize:
-    """What a later stage is given always has a gradient: the stage before waits for it."""
+    """The inputs of a later stage always need a gradient: the previous stage waits for it."""
     return layer if units[f"{layer.name}.weight"] == "0" else replace(layer, learns=True)
 
 
 def _reduced(stage: Sequence[TensorSize], shard: int, data: int) -> Iterable[Collective]:
-    """A stage is gathered once for all microbatches, and its gradients are scattered once."""
+    """Once per step, a stage's shards are gathered and its gradients reduced and scattered."""
     if not stage:
         return
     yield Collective("all_gather", sum(one.padded(shard) for one in stage), shard)
@@ -83,7 +83,7 @@ def _reduced(stage: Sequence[TensorSize], shard: int, data: int) -> Iterable[Col
 
 
 def _averaged(copied: Sequence[TensorSize], axes: Iterable[int]) -> Iterable[Collective]:
-    """The gradients of a worker are averaged together, over one axis after the other."""
+    """Allreduces that average a worker's gradients, over one axis after the other."""
     size = sum(one.size for one in copied if one.trained)
     for copies in axes:
         if size and copies > 1:
@@ -91,33 +91,33 @@ def _averaged(copied: Sequence[TensorSize], axes: Iterable[int]) -> Iterable[Col
 
 
 def _held(tensors: Sequence[TensorSize], shards: int) -> int:
-    """Parameters and gradients; of what is sharded the shards, and the whole of it in a step."""
+    """Bytes of parameters and gradients: shards, and the gathered parameters during a step."""
     padded = sum(one.padded(shards) * (2 if one.trained else 1) for one in tensors)
     return padded // shards + (padded if shards > 1 else 0)
 
 
-def forecast_lines(
-    axes: Mapping[str, int], line: Pipeline, job: Job, find: Callable[[nn.Module], TensorPlan]
+def forecast_stage_groups(
+    axes: Mapping[str, int], one: Pipeline, job: Job, find: Callable[[nn.Module], TensorPlan]
 ) -> Forecast:
-    """The same for a step with a whole batch of a job, without making the model's parameters.
+    """The forecast of a step with a full batch, without allocating the model's parameters.
 
-    Stages have about equally many parameters, unless it is said where they begin.
+    Without `split_points`, stages have about equally many parameters.
     """
     from manyhands.parameters.microbatches import sizes_of  # noqa: PLC0415 - torch is lazy
-    from manyhands.placements.forecasts.layer_sizes import look_at, tensor_roles  # noqa: PLC0415
-    from manyhands.placements.pipelines.stages import look_at_stages  # noqa: PLC0415
+    from manyhands.placements.forecasts.layer_sizes import inspect_layers, tensor_roles  # noqa: PLC0415
+    from manyhands.placements.pipelines.stages import inspect_stages  # noqa: PLC0415
 
     workers = axes["pipeline"]
     share = -(-job.batch_sizes.at(0) // (axes["data"] * axes["shard"]))
-    sizes = sizes_of(share, line.most_microbatches(share, workers))
-    model, pieces, inputs = line.outline(job, workers, find)
-    held = line.held(workers)
-    parameters, layers = look_at_stages(model, pieces, inputs, held, line.split_points, sizes)
+    sizes = sizes_of(share, one.most_microbatches(share, workers))
+    model, pieces, inputs = one.outline(job, workers, find)
+    held = one.held(workers)
+    parameters, layers = inspect_stages(model, pieces, inputs, held, one.split_points, sizes)
     if axes["tensor"] > 1:
         roles = tensor_roles(job.model, find)
         calls = {
-            size: look_at(job.model, inputs.new_empty(size, *inputs.shape[1:]), roles)
+            size: inspect_layers(job.model, inputs.new_empty(size, *inputs.shape[1:]), roles)
             for size in {*sizes}
         }
         layers += chain.from_iterable(calls[size] for size in sizes)
-    return lines_forecast(axes, line, parameters, layers, pieces.loose)
+    return stage_groups_forecast(axes, one, parameters, layers, pieces.loose)

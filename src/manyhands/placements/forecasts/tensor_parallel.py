@@ -1,4 +1,4 @@
-"""What workers that share layers have of them, and what they tell each other."""
+"""Forecast of tensor parallelism: collectives of split layers, and sizes of their parts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def split_collectives(layers: Sequence[LayerSize], ways: int) -> list[Collective]:
-    """What workers that share layers tell each other, there and back."""
+    """The collectives of split layers, forward and backward."""
     step: list[Collective] = []
     for layer in layers:
         if layer.role in ("row", "table"):
@@ -28,7 +28,7 @@ def split_collectives(layers: Sequence[LayerSize], ways: int) -> list[Collective
 
 
 def part_of(tensor: TensorSize, roles: Mapping[str, str], ways: int, place: int) -> TensorSize:
-    """What one of the workers that share layers has of a parameter; the first ones have most."""
+    """The size of one worker's part of a parameter; the first workers have the largest parts."""
     layer, _, kind = tensor.name.rpartition(".")
     role = roles.get(layer)
     if role in ("column", "beside", "logits", "table"):

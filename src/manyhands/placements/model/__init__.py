@@ -1,1 +1,1 @@
-"""A model prepared for placement: plans, layouts, ties, and its first values."""
+"""Preparation of a model for placement: plans, layouts, tied parameters and initial values."""

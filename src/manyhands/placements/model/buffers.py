@@ -1,4 +1,4 @@
-"""Buffers of replicas: batch-norm statistics and counters, which no gradient keeps alike."""
+"""Synchronisation of replicas' buffers, such as batch-norm statistics and counters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @torch.no_grad()
 def average_buffers(model: nn.Module, group: Group) -> None:
-    """Make the buffers of all replicas alike: floating ones their mean, others the first's.
+    """Synchronise buffers of all replicas: average floats, copy others from the first one.
 
     Batch-norm statistics are running means, so their mean over workers is the running mean over
     all the workers' batches. Counters are the same everywhere.
@@ -39,7 +39,7 @@ def average_buffers(model: nn.Module, group: Group) -> None:
 
 @contextlib.contextmanager
 def untouched(model: nn.Module, *, when: bool) -> Iterator[None]:
-    """Put the model's buffers back afterwards: nothing shall be learnt from these samples."""
+    """Restore the model's buffers afterwards, because these samples must not change them."""
     kept = [buffer.clone() for buffer in model.buffers()] if when else []
     yield
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Models that FSDP2 cannot divide: refused before anything is started."""
+"""Checks for models that FSDP2 cannot shard, before any process is started."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 
 
 def check_shardable(placement: Placement, job: Job) -> None:
-    """Raise ValueError, naming the fix, for parameters that cannot be divided by rows."""
+    """Raise ValueError, naming the fix, for parameters that cannot be sharded by rows."""
     try:
         model = on_meta(job.model)
-    except Exception:  # noqa: BLE001 - not every model can be made without its values
+    except Exception:  # noqa: BLE001 - not every model can be created on the meta device
         return
     for name, parameter in model.named_parameters():
         if parameter.is_floating_point() and not parameter.dim():
             raise ValueError(
-                f"{placement} divides every parameter by its rows, and {name} is a number without "
-                "dims: make it a tensor of one element, or use zero(stage=1) or allreduce()"
+                f"{placement} shards every parameter by rows, and {name} is a tensor without dims: "
+                "make it a tensor of one element, or use zero(stage=1) or allreduce()"
             )
         if parameter.requires_grad and not parameter.is_floating_point():
             raise ValueError(
-                f"{placement} cannot divide {name}, which is {parameter.dtype}: use allreduce()"
+                f"{placement} cannot shard {name} of {parameter.dtype}: use allreduce()"
             )
     units = dict(named_separate_units(model))
     inside = {id(one) for unit in units.values() for one in unit.parameters()}
@@ -40,9 +40,9 @@ def check_shardable(placement: Placement, job: Job) -> None:
         dtypes = sorted({str(one.dtype) for one in parameters if one.requires_grad})
         if len(dtypes) > 1:
             raise ValueError(
-                f"{placement} gathers the parameters of {unit} together, and they are of different "
-                f"types, {' and '.join(dtypes)}: take one type (Job(autocast=…) computes in fewer "
-                "digits), or use zero(stage=1) or allreduce()"
+                f"{placement} gathers the parameters of {unit} together, which have the dtypes "
+                f"{' and '.join(dtypes)}: use one dtype (Job(autocast=…) computes in a lower "
+                "precision), or use zero(stage=1) or allreduce()"
             )
 
 

@@ -1,4 +1,4 @@
-"""Optimizers on what a worker has of divided tensors, as if that were all."""
+"""Optimizers on the local parts of DTensors."""
 
 from __future__ import annotations
 
@@ -15,18 +15,17 @@ if TYPE_CHECKING:
     import torch
 
 
-def step_plainly(
+def step_on_local_tensors(
     optimizer: torch.optim.Optimizer, parameters: Iterable[nn.Parameter]
 ) -> dict[nn.Parameter, nn.Parameter]:
-    """Have an optimizer step on plain tensors: this worker's parts, where they lie.
+    """Let an optimizer step on plain tensors: the local parts of DTensors, in place.
 
-    Torch's divided tensors think about every operation, which takes longer than a small one does.
-    An optimizer that looks at single elements needs none of that. Others, which may take the norm
-    of a tensor, keep what they have.
+    DTensor's dispatch takes longer than a small operation. An optimizer that works elementwise does
+    not need it. Others, which may compute the norm of a tensor, keep the DTensors.
 
     Returns:
-        By parameter, what the optimizer has instead and looks for gradients in; the parameter
-        itself, if that is it.
+        By parameter, the tensor that the optimizer has in its place and reads gradients from; the
+        parameter itself, if it was not replaced.
     """
     known = dict.fromkeys(parameters)
     if type(optimizer) not in ELEMENTWISE:

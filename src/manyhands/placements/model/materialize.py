@@ -1,4 +1,4 @@
-"""Making a model in parts, with the values that one worker would give the whole."""
+"""Creation of a model in parts, with the same initial values as on a single worker."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from manyhands.engine.fake_tensors import is_imagined, really
+from manyhands.engine.fake_tensors import is_fake, really
 from manyhands.engine.tensors import own, own_part
 from manyhands.parameters.initial.deferred import first_values, on_meta, outline
 from manyhands.parameters.initial.watching import Unmakeable
@@ -17,32 +17,32 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
 
-def make_whole(make: Callable[[], nn.Module], device: torch.device) -> nn.Module:
-    """A model on its device."""
-    if is_imagined():
-        return _imagine(make, device)
+def make_model(make: Callable[[], nn.Module], device: torch.device) -> nn.Module:
+    """The model on its device."""
+    if is_fake():
+        return _make_fake(make, device)
     return make().to(device)
 
 
 def make_in_parts(
     make: Callable[[], nn.Module], spread: Callable[[nn.Module], None], device: torch.device
 ) -> nn.Module:
-    """A model after `spread`, on its device.
+    """The model after `spread`, on its device.
 
-    The random source stands at the job's seed, and stands afterwards where it would if the whole
-    model had been made. If the model's first values need all of it at once, it is made whole, and
-    spread then.
+    Random generators have been seeded with the job's seed, and end in the same state as after the
+    creation of the whole model. If the initial values need the whole model at once, it is created
+    whole and distributed afterwards.
     """
-    if is_imagined():
-        return _imagine(make, device, spread)
+    if is_fake():
+        return _make_fake(make, device, spread)
     state = random_state()
     try:
         sketch = outline(make)
         model = sketch.model
         spread(model)
-        laid_out = dict(_named(model))
+        as_dtensor = dict(_named(model))
         values = first_values(
-            make, sketch.numbers, lambda name, whole: own_part(laid_out[name], whole)
+            make, sketch.numbers, lambda name, whole: own_part(as_dtensor[name], whole)
         )
     except Unmakeable:
         restore_random_state(state)
@@ -58,13 +58,13 @@ def make_in_parts(
     return model
 
 
-def _imagine(
+def _make_fake(
     make: Callable[[], nn.Module],
     device: torch.device,
     spread: Callable[[nn.Module], None] = lambda _: None,
     here: Callable[[str], bool] = lambda _: True,
 ) -> nn.Module:
-    """A model whose parameters have a place and no content; those that are not here have none."""
+    """The model with fake parameters on the device; those of other workers stay on meta."""
     with really():
         model = on_meta(make)
         spread(model)
@@ -77,12 +77,12 @@ def _imagine(
 def make_some(
     make: Callable[[], nn.Module], here: Callable[[str], bool], device: torch.device
 ) -> nn.Module:
-    """A model with the parameters and buffers that shall be here, by name; others are not there.
+    """The model with the named parameters and buffers on the device; others stay on meta.
 
-    As with `make_in_parts`, the values are those that one worker would give the whole model.
+    As with `make_in_parts`, the values are the same as on a single worker.
     """
-    if is_imagined():
-        return _imagine(make, device, here=here)
+    if is_fake():
+        return _make_fake(make, device, here=here)
     state = random_state()
     try:
         sketch = outline(make)
@@ -103,18 +103,18 @@ def make_some(
 
 
 def _replace(model: nn.Module, module: nn.Module, name: str, value: torch.Tensor) -> None:
-    """Put a tensor in the place of a parameter or buffer, wherever the model has it."""
+    """Replace a parameter or buffer by a tensor, under all of its names in the model."""
     old = getattr(module, name)
     new = nn.Parameter(value, old.requires_grad) if isinstance(old, nn.Parameter) else value
     for one in model.modules():
         for tensors in (one._parameters, one._buffers):
             for key in [key for key, tensor in tensors.items() if tensor is old]:
-                # By attribute: recurrent layers keep a list of their own.
+                # By attribute: recurrent layers keep their own list of weights.
                 setattr(one, key, new)
 
 
 def aliases(model: nn.Module) -> dict[str, str]:
-    """Names under which a parameter or buffer appears again, each with its first name."""
+    """Further names of tied parameters and buffers, each with the first name."""
     first: dict[int, str] = {}
     again: dict[str, str] = {}
     for named in (model.named_parameters, model.named_buffers):
@@ -126,7 +126,7 @@ def aliases(model: nn.Module) -> dict[str, str]:
 
 
 def tie(model: nn.Module, again: Mapping[str, str]) -> None:
-    """Have one tensor under several names again: `to_empty` makes one for each of them."""
+    """Tie tensors again, because `to_empty` creates one for each name."""
     for name, first in again.items():
         path, _, last = name.rpartition(".")
         other, _, own = first.rpartition(".")

@@ -1,4 +1,4 @@
-"""Laying a model out over the axes of a mesh."""
+"""Distribution of a model over the axes of a device mesh."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from manyhands.transport.mesh import Mesh
 
 
-def lay_out(model: nn.Module, mesh: Mesh, plan: TensorPlan) -> None:
-    """Split the model's layers along `tensor`, then shard what is left along `data` and `shard`.
+def distribute(model: nn.Module, mesh: Mesh, plan: TensorPlan) -> None:
+    """Split the model's layers along `tensor`, then shard it along `data` and `shard`.
 
     Args:
-        model: on any device, the meta device included.
-        mesh: with these three axes; those of length one do nothing.
-        plan: what is split along `tensor`.
+        model: the model, on any device, including meta.
+        mesh: a mesh with these three axes; axes of length one have no effect.
+        plan: the layers to split along `tensor`.
     """
     _split(model, mesh, plan)
     if mesh.axes["data"] * mesh.axes["shard"] > 1:
@@ -35,22 +35,22 @@ def lay_out(model: nn.Module, mesh: Mesh, plan: TensorPlan) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Division:
-    """How the workers of a mesh divide the stages of their pipelines further."""
+    """Further division of pipeline stages, along the axes `tensor` and `shard`."""
 
     mesh: Mesh
     find: Callable[[nn.Module], TensorPlan]
-    """What of a model is split along `tensor`."""
+    """Finds the layers of a model that are split along `tensor`."""
 
     def split(self, model: nn.Module, plan: TensorPlan) -> None:
-        """Along `tensor`; on any device, the meta device included."""
+        """Split a model along `tensor`, on any device, including meta."""
         _split(model, self.mesh, plan)
 
     def shard(self, stages: Iterable[nn.Module], loose: Collection[str]) -> None:
-        """Along `shard`, each stage as a whole: it is gathered once for all microbatches.
+        """Shard each stage along `shard` as one unit, gathered once for all microbatches.
 
         Args:
-            stages: this worker's.
-            loose: parameters that belong to no layer, and stay whole.
+            stages: this worker's stages.
+            loose: parameters that belong to no layer, and are not sharded.
         """
         if self.mesh.axes["shard"] == 1:
             return
@@ -77,14 +77,14 @@ def _split(model: nn.Module, mesh: Mesh, plan: TensorPlan) -> None:
 
 
 def _sharing(mesh: Mesh) -> DeviceMesh:
-    """The workers that share parameters, and those with copies of them."""
+    """The submesh of the axes `shard` and, if there are replicas, `data`."""
     return mesh.handle["data", "shard"] if mesh.axes["data"] > 1 else mesh.handle["shard"]
 
 
 def inseparable(model: nn.Module, plan: TensorPlan) -> list[tuple[str, ...]]:
-    """Layers between which each worker has a part of what passes, so that no stage begins there.
+    """Groups of layers that must stay in one stage, because activations between them are split.
 
-    In a plan by hand, columns go with the next row in the model.
+    In a given plan, columns belong to the next row in the model.
     """
     found = [(*pair.columns, pair.row) for pair in plan.pairs if pair.columns and pair.row]
     columns = {name for pair in plan.pairs if not pair.row for name in pair.columns}
@@ -100,7 +100,7 @@ def inseparable(model: nn.Module, plan: TensorPlan) -> list[tuple[str, ...]]:
 
 
 def plan_of(model: nn.Module, ways: int, lines: Sequence[str], strategy: str) -> TensorPlan:
-    """The plan that was given or is found.
+    """The given plan, or one that is found.
 
     Raises:
         ValueError: there is nothing to split; the message says why, layer by layer.
@@ -116,7 +116,7 @@ def plan_of(model: nn.Module, ways: int, lines: Sequence[str], strategy: str) ->
         return plan
     reasons = "; ".join(f"{name}: {why}" for name, why in list(plan.whole.items())[:4])
     raise ValueError(
-        f"{strategy} finds nothing to split in {type(model).__name__}; "
+        f"{strategy} found no layers to split in {type(model).__name__}: "
         f"{reasons or 'it has no linear layer'}. "
         'Use fully_sharded(), or name layers: plan=["*.up column", "*.down row"]'
     )

@@ -1,4 +1,4 @@
-"""The inputs of a job's first samples, for what must be computed once to be known."""
+"""Sample inputs of a job, for the inspection of its model."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def example(job: Job, samples: int) -> torch.Tensor:
     inputs = batch[0]
     if not isinstance(inputs, torch.Tensor):
         raise Unsplittable(
-            f"a pipeline's first stage takes one tensor, and the data's inputs are a "
-            f"{type(inputs).__name__}; put them into one tensor and take them apart in the model"
+            f"expected inputs in one tensor, got a {type(inputs).__name__}: pack them into one "
+            "tensor, and unpack it in the model"
         )
     return inputs

@@ -1,13 +1,13 @@
-"""Which layers of a model can be split so that workers compute parts of them side by side.
+"""Plans for tensor parallelism: which layers of a model can be split among workers.
 
-Megatron's way: of some linear layers that lead to another, each worker takes a part of the rows
-(*columns* of the product: outputs), and of the one they lead to the same part of the columns
-(*row* of the product: inputs). What lies between is computed on the parts alone, and only the
-second layer's outputs are summed over the workers. Attention is of that kind, with query, key and
-value in front and heads between, and so is a two-layer network.
+As in Megatron-LM: of some linear layers that feed another one, each worker takes a part of the
+outputs (*column* parallel), and of the layer that they feed the same part of the inputs (*row*
+parallel). Operations in between are computed on the parts, and only the outputs of the second layer
+are summed over the workers. Attention is an example, with query, key and value in front and heads
+in between, and so is a two-layer network.
 
-Whether it is, is not guessed from names: the calls between are found by tracing, and tried on
-numbers. If the parts of what goes in give the parts of what comes out, the layers can be split.
+Names are not used as a hint: the operations in between are found by tracing, and tried on numbers.
+If parts of their inputs give the corresponding parts of their outputs, the layers can be split.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Pair:
-    """Layers that share an input and are split by outputs, and the one they lead to."""
+    """Layers that share an input and are split by outputs, and the layer that they feed."""
 
     columns: tuple[str, ...]
     row: str
@@ -33,19 +33,19 @@ class Pair:
 
 @dataclass(frozen=True)
 class TensorPlan:
-    """How a model is split among workers; layers are named as in the model."""
+    """The layers of a model that are split among workers, by name."""
 
     pairs: tuple[Pair, ...] = ()
     embeddings: tuple[str, ...] = ()
-    """Split by rows of their tables."""
+    """Embeddings, split by rows of their tables."""
     logits: tuple[str, ...] = ()
-    """Split by outputs, which are then gathered."""
+    """Output layers, split by outputs, which are then gathered."""
     whole: Mapping[str, str] = field(default_factory=dict)
-    """Linear layers that every worker computes, and why."""
+    """Linear layers that are not split, each with the reason."""
 
     @property
     def words(self) -> list[str]:
-        """It in a few lines, for whoever wants to know what was done to a model."""
+        """A summary in a few lines, for the log."""
         pairs = [f"{', '.join(pair.columns)} to {pair.row}" for pair in self.pairs]
         others = [*self.embeddings, *self.logits]
         lines = [f"split: {_some([*pairs, *others])}"] if pairs or others else []
@@ -58,7 +58,7 @@ def _some(names: list[str]) -> str:
 
 
 def find_plan(model: nn.Module, ways: int) -> TensorPlan:
-    """What of the model can be computed by so many workers side by side."""
+    """Find the layers of a model that can be split among `ways` workers."""
     training = model.training
     model.eval()
     pairs: list[Pair] = []
@@ -74,7 +74,7 @@ def find_plan(model: nn.Module, ways: int) -> TensorPlan:
     split = {name for pair in pairs for name in (*pair.columns, pair.row)}
     layers = dict(model.named_modules())
     tables = {name: layer for name, layer in layers.items() if isinstance(layer, nn.Embedding)}
-    # As many outputs as there are rows in a table: it tells how likely each of them is.
+    # A layer with as many outputs as an embedding has rows computes logits.
     words = {layer.num_embeddings for layer in tables.values()}
     logits = [
         name
@@ -88,17 +88,17 @@ def find_plan(model: nn.Module, ways: int) -> TensorPlan:
     ]
     for name, layer in layers.items():
         if isinstance(layer, nn.Linear) and name not in {*split, *logits, *whole}:
-            whole[name] = "it stands alone: no linear layer leads to it or follows from it"
+            whole[name] = "no other linear layer feeds it or is fed by it"
     whole = {name: why for name, why in whole.items() if name not in {*split, *logits}}
     return TensorPlan(tuple(pairs), tuple(embeddings), tuple(logits), whole)
 
 
 def given_plan(model: nn.Module, lines: Sequence[str]) -> TensorPlan:
-    """The plan that somebody wrote down: `*.mlp.up column`, `*.mlp.down row`.
+    """The plan given as text: `*.mlp.up column`, `*.mlp.down row`.
 
     Raises:
-        ValueError: a line is no such thing or names no layer.
-        TypeError: it names something that cannot be split.
+        ValueError: a line is malformed or matches no layer.
+        TypeError: a line names a module that cannot be split.
     """
     columns: list[str] = []
     rows: list[str] = []
@@ -109,8 +109,8 @@ def given_plan(model: nn.Module, lines: Sequence[str]) -> TensorPlan:
         named = [name for name in layers if fnmatch.fnmatchcase(name, pattern.strip())]
         if how not in ("column", "row") or not named:
             raise ValueError(
-                f"{line!r} is no line of a plan for {type(model).__name__}: write a layer's name, "
-                "in which * stands for anything, and 'column' or 'row'"
+                f"plan line {line!r} does not match {type(model).__name__}: write the name of a "
+                "layer, with * as a wildcard, and 'column' or 'row'"
             )
         for name in named:
             if isinstance(layers[name], nn.Embedding):
@@ -119,7 +119,7 @@ def given_plan(model: nn.Module, lines: Sequence[str]) -> TensorPlan:
                 (columns if how == "column" else rows).append(name)
             else:
                 kind = type(layers[name]).__name__
-                raise TypeError(f"{name} is a {kind}; a plan splits linear layers and embeddings")
+                raise TypeError(f"{name} is a {kind}: a plan splits linear layers and embeddings")
     pairs = [Pair((name,), "") for name in columns] + [Pair((), name) for name in rows]
     return TensorPlan(tuple(pairs), tuple(tables))
 
@@ -127,12 +127,12 @@ def given_plan(model: nn.Module, lines: Sequence[str]) -> TensorPlan:
 def _graphs(
     module: nn.Module, prefix: str, whole: dict[str, str]
 ) -> Iterator[tuple[str, nn.Module, fx.Graph]]:
-    """The largest modules whose calls can be traced, with the calls."""
+    """The largest modules that can be traced, with their graphs."""
     if not any(isinstance(one, nn.Linear) for one in module.modules()):
         return
     try:
         graph = fx.Tracer().trace(module)
-    except Exception as error:  # noqa: BLE001 - torch has many ways to say that it cannot
+    except Exception as error:  # noqa: BLE001 - tracing raises many kinds of errors
         reason = str(error).splitlines()[0].split(". ")[0]
         for name, child in module.named_children():
             if isinstance(child, nn.Linear):
@@ -143,7 +143,7 @@ def _graphs(
 
 
 def _pairs(module: nn.Module, graph: fx.Graph, ways: int) -> Iterator[tuple[Pair, str | None]]:
-    """Linear layers that might be split together, each with the reason if they cannot be."""
+    """Candidates of layers to split together, each with the reason if they cannot be split."""
     layers = dict(module.named_modules())
     calls: dict[fx.Node, nn.Linear] = {}
     for node in graph.nodes:
@@ -173,12 +173,12 @@ def _divides(
 ) -> str | None:
     for size in (*(calls[one].out_features for one in columns), row.in_features):
         if size % ways:
-            return f"{ways} workers cannot share {size} outputs evenly"
+            return f"{size} outputs are not divisible by {ways} workers"
     return None
 
 
 class _Between:
-    """The calls between some linear layers and the next."""
+    """The operations between some linear layers and the layer that they feed."""
 
     def __init__(self, module: nn.Module, row: fx.Node, calls: Mapping[fx.Node, nn.Linear]) -> None:
         self.columns: list[fx.Node] = []
@@ -191,7 +191,7 @@ class _Between:
         inside = {*self._inner, *self.columns, row}
         leaks = [one for one in (*self._inner, *self.columns) if not set(one.users) <= inside]
         if self.columns and any(not _counts(user) for one in leaks for user in one.users):
-            self.reason = "what lies between is used elsewhere, too"
+            self.reason = "an operation in between is also used elsewhere"
         # In the order in which they are called.
         self.columns.sort(key=list(calls).index)
 
@@ -210,15 +210,15 @@ class _Between:
             self._walk(before)
 
     def try_out(self, ways: int) -> str | None:
-        """Why parts of what goes in do not give parts of what comes out; None if they do."""
+        """Why parts of the inputs do not give parts of the outputs; None if they do."""
         reasons = []
-        # A sequence, then a single vector: what lies between may be made for either.
+        # A sequence, then a single vector: the operations may expect either.
         for shape in ((1, 4), (4,)):
             try:
                 return self._try_out(ways, shape)
-            except Exception as error:  # noqa: BLE001 - whatever user code says to a part
+            except Exception as error:  # noqa: BLE001 - user code may raise anything
                 reasons.append(str(error).splitlines()[0])
-        return f"it cannot be computed on a part of it: {reasons[0]}"
+        return f"it cannot be computed on a part of its inputs: {reasons[0]}"
 
     def _try_out(self, ways: int, shape: tuple[int, ...]) -> str | None:
         source = torch.Generator().manual_seed(0)
@@ -233,13 +233,13 @@ class _Between:
             parts = {node: tensor.chunk(ways, dim=-1)[part] for node, tensor in given.items()}
             computed = self._compute(parts)
             if computed.shape != expected[part].shape:
-                return "a part of its inputs gives something of another shape"
+                return "a part of its inputs gives outputs of another shape"
             if not torch.allclose(computed, expected[part]):
                 return "its parts depend on each other"
         return None
 
     def _compute(self, given: Mapping[fx.Node, torch.Tensor]) -> torch.Tensor:
-        """What goes into the row for these outputs of the columns."""
+        """The inputs of the row layer for these outputs of the column layers."""
         values: dict[fx.Node, Any] = dict(given)
         like = next(iter(given.values()))
         modules = dict(self._module.named_modules())
@@ -251,7 +251,7 @@ class _Between:
 
         def compute(node: fx.Node) -> Any:
             if node.op == "placeholder" or node in self._calls:
-                # Only its shape is looked at.
+                # Only its shape is used.
                 width = self._calls[self.columns[0]].in_features
                 return like.new_zeros(*like.shape[:-1], width)
             arguments, options = fx.map_arg((node.args, node.kwargs), value)
@@ -269,7 +269,7 @@ class _Between:
 
 
 def _counts(node: fx.Node) -> bool:
-    """Whether a call only asks for a size."""
+    """Whether a call only reads a size."""
     if node.op == "call_method" and node.target in ("size", "dim", "numel"):
         return True
     if node.op != "call_function":

@@ -19,20 +19,20 @@ _Layout = int | None
 
 
 def keeping_ties(model: nn.Module, split: Callable[[], None]) -> None:
-    """Split a model's layers, and have tied parameters be one tensor afterwards too."""
+    """Split a model's layers, and keep tied parameters tied."""
     again = aliases(model)
     split()
     tie(model, again)
 
 
 def without_torn(model: nn.Module, plan: TensorPlan) -> TensorPlan:
-    """The plan without layers that share a parameter with others that it splits differently.
+    """The plan without layers that share a parameter with layers that are split differently.
 
     A tied embedding stays split if the layer that it is tied to is split in the same way.
     """
     while torn := _torn(model, plan):
         why = {
-            name: f"{parameter} belongs to {' and '.join(users)}, which are not split alike"
+            name: f"{parameter} is shared by {' and '.join(users)}, which are split differently"
             for parameter, users in torn.items()
             for name in users
         }
@@ -52,16 +52,19 @@ def without_torn(model: nn.Module, plan: TensorPlan) -> TensorPlan:
 
 
 def check_untorn(model: nn.Module, plan: TensorPlan) -> None:
-    """Refuse a plan by hand that splits the layers of a tied parameter differently."""
+    """Raise ValueError if a given plan splits the layers of a tied parameter differently."""
     for parameter, users in _torn(model, plan).items():
         raise ValueError(
-            f"the plan does not split {' and '.join(users)} alike, which share {parameter}: "
-            "name all of them in the same way, or none"
+            f"the plan splits {' and '.join(users)} differently, which share {parameter}: "
+            "split all of them in the same way, or none"
         )
 
 
 def check_owners(model: nn.Module, owners: Mapping[str, tuple[int, ...]]) -> None:
-    """Refuse modules on different workers that share a parameter: its gradients would not meet."""
+    """Raise ValueError if modules on different workers share a parameter.
+
+    Its gradients would not be added.
+    """
     placed = {id(model.get_submodule(module)): module for module in owners}
     seen: dict[int, str] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
@@ -70,16 +73,16 @@ def check_owners(model: nn.Module, owners: Mapping[str, tuple[int, ...]]) -> Non
         together = owners.get(one, ()) == owners.get(other, ()) and len(owners.get(one, ())) == 1
         if one != other and not together:
             raise ValueError(
-                f"{first} and {name} are one parameter, and lie in {one or 'no placed module'} and "
+                f"{first} and {name} are one parameter, in {one or 'no placed module'} and "
                 f"{other or 'no placed module'}: place both on the same worker, or the modules "
                 "around them"
             )
 
 
 def _owner(model: nn.Module, name: str, placed: Mapping[int, str]) -> str:
-    """The placed module through which a name leads, whatever it is called there; none is empty.
+    """The placed module that contains a name, under any of its names; empty if there is none.
 
-    A placed module that the model calls in two places is computed where it is placed both times.
+    A placed module that the model uses in two places is computed by its workers in both.
     """
     module = model
     for child in name.split(".")[:-1]:
@@ -90,7 +93,7 @@ def _owner(model: nn.Module, name: str, placed: Mapping[int, str]) -> str:
 
 
 def _torn(model: nn.Module, plan: TensorPlan) -> dict[str, list[str]]:
-    """Parameters of layers that the plan splits differently, with the layers; these are split."""
+    """Tied parameters whose layers the plan splits differently, each with its split layers."""
     layouts = _layouts(plan)
     users: dict[int, list[tuple[str, str]]] = {}
     names: dict[int, str] = {}

@@ -1,1 +1,1 @@
-"""Pipelines: stages, what passes between them, and the loops that run them."""
+"""Pipelines: stages, the tensors between them, and the loops that run them."""

@@ -1,4 +1,4 @@
-"""A pipeline in lockstep: all microbatches of a batch, then one update of every stage."""
+"""Synchronous pipeline: all microbatches of a batch, then one update of every stage."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from manyhands.engine.pipelines import Stage, runtime
-from manyhands.engine.sharding import give_back, is_sharded
+from manyhands.engine.sharding import is_sharded, reshard
 from manyhands.engine.tensors import gradient_of, norm, own
 from manyhands.parameters.gradients import check_scalar
 from manyhands.parameters.microbatches import divide, sizes_of
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 
 LOSS: Final = 1 << 20
 EVALUATION: Final = 1 << 21
-"""Tags, beyond those that a step uses."""
+"""Tags of an evaluation, above those that a step uses."""
 _KEPT: Final = 4
-"""Divisions of a batch that are kept: the full one, and those of the short batches at an end."""
+"""Cached schedules: that of a full batch, and those of the short batches at the end of epochs."""
 _AHEAD: Final = 8
-"""Tensors of an evaluation that a worker may have given and the next one not yet taken."""
+"""Limit of tensors of an evaluation that were sent and not received yet."""
 
 
 class Stages(Bound):
-    """What all pipelines share: a worker has some stages, and the last worker knows the outputs."""
+    """Base of all pipelines: a worker has some stages, and the last worker has the outputs."""
 
     waiting = "wait"
 
@@ -65,17 +65,17 @@ class Stages(Bound):
         self._leaving: deque[Arrival] = deque()
 
     def outputs(self, inputs: Any) -> Any:
-        """By microbatches; the first worker goes on to the next before the last is done."""
+        """The outputs, computed microbatch by microbatch in a pipeline."""
         self._made.passing.check(inputs)
         count = min(self._microbatches, len(inputs)) if self._made.passing.joins else 1
         answers = [self._answer(given) for given in divide(inputs, sizes_of(len(inputs), count))]
-        give_back(self._made.sections.values())
+        reshard(self._made.sections.values())
         if not self._at_end:
             return None
         return torch.cat(answers) if self._made.passing.joins else answers[0]
 
     def _answer(self, value: torch.Tensor) -> Any:
-        """What the last of this worker's stages gives for a microbatch."""
+        """The output of this worker's last stage for a microbatch."""
         samples = len(value)
         for number, section in self._made.sections.items():
             if number and self._group.size > 1:
@@ -92,10 +92,10 @@ class Stages(Bound):
         return value
 
     def tell(self, loss: torch.Tensor) -> torch.Tensor:
-        """The loss that the last worker knows, on all of them."""
+        """Send the loss, which the last worker has, to all workers."""
         word = loss.double().to(self._device)
         if self._at_end:
-            # Nobody waits for the others: they take it when they come to it.
+            # The sender does not wait: the other workers receive it later.
             self._leaving.extend(
                 self._others.send(word, to, LOSS) for to in range(self._group.size - 1)
             )
@@ -106,7 +106,7 @@ class Stages(Bound):
         return word
 
     def clip(self, limit: float) -> None:
-        """Each worker knows the norm of its part; the whole's is the root of their squares' sum."""
+        """Clip by the norm over all workers: the root of the sum of their squared norms."""
         gradients = self._gradients()
         square = norm(gradients).double().square().to(self._device)
         self._group.sum(square)
@@ -120,28 +120,28 @@ class Stages(Bound):
         return [one for one in map(gradient_of, trained) if one is not None]
 
     def average_buffers(self) -> None:
-        """Every buffer lies on one worker of a pipeline."""
+        """Do nothing: every buffer is on one worker of a pipeline."""
 
     def state(self) -> State:
-        """The stages' together; nobody may leave before what it sent is taken."""
+        """The state of all stages; workers wait until what they sent has been received."""
         while self._leaving:
             self._leaving.popleft().wait()
         return self._made.state(self._group)
 
 
 class LockstepPipeline(Stages):
-    """One update per batch, by torch.distributed.pipelining.
+    """A pipeline with one update per batch, by torch.distributed.pipelining.
 
     Args:
-        job: what is trained.
+        job: the job to train.
         group: the workers.
-        device: where this one computes.
-        waits: told when this worker waits for a neighbour.
+        device: the device of this worker.
+        waits: records when this worker waits for a neighbour.
         made: its stages.
-        microbatches: into how many a batch is divided.
-        count: into how many microbatches so many samples can be divided.
-        table: the schedule for so many microbatches.
-        line: where it stands among others.
+        microbatches: number of microbatches of a batch.
+        count: number of microbatches for a number of samples.
+        table: the schedule for a number of microbatches.
+        stage_group: its position among the pipelines of a mesh.
     """
 
     def __init__(
@@ -154,18 +154,18 @@ class LockstepPipeline(Stages):
         microbatches: int,
         count: Callable[[int], int],
         table: Callable[[int], Table],
-        line: StageGroup,
+        stage_group: StageGroup,
     ) -> None:
         super().__init__(job, group, device, waits, made, microbatches)
-        self._line = line
-        self.replica, self.replicas = line.replica, line.replicas
-        self.speaks = self._at_end and line.speaks
+        self._stage_group = stage_group
+        self.replica, self.replicas = stage_group.replica, stage_group.replicas
+        self.speaks = self._at_end and stage_group.speaks
         self._count, self._table = count, table
         self._runs: dict[tuple[int, ...], Callable[..., object]] = {}
         self._losses: list[torch.Tensor] = []
 
     def gradient(self, inputs: Any, targets: Any, weight: float) -> torch.Tensor:
-        """Each microbatch's loss weighs as many samples as it has."""
+        """Run the schedule; each microbatch's loss is weighted by its samples."""
         self._made.passing.check(inputs)
         sizes = sizes_of(len(inputs), self._count(len(inputs)))
         shares = [size / len(inputs) for size in sizes]
@@ -173,17 +173,17 @@ class LockstepPipeline(Stages):
         with untouched(self.model, when=not weight):
             self._run(sizes)([*divide(inputs, sizes)], [*wanted])
         copied = [own(one) for one in self._gradients() if not is_sharded(one)]
-        for copies in self._line.copies:
+        for copies in self._stage_group.copies:
             self._others.average(copied, copies)
         return self.tell(sum(self._taken(), torch.zeros((), dtype=torch.float64)))
 
     def average_buffers(self) -> None:
-        """Over the copies."""
-        for copies in self._line.copies:
+        """Average over the replicas of the pipeline."""
+        for copies in self._stage_group.copies:
             average_buffers(self.model, copies)
 
     def _run(self, sizes: tuple[int, ...]) -> Callable[..., object]:
-        """What executes the schedule for microbatches of these sizes."""
+        """The function that executes the schedule for microbatches of these sizes."""
         if sizes not in self._runs:
             if len(self._runs) >= _KEPT:
                 del self._runs[next(iter(self._runs))]

@@ -1,4 +1,4 @@
-"""What the workers of a pipeline send each other, by their schedule and the sizes of layers."""
+"""Messages between the workers of a pipeline, from their schedule and the sizes of layers."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 _LOSS = 8
-"""Bytes of the loss, which the last worker tells the others."""
+"""Bytes of the loss, which the last worker sends to the others."""
 
 
 def messages_of(table: Table, layers: Sequence[LayerSize]) -> list[list[Collective]]:
-    """By worker, what it sends to others of its pipeline in a step; the last one tells the loss."""
+    """By worker, the messages that it sends in a step; the last worker also sends the loss."""
     calls: dict[int, list[int]] = {}
     for call in layers:
         if call.role == "stage":

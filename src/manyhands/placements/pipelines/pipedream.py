@@ -1,10 +1,9 @@
-"""PipeDream: a pipeline that never drains; every microbatch is an update, of stale parameters.
+"""PipeDream: an asynchronous pipeline with one update per microbatch.
 
-A stage goes on to the next microbatch without waiting for a batch to be complete, so when a
-microbatch's gradient comes back, the stage has been updated by those before it. Its gradient is
-computed with the parameters that it went forward with, which are kept (*stashed*) meanwhile, and
-applied to the newest. An update from b of a batch's B samples weighs b / B of what the whole
-batch's would, by the learning rate, as everywhere.
+The pipeline is not drained after a batch, so when a microbatch's gradient arrives, the stage has
+been updated by earlier microbatches. The gradient is computed with the parameters of the
+microbatch's forward pass, which are kept (*stashed*) meanwhile, and applied to the newest ones. An
+update from b of a batch's B samples has the weight b / B, as a factor of the learning rate.
 """
 
 from __future__ import annotations
@@ -33,37 +32,37 @@ if TYPE_CHECKING:
 
 _THERE: Final = 1
 _BACK: Final = 0
-"""Tags: what goes to the next stage, and what to the one before."""
+"""Tags: activations to the next stage, and gradients to the previous one."""
 
 
 @dataclass(frozen=True, eq=False)
-class _Flight:
-    """A microbatch that went forward through this stage and has not come back."""
+class _InFlight:
+    """A microbatch between its forward and its backward pass on this stage."""
 
     weight: float
-    """Of its update."""
+    """Weight of its update."""
     given: torch.Tensor
     gives: torch.Tensor
-    """What the stage made of it; its loss, on the last stage."""
+    """The stage's output for it; on the last stage, its loss."""
     stash: dict[str, torch.Tensor]
-    """The parameters that it went forward with."""
+    """The parameters of its forward pass."""
     version: int
-    """How many updates there had been of them."""
+    """Version of these parameters: the number of updates before."""
     gradient: torch.Tensor | None
-    """Of what it gives, once it is there; None on the last stage."""
+    """The gradient of its output, once it has arrived; None on the last stage."""
     coming: Arrival | None
 
 
 class PipeDreamPipeline(Stages):
-    """One stage of a stream of microbatches.
+    """One stage of an asynchronous pipeline.
 
     Args:
-        job: what is trained.
+        job: the job to train.
         group: the workers, one for each stage.
-        device: where this one computes.
-        waits: told when this worker waits for a neighbour.
+        device: the device of this worker.
+        waits: records when this worker waits for a neighbour.
         made: its stage.
-        microbatches: into how many a batch is divided.
+        microbatches: number of microbatches of a batch.
     """
 
     def __init__(
@@ -79,7 +78,7 @@ class PipeDreamPipeline(Stages):
         self._rank, self._last = group.rank, group.size - 1
         self._section = made.sections[group.rank].train().traced
         self._ahead = ahead(group.rank, group.size)
-        self._flying: deque[_Flight] = deque()
+        self._flying: deque[_InFlight] = deque()
         self._stash: dict[str, torch.Tensor] | None = None
         self._version = 0
         self._losses: deque[tuple[torch.Tensor, Arrival]] = deque()
@@ -92,11 +91,11 @@ class PipeDreamPipeline(Stages):
         targets: Any,
         weight: float,  # noqa: ARG002 - there is one replica
     ) -> torch.Tensor:
-        """Let the batch's microbatches enter, and take back those whose turn it is.
+        """Run the forward passes of the batch, and the backward passes that are due.
 
         Returns:
-            The loss of the last batch whose microbatches have all come back to this stage: of this
-            one on the last, of an earlier one before it; not a number until there is one.
+            The loss of the last batch that is complete on this stage: the current batch on the last
+            stage, an earlier one on the others; NaN until there is one.
         """
         self._made.passing.check(inputs)
         sizes = sizes_of(len(inputs), min(self._microbatches, len(inputs)))
@@ -111,22 +110,22 @@ class PipeDreamPipeline(Stages):
         return self._latest(total, len(sizes))
 
     def step(self, weight: float) -> None:
-        """Nothing is left to do: every microbatch has been an update of its own."""
+        """Do nothing: every microbatch has been applied as an update of its own."""
 
     def average_buffers(self) -> None:
-        """Let the pipeline drain, so that all stages have seen the same samples."""
+        """Drain the pipeline, so that all stages have seen the same samples."""
         while self._flying:
             self._backward()
 
     def applied(self) -> list[int]:
-        """The staleness of the updates since it was last asked for."""
+        """The staleness of every update since the last call."""
         applied, self._applied = self._applied, []
         return applied
 
     def _entering(
         self, inputs: Iterator[torch.Tensor], sizes: Sequence[int]
     ) -> Iterator[torch.Tensor]:
-        """What the stage is given, microbatch by microbatch; the next is under way by then."""
+        """The stage's inputs, microbatch by microbatch; the next one is received meanwhile."""
         if not self._rank:
             yield from inputs
             return
@@ -145,7 +144,7 @@ class PipeDreamPipeline(Stages):
 
     def _forward(self, given: torch.Tensor, target: Any, weight: float) -> torch.Tensor:
         if self._stash is None:
-            # The optimizer writes to the parameters where they lie.
+            # The optimizer updates the parameters in place.
             self._stash = {
                 name: parameter.detach().clone().requires_grad_(parameter.requires_grad)
                 for name, parameter in self._section.named_parameters()
@@ -160,12 +159,12 @@ class PipeDreamPipeline(Stages):
             gradient = torch.empty_like(gives, memory_format=torch.contiguous_format)
             coming = self._others.receive(gradient, self._rank + 1, _BACK)
         self._flying.append(
-            _Flight(weight, given, gives, self._stash, self._version, gradient, coming)
+            _InFlight(weight, given, gives, self._stash, self._version, gradient, coming)
         )
         return gives
 
     def _backward(self) -> None:
-        """Take back the oldest microbatch under way, and update."""
+        """Run the backward pass of the oldest microbatch in flight, and update."""
         flight = self._flying.popleft()
         if flight.coming is not None:
             self._others.arrive(flight.coming)
@@ -187,12 +186,12 @@ class PipeDreamPipeline(Stages):
 
     def _give(self, tensor: torch.Tensor, to: int, tag: int) -> None:
         self._leaving.append(self._others.send(tensor, to, tag))
-        # As many as can be under way between two neighbours, there and back.
+        # As many as can be in flight between two neighbours, in both directions.
         while len(self._leaving) > 2 * (self._last + 1):
             self._leaving.popleft().wait()
 
     def _latest(self, loss: torch.Tensor, microbatches: int) -> torch.Tensor:
-        """The loss of the last batch that this stage can know without waiting for it."""
+        """The loss of the last batch that is available on this stage without waiting."""
         if self.speaks:
             self._leaving.extend(self._others.send(loss, to, LOSS) for to in range(self._last))
             return loss

@@ -1,4 +1,4 @@
-"""Pipelines that stand side by side on a mesh of workers."""
+"""Stage groups: the pipelines on a mesh of workers."""
 
 from __future__ import annotations
 
@@ -19,34 +19,36 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class StageGroup:
-    """A pipeline among others, as one of its workers sees them."""
+    """A worker's pipeline, and its position among the pipelines of a mesh."""
 
     group: Group
-    """Its workers."""
-    everybody: Group
-    """Those of all pipelines, which are split into the same stages."""
+    """The workers of the pipeline."""
+    all_workers: Group
+    """The workers of all pipelines, which are split into the same stages."""
     copies: tuple[Group, ...] = ()
-    """Who has the same stages for other samples, axis by axis."""
+    """For each axis, the workers that have the same stages for other samples."""
     replica: int = 0
     replicas: int = 1
     speaks: bool = True
-    """Whether it is the first of those that compute the same samples."""
+    """Whether it is the first of the pipelines that compute the same samples."""
     division: Division | None = None
-    """How stages are divided further, if they are."""
+    """Further division of the stages, if any."""
 
 
-def line_on(mesh: Mesh, everybody: Group, find: Callable[[nn.Module], TensorPlan]) -> StageGroup:
+def stage_group_on(
+    mesh: Mesh, all_workers: Group, find: Callable[[nn.Module], TensorPlan]
+) -> StageGroup:
     """This worker's pipeline on a mesh of `data`, `pipeline`, `shard` and `tensor`.
 
     Args:
-        mesh: on which it stands.
-        everybody: all workers of the mesh.
-        find: what of a model is split along `tensor`.
+        mesh: the mesh.
+        all_workers: all workers of the mesh.
+        find: returns the layers of a model that are split along `tensor`.
     """
     axes, place = mesh.axes, mesh.place
     return StageGroup(
         group=mesh.groups["pipeline"],
-        everybody=everybody,
+        all_workers=all_workers,
         copies=tuple(mesh.groups[axis] for axis in ("data", "shard") if axes[axis] > 1),
         replica=place["data"] * axes["shard"] + place["shard"],
         replicas=axes["data"] * axes["shard"],

@@ -1,4 +1,4 @@
-"""One worker's stages of a model, and what it must know of the others'."""
+"""Creation of a worker's pipeline stages."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from manyhands.costs import LayerSize, TensorSize
-from manyhands.engine.fake_tensors import is_imagined, really
-from manyhands.engine.tensors import gathered, laid_out, own_part
+from manyhands.engine.fake_tensors import is_fake, really
+from manyhands.engine.tensors import as_dtensor, gathered, own_part
 from manyhands.files.checkpoint import Entry, State
 from manyhands.parameters.gradients import build
 from manyhands.parameters.initial.deferred import first_values, on_meta, outline
@@ -28,8 +28,8 @@ from manyhands.splitting import (
     chain,
     check_stages,
     describe,
+    estimate,
     fill,
-    guess,
     measure,
     partition,
 )
@@ -43,14 +43,14 @@ if TYPE_CHECKING:
     from manyhands.transport.collectives import Group
 
 _FINENESS: Final = 4
-"""Pieces per stage that are looked for, so that stages can be made alike."""
+"""Pieces per stage that are searched for, so that stages can be balanced."""
 _STATE: Final = 1 << 22
-"""The tag under which the state is sent, beyond those of a step and of an evaluation."""
+"""The tag of messages with the state, above those of a step and of an evaluation."""
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A tensor of the model's state: who has it, and what it is."""
+    """A tensor of the model's state: its owner, shape and dtype."""
 
     owner: int
     dtype: torch.dtype
@@ -59,27 +59,27 @@ class Piece:
 
 @dataclass(frozen=True, eq=False)
 class Staged:
-    """A model in stages, of which this worker has some."""
+    """A model in stages, some of which are on this worker."""
 
     sections: dict[int, Section]
-    """This worker's stages by their number."""
+    """This worker's stages, by number."""
     optimizer: torch.optim.Optimizer
-    """The job's, of this worker's parameters."""
+    """The job's optimizer, for this worker's parameters."""
     passing: StageBoundaries
-    """What passes between stages."""
+    """Shapes of the tensors between stages."""
     stages: int
-    """How many there are."""
+    """Number of all stages."""
     words: tuple[str, ...]
-    """Where it was split, a line for every stage; then which layers are split themselves."""
+    """Description of the split, a line for every stage; then the layers that are split."""
     pieces: dict[str, Piece]
-    """The whole model's state by name."""
+    """The tensors of the whole model's state, by name."""
     tensors: dict[str, torch.Tensor]
-    """What this worker has of it."""
+    """The tensors of it that this worker has."""
     aliases: dict[str, str]
-    """Other names of the same tensors."""
+    """Further names of tied tensors."""
 
     def state(self, group: Group) -> State:
-        """The whole model's, sent to the first worker tensor by tensor."""
+        """The whole model's state, sent to the first worker tensor by tensor."""
         entries = {
             name: Entry(piece.dtype, piece.shape, _fetch(group, piece, self.tensors.get(name)))
             for name, piece in self.pieces.items()
@@ -89,7 +89,7 @@ class Staged:
 
 def _fetch(group: Group, piece: Piece, tensor: torch.Tensor | None) -> Callable[[], torch.Tensor]:
     def fetch() -> torch.Tensor:
-        # What does not lie here is received, or is none of this worker's business.
+        # A tensor of another worker is received on the first worker, and unused elsewhere.
         empty = partial(torch.empty, piece.shape, dtype=piece.dtype, device=group.device)
         held = empty() if tensor is None else gathered(tensor)
         if group.rank == 0 != piece.owner:
@@ -103,37 +103,37 @@ def _fetch(group: Group, piece: Piece, tensor: torch.Tensor | None) -> Callable[
 
 def make_stages(
     job: Job,
-    line: StageGroup,
+    stage_group: StageGroup,
     device: torch.device,
     held: Sequence[int],
     samples: int,
     split_points: Sequence[str],
 ) -> Staged:
-    """Make the job's model, split it, and keep this worker's stages.
+    """Create the job's model, split it, and keep this worker's stages.
 
     Args:
-        job: what is trained; its random source stands at the seed.
-        line: the workers; stage s is the s-th's, modulo their number.
-        device: where this worker computes.
-        held: for each stage, how many microbatches' activations it holds at once.
-        samples: of a microbatch.
-        split_points: the pieces at which stages begin, by name; measured, if there are none.
+        job: the job to train; random generators have been seeded with its seed.
+        stage_group: the workers; stage s is on worker s, modulo their number.
+        device: the device of this worker.
+        held: for each stage, the number of microbatches in flight.
+        samples: samples of a microbatch.
+        split_points: names of the pieces at which stages begin; if empty, stages are balanced.
     """
-    group, division, imagined = line.group, line.division, is_imagined()
+    group, division, fake = stage_group.group, stage_group.division, is_fake()
     find = division.find if division else _nothing
     with really():
         inputs = example(job, samples)
         model, pieces, plan, numbers = _structure(
-            job, inputs, device, len(held), split_points, find, imagined
+            job, inputs, device, len(held), split_points, find, fake
         )
         if split_points:
             starts = by_hand(pieces, split_points)
             words = _names(pieces, starts)
         else:
             measured = (
-                guess(pieces, inputs.to("meta"))
-                if imagined
-                else _measured(pieces, inputs.to(device), line.everybody, device)
+                estimate(pieces, inputs.to("meta"))
+                if fake
+                else _measured(pieces, inputs.to(device), stage_group.all_workers, device)
             )
             starts = partition(measured, held)
             words = describe(measured, starts, held)
@@ -147,7 +147,7 @@ def make_stages(
         for number, stage in reversed([*enumerate(stages)])
         for name in (*dict(stage.named_parameters()), *dict(stage.named_buffers()))
     }
-    # What no stage uses is as it was made, and the first worker's to store.
+    # Tensors that no stage uses keep their initial values, and belong to the first worker.
     own = {name for name, _ in _named(model) if owners.get(name, 0) == group.rank} | {
         name
         for number, stage in enumerate(stages)
@@ -157,8 +157,8 @@ def make_stages(
     if division:
         with really():
             division.split(model, plan)
-    if imagined:
-        fill(model, _imagined(model, own, device))
+    if fake:
+        fill(model, _fake_values(model, own, device))
     elif numbers is not None:
         fill(model, _values(job, numbers, model, own, device))
     sections = {
@@ -194,11 +194,11 @@ def _structure(
     stages: int,
     split_points: Sequence[str],
     find: Callable[[nn.Module], TensorPlan],
-    imagined: bool,
+    fake: bool,
 ) -> tuple[nn.Module, Chain, TensorPlan, Mapping[str, int] | None]:
-    """The model without its values, its pieces, what of them is split, and how to have the values.
+    """The model on meta, its pieces, its tensor plan, and the numbers for its initial values.
 
-    A model that cannot be had without its values is made whole, unless it is only imagined.
+    A model that cannot be created on the meta device is created whole, except in a dry run.
     """
     state = random_state()
     try:
@@ -206,12 +206,12 @@ def _structure(
         model = on_meta(make)
         plan = find(model)
         pieces = find_pieces(model, inputs.to("meta"), stages, split_points, plan)
-        return model, pieces, plan, {} if imagined else outline(make).numbers
+        return model, pieces, plan, {} if fake else outline(make).numbers
     except Unsplittable:
         raise
     except Exception:
-        # A model may need its values for anything.
-        if imagined:
+        # User code may need the values of parameters, and raise anything.
+        if fake:
             raise
         restore_random_state(state)
         model = build(job).to(device)
@@ -235,7 +235,7 @@ def _values(
     own: Collection[str],
     device: torch.device,
 ) -> dict[str, torch.Tensor]:
-    """The first values of this worker's tensors, as one that made the whole model has them."""
+    """The initial values of this worker's tensors, equal to those of a model on one worker."""
     laid = dict(_named(model))
     kept = first_values(
         partial(build, job),
@@ -243,14 +243,16 @@ def _values(
         lambda name, whole: own_part(laid[name], whole) if name in own else whole.new_empty(0),
     )
     return {
-        name: laid_out(value.to(device), laid[name]) for name, value in kept.items() if name in own
+        name: as_dtensor(value.to(device), laid[name])
+        for name, value in kept.items()
+        if name in own
     }
 
 
-def _imagined(
+def _fake_values(
     model: nn.Module, own: Collection[str], device: torch.device
 ) -> dict[str, torch.Tensor]:
-    """This worker's tensors, with a place and no content."""
+    """This worker's tensors as fake tensors: on its device, without content."""
     return {
         name: torch.empty_like(tensor, device=device)
         for name, tensor in _named(model)
@@ -265,9 +267,9 @@ def find_pieces(
     split_points: Sequence[str],
     plan: TensorPlan | None = None,
 ) -> Chain:
-    """The pieces of a model that is to have so many stages, or to be split at these layers.
+    """The pieces of a model for a number of stages, or for these split points.
 
-    Layers that a plan splits together are in one of them.
+    Layers that a plan splits together are in one piece.
 
     Raises:
         Unsplittable: there are fewer pieces than stages, or none of this name.
@@ -278,12 +280,12 @@ def find_pieces(
     for name in split_points:
         if name not in found.names:
             raise Unsplittable(
-                f"no stage can begin at {name!r}; it can at {', '.join(found.names[1:])}"
+                f"no stage can begin at {name!r}: use one of {', '.join(found.names[1:])}"
             )
     return found
 
 
-def look_at_stages(
+def inspect_stages(
     model: nn.Module,
     pieces: Chain,
     inputs: torch.Tensor,
@@ -291,14 +293,14 @@ def look_at_stages(
     split_points: Sequence[str],
     samples: Sequence[int],
 ) -> tuple[list[TensorSize], list[LayerSize]]:
-    """The parameters of stages, and their calls for microbatches of so many samples.
+    """Sizes of the stages' parameters, and of their calls for microbatches of these samples.
 
-    Unless it is said where they begin, stages take about as many multiplications.
+    Without split points, stages have about equally many multiplications.
     """
     if split_points:
         starts = by_hand(pieces, split_points)
     else:
-        starts = partition(guess(pieces, inputs.new_empty(samples[0], *inputs.shape[1:])), held)
+        starts = partition(estimate(pieces, inputs.new_empty(samples[0], *inputs.shape[1:])), held)
     stages = [pieces.section(first, stop) for first, stop in pairwise([*starts, len(pieces)])]
     passing = StageBoundaries(model, stages, inputs)
     parameters = [
@@ -320,18 +322,18 @@ def _rows(tensor: torch.Tensor) -> int:
 
 
 def by_hand(pieces: Chain, split_points: Sequence[str]) -> tuple[int, ...]:
-    """The numbers of the pieces at which stages begin, given the names of all but the first."""
+    """Indices of the pieces at which stages begin, given the names of all but the first."""
     starts = (0, *(pieces.names.index(name) for name in split_points))
     if [*starts] != sorted(set(starts)):
         raise Unsplittable(
-            f"the layers at which stages begin must be given in order: {', '.join(split_points)}"
+            f"split_points must be in the order of the model, got {', '.join(split_points)}"
         )
     return starts
 
 
 def _names(pieces: Chain, starts: Sequence[int]) -> tuple[str, ...]:
     return tuple(
-        f"stage {number}: {pieces.names[first]} to {pieces.names[stop - 1]}, by hand"
+        f"stage {number}: {pieces.names[first]} to {pieces.names[stop - 1]}, by split_points"
         for number, (first, stop) in enumerate(pairwise([*starts, len(pieces)]))
     )
 
@@ -339,7 +341,7 @@ def _names(pieces: Chain, starts: Sequence[int]) -> tuple[str, ...]:
 def _measured(
     pieces: Chain, inputs: torch.Tensor, group: Group, device: torch.device
 ) -> tuple[PieceCost, ...]:
-    """What the first worker measures: all must split alike."""
+    """Costs measured on the first worker and broadcast, because all workers must split alike."""
     word = torch.zeros(len(pieces), 4, dtype=torch.float64, device=device)
     if group.rank == 0:
         word = torch.tensor(
@@ -362,7 +364,7 @@ def _measured(
 def _own_part(
     optimizer: torch.optim.Optimizer, sections: Iterable[nn.Module]
 ) -> torch.optim.Optimizer:
-    """Let go of the parameters of other workers; the groups and their settings stay."""
+    """Drop the parameters of other workers from the optimizer; keep its groups and settings."""
     own = {id(parameter) for section in sections for parameter in section.parameters()}
     for group in optimizer.param_groups:
         group["params"] = [parameter for parameter in group["params"] if id(parameter) in own]

@@ -1,4 +1,4 @@
-"""How stages hand tensors over to each other."""
+"""Transfers of tensors between the stages of a pipeline."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 class StageTransfers:
-    """The workers of a pipeline, as one of them sees the others.
+    """Sends and receives of one worker of a pipeline.
 
     Args:
         group: the workers.
-        waits: told what is sent, and when this worker waits for something.
+        waits: records what is sent, and when this worker waits.
     """
 
     def __init__(self, group: Group, waits: Waits) -> None:
@@ -27,23 +27,23 @@ class StageTransfers:
         self._group, self._waits = group, waits
 
     def send(self, tensor: torch.Tensor, to: int, tag: int) -> Arrival:
-        """Begin to send; the tensor must stay as it is meanwhile."""
+        """Start to send; the tensor must not be changed until the transfer has completed."""
         self._waits.note("send", tensor.nbytes, 2)
-        # Gloo sends memory as it lies.
+        # Gloo needs contiguous memory.
         return self._group.send(tensor.detach().contiguous(), to, tag)
 
     def receive(self, tensor: torch.Tensor, source: int, tag: int) -> Arrival:
-        """Begin to receive."""
+        """Start to receive."""
         return self._group.receive(tensor, source, tag)
 
     def arrive(self, coming: Arrival) -> None:
-        """Wait for what was to be received, and let it be known that this worker waits."""
+        """Wait for a transfer, and record the wait."""
         self._waits.begin()
         coming.wait()
         self._waits.end()
 
     def average(self, gradients: Sequence[torch.Tensor], copies: Group) -> None:
-        """Replace gradients, on workers with copies of the same stages, by their mean."""
+        """Average gradients over the workers that have the same stages."""
         by_type: dict[torch.dtype, list[torch.Tensor]] = {}
         for gradient in gradients:
             by_type.setdefault(gradient.dtype, []).append(gradient)

@@ -1,1 +1,1 @@
-"""What a worker trains under a placement, one class each."""
+"""The worker's side of placements: one class for each way to hold a model."""

@@ -1,16 +1,16 @@
-"""Shards in the host's memory, updated by a thread while the device computes."""
+"""Shards in host memory, updated by an optimizer thread while the device computes."""
 
 from __future__ import annotations
 
 import threading
 from typing import TYPE_CHECKING, Any
 
-from manyhands.engine.fake_tensors import is_imagined
+from manyhands.engine.fake_tensors import is_fake
 from manyhands.engine.tensors import own
 from manyhands.parameters.module_units import separate_units
 from manyhands.parameters.weighted_step import weighted_step
 from manyhands.placements.bound import clip
-from manyhands.placements.model.local_optimizer import step_plainly
+from manyhands.placements.model.local_optimizer import step_on_local_tensors
 from manyhands.placements.worker.sharded import Sharded
 
 if TYPE_CHECKING:
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 
 class Offloaded(Sharded):
-    """Sharded, with a thread that takes the optimizer's steps, unit by unit.
+    """A sharded model with a thread that runs the optimizer, unit by unit.
 
-    The next forward begins at once: a unit waits until its own parameters are updated, while
-    those behind it still are.
+    The next forward pass begins at once: each unit waits only for its own parameters, while later
+    units are still being updated.
     """
 
     def __init__(
@@ -37,23 +37,23 @@ class Offloaded(Sharded):
         super().__init__(job, group, device, spread)
         self._turns = self._in_turn()
         every = [parameter for turn in self._turns for parameter in turn.parameters]
-        self._plain = step_plainly(self.optimizer, every)
+        self._plain = step_on_local_tensors(self.optimizer, every)
         self._updater: threading.Thread | None = None
         self._failure: BaseException | None = None
 
-    def _in_turn(self) -> list[_Turn]:
-        """The parameters in the order in which the forward needs them."""
-        inner = [_Turn(list(unit.parameters()), unit) for unit in separate_units(self.model)]
+    def _in_turn(self) -> list[_UnitUpdate]:
+        """The units' parameters, in the order in which the forward pass needs them."""
+        inner = [_UnitUpdate(list(unit.parameters()), unit) for unit in separate_units(self.model)]
         known = {id(parameter) for turn in inner for parameter in turn.parameters}
         rest = [parameter for parameter in self.model.parameters() if id(parameter) not in known]
-        turns = [*([_Turn(rest, self.model)] if rest else []), *inner]
+        turns = [*([_UnitUpdate(rest, self.model)] if rest else []), *inner]
         for turn in turns:
-            # Before the engine gathers what this unit is made of.
+            # Before the engine gathers this unit's parameters.
             turn.unit.register_forward_pre_hook(turn.wait, prepend=True)
         return turns
 
     def gradient(self, inputs: Any, targets: Any, weight: float) -> torch.Tensor:
-        """As ever; but a step must be over before there are new gradients."""
+        """As in `Sharded`, after the last step has completed."""
         handle = self.model.register_forward_hook(lambda *_: self._join())
         try:
             return super().gradient(inputs, targets, weight)
@@ -61,13 +61,13 @@ class Offloaded(Sharded):
             handle.remove()
 
     def clip(self, limit: float) -> None:
-        """Of what the optimizer trains."""
+        """Clip the gradients of the optimizer's parameters."""
         groups = self.optimizer.param_groups
         trained = {id(plain) for group in groups for plain in group["params"]}
         clip([laid for laid, plain in self._plain.items() if id(plain) in trained], limit)
 
     def step(self, weight: float) -> None:
-        """Begin to update; who needs a parameter waits for it."""
+        """Start to update in the background; units wait for their own parameters."""
         given = {
             plain: None if laid.grad is None else own(laid.grad) if plain is not laid else laid.grad
             for laid, plain in self._plain.items()
@@ -75,8 +75,8 @@ class Offloaded(Sharded):
         self.model.zero_grad()
         for turn in self._turns:
             turn.ready.clear()
-        if is_imagined():
-            # What is imagined is so in one thread alone.
+        if is_fake():
+            # Fake tensors are active in one thread only.
             self._update(given, weight)
             return
         self._updater = threading.Thread(
@@ -85,12 +85,12 @@ class Offloaded(Sharded):
         self._updater.start()
 
     def _update(self, given: dict[nn.Parameter, torch.Tensor | None], weight: float) -> None:
-        """An optimizer steps on what has a gradient: give it one unit's after the other."""
+        """Step unit by unit: an optimizer skips parameters without a gradient."""
         try:
             for turn in self._turns:
                 mine = [self._plain[parameter] for parameter in turn.parameters]
                 for parameter in mine:
-                    # Nobody else holds it, so that it is gone before the unit computes again.
+                    # This was the last reference: memory is freed before the unit computes again.
                     parameter.grad = given.pop(parameter, None)
                 weighted_step(self.optimizer, weight)
                 for parameter in mine:
@@ -109,17 +109,17 @@ class Offloaded(Sharded):
             raise self._failure
 
     def outputs(self, inputs: Any) -> Any:
-        """With all that was learnt so far."""
+        """Outputs after the last step has completed."""
         self._join()
         return super().outputs(inputs)
 
     def state(self) -> State:
-        """With all that was learnt."""
+        """The state after the last step has completed."""
         self._join()
         return super().state()
 
 
-class _Turn:
+class _UnitUpdate:
     """One unit's parameters, and whether they are up to date."""
 
     def __init__(self, parameters: list[nn.Parameter], unit: nn.Module) -> None:
@@ -129,5 +129,5 @@ class _Turn:
         self.ready.set()
 
     def wait(self, *_: object) -> None:
-        """Until they are."""
+        """Wait until they are up to date."""
         self.ready.wait()

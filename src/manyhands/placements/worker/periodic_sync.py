@@ -1,4 +1,4 @@
-"""Copies of a model that train apart, and meet every so many steps."""
+"""Replicas that train independently and synchronise every H steps by an allreduce."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from manyhands.engine.fake_tensors import is_imagined
+from manyhands.engine.fake_tensors import is_fake
 from manyhands.engine.tensors import own
 from manyhands.parameters.arithmetic import descend
 from manyhands.placements.bound import Bound
@@ -20,58 +20,59 @@ if TYPE_CHECKING:
     from manyhands.files.checkpoint import State
     from manyhands.job import Job
     from manyhands.placements.placement import Placement
-    from manyhands.protocols import Meeting
+    from manyhands.protocols import LocalSteps
     from manyhands.transport.collectives import Group
     from manyhands.transport.waits import Waits
 
 
-def bind_apart(
+def bind_periodic_sync(
     placement: Placement,
-    meeting: Meeting,
+    outer: LocalSteps,
     copies: int,
     job: Job,
     group: Group,
     device: torch.device,
     waits: Waits,
 ) -> Bound:
-    """Bind a placement on the workers of this one's copy, whose numbers follow each other."""
+    """Bind a placement on the workers of this worker's replica, which have consecutive ranks."""
     size = group.size // copies
     copy, place = divmod(group.rank, size)
     inside = group.part("copy", range(copy * size, (copy + 1) * size))
-    beside = group.part("beside", range(place, group.size, size))
-    return PeriodicSync(placement.bind(job, inside, device, waits), beside, meeting, waits)
+    peers = group.part("beside", range(place, group.size, size))
+    return PeriodicSync(placement.bind(job, inside, device, waits), peers, outer, waits)
 
 
 class PeriodicSync(Bound):
-    """One copy's part of the model on this worker, and those at the same place of other copies.
+    """This worker's part of a replica, and the workers with the same part in other replicas.
 
-    A copy steps by itself. After as many steps as the protocol says, and before anybody looks at
-    the model, what the workers at one place have becomes their mean, each weighing the samples
-    that its copy was trained on since the last time, or where an outer step from there leads.
+    A replica steps by itself. After the protocol's interval, and before an evaluation or a
+    checkpoint, the parameters are averaged over the peers, weighted by the samples that their
+    replicas were trained on since the last time; with an outer optimizer, the average is the
+    target of its step.
 
     Args:
-        inner: the copy, as its own workers train it.
-        beside: the workers at this one's place in all copies.
-        meeting: says when they meet and what they do then.
-        waits: told of the meetings.
+        inner: the replica, as trained by its own workers.
+        peers: the workers that hold the same part in all replicas.
+        outer: the protocol that defines the interval and the outer step.
+        waits: records the synchronisations.
     """
 
-    def __init__(self, inner: Bound, beside: Group, meeting: Meeting, waits: Waits) -> None:
+    def __init__(self, inner: Bound, peers: Group, outer: LocalSteps, waits: Waits) -> None:
         self.model, self.optimizer = inner.model, inner.optimizer
-        self.copies = beside.size
-        self.replica = beside.rank * inner.replicas + inner.replica
-        self.replicas = beside.size * inner.replicas
+        self.copies = peers.size
+        self.replica = peers.rank * inner.replicas + inner.replica
+        self.replicas = peers.size * inner.replicas
         self.speaks, self.waiting, self.words = inner.speaks, inner.waiting, inner.words
-        self._inner, self._beside, self._meeting, self._waits = inner, beside, meeting, waits
+        self._inner, self._peers, self._outer, self._waits = inner, peers, outer, waits
         self._learns = True
-        """Whether the copy has samples of the global batch."""
+        """Whether the replica has samples of the global batch."""
         self._steps = self._alone = 0
         self._made_of = self._all_made_of = 0
-        self._lines = [_Line(line, meeting) for line in self._gather()]
+        self._flat = [_FlatParameters(flat, outer) for flat in self._gather()]
 
     @torch.no_grad()
     def _gather(self) -> Iterator[torch.Tensor]:
-        """What this worker trains, in one line for every type."""
+        """The trained parameters of this worker, flattened into one tensor per dtype."""
         for tensors in self._by_type().values():
             yield torch.cat([tensor.reshape(-1) for tensor in tensors])
 
@@ -85,8 +86,8 @@ class PeriodicSync(Bound):
         return tensors
 
     def weigh(self, samples: int, total: int) -> float:
-        """Within the copy alone."""
-        share = part(total, self._beside.rank, self.copies)
+        """The weight within this replica."""
+        share = part(total, self._peers.rank, self.copies)
         together = share.stop - share.start
         self._learns = together > 0
         self._made_of += together
@@ -94,67 +95,67 @@ class PeriodicSync(Bound):
         return self._inner.weigh(samples, together) if together else 0.0
 
     def gradient(self, inputs: Any, targets: Any, weight: float) -> torch.Tensor:
-        """The copy's."""
+        """The gradient of this replica."""
         return self._inner.gradient(inputs, targets, weight)
 
     def clip(self, limit: float) -> None:
-        """By the norm of the copy's gradient."""
+        """Clip the norm of this replica's gradient."""
         self._inner.clip(limit)
 
     def step(self, weight: float) -> None:
-        """The copy's, if it has samples; then perhaps a meeting."""
+        """Step this replica if it has samples; synchronise if the interval is over."""
         if self._learns:
             self._inner.step(weight)
         self.optimizer.zero_grad()
         self._steps += 1
         self._alone += 1
-        if self._alone >= self._meeting.interval(self._steps):
-            self._meet()
+        if self._alone >= self._outer.interval(self._steps):
+            self._synchronise()
 
     @torch.no_grad()
-    def _meet(self) -> None:
-        if is_imagined():
+    def _synchronise(self) -> None:
+        if is_fake():
             return
-        for kept, line, tensors in zip(
-            self._lines, self._gather(), self._by_type().values(), strict=True
+        for kept, flat, tensors in zip(
+            self._flat, self._gather(), self._by_type().values(), strict=True
         ):
-            line.mul_(self._made_of / self._all_made_of)
-            self._waits.note("allreduce", line.nbytes, self.copies)
+            flat.mul_(self._made_of / self._all_made_of)
+            self._waits.note("allreduce", flat.nbytes, self.copies)
             self._waits.begin()
-            self._beside.sum(line)
+            self._peers.sum(flat)
             self._waits.end()
-            common = kept.conclude(line)
+            common = kept.conclude(flat)
             sizes = [tensor.numel() for tensor in tensors]
             for tensor, piece in zip(tensors, common.split_with_sizes(sizes), strict=True):
                 tensor.copy_(piece.view_as(tensor))
         self._alone = self._made_of = self._all_made_of = 0
 
     def outputs(self, inputs: Any) -> Any:
-        """The copy's: all are alike when they are asked."""
+        """The outputs of this replica: all replicas are equal at an evaluation."""
         return self._inner.outputs(inputs)
 
     def average_buffers(self) -> None:
-        """Meet, if there were steps since the last time; then make the buffers alike too."""
+        """Synchronise if there were steps since the last time; then average the buffers."""
         if self._alone:
-            self._meet()
+            self._synchronise()
         self._inner.average_buffers()
-        average_buffers(self.model, self._beside)
+        average_buffers(self.model, self._peers)
 
     def state(self) -> State:
-        """The first copy's."""
+        """The state of the first replica."""
         return self._inner.state()
 
 
-class _Line:
-    """What a meeting makes of the mean of parameters of one type, and what it remembers for it."""
+class _FlatParameters:
+    """The parameters of one dtype, with the state of the outer optimizer."""
 
-    def __init__(self, first: torch.Tensor, meeting: Meeting) -> None:
-        self._outer = meeting if isinstance(meeting, DiLoCo) else None
+    def __init__(self, first: torch.Tensor, outer: LocalSteps) -> None:
+        self._outer = outer if isinstance(outer, DiLoCo) else None
         if self._outer is not None:
             self._here, self._velocity = first, torch.zeros_like(first)
 
     def conclude(self, mean: torch.Tensor) -> torch.Tensor:
-        """Where all go on from."""
+        """The parameters from which all replicas continue."""
         if self._outer is None:
             return mean
         outer = self._outer

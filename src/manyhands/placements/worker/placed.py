@@ -1,8 +1,8 @@
-"""Some modules of a model on this worker, others elsewhere: what `place` trains.
+"""Worker of `place`: some modules of the model on this worker, the others elsewhere.
 
-All workers run the same program: the model's own forward. Where it calls a module that is placed,
-the module's worker computes, and the others get the result. Until they need it they go on: a call
-that another worker computes gives a tensor that is still on its way, and whoever uses it waits.
+All workers run the same program: the model's own forward. Where it calls a placed module, the
+module's worker computes, and the other workers receive the result. Communication is asynchronous:
+a call that another worker computes returns a pending tensor, and the first use of it waits.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 
 
 class Placed(Bound):
-    """The modules that are this worker's; the others are on the meta device.
+    """The model with this worker's modules on its device, and the others on meta.
 
     Args:
-        job: what is trained.
+        job: the job to train.
         group: the workers.
-        device: where this one's modules lie.
-        waits: told of every wait for another worker.
+        device: the device of this worker's modules.
+        waits: records every wait for another worker.
         owners: by module, the workers that compute it in turn.
     """
 
@@ -71,7 +71,7 @@ class Placed(Bound):
             f"worker {worker}: {', '.join(name for name in owners if worker in owners[name])}"
             for worker in range(group.size)
         )
-        self._on_the_way = _OnTheWay()
+        self._on_the_way = _PendingTensors()
         self._calls = [
             _Placement(self.model.get_submodule(name), several, handle, self._on_the_way)
             for name, several in owners.items()
@@ -84,14 +84,14 @@ class Placed(Bound):
         }
 
     def _of(self, name: str) -> tuple[int, ...]:
-        """Who holds a parameter or buffer."""
+        """The ranks that hold a parameter or buffer."""
         for module, several in self._owners.items():
             if name.startswith(f"{module}."):
                 return several
         return tuple(range(self._group.size))
 
     def gradient(self, inputs: Any, targets: Any, weight: float) -> torch.Tensor:
-        """Forward and backward go where the modules are; then copies sum their gradients."""
+        """Run forward and backward on the modules' workers; then sum the gradients of copies."""
         with untouched(self.model, when=not weight), self._on_the_way:
             loss = backward(self._job, self._device, self._forward, inputs, targets, weight)
             self._on_the_way.wait()
@@ -105,7 +105,7 @@ class Placed(Bound):
         return self.model(inputs)
 
     def _sum_gradients(self, module: nn.Module, group: Group) -> None:
-        """Over the copies of a module; one that was not called in this step adds nothing."""
+        """Sum over the copies of a module; a copy that was not called in this step adds zero."""
         trained = [one for one in module.parameters() if one.requires_grad]
         for one in trained:
             if one.grad is None:
@@ -120,7 +120,7 @@ class Placed(Bound):
             one.grad = total.view_as(one)
 
     def clip(self, limit: float) -> None:
-        """The norm is over the parameters of all workers, each of which counts once."""
+        """Clip by the norm over all workers' parameters, counting each parameter once."""
         grads = {
             name: one.grad for name, one in self.model.named_parameters() if one.grad is not None
         }
@@ -134,19 +134,19 @@ class Placed(Bound):
             grad.mul_(factor)
 
     def outputs(self, inputs: Any) -> Any:
-        """Known to everybody, since everybody is told what the modules give."""
+        """The outputs, available on all workers because all module outputs are broadcast."""
         with self._on_the_way:
             answers = self._forward(inputs)
             self._on_the_way.wait()
         return answers
 
     def average_buffers(self) -> None:
-        """Over the copies of a module that has several."""
+        """Average over the copies of each module that is on several workers."""
         for name, group in self._shared.items():
             average_buffers(self.model.get_submodule(name), group)
 
     def state(self) -> State:
-        """Each tensor is told by its owner."""
+        """The state, each tensor broadcast by its owner."""
         again = aliases(self.model)
         entries = {
             name: Entry(tensor.dtype, tuple(tensor.shape), self._fetch(name, tensor))
@@ -170,18 +170,18 @@ class Placed(Bound):
 
 
 def check_names(model: nn.Module, names: Iterable[str]) -> None:
-    """Refuse modules that the model does not have."""
+    """Raise ValueError for modules that the model does not have."""
     known = dict(model.named_modules())
     for name in names:
         if name not in known:
             children = ", ".join(child for child, _ in model.named_children())
             raise ValueError(
-                f"{type(model).__name__} has no module {name!r} to place; it consists of {children}"
+                f"{type(model).__name__} has no module {name!r}: its modules are {children}"
             )
 
 
-class _OnTheWay(TorchFunctionMode):
-    """Tensors that other workers compute; while it is active, whoever uses one waits for it."""
+class _PendingTensors(TorchFunctionMode):
+    """Tensors that are still being received; while active, every use of one waits for it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -190,17 +190,17 @@ class _OnTheWay(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Wait for what a function is given."""
+        """Wait for the pending tensors among a function's arguments."""
         if self._works:
             self.wait(leaves((args, kwargs)))
         return func(*args, **(kwargs or {}))
 
     def expect(self, tensor: torch.Tensor, work: Work) -> None:
-        """A tensor will be there when the work is done."""
+        """Register a tensor that is complete when the work is done."""
         self._works[memory_of(tensor)] = work, tensor
 
     def wait(self, tensors: list[torch.Tensor] | None = None) -> None:
-        """Until these are there, or all."""
+        """Wait for these tensors, or for all."""
         keys = list(self._works) if tensors is None else [memory_of(one) for one in tensors]
         for key in keys:
             if key in self._works:
@@ -209,18 +209,18 @@ class _OnTheWay(TorchFunctionMode):
 
 @dataclass(eq=False)
 class _Placement:
-    """A module that some workers compute in turn: it takes the place of its forward."""
+    """Replacement of a placed module's forward: its workers compute the calls in turn."""
 
     module: nn.Module
     owners: tuple[int, ...]
     handle: ProcessGroup
-    on_the_way: _OnTheWay
+    on_the_way: _PendingTensors
     count: int = 0
-    """Its calls in this forward."""
+    """Number of its calls in this forward pass."""
     shapes: dict[tuple[Any, ...], torch.Tensor] = field(default_factory=dict)
-    """On the meta device, what comes out, by the shapes of what goes in."""
+    """Outputs on the meta device, by the shapes of the inputs."""
     anchor: torch.Tensor = field(default_factory=lambda: torch.zeros((), requires_grad=True))
-    """Makes everybody expect a gradient, who holds the parameters and who does not."""
+    """Makes autograd expect a gradient on all workers, whether or not they hold parameters."""
 
     def __post_init__(self) -> None:
         self.compute = self.module.forward
@@ -233,7 +233,7 @@ class _Placement:
         if mine:
             self.on_the_way.wait(leaves(inputs))
         call = _Call(self, owner, mine, torch.is_grad_enabled())
-        outputs: torch.Tensor = _Elsewhere.apply(  # type: ignore[no-untyped-call]  # torch's
+        outputs: torch.Tensor = _RemoteCall.apply(  # type: ignore[no-untyped-call]  # torch's
             call, self.anchor, *inputs
         )
         return outputs
@@ -249,11 +249,11 @@ class _Call:
     learns: bool
 
     def tell(self, tensor: torch.Tensor) -> Work:
-        """Send it to all, or receive it, whichever it is."""
+        """Broadcast a tensor from the worker that computes this call."""
         return self.placement.handle.broadcast(tensor, root=self.owner)
 
     def shape(self, inputs: tuple[Any, ...]) -> torch.Tensor:
-        """What would come out, without computing it."""
+        """The output's shape, on the meta device."""
         known, module = self.placement.shapes, self.placement.module
         key = tuple(
             (one.shape, one.dtype) if isinstance(one, torch.Tensor) else one for one in inputs
@@ -273,17 +273,17 @@ class _Call:
         return known[key]
 
     def checked(self, outputs: Any) -> torch.Tensor:
-        """One tensor, or it cannot be told to the others."""
+        """The output, which must be a single tensor to be broadcast."""
         if not isinstance(outputs, torch.Tensor):
             raise TypeError(
-                f"a placed {type(self.placement.module).__name__} must give one tensor, not "
-                f"{type(outputs).__name__}; place a module around it that does"
+                f"a placed {type(self.placement.module).__name__} must return one tensor, got "
+                f"{type(outputs).__name__}: place a module around it that does"
             )
         return outputs
 
 
-class _Elsewhere(torch.autograd.Function):
-    """A call that one worker computes, forwards and backwards, and tells the others."""
+class _RemoteCall(torch.autograd.Function):
+    """A call that one worker computes, forward and backward, and broadcasts."""
 
     @staticmethod
     def forward(ctx: Any, call: _Call, anchor: torch.Tensor, *inputs: Any) -> torch.Tensor:

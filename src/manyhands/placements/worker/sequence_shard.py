@@ -1,4 +1,4 @@
-"""A whole replica that computes a stretch of every sequence: what `context` trains."""
+"""Worker of `context`: a whole replica that computes a shard of every sequence."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from manyhands.engine.fake_tensors import is_imagined
+from manyhands.engine.fake_tensors import is_fake
 from manyhands.parameters.gradients import Checkpointed, backward
 from manyhands.parameters.ignored_targets import counting
 from manyhands.parameters.module_units import units
@@ -29,24 +29,24 @@ if TYPE_CHECKING:
     from manyhands.transport.waits import Waits
 
 _TRIED = 4
-"""Positions of each worker in the sequence on which the model is tried."""
+"""Positions per worker in the sequence on which the model is tried."""
 
 
 class SequenceShard(WholeModel):
-    """A copy of the model; from some module on it sees only this worker's part of a sequence.
+    """A replica that, from one module on, computes only this worker's shard of a sequence.
 
-    Sequences are divided along dim 1 of that module's input, and targets along theirs. What the
-    model does with positions is its own business, so it is tried once: a short sequence, computed
-    in stretches, must give what it gives whole.
+    Sequences are divided along dim 1 of that module's input, and targets along theirs. Whether the
+    model allows that is tested once: a short sequence computed in shards must give the same outputs
+    as a whole one.
 
     Args:
-        job: what is trained.
+        job: the job to train.
         group: all workers.
-        device: where the copy lies.
-        waits: see `Replica`.
-        wrap: see `Replica`.
-        mesh: with axes "data" and "context".
-        before: the name of the module; if empty, the first of the units that repeat.
+        device: the device of the replica.
+        waits: see `WholeModel`.
+        wrap: see `WholeModel`.
+        mesh: a mesh with the axes "data" and "context".
+        before: the name of the module; if empty, the first of the repeated units.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class SequenceShard(WholeModel):
         self._rank, self._ways = mesh.place["context"], mesh.axes["context"]
         self._handle = mesh.handles["context"]
         self._context = mesh.groups["context"]
-        self._mode = _HeadsForPositions(self._handle, self._ways)
+        self._mode = _AttentionAllToAll(self._handle, self._ways)
         self._active = False
         self._dim = -1
         first = first_divided(self.model, before)
@@ -76,7 +76,7 @@ class SequenceShard(WholeModel):
                 unit.forward.compute = self._computing(unit.forward.compute)
 
     def gradient(self, inputs: Any, targets: Any, weight: float) -> torch.Tensor:
-        """The loss of this worker's stretches; the engine averages over all workers."""
+        """The loss of this worker's shards; DDP averages gradients over all workers."""
         if self._dim < 0:
             self._try_out(inputs)
         with untouched(self.model, when=not weight):
@@ -96,14 +96,14 @@ class SequenceShard(WholeModel):
         return mean
 
     def _agree(self, mean: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Weigh the mean of this stretch by the targets that count in it; the mean over all.
+        """Weight the mean loss of this shard by its counted targets; also the mean over all.
 
-        Padding is mostly at the end of a sequence, so stretches differ in how many count.
+        Padding is mostly at the end of a sequence, so shards differ in how many targets count.
         """
         own = self._loss.sums(mean.reshape(()), 1)
-        everybody = own.clone()
-        self._handle.allreduce([everybody]).wait()
-        counted, total = everybody
+        summed = own.clone()
+        self._handle.allreduce([summed]).wait()
+        counted, total = summed
         return own[0] * self._ways / counted, total / counted
 
     def _forward(self, inputs: Any) -> Any:
@@ -111,7 +111,7 @@ class SequenceShard(WholeModel):
             return self.module(inputs)
 
     def _computing(self, compute: Callable[..., Any]) -> Callable[..., Any]:
-        """A block that exchanges when it is computed, and when it is computed again."""
+        """A block with all-to-all when it is computed and when it is recomputed."""
 
         def exchanging(*inputs: Any, **options: Any) -> Any:
             if self._active or not torch.is_grad_enabled():
@@ -122,14 +122,14 @@ class SequenceShard(WholeModel):
         return exchanging
 
     def outputs(self, inputs: Any) -> Any:
-        """The stretches of all workers, put together again."""
+        """The outputs of all workers' shards, concatenated."""
         if self._dim < 0:
             self._try_out(inputs)
         with self._divided():
             own = self.model(inputs).contiguous()
-        everybody = own.new_empty(self._ways, *own.shape)
-        self._context.gather(everybody, own)
-        return torch.cat(list(everybody), dim=self._dim)
+        shards = own.new_empty(self._ways, *own.shape)
+        self._context.gather(shards, own)
+        return torch.cat(list(shards), dim=self._dim)
 
     @contextlib.contextmanager
     def _divided(self) -> Iterator[None]:
@@ -147,14 +147,14 @@ class SequenceShard(WholeModel):
         length = tensor.shape[1]
         if length % self._ways:
             raise ValueError(
-                f"{self._ways} workers cannot share a sequence of {length} positions evenly; "
-                "choose another length, or other ways"
+                f"a sequence of {length} positions is not divisible by ways={self._ways}: choose "
+                "another length, or another number of ways"
             )
         return tensor.chunk(self._ways, dim=1)[self._rank]
 
     @torch.no_grad()
     def _try_out(self, inputs: torch.Tensor) -> None:
-        """Compute a short sequence whole and in stretches, and find the dim of its positions."""
+        """Compute a short sequence whole and in shards, and find the dim of its positions."""
         short = inputs[:1, : _TRIED * self._ways]
         training = self.model.training
         self.model.eval()
@@ -169,17 +169,17 @@ class SequenceShard(WholeModel):
             if all_ != own
         ]
         expected = whole.chunk(self._ways, dim=dims[0])[self._rank] if len(dims) == 1 else None
-        if expected is None or not (is_imagined() or torch.allclose(part, expected, 1e-3, 1e-4)):
+        if expected is None or not (is_fake() or torch.allclose(part, expected, 1e-3, 1e-4)):
             raise ValueError(
-                f"{type(self.model).__name__} gives something else if its sequences are divided. "
-                "Positions must be told before the first module that repeats (or name one: "
-                'before="block1"), and only scaled_dot_product_attention may look at several'
+                f"{type(self.model).__name__} gives different outputs if its sequences are divided."
+                " Positions must be added before the first repeated module (or name another one: "
+                'before="block1"), and only scaled_dot_product_attention may combine positions'
             )
         self._dim = dims[0]
 
 
 def first_divided(model: nn.Module, before: str) -> nn.Module:
-    """The module before which sequences are divided: by name, or the first that repeats.
+    """The module before which sequences are divided: by name, or the first repeated one.
 
     Raises:
         ValueError: there is none.
@@ -191,25 +191,25 @@ def first_divided(model: nn.Module, before: str) -> nn.Module:
         children = ", ".join(name for name, _ in model.named_children())
         raise ValueError(
             f"{type(model).__name__} has no module {before!r} before which sequences could be "
-            f"divided; it consists of {children}"
+            f"divided: its modules are {children}"
         )
     return known[before]
 
 
 def _first_that_repeats(model: nn.Module) -> nn.Module:
-    """The first unit that is followed by one of its kind."""
+    """The first unit that is followed by another one of its type."""
     found = units(model)
     for unit, following in itertools.pairwise(found):
         if type(unit) is type(following):
             return unit
     raise ValueError(
-        f"{type(model).__name__} has no modules that repeat: name the one before which sequences "
+        f"{type(model).__name__} has no repeated modules: name the module before which sequences "
         'are divided, as in context(before="encoder")'
     )
 
 
-class _HeadsForPositions(TorchFunctionMode):
-    """While it is active, attention sees some heads of all positions."""
+class _AttentionAllToAll(TorchFunctionMode):
+    """While active, attention computes some heads of all positions, with all-to-all around it."""
 
     def __init__(self, handle: ProcessGroup, ways: int) -> None:
         super().__init__()
@@ -219,17 +219,21 @@ class _HeadsForPositions(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Exchange before attention and after it."""
+        """Run an all-to-all before attention and after it."""
         kwargs = kwargs or {}
         if func is not functional.scaled_dot_product_attention:
             return func(*args, **kwargs)
         query, key, value, *rest = args
         if rest or kwargs.get("attn_mask") is not None:
-            raise ValueError("context() divides attention without a mask of its own, or is_causal")
+            raise ValueError(
+                "context() supports attention without a mask or with is_causal=True: leave out "
+                "attn_mask"
+            )
         heads = query.shape[1]
         if heads % self._ways or not query.shape == key.shape == value.shape:
             raise ValueError(
-                f"{self._ways} workers cannot share {heads} heads evenly; choose other ways"
+                f"{heads} heads are not divisible by ways={self._ways}: choose another number of "
+                "ways"
             )
         stacked = _exchanged(torch.stack([query, key, value]), self._handle, 2, 3)
         seen = func(*stacked, **kwargs)
@@ -244,7 +248,7 @@ def _exchanged(tensor: torch.Tensor, handle: ProcessGroup, given: int, got: int)
 
 
 class _Exchange(torch.autograd.Function):
-    """Give away parts along one dim, and get as many along another; backwards the other way."""
+    """All-to-all: send parts along one dim, receive along another; reversed in the backward."""
 
     @staticmethod
     def forward(

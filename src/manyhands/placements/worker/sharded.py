@@ -1,4 +1,4 @@
-"""A shard of every parameter on each worker: what `fully_sharded` and `zero` train."""
+"""Worker of `fully_sharded` and `zero`: a shard of every parameter."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 
 class Sharded(Bound):
-    """Parameters that torch's engine spreads over workers; each worker trains on its own samples.
+    """A model sharded over workers by FSDP2; each worker trains on its own samples.
 
     Args:
-        job: what is trained.
+        job: the job to train.
         group: the workers.
-        device: where this one's shards lie.
-        spread: lays a model's parameters out over the workers.
+        device: the device of this worker's shards.
+        spread: distributes a model's parameters over the workers.
     """
 
     def __init__(
@@ -44,12 +44,12 @@ class Sharded(Bound):
         self._largest = 0
 
     def weigh(self, samples: int, total: int) -> float:
-        """Everybody computes in as many parts as whoever has most samples."""
+        """As in `Bound`; all workers use as many micro-batches as the one with the most samples."""
         self._largest = -(-total // self.replicas)
         return super().weigh(samples, total)
 
     def gradient(self, inputs: Any, targets: Any, weight: float) -> torch.Tensor:
-        """The engine gathers each unit when it is its turn, and scatters the mean gradients."""
+        """FSDP2 gathers each unit before it computes, and reduces and scatters gradients."""
         with untouched(self.model, when=not weight):
             return backward(
                 *(self._job, self._device, self.model, inputs, targets, weight),
@@ -57,20 +57,20 @@ class Sharded(Bound):
             )
 
     def outputs(self, inputs: Any) -> Any:
-        """Everybody gathers the parameters, and answers for its own samples."""
+        """Outputs for this worker's samples; all workers take part in gathering parameters."""
         return self.model(inputs)
 
     def average_buffers(self) -> None:
-        """Over all workers: buffers are not sharded."""
+        """Average over all workers: buffers are not sharded."""
         average_buffers(self.model, self._group)
 
     def state(self) -> State:
-        """Gathered tensor by tensor."""
+        """The state, gathered tensor by tensor."""
         return sharded_state(self.model)
 
 
 def sharded_state(model: nn.Module) -> State:
-    """The state of a model whose tensors may lie on several workers."""
+    """The state of a model whose tensors may be sharded over workers."""
     again = aliases(model)
     entries = {
         name: Entry(tensor.dtype, tuple(tensor.shape), _gather(tensor))

@@ -1,4 +1,4 @@
-"""Whole replicas whose optimizer states are divided among the workers: ZeRO's first stage."""
+"""Worker of ZeRO stage 1: whole replicas whose optimizer states are sharded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import nn
 from manyhands.engine.tensors import from_rows, own
 from manyhands.parameters.weighted_step import weighted_step
 from manyhands.placements.bound import clip
-from manyhands.placements.model.local_optimizer import step_plainly
+from manyhands.placements.model.local_optimizer import step_on_local_tensors
 from manyhands.placements.worker.whole_model import WholeModel
 
 if TYPE_CHECKING:
@@ -24,21 +24,20 @@ if TYPE_CHECKING:
 
 
 class ShardedOptimizer(WholeModel):
-    """A copy of the model on every worker, each of which updates its own rows of it.
+    """A replica on every worker, each of which updates its own rows of it.
 
-    The optimizer knows only these rows. If it may look at more than single elements, they are laid
-    out as torch's engine lays out a divided tensor, so one that takes a norm of a whole tensor is
-    right as well. After its step the rows of
-    all workers are gathered, in buckets.
+    The optimizer has only these rows. If it may not work elementwise, they are DTensors, so that an
+    optimizer that computes the norm of a whole tensor is correct as well. After its step the rows
+    of all workers are gathered, in buckets.
 
     Args:
-        job: what is trained.
+        job: the job to train.
         group: the workers.
-        device: where the copy lies.
-        waits: see `Replica`.
-        wrap: see `Replica`.
-        mesh: all workers on one axis, called "shard".
-        bucket: bytes that are gathered together, about.
+        device: the device of the replica.
+        waits: see `WholeModel`.
+        wrap: see `WholeModel`.
+        mesh: all workers on one axis named "shard".
+        bucket: approximate bytes that are gathered together.
     """
 
     def __init__(
@@ -59,14 +58,14 @@ class ShardedOptimizer(WholeModel):
         self._buckets = [_Bucket(tensors, group) for tensors in _fill(everything, bucket)]
 
     def _make_optimizer(self, job: Job) -> torch.optim.Optimizer:
-        """The user's optimizer, for a model that seems to consist of this worker's rows."""
+        """The job's optimizer, for a model whose parameters are this worker's rows."""
         rank, size = self._mesh.place["shard"], self._mesh.axes["shard"]
         rows: dict[int, nn.Parameter] = {}
         places: list[tuple[dict[str, nn.Parameter | None], str, nn.Parameter]] = []
         for module in self.model.modules():
             for name, whole in module._parameters.items():
-                # What is not trained needs no optimizer; a single number has no rows, and every
-                # worker updates it for itself, with the gradient that all have.
+                # Frozen parameters need no optimizer. A tensor without dims has no rows: every
+                # worker updates it with the gradient, which all workers have.
                 if whole is None or not whole.requires_grad or not whole.numel() or not whole.dim():
                     continue
                 if id(whole) not in rows:
@@ -82,16 +81,16 @@ class ShardedOptimizer(WholeModel):
         finally:
             for parameters, name, whole in places:
                 parameters[name] = whole
-        plain = step_plainly(optimizer, [laid for _, laid, _ in self._own])
+        plain = step_on_local_tensors(optimizer, [laid for _, laid, _ in self._own])
         self._own = [(whole, plain[laid], part) for whole, laid, part in self._own]
         return optimizer
 
     def clip(self, limit: float) -> None:
-        """Every worker has the whole gradient."""
+        """Clip the gradient, which every worker has as a whole."""
         clip(self.model.parameters(), limit)
 
     def step(self, weight: float) -> None:
-        """Update this worker's rows, and hear of the others'."""
+        """Update this worker's rows, and gather those of the other workers."""
         for whole, rows, part in self._own:
             if whole.grad is not None:
                 gradient, plain = whole.grad[part], own(rows) is rows
@@ -112,26 +111,26 @@ def _rows(tensor: torch.Tensor, rank: int, size: int) -> slice:
 
 @dataclass(frozen=True, eq=False)
 class _Bucket:
-    """Tensors of one type whose rows are gathered together."""
+    """Tensors of one dtype whose rows are gathered together."""
 
     tensors: list[nn.Parameter]
     group: Group
 
     @torch.no_grad()
     def gather(self, waits: Waits) -> None:
-        """Replace all rows by those of their owners."""
+        """Gather the updated rows of all workers."""
         rank, size = self.group.rank, self.group.size
         padded = [-(-len(one) // size) * one[0].numel() for one in self.tensors]
         first = self.tensors[0]
-        mine, everybody = first.new_zeros(sum(padded)), first.new_empty(size * sum(padded))
+        mine, gathered_rows = first.new_zeros(sum(padded)), first.new_empty(size * sum(padded))
         for one, place in zip(self.tensors, mine.split_with_sizes(padded), strict=True):
             rows = one[_rows(one, rank, size)]
             place[: rows.numel()] = rows.reshape(-1)
-        waits.note("all_gather", everybody.nbytes, size)
+        waits.note("all_gather", gathered_rows.nbytes, size)
         waits.begin()
-        self.group.gather(everybody, mine)
+        self.group.gather(gathered_rows, mine)
         waits.end()
-        columns = everybody.view(size, -1).split_with_sizes(padded, dim=1)
+        columns = gathered_rows.view(size, -1).split_with_sizes(padded, dim=1)
         for one, parts in zip(self.tensors, columns, strict=True):
             for owner, part in enumerate(parts):
                 rows = one[_rows(one, owner, size)]
@@ -139,7 +138,7 @@ class _Bucket:
 
 
 def _fill(tensors: list[nn.Parameter], limit: int) -> Iterator[list[nn.Parameter]]:
-    """Tensors in buckets of one type each, closed when they reach the limit."""
+    """Tensors in buckets of one dtype each, closed when they reach the limit."""
     filled: list[nn.Parameter] = []
     size = 0
     for tensor in tensors:

@@ -1,9 +1,9 @@
-"""Split layers between replicated ones, on samples of one's own: what `tensor(samples=own)` trains.
+"""Worker of `tensor(samples=own)`: split layers between replicated ones.
 
-Convolutions have few parameters and large activations, fully connected layers the reverse. So the
-first are data-parallel: every worker has them all and computes its own samples. Before layers that
-are split, the workers bring their samples together, each computes its part of the layers for all of
-them, and the sums go back to whom the samples belong to.
+Convolutions have few parameters and large activations, fully connected layers the reverse. So
+convolutions are data-parallel: every worker has them all and computes its own samples. Before split
+layers, the samples of all workers are gathered, each worker computes its part of the layers for all
+of them, and the sums are scattered to the workers that own the samples.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from manyhands.engine.fake_tensors import is_imagined
+from manyhands.engine.fake_tensors import is_fake
 from manyhands.engine.tensor_parallel import divide_layers
 from manyhands.engine.tensors import own
 from manyhands.parameters.gradients import build
@@ -37,16 +37,16 @@ if TYPE_CHECKING:
 
 
 class TensorOwnSamples(WholeModel):
-    """A copy of what is not split, and a part of what is.
+    """A replica of the layers that are not split, and a part of those that are.
 
     Args:
-        job: what is trained.
+        job: the job to train.
         group: the workers, all of which share the split layers.
-        device: where this one's part lies.
-        waits: see `Replica`.
-        wrap: makes the gradients of what is not split the mean; it is told what to leave alone.
-        mesh: with the axis "tensor".
-        plan: says, for a model, which layers are split.
+        device: the device of this worker's part.
+        waits: see `WholeModel`.
+        wrap: averages the gradients of layers that are not split; gets the names of the others.
+        mesh: a mesh with the axis "tensor".
+        plan: returns the layers of a model that are split.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class TensorOwnSamples(WholeModel):
             ),
         )
         for pair in plan.pairs:
-            together = _Together(self._samples, len(pair.columns))
+            together = _SharedInput(self._samples, len(pair.columns))
             for name in pair.columns:
                 column = model.get_submodule(name)
                 column.forward = together.column(column)
@@ -91,14 +91,14 @@ class TensorOwnSamples(WholeModel):
     def _wrap(
         self, model: nn.Module, wrap: Callable[[nn.Module, list[str]], nn.Module]
     ) -> nn.Module:
-        # Under all of its names: the engine knows a tied parameter by any of them.
+        # Under all of its names: DDP may know a tied parameter by any of them.
         named = model.named_parameters(remove_duplicate=False)
         split = {name: one for name, one in named if own(one) is not one}
         self._split = list(dict.fromkeys(split.values()))
         return wrap(model, list(split))
 
     def gradient(self, inputs: Any, targets: Any, weight: float) -> torch.Tensor:
-        """Of split layers, each worker has the sum over all samples: the mean is wanted."""
+        """The gradient; those of split layers are sums over all samples, and are averaged here."""
         self._samples.count(len(inputs))
         loss = super().gradient(inputs, targets, weight)
         for one in self._split:
@@ -107,20 +107,19 @@ class TensorOwnSamples(WholeModel):
         return loss
 
     def outputs(self, inputs: Any) -> Any:
-        """Together with the others, whose samples are answered at the same time."""
+        """The outputs for this worker's samples; computed together with all other workers."""
         self._samples.count(len(inputs))
         return super().outputs(inputs)
 
     def state(self) -> State:
-        """Split layers are gathered."""
+        """The state, with split layers gathered."""
         return sharded_state(self.model)
 
 
 class _Samples:
-    """How many samples each worker has, and how they are brought together and returned.
+    """Gathers the samples of all workers, and scatters the results.
 
-    Shares differ in size, so all are padded to the largest; what is computed for the padding goes
-    nowhere.
+    Shares differ in size, so all are padded to the largest; results for padding are discarded.
     """
 
     def __init__(self, handle: WatchedGroup, device: torch.device) -> None:
@@ -129,12 +128,12 @@ class _Samples:
         self._own = self._most = 0
 
     def count(self, samples: int) -> None:
-        """Hear how many samples the largest share has."""
+        """Find the size of the largest share by an allreduce."""
         counts = self._handle.gather_rows(torch.tensor([samples], device=self._device))
-        self._own, self._most = samples, samples if is_imagined() else int(counts.max())
+        self._own, self._most = samples, samples if is_fake() else int(counts.max())
 
-    def bring_together(self, tensor: torch.Tensor) -> torch.Tensor:
-        """All workers' samples, each share padded."""
+    def gather_samples(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The samples of all workers, each share padded."""
         gathered: torch.Tensor = _Gather.apply(self._padded(tensor), self._handle)  # type: ignore[no-untyped-call]
         return gathered
 
@@ -143,7 +142,7 @@ class _Samples:
         return functional.pad(tensor, [0, 0] * (tensor.dim() - 1) + [0, missing])
 
     def row(self, layer: Any) -> Callable[[torch.Tensor], torch.Tensor]:
-        """A layer of which this worker has some of the inputs, for everybody's samples."""
+        """A row-parallel layer, for the samples of all workers."""
 
         def compute(inputs: torch.Tensor) -> torch.Tensor:
             part = functional.linear(inputs, own(layer.weight))
@@ -154,8 +153,8 @@ class _Samples:
         return compute
 
 
-class _Together:
-    """Brings the input of some layers together once."""
+class _SharedInput:
+    """Gathers the common input of several layers once."""
 
     def __init__(self, samples: _Samples, layers: int) -> None:
         self._samples = samples
@@ -165,24 +164,24 @@ class _Together:
         self._all: torch.Tensor | None = None
 
     def column(self, layer: Any) -> Callable[[torch.Tensor], torch.Tensor]:
-        """A layer of which this worker has some of the outputs, for everybody's samples."""
+        """A column-parallel layer, for the samples of all workers."""
 
         def compute(inputs: torch.Tensor) -> torch.Tensor:
             if self._given is not inputs or self._all is None:
-                self._given, self._all = inputs, self._samples.bring_together(inputs)
-            everybody = self._all
+                self._given, self._all = inputs, self._samples.gather_samples(inputs)
+            all_samples = self._all
             self._calls += 1
             if self._calls % self._layers == 0:
-                # Nobody else will ask, and it is large.
+                # This was the last layer that needs it, and it is large.
                 self._given = self._all = None
             bias = None if layer.bias is None else own(layer.bias)
-            return functional.linear(everybody, own(layer.weight), bias)
+            return functional.linear(all_samples, own(layer.weight), bias)
 
         return compute
 
 
 class _Gather(torch.autograd.Function):
-    """All workers' rows; backwards, the sum of what all workers have to say about one's own."""
+    """All_gather of rows; backward, a reduce_scatter of their gradients."""
 
     @staticmethod
     def forward(ctx: Any, own: torch.Tensor, handle: WatchedGroup) -> torch.Tensor:
@@ -195,7 +194,7 @@ class _Gather(torch.autograd.Function):
 
 
 class _SumBack(torch.autograd.Function):
-    """The sum of all workers' parts of one's own rows; backwards, everybody's rows."""
+    """Reduce_scatter of rows; backward, an all_gather of their gradients."""
 
     @staticmethod
     def forward(ctx: Any, part: torch.Tensor, handle: WatchedGroup) -> torch.Tensor:

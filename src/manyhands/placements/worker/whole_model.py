@@ -1,4 +1,4 @@
-"""A whole copy of the model on a worker: what `single` and `allreduce` train."""
+"""Worker of `single` and `allreduce`: a whole replica of the model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from manyhands.files.checkpoint import State
 from manyhands.parameters.gradients import backward, build
 from manyhands.placements.bound import Bound
 from manyhands.placements.model.buffers import average_buffers, untouched
-from manyhands.placements.model.materialize import make_whole
+from manyhands.placements.model.materialize import make_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 
 class WholeModel(Bound):
-    """A copy of the model on every worker, whose gradients the wrapped module makes the mean.
+    """A replica on every worker; the wrapped module averages gradients over all workers.
 
     Args:
-        job: what is trained.
-        group: the workers, each with a copy.
-        device: where this one's lies.
-        waits: told when this worker's own gradients are ready; the trainer knows when all are.
-        wrap: makes the module that is called in the model's place.
+        job: the job to train.
+        group: the workers, each with a replica.
+        device: the device of this worker's replica.
+        waits: records when this worker's own gradients are ready.
+        wrap: wraps the model, for instance in DDP.
     """
 
     def __init__(
@@ -58,13 +58,13 @@ class WholeModel(Bound):
         self._last = _LastGradient(self._trained, waits)
 
     def _make(self, job: Job, device: torch.device) -> nn.Module:
-        return make_whole(partial(build, job), device)
+        return make_model(partial(build, job), device)
 
     def _make_optimizer(self, job: Job) -> torch.optim.Optimizer:
         return job.optimizer(self.model)
 
     def gradient(self, inputs: Any, targets: Any, weight: float) -> torch.Tensor:
-        """The engine averages over workers while the backward pass goes on."""
+        """Compute the gradient; DDP averages over workers during the backward pass."""
         with untouched(self.model, when=not weight):
             loss = backward(
                 self._job, self._device, self.module, inputs, targets, weight, self._more_to_come
@@ -75,7 +75,7 @@ class WholeModel(Bound):
         return loss
 
     def _more_to_come(self) -> AbstractContextManager[object]:
-        """Gradients of a part of a batch are not averaged: the others follow."""
+        """Context in which gradients are accumulated and not averaged yet (`no_sync`)."""
         quiet: Callable[[], AbstractContextManager[object]]
         quiet = getattr(self.module, "no_sync", contextlib.nullcontext)
         return quiet()
@@ -88,28 +88,28 @@ class WholeModel(Bound):
             raise RuntimeError(
                 f"the loss does not depend on {len(unused)} parameters: {', '.join(unused[:8])}"
                 f"{', …' if len(unused) > 8 else ''}; freeze them with requires_grad_(False), or "
-                "use allreduce(find_unused=true) if only some steps leave them out"
+                "use allreduce(find_unused=true) if they are unused only in some steps"
             )
 
     def outputs(self, inputs: Any) -> Any:
-        """The copy's own answer: nobody else is asked."""
+        """The outputs of this worker's replica, without communication."""
         return self.model(inputs)
 
     def average_buffers(self) -> None:
-        """Over all workers."""
+        """Average over all workers."""
         average_buffers(self.model, self._group)
 
     def state(self) -> State:
-        """The copy's: all are alike."""
+        """The state of this worker's replica: all replicas are equal."""
         return State.of(self.model)
 
 
 class _LastGradient:
-    """Tells when a worker's own gradients are ready: from then on it waits for others.
+    """Records when a worker's own gradients are ready: from then on it waits for other workers.
 
-    The first step finds out which parameter's gradient comes last; from then on only that one
-    is watched, so the cost does not grow with the model. On a GPU this is when the kernel was
-    launched, not when it ended.
+    The first step finds the parameter whose gradient is computed last; afterwards only that one
+    has a hook, so the cost does not grow with the model. On a GPU this is the time at which the
+    kernel was launched, not when it ended.
     """
 
     def __init__(self, parameters: dict[str, torch.nn.Parameter], waits: Waits) -> None:
@@ -131,7 +131,7 @@ class _LastGradient:
         return arrived
 
     def settle(self) -> None:
-        """Keep watching only the gradient that came last."""
+        """Keep only the hook of the gradient that was computed last."""
         self.settled = True
         for name, handle in self._handles.items():
             if name != self._last:

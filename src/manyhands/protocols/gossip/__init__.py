@@ -1,1 +1,1 @@
-"""Gossip: protocols without servers, in which workers exchange with neighbours."""
+"""Gossip protocols: workers exchange parameters with neighbours only, without central servers."""

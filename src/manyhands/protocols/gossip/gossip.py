@@ -1,4 +1,4 @@
-"""Gossip: no server, every worker mixes its replica with some neighbours' only."""
+"""Gossip: every worker averages its replica with those of a few neighbours."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from manyhands.endpoint import (
 )
 from manyhands.protocols.actions import Action, Answer, Call, Shift
 from manyhands.protocols.gossip import lockstep, pairwise
-from manyhands.protocols.gossip.lockstep import Mixing
+from manyhands.protocols.gossip.lockstep import GossipState
 from manyhands.protocols.gossip.topologies import GRAPHS, Graph
 from manyhands.protocols.parts.pull_and_rest import answer, take_mean
 from manyhands.protocols.protocol import ServerState, StrategyProtocol
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Gossip(StrategyProtocol):
-    """Step alone, and mix with neighbours: there is no centre.
+    """Take local steps, and average parameters with neighbours: there is no central server.
 
     In lockstep, x_i ← Σ_j W_ij·x_j − η·∇f_i(x_i) over the neighbours j and i itself, with equal
-    weights (D-PSGD); the weight of one that is not there is i's own. Asynchronously, a worker picks
-    one neighbour at random, both become the mean of the two, and the worker steps from there with
-    the gradient of where it was (AD-PSGD); nobody waits for anybody, so there is nothing to
-    deadlock on. Either way replicas are exchanged while the gradient is computed, and the mixing
-    keeps the mean of all replicas, which is the model.
+    weights (D-PSGD); the weight of an absent neighbour is added to i's own. Asynchronously, a
+    worker picks one neighbour at random, both replicas become the mean of the two, and the worker
+    steps from there with the gradient of its parameters before (AD-PSGD); no worker waits, so
+    there is no deadlock. In both orders replicas are exchanged while the gradient is computed, and
+    the averaging preserves the mean of all replicas, which is the model.
 
-    Use it where no machine can carry everybody's traffic, or links are slow and workers unequal: a
-    worker exchanges 2·m bytes with each neighbour, however many workers there are. The replicas
-    differ, and the more so the fewer the neighbours are.
+    Use it if no host has the bandwidth for a parameter server, or if links are slow and workers
+    differ in speed: a worker exchanges 2·m bytes with each neighbour, whatever the number of
+    workers. The replicas differ, and more so with fewer neighbours.
 
     Example: `gossip(graph=ring, order=asynchronous)`
 
@@ -57,7 +57,8 @@ class Gossip(StrategyProtocol):
     servers = 1
 
     graph: Literal["ring", "exponential", "random_pairs"] = "ring"
-    """Who are neighbours: those beside; those 1, 2, 4, … away; or another one in every round."""
+    """The neighbours of a worker: the two ranks beside it on a ring; the ranks 1, 2, 4, … away; or
+    one other worker, a different one in every round."""
     order: Literal["lockstep", "asynchronous"] = "lockstep"
     """Whether neighbours wait for each other."""
 
@@ -67,13 +68,13 @@ class Gossip(StrategyProtocol):
         return self.order == "lockstep"
 
     def by_rank(self, workers: int) -> bool:
-        """Neighbours wait for each other in every round; others may be further ahead."""
+        """In lockstep, neighbours wait for each other in every round."""
         del workers
         return self.lockstep
 
     @property
     def neighbours(self) -> Graph:
-        """Who mixes with whom in which round."""
+        """The topology: the neighbours of a rank in a round."""
         return GRAPHS[self.graph]
 
     async def worker(self, replica: Replica, endpoint: Endpoint) -> None:
@@ -85,18 +86,20 @@ class Gossip(StrategyProtocol):
                 await self._rest(replica, endpoint)
                 continue
             if self.order == "asynchronous":
-                read = await pairwise.meet_one(self.neighbours, replica, endpoint, batch, read)
+                read = await pairwise.average_with_one(
+                    self.neighbours, replica, endpoint, batch, read
+                )
             elif batch.round > last and not replica.rests:
-                read = await self._meet_all(replica, endpoint, batch)
+                read = await self._mix_with_neighbours(replica, endpoint, batch)
                 last = batch.round
             elif batch.samples:
-                # Its first holder died, and its round is mixed without it: step alone.
+                # The batch was leased to a lost worker and its round is over: take a local step.
                 await replica.gradient(batch)
                 read = await pairwise.step(replica, endpoint, batch, read)
             replica.commit(batch)
 
     async def _begin(self, replica: Replica, endpoint: Endpoint) -> int:
-        """Take up the replica that is here; one who returns takes a neighbour's as its own."""
+        """Read the worker's own replica; a worker that returns starts from a neighbour's."""
         own = replica.servers[replica.rank]
         endpoint.post(own, Pull(), into=replica.parameters(0))
         read = (await answer(endpoint, own)).version
@@ -114,10 +117,12 @@ class Gossip(StrategyProtocol):
             return await pairwise.change(replica, endpoint, read)
         return read
 
-    async def _meet_all(self, replica: Replica, endpoint: Endpoint, batch: LeasedBatch) -> int:
-        """Give the replica to every neighbour, compute, and have it mixed with theirs; then step.
+    async def _mix_with_neighbours(
+        self, replica: Replica, endpoint: Endpoint, batch: LeasedBatch
+    ) -> int:
+        """Send the replica to every neighbour, compute, average with theirs, and step.
 
-        x_i(t+1) = Σ_j W_ij·x_j(t) − η·∇f_i(x_i(t)): what is given is from before the step.
+        x_i(t+1) = Σ_j W_ij·x_j(t) − η·∇f_i(x_i(t)): the replica is sent before the step.
         """
         own, number = replica.servers[replica.rank], batch.round
         ranks = self.neighbours(replica.rank, replica.terms.workers, number)
@@ -144,24 +149,24 @@ class Gossip(StrategyProtocol):
         return read
 
     async def _rest(self, replica: Replica, endpoint: Endpoint) -> None:
-        """Be in no round until the next evaluation: others may have what is left of this one."""
+        """Take part in no round until the next evaluation; other workers have the last samples."""
         own = replica.servers[replica.rank]
         replica.rests = True
         endpoint.post(own, Rest())
         await answer(endpoint, own)
 
     async def refresh(self, replica: Replica, endpoint: Endpoint) -> list[int]:
-        """The mean of all replicas that can be reached."""
+        """Load the mean of all reachable replicas."""
         replica.rests = False
         return [said.version for said in await take_mean(replica, endpoint)]
 
-    def begin(self, terms: Terms) -> Mixing:
-        """Nothing is on its way."""
-        return Mixing(terms)
+    def begin(self, terms: Terms) -> GossipState:
+        """No round is open, and nothing has arrived."""
+        return GossipState(terms)
 
     def on_message(self, state: ServerState, call: Call) -> tuple[ServerState, list[Action]]:
-        """Mix what comes into the replica that is here."""
-        assert isinstance(state, Mixing)
+        """Average received replicas into the one that this server holds."""
+        assert isinstance(state, GossipState)
         match call.message:
             case Change(version=read):
                 now = replace(state, version=state.version + 1)
@@ -173,13 +178,13 @@ class Gossip(StrategyProtocol):
                 return pairwise.decide(state, call)
 
     def on_repeat(self, state: ServerState, call: Call) -> Answer:
-        """A meeting was as it was, and what was refused stays so."""
-        assert isinstance(state, Mixing)
+        """Repeat the first answer: an average is not computed twice, and a refusal stands."""
+        assert isinstance(state, GossipState)
         if isinstance(call.message, Push):
-            return lockstep.again(state, call) if self.lockstep else pairwise.again(state, call)
+            return lockstep.repeat(state, call) if self.lockstep else pairwise.repeat(state, call)
         return super().on_repeat(state, call)
 
     def on_leave(self, state: ServerState, worker: str) -> tuple[ServerState, list[Action]]:
-        """Wait for it no longer."""
-        assert isinstance(state, Mixing)
+        """Stop waiting for the worker."""
+        assert isinstance(state, GossipState)
         return lockstep.leave(state, worker)

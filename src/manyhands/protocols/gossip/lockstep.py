@@ -1,13 +1,13 @@
-"""What a worker's own server decides in lockstep gossip: who is mixed with whom in a round.
+"""Lockstep gossip: the decisions of a worker's own server on which replicas to average in a round.
 
-A worker gives its replica to its neighbours before it computes, and hears afterwards what becomes
-of it. A neighbour answers when it is in that round itself: then each has the other's replica, and
-both mix. One that rests, or has gone on, refuses. So of two workers either both mix with the other
-in a round or neither does, and whoever misses somebody keeps that weight for itself: either way the
-mean of all is kept.
+A worker sends its replica to its neighbours before it computes, and receives their answers
+afterwards. A neighbour accepts when it reaches that round itself: then each has the other's
+replica, and both average. A neighbour that rests, or is in a later round, refuses. So of two
+workers either both average with the other in a round or neither does, and a worker adds the weight
+of a missing neighbour to its own. In both cases the mean of all replicas is preserved.
 
-Nobody waits in a circle. Of those that wait, the one in the earliest round waits for somebody in a
-round at least as late, who has answered, or for somebody who is at work and will.
+There is no deadlock. Of all waiting workers, the one in the earliest round waits for a neighbour
+that is in the same or a later round and has answered, or that is still computing and will answer.
 """
 
 from __future__ import annotations
@@ -25,50 +25,50 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Mixing(ServerState):
-    """One worker's replica, and what is on its way into it."""
+class GossipState(ServerState):
+    """State of a worker's own server: its round, and the replicas received for it."""
 
     round: int = -1
-    """The worker's last."""
+    """The worker's latest round."""
     is_open: bool = False
-    """Whether that is still to be mixed."""
-    told: frozenset[str] = frozenset()
-    """To whom the worker gave its replica in that round, as far as they live."""
+    """Whether that round is still to be averaged."""
+    given_to: frozenset[str] = frozenset()
+    """Live neighbours to which the worker sent its replica in that round."""
     rests: bool = False
     came: dict[int, tuple[str, ...]] = field(default_factory=dict)
-    """By round, from whom a replica came that is to be mixed in; `gone-3` if 3 is gone since."""
+    """By round, the senders of received replicas; `gone-3` if worker 3 was lost since."""
     asking: dict[int, tuple[Call, ...]] = field(default_factory=dict)
-    """By later rounds, those who ask whether this worker will be in it."""
+    """By later round, pushes that wait to know whether this worker will take part in it."""
     mix: Call | None = None
-    """The worker's own call, to be answered when all is there that is to be mixed in."""
+    """The worker's own call, answered when all replicas to average with have arrived."""
     awaited: frozenset[str] = frozenset()
-    """From whom that comes, as far as they live."""
+    """The live senders of those replicas."""
     share: int = 0
-    """How much the worker's own replica counts, where a neighbour's counts for one."""
-    unheard: frozenset[str] = frozenset()
-    """Workers that are gone, and have said nothing since."""
+    """Weight of the worker's own replica; each neighbour's has the weight 1."""
+    lost: frozenset[str] = frozenset()
+    """Workers that were lost and have not called since."""
     refused: dict[str, int] = field(default_factory=dict)
-    """By sender, the number of its last call that was refused."""
+    """By sender, the number of its last refused call."""
 
 
-Decision = tuple[Mixing, list[Action]]
+Decision = tuple[GossipState, list[Action]]
 
 
-def decide(state: Mixing, call: Call, neighbours: Graph) -> Decision:
-    """What to do about a call of the worker itself, or of another one."""
+def decide(state: GossipState, call: Call, neighbours: Graph) -> Decision:
+    """Handle a call of the server's own worker, or of another one."""
     rank, workers = state.terms.number, state.terms.workers
     mine = call.worker == f"worker-{rank}"
-    if call.worker in state.unheard:
-        # Whoever says something is there.
-        state = replace(state, unheard=state.unheard - {call.worker})
+    if call.worker in state.lost:
+        # A worker that calls is alive.
+        state = replace(state, lost=state.lost - {call.worker})
     if isinstance(call.message, Pull):
         there = replace(state, rests=False) if mine and state.rests else state
         return there, [Answer(call, Parameters(state.version))]
     if not mine:
         return _offer(state, call) if isinstance(call.message, Push) else (state, [])
     match call.message:
-        case Join(round=number, neighbours=told):
-            return _join(state, call, number, told)
+        case Join(round=number, neighbours=given_to):
+            return _join(state, call, number, given_to)
         case Mix(round=number, neighbours=ranks) if number == state.round and state.is_open:
             weights = 1 + len(neighbours(rank, workers, number))
             return _mix(state, call, ranks, weights)
@@ -77,13 +77,13 @@ def decide(state: Mixing, call: Call, neighbours: Graph) -> Decision:
     return state, []
 
 
-def _offer(state: Mixing, call: Call) -> Decision:
-    """A neighbour gives its replica of a round."""
+def _offer(state: GossipState, call: Call) -> Decision:
+    """Handle the replica that a neighbour sends for a round."""
     assert isinstance(call.message, Push)
     number = call.message.version
     came = {**state.came, number: (*state.came.get(number, ()), call.worker)}
     added = Add(call, 1.0, pot=pot_of(number, state.terms.workers, call.worker))
-    if number == state.round and state.is_open and call.worker in state.told:
+    if number == state.round and state.is_open and call.worker in state.given_to:
         taken = replace(state, came=came)
         return _conclude(taken, [added, Answer(call, Parameters(state.version), parameters=False)])
     if number > state.round and not state.rests:
@@ -92,9 +92,9 @@ def _offer(state: Mixing, call: Call) -> Decision:
     return _refuse(state, [call], [])
 
 
-def _join(state: Mixing, call: Call, number: int, neighbours: tuple[int, ...]) -> Decision:
-    """The worker is in a round, and has given its replica to these."""
-    told = frozenset(f"worker-{rank}" for rank in neighbours) - state.unheard
+def _join(state: GossipState, call: Call, number: int, neighbours: tuple[int, ...]) -> Decision:
+    """Open a round, in which the worker has sent its replica to these neighbours."""
+    given_to = frozenset(f"worker-{rank}" for rank in neighbours) - state.lost
     passed = {at: calls for at, calls in state.asking.items() if at < number}
     asking = state.asking.get(number, ())
     now = replace(
@@ -102,40 +102,40 @@ def _join(state: Mixing, call: Call, number: int, neighbours: tuple[int, ...]) -
         round=number,
         is_open=True,
         rests=False,
-        told=told,
+        given_to=given_to,
         asking={at: calls for at, calls in state.asking.items() if at > number},
     )
     answers: list[Action] = [
         Answer(one, Parameters(state.version), parameters=False)
         for one in (call, *asking)
-        if one is call or one.worker in told
+        if one is call or one.worker in given_to
     ]
     late = [one for calls in passed.values() for one in calls]
-    strangers = [one for one in asking if one.worker not in told]
+    strangers = [one for one in asking if one.worker not in given_to]
     now, actions = _refuse(now, [*late, *strangers], answers)
     return _drop(now, [at for at in state.came if at < number], actions)
 
 
-def _mix(state: Mixing, call: Call, neighbours: tuple[int, ...], weights: int) -> Decision:
-    """The worker wants its replica mixed with these neighbours', of so many weights in all."""
-    awaited = frozenset(f"worker-{rank}" for rank in neighbours) & state.told
+def _mix(state: GossipState, call: Call, neighbours: tuple[int, ...], weights: int) -> Decision:
+    """Average the worker's replica with those of `neighbours`; all weights sum to `weights`."""
+    awaited = frozenset(f"worker-{rank}" for rank in neighbours) & state.given_to
     came = state.came.get(state.round, ())
     share = max(1, weights - len(came) - len(awaited.difference(came)))
     there = replace(state, mix=call, awaited=awaited, share=share)
-    # The step is added after the mixing, perhaps at another call: until then it is kept as a sum.
+    # The step is added after averaging, maybe at a later call: until then it is kept as a sum.
     return _conclude(there, [Add(call, 1.0)])
 
 
-def _rest(state: Mixing, call: Call) -> Decision:
-    """The worker has nothing to do: no later round will see it until it says so."""
+def _rest(state: GossipState, call: Call) -> Decision:
+    """The worker has no samples: it takes part in no round until it joins one again."""
     asking = [one for calls in state.asking.values() for one in calls]
     done = Answer(call, Parameters(state.version), parameters=False)
     now, actions = _refuse(replace(state, rests=True, asking={}), asking, [done])
     return _drop(now, list(state.came), actions)
 
 
-def leave(state: Mixing, worker: str) -> Decision:
-    """A worker is gone. What it gave counts, but does not stand for it when it is back."""
+def leave(state: GossipState, worker: str) -> Decision:
+    """Handle a lost worker. Its replica still counts, but not for its next incarnation."""
     gone = frozenset((worker,))
     left = replace(
         state,
@@ -143,9 +143,9 @@ def leave(state: Mixing, worker: str) -> Decision:
             at: tuple(f"gone-{rank_of(worker)}" if one == worker else one for one in who)
             for at, who in state.came.items()
         },
-        told=state.told - gone,
+        given_to=state.given_to - gone,
         awaited=state.awaited - gone,
-        unheard=state.unheard | gone,
+        lost=state.lost | gone,
         asking={
             at: tuple(call for call in calls if call.worker != worker)
             for at, calls in state.asking.items()
@@ -155,8 +155,8 @@ def leave(state: Mixing, worker: str) -> Decision:
     return _conclude(*_refuse(left, over, []))
 
 
-def _refuse(state: Mixing, calls: list[Call], actions: list[Action]) -> Decision:
-    """Tell those who ask that the round will be, or was, without this worker."""
+def _refuse(state: GossipState, calls: list[Call], actions: list[Action]) -> Decision:
+    """Answer calls with a refusal: this worker takes no part in their round."""
     if not calls:
         return state, actions
     refused = {**state.refused, **{call.sender: call.number for call in calls}}
@@ -165,8 +165,8 @@ def _refuse(state: Mixing, calls: list[Call], actions: list[Action]) -> Decision
     return replace(state, refused=refused), [*actions, *answers]
 
 
-def _drop(state: Mixing, rounds: list[int], actions: list[Action]) -> Decision:
-    """Forget what came for rounds that this worker will not be in."""
+def _drop(state: GossipState, rounds: list[int], actions: list[Action]) -> Decision:
+    """Discard the replicas received for rounds in which this worker takes no part."""
     if not rounds:
         return state, actions
     came = {at: who for at, who in state.came.items() if at not in rounds}
@@ -174,8 +174,8 @@ def _drop(state: Mixing, rounds: list[int], actions: list[Action]) -> Decision:
     return replace(state, came=came), [*actions, *drops]
 
 
-def _conclude(state: Mixing, actions: list[Action]) -> Decision:
-    """Mix, if all is there."""
+def _conclude(state: GossipState, actions: list[Action]) -> Decision:
+    """Average, if all awaited replicas have arrived."""
     came, terms = state.came.get(state.round, ()), state.terms
     if state.mix is None or not state.awaited <= set(came):
         return state, actions
@@ -193,7 +193,7 @@ def _conclude(state: Mixing, actions: list[Action]) -> Decision:
     return mixed, [*actions, *mixing]
 
 
-def again(state: Mixing, call: Call) -> Answer:
-    """The answer to a replica that came before: what was refused stays so."""
+def repeat(state: GossipState, call: Call) -> Answer:
+    """The answer to a replica that was received before: a refusal stands."""
     applied = state.refused.get(call.sender) != call.number
     return Answer(call, Parameters(state.version, applied=applied), parameters=False)

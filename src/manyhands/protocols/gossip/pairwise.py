@@ -1,4 +1,4 @@
-"""Gossip in which nobody waits: a worker and one neighbour become the mean of the two (AD-PSGD)."""
+"""Asynchronous gossip (AD-PSGD): a worker and one neighbour average their replicas."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from manyhands.protocols.parts.pull_and_rest import answer
 
 if TYPE_CHECKING:
     from manyhands.endpoint import Endpoint, LeasedBatch, Replica
-    from manyhands.protocols.gossip.lockstep import Mixing
+    from manyhands.protocols.gossip.lockstep import GossipState
     from manyhands.protocols.gossip.topologies import Graph
 
 
-async def meet_one(
+async def average_with_one(
     neighbours: Graph, replica: Replica, endpoint: Endpoint, batch: LeasedBatch, read: int
 ) -> int:
-    """x_i and x_j both become their mean, then x_i ← x_i − η·∇f(what x_i was); the version of it.
+    """x_i, x_j ← (x_i + x_j)/2, then x_i ← x_i − η·∇f(x_i before); returns the new version.
 
-    The replica is given before the gradient is computed, and the other's is received after it.
+    The replica is sent before the gradient is computed, and the neighbour's is received after it.
     """
     ranks = neighbours(replica.rank, replica.terms.workers, endpoint.rng.getrandbits(30))
     there = [replica.servers[rank] for rank in ranks if endpoint.reaches(replica.servers[rank])]
@@ -47,7 +47,7 @@ async def meet_one(
 
 
 async def step(replica: Replica, endpoint: Endpoint, batch: LeasedBatch, read: int) -> int:
-    """Step alone, with whatever others have mixed into the replica meanwhile."""
+    """Take a local step, on top of the averages that other workers made meanwhile."""
     replica.lay_aside()
     replica.apply(batch)
     replica.compare(1.0)
@@ -55,19 +55,19 @@ async def step(replica: Replica, endpoint: Endpoint, batch: LeasedBatch, read: i
 
 
 async def change(replica: Replica, endpoint: Endpoint, read: int) -> int:
-    """Add the update to this worker's own replica, which others may have mixed with since."""
+    """Add the update to this worker's replica on its own server, which may have changed since."""
     own = replica.servers[replica.rank]
     payload, into = replica.update(0), replica.parameters(0)
     endpoint.post(own, Change(read), payload=payload, into=into)
     return (await answer(endpoint, own)).version
 
 
-def decide(state: Mixing, call: Call) -> tuple[Mixing, list[Action]]:
-    """What a worker's own server does: both go half of the way that is between them."""
+def decide(state: GossipState, call: Call) -> tuple[GossipState, list[Action]]:
+    """Handle a call on a worker's own server: both replicas move halfway to each other."""
     match call.message:
         case Push():
             now = replace(state, version=state.version + 1)
-            # It is answered with the replica as it was, and half of the way is the caller's.
+            # The answer has the replica from before: the caller computes its own half.
             back = Answer(call, Parameters(now.version), remember=True)
             return now, [Add(call, 1.0), back, Move(by=0.5, over=1.0)]
         case Arrived():
@@ -79,6 +79,6 @@ def decide(state: Mixing, call: Call) -> tuple[Mixing, list[Action]]:
             return state, []
 
 
-def again(state: Mixing, call: Call) -> Answer:
-    """The answer to a replica that came before: the meeting was as it was."""
+def repeat(state: GossipState, call: Call) -> Answer:
+    """The answer to a replica that was received before: the same replica as in the first."""
     return Answer(call, Parameters(state.version), parameters=call.room, recall=True)

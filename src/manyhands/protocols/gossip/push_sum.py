@@ -1,4 +1,4 @@
-"""Push-sum: gossip along one-way links, which keeps count of how much each replica weighs."""
+"""Push-sum: gossip along one-way links, with a mass (weight) for every replica."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ if TYPE_CHECKING:
 
 
 LEAST = 1 / 64
-"""A worker gives nothing away that would leave it with less mass than this. At equal speeds one
-gift in a hundred is put off; without a limit, a worker whose givers are slow would halve its mass
-until 1 / w overflows."""
+"""The least mass that a worker keeps. It does not send if it would keep less. At equal speeds one
+transfer in a hundred is skipped; without a limit, a worker that sends faster than it receives would
+halve its mass until 1 / w overflows."""
 
 
 @dataclass(frozen=True)
-class Massive(ServerState):
-    """One worker's x, with the mass that belongs to it."""
+class PushSumState(ServerState):
+    """State of a worker's own server, which holds x: the mass w of x."""
 
     mass: float = 1.0
 
 
 @dataclass(frozen=True, repr=False)
 class PushSum(StrategyProtocol):
-    """Give half of what one has to a neighbour, who need not give anything back.
+    """Send half of the parameters and of their weight to a neighbour, along one-way links.
 
     Worker i has x_i and a mass w_i, and computes on z_i = x_i / w_i. In every step x_i ← x_i −
-    w_i·η·∇f(z_i); then it keeps half of (x_i, w_i) and sends the other half on, and whatever others
-    sent is added to its own. Nobody waits for anybody. Σx and Σw never change by that, what is on
-    its way included, so every z_i tends to their quotient, the mean, although the links go one way.
-    (The paper's workers wait for each other, so w_i stays near 1, and its step has no w_i. Here a
-    fast worker gives away much of its mass, and without w_i would step too far. It keeps at least
-    1/64: with less than twice that it steps, but sends nothing until it has received something.)
+    w_i·η·∇f(z_i); then it keeps half of (x_i, w_i) and sends the other half to a neighbour, and
+    adds what it receives to its own. No worker waits. Σx and Σw, including messages in flight, are
+    not changed by that, so every z_i tends to Σx / Σw, the mean, although links are one-way.
+    (In the paper workers wait for each other, so w_i stays near 1, and the step has no w_i. Here a
+    fast worker sends away much of its mass, and would step too far without w_i. It keeps at least
+    1/64: with less than twice that it steps, but does not send until it has received.)
 
-    The mass of a worker that is lost is lost with it. Each of the others then continues from its z
-    with a mass of 1, so that the masses add up to the number of workers again.
+    The mass of a lost worker is lost. Each of the others then continues from its z with a mass of
+    1, so that the masses add up to the number of workers again.
 
-    Use it instead of `gossip` where links are one-way or unequal (behind a firewall, uplinks
+    Use it instead of `gossip` if links are one-way or asymmetric (behind a firewall, uplinks
     slower than downlinks): a worker sends m bytes per step, and receives m.
 
     Example: `push_sum(graph=exponential)`
@@ -60,39 +60,39 @@ class PushSum(StrategyProtocol):
     servers = 1
 
     graph: Literal["ring", "exponential"] = "exponential"
-    """To whom one sends: the next one; or in turn those 1, 2, 4, … further."""
+    """The receiver: the next rank on a ring; or in turn the ranks 1, 2, 4, … further."""
 
     async def worker(self, replica: Replica, endpoint: Endpoint) -> None:
-        """Step at z, then give half away."""
+        """For every batch: compute at z, update x, and send half of it to a neighbour."""
         own = replica.servers[replica.rank]
         if replica.returns:
-            await self._take_after(replica, endpoint)
+            await self._start_from_another(replica, endpoint)
         gifts = 0
         async for batch in replica.batches():
             if batch is None:
                 continue
-            read, mass = await self._look(replica, endpoint, own)
+            read, mass = await self._read(replica, endpoint, own)
             await replica.gradient(batch)
             replica.lay_aside()
             replica.apply(batch)
             replica.compare(mass)
-            gifts += await self._give(replica, endpoint, batch, read, gifts)
+            gifts += await self._send_half(replica, endpoint, batch, read, gifts)
             replica.commit(batch)
 
-    async def _look(self, replica: Replica, endpoint: Endpoint, whose: str) -> tuple[int, float]:
-        """Have z = x / w of a worker; of which version it is, and w."""
+    async def _read(self, replica: Replica, endpoint: Endpoint, whose: str) -> tuple[int, float]:
+        """Read z = x / w from a worker's server; return the version of x, and w."""
         endpoint.post(whose, Pull(), into=replica.parameters(0))
         said = await answer(endpoint, whose)
         replica.scale(1 / said.mass)
         return said.version, said.mass
 
-    async def _give(
+    async def _send_half(
         self, replica: Replica, endpoint: Endpoint, batch: LeasedBatch, read: int, number: int
     ) -> bool:
-        """Change x by the step that was taken; and have a neighbour add half of it all to its own.
+        """Add the step to x, and send half of (x, w) to a neighbour; return whether it was sent.
 
-        If that one is gone meanwhile, what it was to have is taken back. Returns whether there was
-        a gift: only gifts are counted, or those that are put off could skip a neighbour for ever.
+        If the neighbour is lost meanwhile, the half is added back. Only completed transfers are
+        counted, because a skipped one must not advance to the next neighbour.
         """
         own, workers = replica.servers[replica.rank], replica.terms.workers
         to = [replica.servers[rank] for rank in ONE_WAY[self.graph](replica.rank, workers, number)]
@@ -109,15 +109,15 @@ class PushSum(StrategyProtocol):
             break
         return bool(said.mass)
 
-    async def _take_after(self, replica: Replica, endpoint: Endpoint) -> None:
-        """One who returns begins where another one is, and not at the beginning."""
+    async def _start_from_another(self, replica: Replica, endpoint: Endpoint) -> None:
+        """Start a returning worker from another worker's z, not from the initial parameters."""
         own = replica.servers[replica.rank]
         others = [name for name in replica.servers if name != own and endpoint.reaches(name)]
         endpoint.post(own, Pull(), into=replica.beside(0))
         await answer(endpoint, own)
         for other in others:
             try:
-                await self._look(replica, endpoint, other)
+                await self._read(replica, endpoint, other)
             except MembershipChanged:
                 continue
             replica.compare(1.0)
@@ -126,30 +126,30 @@ class PushSum(StrategyProtocol):
             return
 
     async def refresh(self, replica: Replica, endpoint: Endpoint) -> list[int]:
-        """Σx / Σw over all that can be reached."""
+        """Load Σx / Σw over all reachable workers."""
         answers = await take_mean(replica, endpoint)
         replica.scale(len(answers) / sum(said.mass for said in answers))
         return [said.version for said in answers]
 
-    def begin(self, terms: Terms) -> Massive:
-        """Everybody weighs as much."""
-        return Massive(terms)
+    def begin(self, terms: Terms) -> PushSumState:
+        """All workers have the mass 1."""
+        return PushSumState(terms)
 
     def mass(self, state: ServerState) -> float:
-        """What the replica that is here weighs."""
-        assert isinstance(state, Massive)
+        """The mass of the replica on this server."""
+        assert isinstance(state, PushSumState)
         return state.mass
 
     def on_message(self, state: ServerState, call: Call) -> tuple[ServerState, list[Action]]:
-        """Add what comes; give away what is wanted."""
-        assert isinstance(state, Massive)
+        """Add received parameters and mass; split off the half that is to be sent."""
+        assert isinstance(state, PushSumState)
         match call.message:
             case Change(version=read, share=share):
                 if share * state.mass < LEAST:
                     share = 0.0
                 given = share * state.mass
                 now = replace(state, version=state.version + 1, mass=state.mass - given)
-                # What is left is as much as what is given, so the same bytes serve as both.
+                # Both halves are equal, so the same bytes serve as both.
                 half: list[Action] = [Scale(1 - share)] if share else []
                 said = Answer(call, Parameters(now.version, mass=given), parameters=bool(share))
                 return now, [Shift(call, state.version - read), *half, said]
@@ -162,16 +162,16 @@ class PushSum(StrategyProtocol):
                 return state, []
 
     def on_repeat(self, state: ServerState, call: Call) -> Answer:
-        """With what is there now."""
-        assert isinstance(state, Massive)
+        """Answer with the current parameters and mass."""
+        assert isinstance(state, PushSumState)
         return Answer(call, Parameters(state.version, mass=state.mass), parameters=call.room)
 
     def on_leave(self, state: ServerState, worker: str) -> tuple[ServerState, list[Action]]:
-        """Weigh 1 again, with the same z: some of the mass of all is lost with a worker.
+        """Reset the mass to 1 with the same z, because the lost worker's mass is lost.
 
-        What is left might otherwise be too little for anybody to give.
+        The remaining mass could otherwise be too little for any worker to send.
         """
-        assert isinstance(state, Massive)
+        assert isinstance(state, PushSumState)
         del worker
         if state.mass == 1.0:
             return state, []

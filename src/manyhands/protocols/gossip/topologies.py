@@ -1,7 +1,7 @@
-"""Who are neighbours, of those that mix with neighbours only.
+"""Topologies: the neighbours of a worker in a round.
 
-Those of `GRAPHS` are symmetric, and in a round everybody has as many neighbours as they have:
-mixing with equal weights keeps the mean of all. Those of `ONE_WAY` are not.
+Topologies in `GRAPHS` are symmetric, and neighbours have equally many neighbours in a round:
+averaging with equal weights preserves the mean of all replicas. Those in `ONE_WAY` are directed.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 Graph = Callable[[int, int, int], tuple[int, ...]]
-"""The neighbours of a rank, of so many workers, in a round."""
+"""A function of a rank, the number of workers and a round: the ranks of the neighbours."""
 
 
 def ring(rank: int, workers: int, number: int) -> tuple[int, ...]:
-    """The two beside it.
+    """The previous and the next rank.
 
     >>> ring(0, 5, 0), ring(0, 2, 0), ring(0, 1, 0)
     ((1, 4), (1,), ())
@@ -23,7 +23,7 @@ def ring(rank: int, workers: int, number: int) -> tuple[int, ...]:
 
 
 def exponential(rank: int, workers: int, number: int) -> tuple[int, ...]:
-    """Those 1, 2, 4, … away on a ring, in both directions.
+    """The ranks 1, 2, 4, … away on a ring, in both directions.
 
     >>> exponential(0, 8, 0)
     (1, 2, 4, 6, 7)
@@ -34,9 +34,10 @@ def exponential(rank: int, workers: int, number: int) -> tuple[int, ...]:
 
 
 def random_pairs(rank: int, workers: int, number: int) -> tuple[int, ...]:
-    """One other, by lot and another in every round; with an odd number somebody has none.
+    """One other rank, a different one in every round; with an odd number one worker has none.
 
-    The lot is a rotation of the round-robin tournament, so that all of them agree without a word.
+    The pairs of a round are those of a round-robin tournament, so that all workers compute the
+    same pairs without communication.
 
     >>> [random_pairs(0, 4, number) for number in range(4)]
     [(3,), (1,), (2,), (3,)]
@@ -47,17 +48,17 @@ def random_pairs(rank: int, workers: int, number: int) -> tuple[int, ...]:
     if size < 2:
         return ()
     turn = number % (size - 1)
-    # All but the last sit on a circle that turns; whoever faces itself faces the last.
+    # Circle method: all but the last rotate; the one paired with itself is paired with the last.
     if rank == size - 1:
-        other = _facing_itself(turn, size - 1)
+        other = _paired_with_itself(turn, size - 1)
     else:
         other = (turn - rank) % (size - 1)
         other = size - 1 if other == rank else other
     return (other,) if other < workers else ()
 
 
-def _facing_itself(turn: int, circle: int) -> int:
-    return next(seat for seat in range(circle) if (2 * seat - turn) % circle == 0)
+def _paired_with_itself(turn: int, circle: int) -> int:
+    return next(place for place in range(circle) if (2 * place - turn) % circle == 0)
 
 
 def _others(rank: int, ranks: set[int]) -> tuple[int, ...]:
@@ -65,7 +66,7 @@ def _others(rank: int, ranks: set[int]) -> tuple[int, ...]:
 
 
 def next_one(rank: int, workers: int, number: int) -> tuple[int, ...]:
-    """The next one on a ring, one way.
+    """The next rank on a ring.
 
     >>> next_one(3, 4, 0), next_one(0, 1, 0)
     ((0,), ())
@@ -75,7 +76,7 @@ def next_one(rank: int, workers: int, number: int) -> tuple[int, ...]:
 
 
 def further(rank: int, workers: int, number: int) -> tuple[int, ...]:
-    """The one 1, 2, 4, … further on a ring, another in every round.
+    """The rank 1, 2, 4, … further on a ring, a different one in every round.
 
     >>> [further(0, 6, number) for number in range(4)]
     [(1,), (2,), (4,), (1,)]
@@ -85,7 +86,7 @@ def further(rank: int, workers: int, number: int) -> tuple[int, ...]:
 
 
 ONE_WAY: dict[str, Graph] = {"ring": next_one, "exponential": further}
-"""To whom a rank sends, where nothing need come back."""
+"""Directed topologies: the ranks that a rank sends to."""
 
 GRAPHS: dict[str, Graph] = {
     "ring": ring,

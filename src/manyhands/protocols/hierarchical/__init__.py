@@ -1,1 +1,1 @@
-"""Hierarchies: islands of workers, and a server between the islands."""
+"""Hierarchical strategies: islands of workers, and an outer server that connects the islands."""

@@ -1,4 +1,4 @@
-"""Islands: in lockstep inside each, and connected by one worker at a time."""
+"""Hierarchical training: synchronous within an island, another strategy between the islands."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from manyhands.endpoint import Pull, Terms
 from manyhands.notation import Value  # noqa: TC001 - the types of fields are read
-from manyhands.protocols.averaging import Meeting
+from manyhands.protocols.averaging import LocalSteps
 from manyhands.protocols.diloco import DiLoCo
 from manyhands.protocols.hierarchical.inner_server import (
     Island,
-    again_on_island,
     left_island,
     on_island,
+    repeat_on_island,
 )
-from manyhands.protocols.hierarchical.inner_sum import Gathering, Gathers
+from manyhands.protocols.hierarchical.inner_sum import InnerSum, InnerSumRound
 from manyhands.protocols.hierarchical.levels import check_levels
 from manyhands.protocols.hierarchical.outer_server import (
-    Between,
-    begin_between,
+    OuterRound,
+    begin_outer,
     early_in,
-    left_between,
-    on_between,
+    left_outer,
+    on_outer,
 )
-from manyhands.protocols.hierarchical.outer_sum import Unites, Uniting, begin_uniting
+from manyhands.protocols.hierarchical.outer_sum import OuterSum, OuterSumRound, begin_outer_sum
 from manyhands.protocols.hierarchical.worker import InnerWorker, OuterExchange
 from manyhands.protocols.parts.pull_and_rest import answer
 from manyhands.protocols.protocol import ServerState, Site, StrategyProtocol
@@ -38,19 +38,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Hierarchical(StrategyProtocol):
-    """Servers of servers: synchronous within an island, another strategy between the islands.
+    """Two levels of servers: synchronous within an island, another strategy between the islands.
 
-    The workers of an island take every step together, at servers of their own: W_i ← W_i −
-    λ·mean(ΔW_n) over the n on island i. After every so many of these steps, one of them carries
-    W_i to the servers between the islands, where each island is one worker of `outer`, and brings
-    back what all came to. With outer=diloco(every=500) it is how models are trained between sites.
+    The workers of an island take every step together, on the island's own server: W_i ← W_i −
+    λ·mean(ΔW_n) over the workers n of island i. Every `outer.every` of these steps, one of them
+    sends W_i to the outer server, where each island is one worker of `outer`, and returns the
+    result to the island's server. With outer=diloco(every=500) it trains models across sites.
 
-    With outer=synchronous() islands pass the sum of their gradients on, and the server between
-    them takes one step with the mean over all: `synchronous`, exactly, under any optimizer.
+    With outer=synchronous() islands forward the sum of their gradients, and the outer server takes
+    one step with the mean over all workers: exactly `synchronous`, with any optimizer.
 
-    Use it where some links are good and others are not: two hosts on a slow network, several
-    sites. A worker that is lost is missed by its island alone; an island that is lost, by the
-    others for one meeting.
+    Use it if some links are fast and others are slow: two hosts on a slow network, several sites.
+    The loss of a worker affects only its island; the loss of an island delays the others for at
+    most one synchronisation.
 
     Example: `hierarchical(outer=diloco(every=50))`
 
@@ -64,11 +64,11 @@ class Hierarchical(StrategyProtocol):
     clips: ClassVar[Literal["servers"]] = "servers"
 
     inner: Value = field(default_factory=Synchronous)
-    """Within an island: synchronous, with one server."""
+    """Strategy within an island: synchronous, with one server."""
     outer: Value = field(default_factory=DiLoCo)
-    """Between the islands: averaging, local_sgd, diloco or synchronous, with one server."""
+    """Strategy between islands: averaging, local_sgd, diloco or synchronous, with one server."""
     islands: int = 2
-    """How many, but no more than workers; these are divided among them in the order of ranks."""
+    """Number of islands, at most one per worker; workers are divided among them in rank order."""
 
     def __post_init__(self) -> None:
         check_levels(self.islands, self.inner, self.outer)
@@ -79,44 +79,44 @@ class Hierarchical(StrategyProtocol):
         return self.inner
 
     @property
-    def _meeting(self) -> Meeting:
-        assert isinstance(self.outer, Meeting)
+    def _outer(self) -> LocalSteps:
+        assert isinstance(self.outer, LocalSteps)
         return self.outer
 
     @property
     def _sums(self) -> bool:
-        """Whether islands pass sums of gradients on, and not their parameters."""
+        """Whether islands forward sums of gradients instead of parameters."""
         return isinstance(self.outer, Synchronous)
 
     @property
     def lockstep(self) -> bool:
-        """The workers of an island wait for each other, and the islands do."""
+        """Workers of an island wait for each other, and so do the islands."""
         return True
 
     def by_rank(self, workers: int) -> bool:
-        """Everybody gives to every round."""
+        """Every worker contributes to every round."""
         del workers
         return True
 
     @property
     def shards(self) -> int:
-        """A server has everything."""
+        """Every server holds all parameters."""
         return 1
 
     def count_servers(self, workers: int) -> int:
-        """One for each island, and one between them."""
+        """One server for each island, and the outer server."""
         return self._count(workers) + 1
 
     def shared_by(self, workers: int) -> range:
-        """The one between the islands has what all came to."""
+        """The outer server holds the shared parameters."""
         return range(self._count(workers), self._count(workers) + 1)
 
     def members(self, island: int, workers: int) -> range:
-        """The ranks that live on an island."""
+        """The ranks of an island's workers."""
         return range(workers)[part(workers, island, self._count(workers))]
 
     def sites(self, workers: int) -> tuple[Site, ...]:
-        """Every island, and the server between them."""
+        """One site for every island with its server, and one for the outer server."""
         islands = range(self._count(workers))
         own = [(self.members(island, workers), range(island, island + 1)) for island in islands]
         return (*own, (range(0), self.shared_by(workers)))
@@ -125,71 +125,71 @@ class Hierarchical(StrategyProtocol):
         return min(self.islands, workers)
 
     def _names(self, replica: Replica) -> tuple[str, str]:
-        """The server of a worker's island, and the one between the islands."""
+        """The names of the worker's island server and of the outer server."""
         islands = range(self._count(replica.terms.workers))
         own = next(i for i in islands if replica.rank in self.members(i, replica.terms.workers))
         return replica.servers[own], replica.servers[len(islands)]
 
     async def worker(self, replica: Replica, endpoint: Endpoint) -> None:
-        """Step with the island, and be its messenger when it is asked to."""
+        """Step with the island, and carry its parameters to the outer server when asked to."""
         kind = OuterExchange if self._sums else InnerWorker
         await kind(replica, endpoint, *self._names(replica)).work()
 
     async def refresh(self, replica: Replica, endpoint: Endpoint) -> list[int]:
-        """Look at what the islands came to last, without taking part."""
-        _, between = self._names(replica)
-        endpoint.post(between, Pull(looks=True), into=replica.parameters(0))
-        return [(await answer(endpoint, between)).version]
+        """Read the outer server's parameters, without taking part in its rounds."""
+        _, outer = self._names(replica)
+        endpoint.post(outer, Pull(looks=True), into=replica.parameters(0))
+        return [(await answer(endpoint, outer)).version]
 
     def begin(self, terms: Terms) -> ServerState:
-        """A server of an island waits for its workers, the one between them for the islands."""
+        """An island's server waits for its workers, the outer server for the islands."""
         workers, islands = terms.workers, range(self._count(terms.workers))
         if terms.number in islands:
             ranks = self.members(terms.number, workers)
             present = frozenset(f"worker-{rank}" for rank in ranks)
-            kind = Gathering if self._sums else Island
+            kind = InnerSumRound if self._sums else Island
             return kind(replace(terms, workers=len(ranks)), present=present)
-        begin = begin_uniting if self._sums else begin_between
+        begin = begin_outer_sum if self._sums else begin_outer
         return begin(terms, [self.members(island, workers) for island in islands])
 
     def on_message(self, state: ServerState, call: Call) -> tuple[ServerState, list[Action]]:
-        """Take a round with the island, or a meeting with the islands."""
+        """Handle a call on an island's server, or on the outer server."""
         match state:
-            case Gathering() | Uniting():
-                return _summing(state).on_message(state, call)
+            case InnerSumRound() | OuterSumRound():
+                return _sum_of(state).on_message(state, call)
             case Island():
-                return on_island(self._inner, self._meeting, state, call)
-        assert isinstance(state, Between)
-        return on_between(self._meeting, state, call)
+                return on_island(self._inner, self._outer, state, call)
+        assert isinstance(state, OuterRound)
+        return on_outer(self._outer, state, call)
 
     def early(self, state: ServerState, call: Call) -> int:
-        """Islands add up in the order of ranks, and so does the server between them."""
-        if isinstance(state, Gathering | Uniting):
-            return _summing(state).early(state, call)
-        return early_in(self._inner, self._meeting, state, call)
+        """Islands sum in rank order, and the outer server sums in the order of islands."""
+        if isinstance(state, InnerSumRound | OuterSumRound):
+            return _sum_of(state).early(state, call)
+        return early_in(self._inner, self._outer, state, call)
 
     def on_repeat(self, state: ServerState, call: Call) -> Answer:
-        """With what was said before, if it was an errand that nobody is on yet."""
+        """Repeat the first answer, if it was an errand that has not been started yet."""
         match state:
-            case Gathering() | Uniting():
-                return _summing(state).on_repeat(state, call)
+            case InnerSumRound() | OuterSumRound():
+                return _sum_of(state).on_repeat(state, call)
             case Island():
-                return again_on_island(state, call)
+                return repeat_on_island(state, call)
         return super().on_repeat(state, call)
 
     def on_leave(self, state: ServerState, worker: str) -> tuple[ServerState, list[Action]]:
-        """Wait for it no longer; if it was on an errand, send another one."""
+        """Stop waiting for the worker; if it was on an errand, send another worker."""
         match state:
-            case Gathering() | Uniting():
-                return _summing(state).on_leave(state, worker)
+            case InnerSumRound() | OuterSumRound():
+                return _sum_of(state).on_leave(state, worker)
             case Island():
-                return left_island(self._inner, self._meeting, state, worker)
-        assert isinstance(state, Between)
-        return left_between(self._meeting, state, worker)
+                return left_island(self._inner, self._outer, state, worker)
+        assert isinstance(state, OuterRound)
+        return left_outer(self._outer, state, worker)
 
 
-_GATHERS, _UNITES = Gathers(), Unites()
+_INNER_SUM, _OUTER_SUM = InnerSum(), OuterSum()
 
 
-def _summing(state: Gathering | Uniting) -> Synchronous:
-    return _GATHERS if isinstance(state, Gathering) else _UNITES
+def _sum_of(state: InnerSumRound | OuterSumRound) -> Synchronous:
+    return _INNER_SUM if isinstance(state, InnerSumRound) else _OUTER_SUM

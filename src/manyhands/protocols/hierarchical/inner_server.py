@@ -1,8 +1,9 @@
-"""What the server of an island decides, in a hierarchy.
+"""Decisions of an island's server that forwards parameters.
 
-An island's server takes rounds with its own workers. When a meeting is due it sends one of them
-away with the island's parameters, on an errand to the server between the islands, and holds its
-answers to the others until that one is back. Whoever is lost on the way is replaced by another.
+An island's server runs synchronous rounds with its own workers. When an outer synchronisation is
+due, it sends one of them, the carrier, on an errand: to take the island's parameters to the outer
+server and to return the result. Until then it holds its answers to the other workers. If the
+carrier is lost, another worker takes its place.
 """
 
 from __future__ import annotations
@@ -15,36 +16,36 @@ from manyhands.protocols.actions import Action, Answer, Call, Shift, Step
 from manyhands.protocols.parts.rounds import Round
 
 if TYPE_CHECKING:
-    from manyhands.protocols.averaging import Meeting
+    from manyhands.protocols.averaging import LocalSteps
     from manyhands.protocols.synchronous import Synchronous
 
 
 @dataclass(frozen=True)
 class Island(Round):
-    """A server of one island: its round, and how it stands with the other islands."""
+    """State of an island's server: its round, and its progress since the last outer one."""
 
     rounds: int = 0
-    """Concluded since the start."""
+    """Rounds since the start."""
     alone: int = 0
-    """Concluded since the last meeting with the other islands."""
+    """Rounds since the last outer synchronisation."""
     made_of: int = 0
-    """Samples of those."""
+    """Samples of those rounds."""
     givers: frozenset[str] = frozenset()
-    """Who gave to them and lives: when none is left, their samples are given to others again."""
+    """Live workers that contributed to them; if all are lost, their samples are leased again."""
     carrier: str = ""
-    """The worker that is away on an errand."""
+    """The worker that is on an errand."""
     errand: Errand = ""
-    """Which."""
+    """Its errand."""
     held: tuple[Call, ...] = ()
-    """Calls that are answered when it is back."""
+    """Calls that are answered when the carrier returns."""
     rests: bool = False
-    """Whether nobody is at work here: whoever is again must join the other islands first."""
+    """Whether no worker of the island computes; the next one has to join the outer rounds first."""
 
 
 def on_island(
-    inner: Synchronous, outer: Meeting, state: Island, call: Call
+    inner: Synchronous, outer: LocalSteps, state: Island, call: Call
 ) -> tuple[Island, list[Action]]:
-    """What an island's server does about a call."""
+    """Handle a call on an island's server."""
     match call.message:
         case Change():
             return _back(outer, state, call)
@@ -58,9 +59,9 @@ def on_island(
 
 
 def left_island(
-    inner: Synchronous, outer: Meeting, state: Island, worker: str
+    inner: Synchronous, outer: LocalSteps, state: Island, worker: str
 ) -> tuple[Island, list[Action]]:
-    """What an island's server does when a worker of its own is gone."""
+    """Handle the loss of a worker on its island's server."""
     gave = (state.waiting[worker],) if worker in state.waiting else ()
     gone = (*state.gone, *gave)
     after, actions = inner.on_leave(state, worker)
@@ -77,11 +78,11 @@ def left_island(
 
 
 def _settle(
-    outer: Meeting, state: Island, actions: list[Action], gone: tuple[Call, ...]
+    outer: LocalSteps, state: Island, actions: list[Action], gone: tuple[Call, ...]
 ) -> tuple[Island, list[Action]]:
-    """Count a round that was concluded; hold those who wait for a meeting, and those who rest.
+    """Count a concluded round; hold answers if an outer synchronisation is due.
 
-    Who rests is answered after a meeting too: until then what it made is on this island alone.
+    A resting worker is also answered after it: until then its updates are on this island only.
     """
     answers = [action for action in actions if isinstance(action, Answer)]
     pushes = [one.call.message for one in answers if isinstance(one.call.message, Push)]
@@ -104,23 +105,23 @@ def _settle(
 
 
 def _weigh(state: Island, action: Action, pushes: list[Push]) -> Action:
-    """A step on an island counts for the whole global batch, as one on the way to an average.
+    """Give an island's step the weight of the whole global batch, as in parameter averaging.
 
-    The other parts are stepped with on other islands, and then the mean is taken.
+    Other islands step with the other parts of the batch, and the results are averaged.
     """
     if not isinstance(action, Step):
         return action
-    # After a loss a round may have parts of two batches, and one without samples decides nothing.
+    # After a loss a round may have parts of two batches; a part without samples is ignored.
     total = max(push.total for push in pushes if push.samples)
     return replace(action, weight=state.terms.weigh(total, action.dealt))
 
 
-def _is_due(outer: Meeting, state: Island) -> bool:
+def _is_due(outer: LocalSteps, state: Island) -> bool:
     return state.alone > 0 and state.alone >= outer.interval(state.rounds)
 
 
-def _go_on(outer: Meeting, state: Island, actions: list[Action]) -> tuple[Island, list[Action]]:
-    """Answer those who are held, if nothing stands in the way; else send one of them away."""
+def _go_on(outer: LocalSteps, state: Island, actions: list[Action]) -> tuple[Island, list[Action]]:
+    """Answer the held calls if no errand is due; otherwise send one of the workers on it."""
     if state.carrier or not state.held:
         return state, actions
     errand: Errand
@@ -132,9 +133,9 @@ def _go_on(outer: Meeting, state: Island, actions: list[Action]) -> tuple[Island
         errand = "join" if state.rests else ""
     if not errand:
         ready = tuple(call for call in state.held if _is_ready(state, call))
-        told = [_told(call, state) for call in ready]
+        answers = [_answer_now(call, state) for call in ready]
         held = tuple(call for call in state.held if call not in ready)
-        return replace(state, held=held), [*actions, *told]
+        return replace(state, held=held), [*actions, *answers]
     goes, *others = state.held
     away = replace(state, carrier=goes.worker, errand=errand, held=tuple(others))
     return away, [*actions, _send(goes, away)]
@@ -146,16 +147,16 @@ def _send(call: Call, state: Island) -> Answer:
 
 
 def _is_ready(state: Island, call: Call) -> bool:
-    """Whether a call can be answered between two meetings: who rests waits for the next one."""
+    """Whether a call can be answered now: a resting worker waits for the next outer round."""
     return not isinstance(call.message, Rest) or not state.alone
 
 
-def _told(call: Call, state: Island) -> Answer:
+def _answer_now(call: Call, state: Island) -> Answer:
     rests = isinstance(call.message, Rest)
     return Answer(call, Parameters(state.version, errand="done"), parameters=not rests)
 
 
-def _back(outer: Meeting, state: Island, call: Call) -> tuple[Island, list[Action]]:
+def _back(outer: LocalSteps, state: Island, call: Call) -> tuple[Island, list[Action]]:
     """One is back with what the islands came to; the others may go on."""
     assert isinstance(call.message, Change)
     now = replace(
@@ -167,15 +168,15 @@ def _back(outer: Meeting, state: Island, call: Call) -> tuple[Island, list[Actio
         carrier="",
         rests=call.message.errand == "rest",
     )
-    return _go_on(outer, now, [Shift(call), _told(call, now)])
+    return _go_on(outer, now, [Shift(call), _answer_now(call, now)])
 
 
-def again_on_island(state: Island, call: Call) -> Answer:
-    """The answer to a call that was answered before, and whose answer was lost."""
+def repeat_on_island(state: Island, call: Call) -> Answer:
+    """The answer to a call whose first answer was lost."""
     if call.worker == state.carrier and not isinstance(call.message, Change):
         said = _send(call, state)
     elif isinstance(call.message, Push) and state.alone:
         said = Answer(call, Parameters(state.version))
     else:
-        said = _told(call, state)
+        said = _answer_now(call, state)
     return replace(said, parameters=said.parameters and call.room)

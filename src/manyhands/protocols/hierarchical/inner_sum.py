@@ -1,9 +1,9 @@
-"""A hierarchy that sums gradients: what the server of an island decides.
+"""Decisions of an island's server that forwards sums of gradients.
 
-An island's server adds up its workers' gradients, each times its samples. When all have given, one
-of them carries the sum to the server between the islands and brings back the parameters after its
-step. The sum stays at the island's server until then: if the carrier is lost, another one carries
-the same sum, under the same number, and it counts once.
+An island's server sums the gradients of its workers, each weighted by its samples. When all have
+contributed, one of them, the carrier, takes the sum to the outer server and returns the parameters
+after its step. The island's server keeps the sum until then: if the carrier is lost, another worker
+takes the same sum with the same number, and it is counted once.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Gathering(Round):
-    """The server of an island that sums: its version is that of the server between the islands."""
+class InnerSumRound(Round):
+    """State of an island's server that sums; its version is that of the outer server."""
 
     number: int = 0
-    """Of the sum that is being gathered."""
+    """The number of the current sum."""
     carrier: str = ""
-    """Who is away with it."""
+    """The worker that takes the sum to the outer server."""
     joins: tuple[Call, ...] = ()
-    """Those who want to take part and are answered when the carrier is back."""
+    """Calls of joining workers, answered when the carrier returns."""
     unsure: bool = False
-    """Whether a sum was lost with all who gave to it, perhaps after it had been delivered: then
-    parameters that were read before may be older than those between the islands."""
+    """Whether a sum was lost with all its contributors, possibly after delivery: parameters that
+    were read before may then be older than the outer server's."""
 
 
-class Gathers(Synchronous):
-    """Rounds whose sum is not stepped with here, but carried further."""
+class InnerSum(Synchronous):
+    """Rounds whose sum is forwarded to the outer server instead of applied."""
 
     def on_message(self, state: ServerState, call: Call) -> tuple[ServerState, list[Action]]:
-        """Gather; one that joins, or is back, brings the parameters."""
-        assert isinstance(state, Gathering)
+        """Sum gradients; a joining worker, or the returning carrier, brings parameters."""
+        assert isinstance(state, InnerSumRound)
         match call.message:
             case Change(errand="meet") if call.worker == state.carrier:
                 return _end(state, call)
@@ -53,63 +53,63 @@ class Gathers(Synchronous):
             case Push() | Rest():
                 return super().on_message(state, call)
             case _:
-                return state, [_told(state, call)]
+                return state, [_answer_now(state, call)]
 
     def on_leave(self, state: ServerState, worker: str) -> tuple[ServerState, list[Action]]:
-        """Wait for it no longer. If it was away with the sum, another one carries it."""
-        assert isinstance(state, Gathering)
+        """Stop waiting for the worker. If it was the carrier, another one takes the sum."""
+        assert isinstance(state, InnerSumRound)
         joins = tuple(call for call in state.joins if call.worker != worker)
         left = replace(state, joins=joins)
         if worker == state.carrier:
-            # Its call was answered when it was sent.
+            # The carrier's call was answered when it was sent away.
             left = replace(left, carrier="", waiting=left.waiting.without(worker))
             left = replace(left, present=left.present - {worker})
             return _send(left, []) if left.waiting else _end(replace(left, unsure=True), None)
         return super().on_leave(left, worker)
 
     def early(self, state: ServerState, call: Call) -> int:
-        """The gradients of one round are added up in the order of ranks."""
+        """The gradients of a round are summed in rank order."""
         late = isinstance(call.message, Push) and call.message.version != state.version
         return 0 if late else super().early(state, call)
 
     def on_repeat(self, state: ServerState, call: Call) -> Answer:
-        """With the errand, if it is on one and has not heard of it."""
-        assert isinstance(state, Gathering)
+        """Repeat the errand, if the carrier did not receive it."""
+        assert isinstance(state, InnerSumRound)
         away = call.worker == state.carrier and isinstance(call.message, Push)
-        said = _errand(state, call) if away else _told(state, call)
+        said = _errand(state, call) if away else _answer_now(state, call)
         return replace(said, parameters=said.parameters and call.room)
 
     def _close(self, state: Round, actions: list[Action]) -> tuple[Round, list[Action]]:
-        assert isinstance(state, Gathering)
+        assert isinstance(state, InnerSumRound)
         if state.carrier or len(state.waiting) < len(state.present):
             return state, actions
         if state.waiting:
             return _send(state, actions)
         if not state.gone:
             return state, actions
-        # Nobody is left to carry it: the samples of those who are lost are given to others.
+        # No contributor is left to carry the sum: the samples are leased to other workers.
         after, more = _end(state, None)
         return after, [*actions, *more]
 
 
-def _join(state: Gathering, call: Call, join: Change) -> tuple[Gathering, list[Action]]:
-    """Have one take part, which brings the parameters between the islands if they are others."""
+def _join(state: InnerSumRound, call: Call, join: Change) -> tuple[InnerSumRound, list[Action]]:
+    """Admit a worker, and take the outer parameters that it brings if they are newer."""
     if state.carrier:
         return replace(state, joins=(*state.joins, call)), []
     if not _is_old(state, join) and (join.version > state.version or state.unsure):
-        # The others have gone on without this island: all who gave to it are lost.
+        # The other islands continued without this one: all contributors here are lost.
         return _end(state, call)
-    return state, [_told(state, call)]
+    return state, [_answer_now(state, call)]
 
 
-def _send(state: Gathering, actions: list[Action]) -> tuple[Gathering, list[Action]]:
-    """Send one of those who gave with the sum."""
+def _send(state: InnerSumRound, actions: list[Action]) -> tuple[InnerSumRound, list[Action]]:
+    """Send one of the contributors to the outer server with the sum."""
     call = state.waiting.values()[0]
     away = replace(state, carrier=call.worker)
     return away, [*actions, _errand(away, call)]
 
 
-def _errand(state: Gathering, call: Call) -> Answer:
+def _errand(state: InnerSumRound, call: Call) -> Answer:
     said = Parameters(
         state.version,
         errand="meet",
@@ -120,26 +120,26 @@ def _errand(state: Gathering, call: Call) -> Answer:
     return Answer(call, said, parameters=state.samples > 0, gathered=True)
 
 
-def _end(state: Gathering, call: Call | None) -> tuple[Gathering, list[Action]]:
-    """The next sum begins: with the parameters that came with a call, or with those that are here.
+def _end(state: InnerSumRound, call: Call | None) -> tuple[InnerSumRound, list[Action]]:
+    """Begin the next sum, with the parameters of a call or with the current ones.
 
-    What was gathered has been applied if its carrier is back, and will not be otherwise.
+    The last sum has been applied if its carrier returned, and never will be otherwise.
     """
     applied = bool(state.carrier)
     answered = [one for one in state.waiting.values() if one.worker != state.carrier]
     begun: list[Action] = [Drop(0)] if state.samples else []
-    now = Gathering(state.terms, state.version, state.present, number=state.number + 1)
+    now = InnerSumRound(state.terms, state.version, state.present, number=state.number + 1)
     now = replace(now, unsure=call is None and state.unsure)
     if call is not None and isinstance(call.message, Change):
         now = replace(now, version=call.message.version)
-        begun += [Add(call, 1.0, pot=1), Move(by=1.0, over=1.0, pots=(1,)), _told(now, call)]
+        begun += [Add(call, 1.0, pot=1), Move(by=1.0, over=1.0, pots=(1,)), _answer_now(now, call)]
     said = Parameters(now.version, applied=applied)
-    told = [Answer(one, said) for one in (*state.gone, *answered)]
-    return now, [*begun, *told, *(_told(now, one) for one in state.joins)]
+    answers = [Answer(one, said) for one in (*state.gone, *answered)]
+    return now, [*begun, *answers, *(_answer_now(now, one) for one in state.joins)]
 
 
-def _told(state: Gathering, call: Call) -> Answer:
-    """What one hears who is here; one that has other parameters than these joins again."""
+def _answer_now(state: InnerSumRound, call: Call) -> Answer:
+    """The answer to a present worker; a worker with outdated parameters has to join again."""
     match call.message:
         case Change(errand="join") as join if join.version > state.version or _is_old(state, join):
             said = Parameters(state.version, errand="join", number=state.number)
@@ -148,6 +148,6 @@ def _told(state: Gathering, call: Call) -> Answer:
             return Answer(call, Parameters(state.version))
 
 
-def _is_old(state: Gathering, join: Change) -> bool:
-    """Whether one that joins may have read what a lost sum has changed since."""
+def _is_old(state: InnerSumRound, join: Change) -> bool:
+    """Whether a joining worker may have read parameters from before a lost sum was applied."""
     return state.unsure and join.number != state.number

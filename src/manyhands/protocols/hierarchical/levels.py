@@ -1,10 +1,10 @@
-"""What a hierarchy may be made of."""
+"""Checks of the two levels of a hierarchical strategy."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from manyhands.protocols.averaging import Meeting
+from manyhands.protocols.averaging import LocalSteps
 from manyhands.protocols.synchronous import Synchronous
 
 if TYPE_CHECKING:
@@ -12,36 +12,37 @@ if TYPE_CHECKING:
 
 
 def check_levels(islands: int, inner: Value, outer: Value) -> None:
-    """Check that a hierarchy can be made of these.
+    """Check that these strategies can be combined.
 
     Raises:
-        ValueError: these do not go together; the message names what does.
+        ValueError: they cannot; the message names what can.
     """
     if islands < 1:
-        raise ValueError(f"islands must be 1 or more, not {islands}")
+        raise ValueError(f"islands must be 1 or more, got {islands}")
     if not isinstance(inner, Synchronous):
         raise ValueError(  # noqa: TRY004 - what is wrong is the value
-            f"inner={inner}: the workers of an island meet at its server, which has to be "
-            f"synchronous(). {_instead(islands, outer)}"
+            f"inner must be synchronous(), got {inner}: the workers of an island share one server. "
+            f"{_instead(islands, outer)}"
         )
-    if not isinstance(outer, Synchronous | Meeting):
+    if not isinstance(outer, Synchronous | LocalSteps):
         raise ValueError(  # noqa: TRY004 - as above
-            f"outer={outer}: an island passes on its parameters after every so many steps, to "
-            "averaging(), local_sgd() or diloco(), or the sum of its gradients in every step, to "
-            "synchronous(). Other strategies do not wait for all islands, or have no server"
+            f"outer must be averaging(), local_sgd() or diloco(), to which an island sends its "
+            f"parameters every few steps, or synchronous(), to which it sends the sum of its "
+            f"gradients in every step, got {outer}: other strategies do not wait for all islands, "
+            "or have no server"
         )
     for name, level in (("inner", inner), ("outer", outer)):
         if level.servers != 1:
             raise ValueError(
-                f"{name}={level} has {level.servers} servers, which would meet at different "
-                "times when a worker is lost: leave it at servers=1 and have more islands"
+                f"{name}={level} has {level.servers} servers, which could get out of step when a "
+                "worker is lost: use servers=1, and more islands"
             )
 
 
 def _instead(islands: int, outer: Value) -> str:
     if isinstance(outer, Synchronous):
-        return "With collectives, one step with the mean of all gradients is allreduce()"
+        return "For a step with the mean of all gradients by collectives, use allreduce()"
     return (
-        "With N workers on each island, collectives within them and meetings between them are "
-        f"hybrid(data={islands}, together=N, outer={outer})"
+        "For collectives within islands of N workers, and periodic synchronisation between them, "
+        f"use hybrid(data={islands}, together=N, outer={outer})"
     )

@@ -1,7 +1,7 @@
-"""A hierarchy that sums gradients: what the server between the islands decides.
+"""Decisions of the outer server that sums gradients.
 
-It waits for the sum of every island, adds them up in the order of islands, and takes one step with
-the mean over all samples. A sum that was brought before is known by its number and counts once.
+It waits for the sum of every island, adds the sums in the order of islands, and takes one step with
+the mean over all samples. A sum that arrives twice is recognised by its number and counted once.
 """
 
 from __future__ import annotations
@@ -22,41 +22,41 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Uniting(Round):
-    """A server to which each island is one worker, whichever of its workers brings its sum."""
+class OuterSumRound(Round):
+    """State of the outer server: a round whose workers are the islands."""
 
-    homes: dict[str, str] = field(default_factory=dict)
+    island_of: dict[str, str] = field(default_factory=dict)
     """By worker, its island."""
     idle: frozenset[str] = frozenset()
-    """Workers that rest or are gone, and have not spoken since."""
+    """Workers that rest or are lost, and have not called since."""
     counted: dict[str, int] = field(default_factory=dict)
-    """By island, the number of the last of its sums that counts or is void."""
+    """By island, the number of its last sum that was counted or is void."""
 
 
-def begin_uniting(terms: Terms, islands: Sequence[range]) -> Uniting:
-    """Wait for all islands, of which these are the ranks."""
-    homes = {
+def begin_outer_sum(terms: Terms, islands: Sequence[range]) -> OuterSumRound:
+    """Wait for all islands, given as ranges of ranks."""
+    island_of = {
         f"worker-{rank}": f"island-{island}"
         for island, ranks in enumerate(islands)
         for rank in ranks
     }
     known = replace(terms, workers=len(islands))
-    return Uniting(known, present=frozenset(homes.values()), homes=homes)
+    return OuterSumRound(known, present=frozenset(island_of.values()), island_of=island_of)
 
 
-class Unites(Synchronous):
-    """Rounds of sums: what is given has been multiplied by its samples already."""
+class OuterSum(Synchronous):
+    """Rounds of sums, which are weighted by samples already."""
 
     def gather(self, state: Round, call: Call, share: float) -> list[Action]:
-        """A sum counts as it is."""
+        """Add a sum without another weight."""
         return [Add(call, 1.0, staleness=staleness_of(state, call))] if share else []
 
     def on_message(self, state: ServerState, call: Call) -> tuple[ServerState, list[Action]]:
-        """Hear a worker for its island."""
-        assert isinstance(state, Uniting)
+        """Handle a call, whose sender represents its island."""
+        assert isinstance(state, OuterSumRound)
         if isinstance(call.message, Pull) and call.message.looks:
             return state, [Answer(call, Parameters(state.version))]
-        island = state.homes[call.worker]
+        island = state.island_of[call.worker]
         spoken = replace(call, stands_for=island)
         if isinstance(call.message, Rest):
             heard = replace(state, idle=state.idle | {call.worker})
@@ -74,31 +74,31 @@ class Unites(Synchronous):
         return super().on_message(heard, spoken)
 
     def on_leave(self, state: ServerState, worker: str) -> tuple[ServerState, list[Action]]:
-        """Wait for its island no longer, if it was the last there that did not rest."""
-        assert isinstance(state, Uniting)
-        left, island = replace(state, idle=state.idle | {worker}), state.homes[worker]
+        """Stop waiting for the island, if this was its last worker that did not rest."""
+        assert isinstance(state, OuterSumRound)
+        left, island = replace(state, idle=state.idle | {worker}), state.island_of[worker]
         return super().on_leave(left, island) if _is_idle(left, island) else (left, [])
 
     def early(self, state: ServerState, call: Call) -> int:
-        """Sums are added up in the order of islands."""
-        assert isinstance(state, Uniting)
-        island = state.homes.get(call.worker, "")
+        """Sums are added in the order of islands."""
+        assert isinstance(state, OuterSumRound)
+        island = state.island_of.get(call.worker, "")
         if not island or _counts(state, call):
             return 0
         return super().early(state, replace(call, stands_for=island))
 
 
-def _counts(state: Uniting, call: Call) -> bool:
-    """Whether a call brings a sum that was brought before, or is void."""
+def _counts(state: OuterSumRound, call: Call) -> bool:
+    """Whether a call brings a sum that was counted before or is void."""
     if not isinstance(call.message, Push):
         return False
-    return call.message.number <= state.counted.get(state.homes[call.worker], -1)
+    return call.message.number <= state.counted.get(state.island_of[call.worker], -1)
 
 
-def _void(state: Uniting, island: str, number: int) -> Uniting:
-    """An island lost its sums up to a number, and begins another one at what is here now.
+def _void(state: OuterSumRound, island: str, number: int) -> OuterSumRound:
+    """Void an island's sums up to a number; it starts another one from the current parameters.
 
-    What it gave to this round counts, but does not stand for the one that it will give.
+    Its contribution to this round still counts, but the round waits for the next one as well.
     """
     if state.counted.get(island, -1) > number:
         return state
@@ -108,8 +108,8 @@ def _void(state: Uniting, island: str, number: int) -> Uniting:
     return replace(state, counted={**state.counted, island: number})
 
 
-def _again(state: Uniting, call: Call) -> tuple[Uniting, list[Action]]:
-    """Answer one that brings a sum again when its round is over, in place of the one before it."""
+def _again(state: OuterSumRound, call: Call) -> tuple[OuterSumRound, list[Action]]:
+    """Let a call that repeats a sum take the place of the one before it in the round."""
     before = state.waiting.get(call.worker, call)
     if before is call or _number(before) != _number(call):
         return state, [Answer(call, Parameters(state.version))]
@@ -121,5 +121,5 @@ def _number(call: Call) -> int:
     return call.message.number if isinstance(call.message, Push) else -1
 
 
-def _is_idle(state: Uniting, island: str) -> bool:
-    return all(worker in state.idle for worker, home in state.homes.items() if home == island)
+def _is_idle(state: OuterSumRound, island: str) -> bool:
+    return all(worker in state.idle for worker, home in state.island_of.items() if home == island)

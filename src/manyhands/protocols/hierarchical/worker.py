@@ -1,4 +1,4 @@
-"""What a worker does in a hierarchy: compute for its island, and carry what its server gives it."""
+"""The worker's side of a hierarchical strategy: compute for its island, and run errands for it."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class InnerWorker:
-    """A worker of an island that steps by itself, and carries its parameters to the others."""
+    """A worker of an island whose server takes steps itself and forwards its parameters."""
 
     replica: Replica
     endpoint: Endpoint
     own: str
     """The server of its island."""
-    between: str
+    outer: str
+    """The outer server."""
 
     async def work(self) -> None:
-        """Step with the island; what was made counts when the islands have met."""
+        """Step with the island; batches are committed after the next outer synchronisation."""
         replica, endpoint = self.replica, self.endpoint
         await self._join()
         alone: list[LeasedBatch] = []
@@ -39,22 +40,22 @@ class InnerWorker:
                 push = Push(replica.versions[0], batch.samples, batch.dealt, total=batch.total)
                 endpoint.post(self.own, push, payload=update, into=replica.parameters(0))
                 alone.append(batch)
-            if await self._hear():
+            if await self._receive():
                 replica.commit(*alone)
                 alone.clear()
             if batch is None:
-                # Should the rest of the island be lost, its own server could send nobody to say so.
-                endpoint.post(self.between, Rest())
-                await answer(endpoint, self.between)
+                # If the other workers are lost, the island's server has no carrier to report this.
+                endpoint.post(self.outer, Rest())
+                await answer(endpoint, self.outer)
 
     async def _join(self) -> None:
         self.endpoint.post(self.own, Pull(), into=self.replica.parameters(0))
-        await self._hear()
+        await self._receive()
         self.replica.rests = False
         self.replica.adopt()
 
-    async def _hear(self) -> bool:
-        """Hear the island's server and go where it says; whether the islands have met by then."""
+    async def _receive(self) -> bool:
+        """Receive the island's answer and run its errand; return whether islands are in sync."""
         replica, endpoint = self.replica, self.endpoint
         said = await answer(endpoint, self.own)
         if said.errand not in ("", "done"):
@@ -67,29 +68,30 @@ class InnerWorker:
         return said.errand == "done"
 
     async def _carry(self, said: Parameters) -> None:
-        """Carry the island's parameters to the others, and bring back what all came to."""
+        """Take the island's parameters to the outer server, and receive the shared ones."""
         parameters = self.replica.parameters(0)
         if said.errand == "join":
-            self.endpoint.post(self.between, Pull(), into=parameters)
-            await answer(self.endpoint, self.between)
+            self.endpoint.post(self.outer, Pull(), into=parameters)
+            await answer(self.endpoint, self.outer)
         elif said.samples or said.errand == "meet":
             push = Push(0, said.samples)
-            self.endpoint.post(self.between, push, payload=parameters, into=parameters)
-            await answer(self.endpoint, self.between)
+            self.endpoint.post(self.outer, push, payload=parameters, into=parameters)
+            await answer(self.endpoint, self.outer)
 
 
 @dataclass(frozen=True)
 class OuterExchange:
-    """A worker of an island that sums gradients, and carries their sum to the others."""
+    """A worker of an island whose server forwards the sum of its gradients."""
 
     replica: Replica
     endpoint: Endpoint
     own: str
     """The server of its island."""
-    between: str
+    outer: str
+    """The outer server."""
 
     async def work(self) -> None:
-        """Compute, push, and have the parameters after the step of all islands."""
+        """For every batch: compute, push, and receive the parameters after the outer step."""
         replica, endpoint = self.replica, self.endpoint
         await self._join()
         replica.adopt()
@@ -113,11 +115,11 @@ class OuterExchange:
                 replica.forgo(batch)
 
     async def _join(self) -> None:
-        """Be waited for between the islands first, so that nothing is missed, and then here."""
+        """Join the outer server's rounds first, so that no step is missed, then the island's."""
         room, said = self.replica.parameters(0), Parameters(0, errand="join")
         while said.errand == "join":
-            self.endpoint.post(self.between, Pull(number=said.number), into=room)
-            there = await answer(self.endpoint, self.between)
+            self.endpoint.post(self.outer, Pull(number=said.number), into=room)
+            there = await answer(self.endpoint, self.outer)
             here = Change(there.version, errand="join", number=said.number)
             self.endpoint.post(self.own, here, payload=room, into=room)
             said = await answer(self.endpoint, self.own)
@@ -126,17 +128,17 @@ class OuterExchange:
 
     async def _rest(self) -> None:
         self.replica.rests = True
-        for server in (self.own, self.between):
+        for server in (self.own, self.outer):
             self.endpoint.post(server, Rest())
             await answer(self.endpoint, server)
 
     async def _carry(self, said: Parameters) -> Parameters:
-        """Carry the island's sum to the others, and bring back the parameters after the step."""
+        """Take the island's sum to the outer server, and return the parameters after its step."""
         room = self.replica.parameters(0)
         push = Push(said.version, said.samples, said.dealt, number=said.number)
         payload = room if said.samples else None
-        self.endpoint.post(self.between, push, payload=payload, into=room)
-        there = await answer(self.endpoint, self.between)
+        self.endpoint.post(self.outer, push, payload=payload, into=room)
+        there = await answer(self.endpoint, self.outer)
         back = Change(there.version, errand="meet")
         self.endpoint.post(self.own, back, payload=room, into=room)
         return await answer(self.endpoint, self.own)

@@ -1,1 +1,1 @@
-"""Parts that several protocols are made of."""
+"""Building blocks that several protocols share."""

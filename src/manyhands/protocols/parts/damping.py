@@ -1,4 +1,4 @@
-"""Learning rates that depend on staleness: what a stale update counts for."""
+"""Staleness-dependent learning rates: the weight of a stale update."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _POWERS: dict[Damping, float] = {"none": 0.0, "inverse": 1.0, "root": 0.5}
 def damp(kind: Damping, staleness: int, usual: float) -> float:
     """f(τ) / f(the usual τ), at most 1, with f(τ) = 1/τ or 1/√τ and f(0) = 1.
 
-    The weight b/B of an update divides the rate by the number of workers already, which is what
-    λ/τ does at the staleness that so many workers cause. So only what is staler than usual counts
-    for less, and nothing counts for more than its samples.
+    The weight b/B of an update already divides the learning rate by the number of workers, as λ/τ
+    does at the staleness that this number causes. So only updates that are staler than usual are
+    damped, and no update counts for more than its samples.
 
     >>> damp("inverse", 3, 3), damp("inverse", 6, 3), damp("root", 12, 3), damp("inverse", 0, 3)
     (1.0, 0.5, 0.5, 1.0)

@@ -1,4 +1,4 @@
-"""Calls that a runtime holds back until it is their turn, as `StrategyProtocol.early` says."""
+"""Calls that a runtime holds until their turn, as `StrategyProtocol.early` defines it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ T = TypeVar("T")
 
 
 class HeldCalls(Generic[T]):
-    """What came with calls that are early, in the order of the ranks of their senders.
+    """Early calls and their payloads, in the order of their senders' ranks.
 
-    What is held back has changed nothing: for whoever sent it, it is still on its way.
+    A held call has changed no state: to its sender it is still in flight.
     """
 
     def __init__(self, protocol: StrategyProtocol) -> None:
@@ -28,7 +28,7 @@ class HeldCalls(Generic[T]):
         self._held: dict[int, tuple[Call, T]] = {}
 
     def hold(self, state: ServerState, call: Call, what: T) -> bool:
-        """Whether a call is early; then it is held. One that is sent again replaces the first."""
+        """Hold a call if it is early; return whether it is. A resent call replaces the first."""
         if self._protocol.early(state, call) <= 0:
             return False
         rank = rank_of(call.worker)
@@ -38,7 +38,7 @@ class HeldCalls(Generic[T]):
         return True
 
     def take(self, state: ServerState) -> T | None:
-        """What is no longer early, the lowest rank first; None if all is."""
+        """The next call that is no longer early, lowest rank first; None if there is none."""
         while self._ranks:
             rank = self._ranks[0]
             if rank not in self._held:
@@ -53,10 +53,10 @@ class HeldCalls(Generic[T]):
         return None
 
     def drop(self, worker: str) -> None:
-        """Forget what a worker sent: it is lost."""
+        """Discard the held call of a worker that is lost."""
         self._held.pop(rank_of(worker), None)
 
     def drain(self) -> Iterator[T]:
-        """All that is held, and is held no longer."""
+        """Remove and return everything that is held."""
         held, self._held, self._ranks = self._held, {}, []
         return (what for _, what in held.values())

@@ -1,10 +1,10 @@
-"""A mapping that is changed by making another one, in constant time.
+"""Persistent mapping: an update returns a new version in constant time.
 
-States of servers are values: a decision leaves the old state as it was. A dict that is copied for
-every change makes each decision cost as much as there are workers. Versions of a `PersistentMap`
-share one dict, which belongs to the newest of them; an older one only knows what to undo (Baker,
-Shallow binding makes functional arrays fast, 1991). It copies the dict if it is read again, which a
-server never does.
+Server states are values: a decision does not change the old state. Copying a dict for every change
+would make each decision linear in the number of workers. Versions of a `PersistentMap` share one
+dict, which belongs to the newest version; an older version stores what to undo (Baker, Shallow
+binding makes functional arrays fast, 1991). Reading an old version copies the dict, which a server
+never does.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ _ABSENT = object()
 
 @dataclass(eq=False)
 class PersistentMap(Generic[V]):
-    """What is known of each of several workers, in the order in which they were entered."""
+    """A mapping from names of workers to values, in insertion order."""
 
     entries: dict[str, V] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._newer: tuple[PersistentMap[V], str, object] | None = None
-        """The version that took over the dict, with what it changed and the value before."""
+        """The version that now owns the dict, the name that it changed, and the old value."""
 
     @classmethod
     def of(cls, names: Iterable[str], value: V) -> PersistentMap[V]:
-        """The same for all of these."""
+        """A mapping with the same value for all names."""
         return cls(dict.fromkeys(names, value))
 
     def put(self, name: str, value: V) -> PersistentMap[V]:
-        """This, with another value for a name."""
+        """A new version with another value for a name."""
         entries = self._own()
         newer = PersistentMap(entries)
         self._newer = (newer, name, entries.get(name, _ABSENT))
@@ -43,7 +43,7 @@ class PersistentMap(Generic[V]):
         return newer
 
     def without(self, name: str) -> PersistentMap[V]:
-        """This, without a name: a copy, because the order of the others is kept."""
+        """A copy without a name, in the same order."""
         if name not in self:
             return self
         return PersistentMap(
@@ -51,7 +51,7 @@ class PersistentMap(Generic[V]):
         )
 
     def get(self, name: str, default: V) -> V:
-        """The value of a name."""
+        """The value of a name, or `default`."""
         return self._own().get(name, default)
 
     def values(self) -> tuple[V, ...]:
@@ -80,10 +80,10 @@ class PersistentMap(Generic[V]):
             return other == self
         return self is other or self._own() == other._own()
 
-    __hash__ = None  # type: ignore[assignment] # what it refers to may be taken over
+    __hash__ = None  # type: ignore[assignment] # its dict may pass to a newer version
 
     def _own(self) -> dict[str, V]:
-        """The dict as this version has it."""
+        """The dict of this version."""
         if self._newer is not None:
             changes = []
             at: PersistentMap[V] = self
@@ -95,6 +95,6 @@ class PersistentMap(Generic[V]):
                 if before is _ABSENT:
                     del entries[name]
                 else:
-                    entries[name] = before  # type: ignore[assignment] # it was a value of ours
+                    entries[name] = before  # type: ignore[assignment] # it was a V before
             self.entries, self._newer = entries, None
         return self.entries

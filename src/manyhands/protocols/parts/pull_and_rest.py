@@ -1,4 +1,4 @@
-"""What workers of several protocols do alike: pull, rest, take a mean."""
+"""Exchanges that several protocols share: pull from servers, rest, average replicas."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from manyhands.endpoint import Endpoint, Replica
 
 
-class Centred(StrategyProtocol):
-    """A protocol whose shared state is with servers, a part each."""
+class ServerBased(StrategyProtocol):
+    """A protocol whose shared parameters are on servers, one shard each."""
 
     async def refresh(self, replica: Replica, endpoint: Endpoint) -> list[int]:
         """Pull from every server."""
@@ -25,9 +25,9 @@ class Centred(StrategyProtocol):
 
 
 async def rest(replica: Replica, endpoint: Endpoint) -> None:
-    """Tell all servers that nobody need wait for this worker at present.
+    """Tell all servers not to wait for this worker until it pulls again.
 
-    They go on without it, so it has to pull before it computes again.
+    Servers continue without it, so the worker has to pull before it computes again.
     """
     replica.rests = True
     for name in replica.servers:
@@ -40,12 +40,12 @@ async def answer(endpoint: Endpoint, server: str) -> Parameters:
     """Receive a server's answer."""
     said = await endpoint.receive(server)
     if not isinstance(said, Parameters):
-        raise TypeError(f"{server} answered with {type(said).__name__}, not with parameters")
+        raise TypeError(f"expected Parameters from {server}, got {type(said).__name__}")
     return said
 
 
 async def take_mean(replica: Replica, endpoint: Endpoint) -> list[Parameters]:
-    """Have the mean of all whole replicas that can be reached; what their servers said."""
+    """Average all reachable replicas into this one; return the answers of their servers."""
     answers: list[Parameters] = []
     for name in replica.servers:
         if not endpoint.reaches(name):

@@ -1,21 +1,21 @@
-"""Workers that push gradients to servers, where the optimizer is."""
+"""Workers that push gradients to servers, which run the optimizer."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from manyhands.endpoint import Push
-from manyhands.protocols.parts.pull_and_rest import Centred, answer, rest
+from manyhands.protocols.parts.pull_and_rest import ServerBased, answer, rest
 
 if TYPE_CHECKING:
     from manyhands.endpoint import Endpoint, Replica
 
 
-class Pushing(Centred):
-    """Pull; then, for every batch: compute, push, and receive the parameters again."""
+class PushGradients(ServerBased):
+    """A protocol whose workers push gradients and receive parameters."""
 
     async def worker(self, replica: Replica, endpoint: Endpoint) -> None:
-        """What a worker does."""
+        """Pull; then, for every batch: compute, push, and receive the parameters again."""
         await self.refresh(replica, endpoint)
         async for batch in replica.batches():
             if batch is None:

@@ -1,8 +1,8 @@
-"""The order of ranks, in which sums are taken.
+"""Rank order, in which sums are computed.
 
-A sum of floating-point numbers depends on their order in its last bits. Where a server waits for
-all workers anyway, it hears them in the order of their ranks, so that the same seed gives the same
-bits whoever is the fastest.
+The last bits of a floating-point sum depend on the order of its terms. If a server waits for all
+workers anyway, it handles their calls in rank order, so that the same seed gives the same bits
+whichever worker is the fastest.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def rank_of(name: str) -> int:
-    """The number in a name.
+    """The rank in a worker's name.
 
     >>> rank_of("worker-12")
     12
@@ -24,7 +24,7 @@ def rank_of(name: str) -> int:
 
 
 def place(names: frozenset[str], name: str) -> int:
-    """How many of some come before one, in the order of ranks.
+    """How many of `names` come before `name` in rank order.
 
     >>> place(frozenset({"worker-10", "worker-9", "worker-2"}), "worker-10")
     2
@@ -33,21 +33,21 @@ def place(names: frozenset[str], name: str) -> int:
 
 
 def pot_of(number: int, workers: int, name: str) -> int:
-    """Where what one of so many gave to a round is gathered; 0 is for what belongs to none."""
+    """Index of the sum for a worker's contribution to round `number`; 0 belongs to no worker."""
     return 1 + number * workers + rank_of(name)
 
 
 def pots_of(number: int, workers: int, names: Iterable[str]) -> tuple[int, ...]:
-    """Where some of them are, in the order of ranks, in which they are added up."""
+    """Indices of the sums for several workers' contributions, in rank order."""
     return tuple(sorted({pot_of(number, workers, name) for name in names}))
 
 
 _SORTED: dict[int, tuple[frozenset[str], tuple[int, ...]]] = {}
-"""By identity, because comparing two equal sets costs as much as there is in them."""
+"""Keyed by identity, because comparing two equal sets is linear in their size."""
 
 
 def sorted_ranks(names: frozenset[str]) -> tuple[int, ...]:
-    """The ranks of some, in order; the same set is not sorted twice."""
+    """The ranks of `names` in order; the result is cached per set."""
     known = _SORTED.get(id(names))
     if known is None:
         if len(_SORTED) >= 64:

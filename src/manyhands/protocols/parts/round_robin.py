@@ -1,4 +1,4 @@
-"""One after the other: whose turn it is to meet the centre."""
+"""Round-robin order: which worker's turn it is to exchange with the centre."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Turns(Round):
-    """Whose turn it is, for `order=round_robin`."""
+class RoundRobin(Round):
+    """The turns of workers, for `order=round_robin`."""
 
     last: int = -1
-    """The rank of who had the last turn."""
+    """The rank of the worker that had the last turn."""
     asking: PersistentMap[Call | None] = field(default_factory=PersistentMap)
-    """By worker, the call that waits for a turn; None if none does."""
+    """By worker, the call that waits for a turn; None if there is none."""
     busy: str | None = None
-    """Who is having one."""
+    """The worker whose turn it is."""
 
 
-def next_turn(state: ServerState, actions: list[Action]) -> tuple[Turns, list[Action]]:
-    """Give the turn to the next of those who are there, if it has asked for it."""
-    assert isinstance(state, Turns)
+def next_turn(state: ServerState, actions: list[Action]) -> tuple[RoundRobin, list[Action]]:
+    """Give the turn to the next present worker, if it has asked for it."""
+    assert isinstance(state, RoundRobin)
     ranks = sorted_ranks(state.present)
     if state.busy is not None or not ranks:
         return state, actions

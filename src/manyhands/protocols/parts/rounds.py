@@ -1,4 +1,4 @@
-"""Servers that gather in rounds: what arrives is added up until enough of it is there."""
+"""Servers that work in rounds: pushes are summed until enough workers have contributed."""
 
 from __future__ import annotations
 
@@ -8,39 +8,38 @@ from dataclasses import dataclass, field, replace
 from manyhands.endpoint import Parameters, Pull, Push, Rest, Terms
 from manyhands.protocols.actions import Action, Add, Answer, Call
 from manyhands.protocols.parts.persistent_map import PersistentMap
-from manyhands.protocols.parts.pull_and_rest import Centred
+from manyhands.protocols.parts.pull_and_rest import ServerBased
 from manyhands.protocols.parts.rank_order import place
 from manyhands.protocols.protocol import ServerState
 
 
 @dataclass(frozen=True)
 class Round(ServerState):
-    """The round that is being gathered."""
+    """The current round of a server."""
 
     present: frozenset[str] = frozenset()
-    """The workers that may be waited for: those that live and do not rest."""
+    """Workers that are alive and do not rest: a round may wait for them."""
     waiting: PersistentMap[Call] = field(default_factory=PersistentMap)
-    """By worker, the calls of those that have given something to this round, and wait for its end.
-    All of them are present."""
+    """By worker, the push of each present worker that has contributed and waits for the end."""
     gone: tuple[Call, ...] = ()
-    """Those that have given something to it and were gone before its end."""
+    """Pushes of workers that have contributed and were lost, or began to rest, before the end."""
     samples: int = 0
-    """What they have given was made of so many."""
+    """Samples of all contributions."""
     shares: float = 0.0
-    """What that counts for in the sum: its samples, or less where stale updates are damped."""
+    """Weight of all contributions in the sum: samples, less where stale updates are damped."""
     weight: float = 0.0
-    """What that counts for, in global batches."""
+    """Weight of all contributions in global batches."""
     dealt: int = 0
-    """Samples of the run before the latest of the global batches that they are from."""
+    """Samples of the run before the latest global batch that a contribution is from."""
 
 
-class Rounds(Centred):
+class Rounds(ServerBased):
     """A protocol whose servers answer when a round is complete.
 
-    A round is complete when `needed` workers have given to it, or all that may be waited for. A
-    worker that is gone, or has no samples, is not waited for; one that pulls is, from then on.
-    What a worker gave before it was gone counts, but stands for nobody who is there, not even for
-    itself when it is back.
+    A round is complete when `needed` workers, or all present workers, have contributed. It does
+    not wait for workers that are lost or have no samples; a worker that pulls is present from
+    then on. The contribution of a lost worker counts, but does not stand for any present worker,
+    not even for its own next incarnation.
     """
 
     @property
@@ -49,39 +48,39 @@ class Rounds(Centred):
         return True
 
     def by_rank(self, workers: int) -> bool:
-        """Everybody gives to every round."""
+        """Every worker contributes to every round."""
         del workers
         return self.lockstep
 
     def begin(self, terms: Terms) -> Round:
-        """All workers are waited for."""
+        """All workers are present."""
         return Round(terms, present=frozenset(f"worker-{rank}" for rank in range(terms.workers)))
 
     @property
     def needed(self) -> int | None:
-        """How many workers make a round; None if all do that may be waited for."""
+        """Contributions that complete a round; None for those of all present workers."""
         return None
 
     @abstractmethod
     def conclude(self, state: Round) -> list[Action]:
-        """What to do with the sum of a round that is complete."""
+        """The actions that apply the sum of a complete round."""
 
-    def lessen(self, state: Round, call: Call) -> float:
-        """What a sample of something that was given counts for: 1, or less if it is stale."""
+    def damping_factor(self, state: Round, call: Call) -> float:
+        """The weight of a contribution's samples: 1, or less if it is stale."""
         del state, call
         return 1.0
 
     def gather(self, state: Round, call: Call, share: float) -> list[Action]:
-        """What to do with something that was given: it counts in the sum by its samples."""
+        """The actions that add a contribution to the sum, weighted by its samples."""
         del state
         return [Add(call, share)] if share else []
 
     def on_message(self, state: ServerState, call: Call) -> tuple[ServerState, list[Action]]:
-        """Gather; and when that completes a round, conclude it and answer all who gave to it."""
+        """Add a contribution; if it completes the round, conclude it and answer all workers."""
         assert isinstance(state, Round)
         match call.message:
             case Push(samples=samples, dealt=dealt):
-                factor = self.lessen(state, call)
+                factor = self.damping_factor(state, call)
                 before = (state.waiting[call.worker],) if call.worker in state.waiting else ()
                 given = replace(
                     _with(state, call.worker),
@@ -94,7 +93,7 @@ class Rounds(Centred):
                 )
                 return self._close(given, self.gather(state, call, factor * samples))
             case Pull():
-                return _with(state, call.worker), [self._told(call, state.version)]
+                return _with(state, call.worker), [self._answer_now(call, state.version)]
             case Rest():
                 done = Answer(call, Parameters(state.version), parameters=False)
                 return self._close(_without(state, call.worker), [done])
@@ -102,19 +101,19 @@ class Rounds(Centred):
                 return state, []
 
     def on_leave(self, state: ServerState, worker: str) -> tuple[ServerState, list[Action]]:
-        """Wait for it no longer."""
+        """Stop waiting for the worker."""
         assert isinstance(state, Round)
         return self._close(_without(state, worker), [])
 
     def early(self, state: ServerState, call: Call) -> int:
-        """Where all are waited for, what they give is added up in the order of their ranks."""
+        """If a round waits for all workers, contributions are summed in rank order."""
         assert isinstance(state, Round)
         if not isinstance(call.message, Push) or not self.in_order(state.terms):
             return 0
         return place(state.present, call.worker) - len(state.waiting)
 
     def in_order(self, terms: Terms) -> bool:
-        """Whether a round is over only when all have given to it who are there."""
+        """Whether a round waits for all present workers."""
         del terms
         return self.needed is None
 
@@ -136,23 +135,23 @@ class Rounds(Centred):
             dealt=0,
         )
         calls = (*state.gone, *state.waiting.values())
-        answers = [self._told(call, now.version) for call in calls]
+        answers = [self._answer_now(call, now.version) for call in calls]
         return now, [*actions, *conclusion, *answers]
 
-    def _told(self, call: Call, version: int) -> Answer:
-        """The answer to a call: with the parameters, unless their reader shares them anyway."""
+    def _answer_now(self, call: Call, version: int) -> Answer:
+        """The answer to a call, with the parameters unless they are in shared memory."""
         return Answer(call, Parameters(version), parameters=not self.shared_memory)
 
 
 def _with(state: Round, worker: str) -> Round:
-    """A worker may be waited for."""
+    """The state with a worker present."""
     if worker in state.present:
         return state
     return replace(state, present=state.present | {worker})
 
 
 def _without(state: Round, worker: str) -> Round:
-    """It may not. What it gave to this round counts."""
+    """The state without a worker. Its contribution to this round still counts."""
     if worker in state.waiting:
         gone = (*state.gone, state.waiting[worker])
         state = replace(state, waiting=state.waiting.without(worker), gone=gone)

@@ -1,4 +1,4 @@
-"""What a comparison tells of a run: each figure with its unit and one line that explains it."""
+"""Columns of a comparison: each figure of a run, with its unit and a line that explains it."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,14 +11,14 @@ from manyhands.reports.figures.trace_figures import lower_is_better
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Yardstick:
-    """What figures of a run are held against, by repeat."""
+    """Reference figures for comparisons, by repeat."""
 
     alone: Mapping[int, float]
     """Samples per second of one worker."""
     budget: Mapping[int, float]
     """Seconds of training."""
     metric: str | None
-    """The validation metric that a strategy is judged by."""
+    """The validation metric by which strategies are ranked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,10 +32,10 @@ class Column:
     section: str
     of: Callable[[RunResult, Yardstick], float | None]
     show: Callable[[float], str]
-    """Without the unit, where that stands in the column's head."""
+    """Formats a value without its unit, which is in the column's heading."""
     better: Literal["higher", "lower", ""] = ""
     full: float | None = None
-    """What a bar of full length stands for; None: the largest of those that are compared."""
+    """The value of a bar of full length; None: the largest of the compared values."""
 
 
 SECTIONS: Final = {
@@ -58,11 +58,11 @@ PART_TITLES: Final = {
 }
 _PART_EXPLANATIONS: Final = {
     "compute": "Forward, backward and optimizer.",
-    "wait": "Ready, and another worker was not.",
-    "communication": "Updates and parameters under way, as far as nothing else was done meanwhile.",
-    "data": "The next batch was not there yet.",
+    "wait": "Waiting for another worker.",
+    "communication": "Transfers of updates and parameters, not overlapped with other work.",
+    "data": "Waiting for the next batch.",
     "evaluation": "Metrics on the validation data.",
-    "other": "Whatever nobody wrote down.",
+    "other": "Time that was not recorded otherwise.",
 }
 
 
@@ -248,7 +248,7 @@ _SPEED: Final = (
         name="seconds",
         title="Training",
         unit="s",
-        explanation="From the first worker's first batch until the last one has no more to do.",
+        explanation="From the first worker's first batch until the last worker is done.",
         section="speed",
         of=lambda run, _: run.seconds,
         show=_seconds,
@@ -301,7 +301,7 @@ _REST: Final = (
         name="sent_per_sample",
         title="Sent per sample",
         unit="bytes",
-        explanation="What all processes sent each other, divided by the samples.",
+        explanation="Bytes that all processes sent, divided by the samples.",
         section="traffic",
         of=lambda run, _: run.sent_per_sample,
         show=formatting.size,
@@ -311,7 +311,7 @@ _REST: Final = (
         name="staleness_mean",
         title="Mean staleness",
         unit="versions",
-        explanation="Updates that others had applied between reading and applying one's own.",
+        explanation="Updates of other workers between a worker's read and its own update.",
         section="staleness",
         of=_staleness("mean"),
         show=lambda value: f"{value:.2f}",
@@ -331,7 +331,7 @@ _REST: Final = (
         name="repeated",
         title="Repeated",
         unit="samples",
-        explanation="Given to a worker again because the one that had them was lost.",
+        explanation="Leased again because their first worker was lost.",
         section="samples",
         of=lambda run, _: run.repeated,
         show=formatting.count,
@@ -341,7 +341,7 @@ _REST: Final = (
         name="lost",
         title="Lost",
         unit="samples",
-        explanation="Owed by the budget and never trained on.",
+        explanation="Samples of the budget that were never trained on.",
         section="samples",
         of=lambda run, _: run.lost,
         show=formatting.count,

@@ -1,4 +1,4 @@
-"""Whatever a report is asked for, as comparisons: results, folders of comparisons, plain runs."""
+"""Loading of comparisons from results files, folders of comparisons, or plain runs."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class Source:
 def gather(
     paths: Sequence[Path], *, target: str | None = None, price: float | None = None
 ) -> list[Source]:
-    """The comparisons in these places.
+    """The comparisons in these paths.
 
     A `results.json`, or a folder that holds one, is a comparison by itself. All other folders are
     runs, or hold runs, and are compared with each other, live ones and virtual ones apart. A target
@@ -43,7 +43,7 @@ def gather(
             runs += below
         else:
             raise FileNotFoundError(
-                f"{path} holds neither results nor runs: give a {FILE}, the folder of a "
+                f"{path} contains neither results nor runs: use a {FILE}, the folder of a "
                 "comparison, or folders of runs"
             )
     traces = [read(run) for run in runs]
@@ -57,7 +57,7 @@ def gather(
 def of_runs(
     traces: Iterable[Trace], *, target: str | None = None, price: float | None = None
 ) -> Comparison:
-    """A comparison of runs that nobody planned as one.
+    """A comparison of separate runs.
 
     The first run of every strategy makes the first repeat, and so on, in the order of time. What
     all runs have in common is taken for the comparison's; the machine is known by name only.

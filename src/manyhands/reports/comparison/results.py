@@ -101,14 +101,14 @@ class RunResult(_Value, frozen=True, kw_only=True):
     shares: dict[str, float] = {}
     """Of the workers' time of training: `PARTS`, together 1."""
     sent: int | None = None
-    """Bytes that all processes sent; null where nobody counted."""
+    """Bytes that all processes sent; null if they were not counted."""
     sent_per_sample: float | None = None
     staleness: StalenessSummary | None = None
     """Null where no update can be stale: in lockstep."""
     seen: int = 0
     """Samples accounted for; and of these or beside these"""
     repeated: int | None = None
-    """given again because whoever had them was lost;"""
+    """leased again because their first worker was lost;"""
     lost: int | None = None
     """never trained on."""
     cost: float | None = None
@@ -199,13 +199,13 @@ def read_results(path: Path | str) -> Comparison:
         return msgspec.json.decode(content, type=Comparison)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ValueError(
-            f"{path} is no result of a comparison: {error}. Give a {FILE}, the folder of a "
+            f"{path} is not the result of a comparison: {error}. Use a {FILE}, the folder of a "
             "comparison, or folders of runs"
         ) from error
 
 
 def write_results(comparison: Comparison, path: Path | str) -> None:
-    """Write the comparison to that file; whoever reads it meanwhile has the old one, whole."""
+    """Write the comparison to that file atomically."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.part")
@@ -217,6 +217,6 @@ def write_results(comparison: Comparison, path: Path | str) -> None:
 
 
 class _Schema(msgspec.Struct):
-    """All that is looked at before the rest is."""
+    """The schema version, which is read first."""
 
     schema: int

@@ -1,8 +1,8 @@
-"""A comparison's runs put in order: who competes with whom, and each one's figures over repeats.
+"""Standings of a comparison: groups of comparable runs, and their figures over repeats.
 
-Runs compete in a *field*: those of one kind, live or virtual, on as many workers. Live and virtual
-seconds are never in one field. One worker alone (`single()`) competes in every field of its kind,
-because "do not distribute" is an answer, too.
+Runs are compared in a *field*: those of one kind, live or virtual, with the same number of workers.
+Live and virtual seconds are never in one field. One worker alone (`single()`) is part of every
+field of its kind, because "do not distribute" is a possible answer.
 """
 
 import math
@@ -25,7 +25,7 @@ Kind = Literal["live", "virtual"]
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """A strategy on so many workers, over its repeats."""
+    """A strategy on a number of workers, over its repeats."""
 
     strategy: str
     workers: int

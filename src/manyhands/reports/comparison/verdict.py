@@ -26,11 +26,11 @@ Question = Literal["speed", "end", "budget"]
 
 DOING: Final = {
     "compute": "computing",
-    "wait": "waiting for others",
+    "wait": "waiting for other workers",
     "communication": "communication",
     "data": "loading data",
     "evaluation": "evaluation",
-    "other": "what nobody wrote down",
+    "other": "time that was not recorded",
 }
 
 
@@ -70,7 +70,7 @@ class Contest:
 
     @property
     def is_open(self) -> bool:
-        """Whether nothing is known of anybody."""
+        """Whether no strategy can be distinguished from the best."""
         return bool(self.open) and len(self.open) == len(self.differences)
 
     @property
@@ -342,7 +342,7 @@ def _reason(field: Field, contest: Contest) -> str:
 
 
 def _common(spent: Mapping[str, Mapping[str, float]]) -> str:
-    """Where nobody is behind: what all spend most on."""
+    """If no strategy is behind: what all of them spend most time on."""
     total = {part: sum(each[part] for each in spent.values()) for part in PARTS}
     part = max(PARTS, key=lambda part: total[part])
     shares = [each[part] / (sum(each.values()) or 1.0) for each in spent.values()]

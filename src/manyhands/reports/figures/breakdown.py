@@ -135,7 +135,7 @@ def _waiting_shares(workers: Iterable[ProcessTrace]) -> dict[int, float]:
             holders[step] = holders.get(step, 0) + 1
     chosen = sorted(step for step, count in holders.items() if count == len(exposures))
     if not chosen:
-        # No step has everybody, as when a worker died before another joined.
+        # No step has all workers, for instance if one died before another joined.
         chosen = sorted(step for step, count in holders.items() if count > 1)
     stands_for = dict(_gaps(chosen))
     least = {

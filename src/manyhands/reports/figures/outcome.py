@@ -1,4 +1,4 @@
-"""How a run was set, and how it ended."""
+"""Settings of a run, and how it ended."""
 
 import os
 from dataclasses import dataclass
@@ -12,16 +12,16 @@ class Ending:
     """How a run ended."""
 
     status: str
-    """finished, failed, interrupted; without a word of its end `running`, if one of the processes
-    that would write it lives, else `unfinished`."""
+    """finished, failed, interrupted; without a record of its end `running`, if a process that would
+    write it is alive, else `unfinished`."""
     words: str
 
 
 def ending(trace: Trace) -> Ending:
-    """How the run ended: the agent's word, or the coordinator's who outlived it.
+    """How the run ended, as recorded by the agent, or by the coordinator if it outlived the agent.
 
-    Where there is no agent (under torchrun) it is worker 0's. A run without that word still runs,
-    or whoever should have written it was killed; then the words are the last that any process left.
+    Without an agent (under torchrun), worker 0 records it. If there is no record, the run is still
+    running, or the process was killed; the words are then the last record of any process.
     """
     for process in _judges(trace):
         for event in reversed(process.events):
@@ -78,7 +78,7 @@ def division(trace: Trace) -> tuple[str, ...]:
 
 
 def mishaps(trace: Trace) -> tuple[str, ...]:
-    """Who was lost on the way, or started again, in words; each once, in order."""
+    """Losses and restarts of processes, in words; each once, in order."""
     found: dict[str, str] = {}
     for process in trace.processes:
         for event in process.events:
@@ -89,7 +89,7 @@ def mishaps(trace: Trace) -> tuple[str, ...]:
 
 
 def _judges(trace: Trace) -> list[ProcessTrace]:
-    """The processes whose word on the end counts, the latest life of the most competent first."""
+    """The processes that record the end, by precedence, the latest incarnation first."""
     roles = [process.header.role for process in trace.processes]
     competent = ("agent", "coordinator") if "agent" in roles else ("coordinator", "worker")
     return sorted(
@@ -125,7 +125,7 @@ def _last_words(trace: Trace) -> str:
         (event.at, process.name, event) for process in trace.processes for event in process.events
     ]
     if not events:
-        return "nobody left a word"
+        return "no process left a record"
     at, name, event = max(events, key=lambda entry: entry[:2])
     detail = ", ".join(f"{key} {value}" for key, value in event.detail.items())
-    return f"the last word was {name}'s at {at:,.1f} s: {event.what}{detail and f' ({detail})'}"
+    return f"the last record is {name}'s at {at:,.1f} s: {event.what}{detail and f' ({detail})'}"

@@ -61,7 +61,7 @@ class Throughput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accounting:
-    """What became of the samples; None where nobody kept account of it."""
+    """Counts of samples seen, repeated and lost; None if they were not recorded."""
 
     seen: int
     repeated: int | None
@@ -83,7 +83,7 @@ def training_interval(worker: ProcessTrace) -> tuple[float, float]:
 
 
 def started(worker: ProcessTrace) -> float:
-    """When a worker's process was ready to meet the others, in seconds since the run's start.
+    """When a worker's process was ready to train, in seconds since the run's start.
 
     When the last `start` span ended that came before any other span (one that comes later is a
     re-start of something within training); without any, when the first other span began.
@@ -165,7 +165,7 @@ def evaluations(trace: Trace) -> tuple[tuple[float, float], ...]:
 
 
 def accounting(trace: Trace) -> Accounting:
-    """Samples seen, repeated and lost; where nobody kept account, what the workers counted."""
+    """Samples seen, repeated and lost; if they were not recorded, the workers' own counts."""
     kept = [process.samples for process in trace.processes if process.samples is not None]
     if not kept:
         counted = sum(worker.totals.samples for worker in trace.workers)

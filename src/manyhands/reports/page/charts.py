@@ -237,8 +237,8 @@ def _staleness(field: Field, looks: Mapping[str, Look]) -> Chart | None:
         name="staleness",
         title="Staleness",
         explanation=(
-            "How many updates others had applied between reading the parameters and applying one's "
-            "own; lockstep strategies have none."
+            "Updates of other workers between a worker's read and its own update; "
+            "lockstep strategies have none."
         ),
         drawing=_drawing(
             data,

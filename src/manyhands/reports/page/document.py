@@ -1,4 +1,4 @@
-"""The whole page: one file of HTML that asks nobody for anything."""
+"""The page: one self-contained HTML file."""
 
 import json
 import re
@@ -27,7 +27,7 @@ _QUESTIONS: Final[dict[Question, tuple[str, str]]] = {
     "end": ("Most accurate in the end", "Best in the end"),
     "budget": ("Most accurate within the budget", "Best within the budget"),
 }
-"""What is said of one that is ahead of all others, and of one that merely has the best median."""
+"""Titles for a strategy that is ahead of all others, and for one with the best median only."""
 _KINDS: Final[dict[Kind, tuple[str, str]]] = {
     "live": ("Live", "Real processes on real hardware; time was measured."),
     "virtual": (

@@ -17,7 +17,7 @@ MOST_STRETCHES: Final = 100
 """In a row: as many as can be seen, and so that a page stays small at any size of run."""
 
 _HEIGHT: Final = {"wait": (6, 4)}
-"""Where a band lies in a row of 16, and how high it is; waits are thin, all else is full."""
+"""Offset and height of a band in a row of 16; waits are thin, all else is full."""
 _FULL: Final = (1, 14)
 _WIDTH: Final = 1000
 
@@ -32,11 +32,11 @@ class _Lane:
 def timelines(traces: Mapping[str, Trace], looks: Mapping[str, Look]) -> Markup:
     """One run of each strategy, from the beginning of training; as long as can be seen of all."""
     lanes = [_lane(strategy, trace) for strategy, trace in traces.items()]
-    lanes = [lane for lane in lanes if any(row.stretches for row in lane.rows)]
+    lanes = [lane for lane in lanes if any(row.bars for row in lane.rows)]
     if not lanes:
         return Markup("")
     end = min(_seen(lane.rows) for lane in lanes)
-    shown = {one.band for lane in lanes for row in lane.rows for one in row.stretches}
+    shown = {one.band for lane in lanes for row in lane.rows for one in row.bars}
     drawn = [
         element(
             "figure",
@@ -59,11 +59,11 @@ def _seen(rows: Iterable[TimelineRow]) -> float:
     """Until when no row has more than can be seen."""
     ends = []
     for row in rows:
-        starts = sorted(one.start for one in row.stretches if one.band in PARTS)
+        starts = sorted(one.start for one in row.bars if one.band in PARTS)
         if len(starts) > MOST_STRETCHES and not row.is_server:
             ends.append(starts[MOST_STRETCHES])
-        elif row.stretches:
-            ends.append(max(one.stop for one in row.stretches))
+        elif row.bars:
+            ends.append(max(one.stop for one in row.bars))
     return min(ends)
 
 
@@ -73,7 +73,7 @@ def _row(row: TimelineRow, end: float) -> Markup:
         top, height = _HEIGHT.get(band, _FULL)
         shown = sorted(
             (one.start, min(one.stop, end))
-            for one in row.stretches
+            for one in row.bars
             if one.band == band and one.start < end
         )
         # A server's rows are not thinned by what a worker's can show.

@@ -1,4 +1,4 @@
-"""The words a run ends with: what was trained, how well, where the time went."""
+"""Summary of a run: what was trained, how well, and where the time went."""
 
 import textwrap
 from collections.abc import Iterable
@@ -55,7 +55,7 @@ def summary(trace: Trace) -> str:
         break_on_hyphens=False,
     )
     for label, words in rows:
-        # What was asked for is told whole; defaults may be cut short.
+        # Explicit settings are shown completely; defaults may be shortened.
         lines += _row(label, words, most=3 if label == "settings" else 2)
     return "\n".join(lines)
 
@@ -214,7 +214,7 @@ def _settings(given: Iterable[Setting]) -> str:
 
 
 def _paced(given: Iterable[Setting]) -> str:
-    """Whom the user slowed; a run must not be read without it."""
+    """The workers that were slowed on purpose, which a reader has to know."""
     return next((setting.value for setting in given if setting.name == "slow"), "")
 
 

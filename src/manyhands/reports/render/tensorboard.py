@@ -1,4 +1,4 @@
-"""A run's curves as TensorBoard scalars, from its trace: for people who live in that tool."""
+"""Export of a run's curves as TensorBoard scalars, from its trace."""
 
 import math
 from pathlib import Path
@@ -10,7 +10,7 @@ from manyhands.trace import Trace
 
 _POINTS: Final = 1000
 _SUFFIX: Final = ".manyhands"
-"""By which our files are told from others in the folder."""
+"""Suffix that distinguishes our files from others in the folder."""
 
 
 def write_scalars(trace: Trace, folder: Path) -> Path:

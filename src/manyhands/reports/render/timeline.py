@@ -1,10 +1,9 @@
-"""A timeline for the eye: a row for every worker and server, as one SVG and with no dependency.
+"""Timeline of a run as one SVG: a row for every worker and server.
 
-A worker that calls a server records one span from its call to the answer, which is a transfer and,
-where the server answers only when others have come, a wait. The trace does not tell them apart.
-Somebody comes last and waits for nobody, so the shortest such time of any worker that followed a
-computation is taken for the transfer, and what is beyond it for waiting. In a collective the same
-is done step by step, as in `breakdown`.
+A worker that calls a server records one span from its call to the answer: a transfer and, if the
+server waits for other workers, a wait. The trace does not distinguish them. The last worker does
+not wait, so the shortest such span of any worker after a computation is taken as the transfer, and
+the rest as waiting. In a collective the same is done step by step, as in `breakdown`.
 """
 
 import math
@@ -33,7 +32,7 @@ _COLOURS: Final = {
 """Okabe and Ito's, which the colour-blind can tell apart; waits are thinner, too."""
 
 _GAP: Final = 1e-3
-"""Seconds: answers that are not further apart belong to one meeting."""
+"""Seconds: answers that are not further apart belong to one exchange."""
 
 _WIDTH, _LEFT, _RIGHT = 860, 92, 18
 _TOP, _ROW, _BAR, _THIN = 62, 26, 18, 6
@@ -49,8 +48,8 @@ text{font:12px system-ui,-apple-system,"Segoe UI","DejaVu Sans",sans-serif}
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
-    """A part of a row."""
+class Bar:
+    """A bar in a row: an activity from start to stop."""
 
     band: str
     start: float
@@ -59,15 +58,15 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class TimelineRow:
-    """A process over all of its lives."""
+    """A process over all of its incarnations."""
 
     name: str
     is_server: bool
-    stretches: tuple[Stretch, ...]
+    bars: tuple[Bar, ...]
 
 
 def timeline(trace: Trace) -> str:
-    """Who did what when, as SVG; the same trace gives the same text.
+    """The timeline of all processes as SVG; the same trace gives the same text.
 
     Time counts from the beginning of training. Servers that recorded nothing have no row. Of many
     workers, and of many spans, the first are shown, and a note says so.
@@ -82,8 +81,8 @@ def timeline(trace: Trace) -> str:
         if note
     ]
     rows = [*workers[:MOST_WORKERS], *servers[:MOST_SERVERS]]
-    end = max((one.stop for row in rows for one in row.stretches), default=0.0)
-    starts = sorted(one.start for row in rows for one in row.stretches)
+    end = max((one.stop for row in rows for one in row.bars), default=0.0)
+    starts = sorted(one.start for row in rows for one in row.bars)
     if len(starts) > MOST_SPANS:
         shown = starts[MOST_SPANS]
         notes.append(f"the first {_seconds(shown)} of {_seconds(end)}")
@@ -97,42 +96,42 @@ def rows_of(trace: Trace) -> tuple[list[TimelineRow], list[TimelineRow]]:
     """The rows of workers and of servers, from the moment at which a worker had started up."""
     begin = min(map(started, trace.workers), default=0.0)
     transfers = _transfers(trace.workers)
-    by_name: dict[str, dict[str, list[Stretch]]] = {"worker": {}, "server": {}}
+    by_name: dict[str, dict[str, list[Bar]]] = {"worker": {}, "server": {}}
     for process in trace.processes:
         if process.header.role in by_name:
-            stretches = by_name[process.header.role].setdefault(process.name, [])
-            for one in _stretches(process, transfers):
+            bars = by_name[process.header.role].setdefault(process.name, [])
+            for one in _bars_of(process, transfers):
                 start, stop = max(0.0, one.start - begin), one.stop - begin
                 if stop > start:
-                    stretches.append(Stretch(one.band, start, stop))
+                    bars.append(Bar(one.band, start, stop))
     workers, servers = (
-        [TimelineRow(name, role == "server", tuple(stretches)) for name, stretches in rows.items()]
+        [TimelineRow(name, role == "server", tuple(bars)) for name, bars in rows.items()]
         for role, rows in by_name.items()
     )
-    return workers, [row for row in servers if row.stretches]
+    return workers, [row for row in servers if row.bars]
 
 
-def _stretches(process: ProcessTrace, transfers: dict[int | None, float]) -> Iterator[Stretch]:
-    for meeting, _ in _meetings(process):
-        first, last = meeting[0], meeting[-1]
+def _bars_of(process: ProcessTrace, transfers: dict[int | None, float]) -> Iterator[Bar]:
+    for exchange, _ in _exchanges(process):
+        first, last = exchange[0], exchange[-1]
         if first.kind not in ("receive", "exchange"):
             band = CATEGORY.get(first.kind)
             if band is not None:
-                yield Stretch(band, first.start, first.start + first.seconds)
+                yield Bar(band, first.start, first.start + first.seconds)
             continue
         stop = last.start + last.seconds
         transfer = transfers.get(_key(first), math.inf)
         turn = max(first.start, stop - transfer)
-        yield Stretch("wait", first.start, turn)
-        yield Stretch("communication", turn, stop)
+        yield Bar("wait", first.start, turn)
+        yield Bar("communication", turn, stop)
 
 
 def _transfers(workers: Iterable[ProcessTrace]) -> dict[int | None, float]:
-    """How long a meeting takes when nobody is waited for."""
+    """The duration of an exchange without waiting."""
     shortest: dict[int | None, float] = {}
     for worker in workers:
-        for meeting, before in _meetings(worker):
-            first, last = meeting[0], meeting[-1]
+        for exchange, before in _exchanges(worker):
+            first, last = exchange[0], exchange[-1]
             if first.kind in ("receive", "exchange") and before == "compute":
                 seconds = last.start + last.seconds - first.start
                 key = _key(first)
@@ -145,7 +144,7 @@ def _key(span: Span) -> int | None:
     return span.step if span.kind == "exchange" else None
 
 
-def _meetings(process: ProcessTrace) -> Iterator[tuple[list[Span], str]]:
+def _exchanges(process: ProcessTrace) -> Iterator[tuple[list[Span], str]]:
     """The spans in order, answers of several servers together; and of what kind was the one before.
 
     Posting happens within other spans and between answers, so it is passed over.
@@ -180,7 +179,7 @@ def _picture(title: str, rows: list[TimelineRow], end: float, notes: list[str]) 
     yield f"<style>{_STYLE}</style>"
     yield f'<rect class="paper" width="{_WIDTH}" height="{height}" rx="6"/>'
     yield f'<text class="ink title" x="14" y="24">{escape(title)}</text>'
-    bands = {one.band for row in rows for one in row.stretches}
+    bands = {one.band for row in rows for one in row.bars}
     yield from _legend([band for band in _COLOURS if band in bands])
     yield from _axis(end, bottom)
     for number, row in enumerate(rows):
@@ -219,7 +218,7 @@ def _bars(row: TimelineRow, top: int, end: float) -> Iterator[str]:
         high = _THIN if band == "wait" else _BAR
         y = top + (_ROW - high) // 2
         bars = []
-        for one in row.stretches:
+        for one in row.bars:
             stop = min(one.stop, end)
             if one.band == band and stop > one.start:
                 x, width = one.start / end * _PLOT, (stop - one.start) / end * _PLOT

@@ -1,1 +1,1 @@
-"""What a virtual run is given: compute times, faults, and which process is on which host."""
+"""Conditions of a virtual run: compute times, faults, and the host of each process."""

@@ -1,7 +1,7 @@
-"""How long a virtual worker computes on a batch: distributions, written as text.
+"""Distributions of a virtual worker's compute time per batch, written as text.
 
-A drawn time is that of one batch, whatever its size. Every worker draws from a random source of
-its own, so that one more draw by one of them changes nothing for the others.
+A drawn time is that of one batch, whatever its size. Every worker has its own random generator, so
+that one more draw of one worker changes nothing for the others.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _LEAST = 0.01
-"""A normal distribution is cut off at this share of its mean."""
+"""A normal distribution is truncated at this share of its mean."""
 _SHORTEST = 1e-9
-"""Seconds: no batch takes no time, however it was drawn."""
+"""Smallest compute time of a batch, in seconds."""
 
 
 @dataclass(frozen=True, repr=False)
 class Slow(Value):
-    """A worker that takes longer than the others.
+    """A worker that is slower than the others.
 
     Example: `slow(rank=0, factor=4.0)`
     """
@@ -35,19 +35,19 @@ class Slow(Value):
     name: ClassVar[str] = "slow"
 
     rank: int
-    """Which worker."""
+    """Rank of the worker."""
     factor: float
-    """How many times as long; below 1 it is faster."""
+    """Factor of its compute times; below 1 it is faster."""
 
     def __post_init__(self) -> None:
         if self.rank < 0:
-            raise ValueError(f"rank must be 0 or more, not {self.rank}")
+            raise ValueError(f"rank must be 0 or more, got {self.rank}")
         _check_positive("factor", self.factor)
 
 
 @dataclass(frozen=True, repr=False)
 class Times(Value, ABC):
-    """The time that computing on a batch takes.
+    """Distribution of the compute time of a batch.
 
     Example:
         >>> import random
@@ -61,14 +61,14 @@ class Times(Value, ABC):
     """Workers that differ from the others."""
 
     def of(self, rank: int, rng: random.Random) -> Callable[[], float]:
-        """What draws the times of one worker from its random source."""
+        """A function that draws the times of one worker from its random generator."""
         factor = math.prod(one.factor for one in self.slow if one.rank == rank)
         draw = self.drawer(rank, rng)
         return lambda: max(_SHORTEST, factor * draw())
 
     @abstractmethod
     def drawer(self, rank: int, rng: random.Random) -> Callable[[], float]:
-        """As `of`, for a worker that does not differ."""
+        """As `of`, for a worker that is not slowed."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -93,7 +93,7 @@ class Constant(Times):
 
 @dataclass(frozen=True, repr=False)
 class Normal(Times):
-    """Times around a mean, as often shorter as longer.
+    """Normally distributed times.
 
     Example: `normal(0.1, cv=0.2)`
     """
@@ -101,7 +101,7 @@ class Normal(Times):
     name: ClassVar[str] = "normal"
 
     mean: float
-    """Seconds, before what is shorter than a hundredth of it is cut off."""
+    """Mean in seconds, before truncation at a hundredth of it."""
     cv: float
     """Standard deviation / mean."""
 
@@ -117,7 +117,7 @@ class Normal(Times):
 
 @dataclass(frozen=True, repr=False)
 class LogNormal(Times):
-    """Times around a mean, with a long tail: what real machines mostly show.
+    """Log-normally distributed times, with a long tail, as on most real machines.
 
     Example: `lognormal(0.1, cv=0.5)`
     """
@@ -142,7 +142,7 @@ class LogNormal(Times):
 
 @dataclass(frozen=True, repr=False)
 class Exponential(Times):
-    """Times without memory: as irregular as a mean allows without a heavy tail.
+    """Exponentially distributed times.
 
     Example: `exponential(0.1)`
     """
@@ -162,7 +162,7 @@ class Exponential(Times):
 
 @dataclass(frozen=True, repr=False)
 class Gamma(Times):
-    """Times as a sum of steps without memory: between constant and exponential for cv from 0 to 1.
+    """Gamma-distributed times: between constant (cv = 0) and exponential (cv = 1).
 
     Example: `gamma(0.1, cv=0.5)`
     """
@@ -186,10 +186,10 @@ class Gamma(Times):
 
 @dataclass(frozen=True, repr=False)
 class MeasuredTimes(Times):
-    """Times that a live run's workers took to load and compute a batch, drawn anew.
+    """Times that the workers of a live run took to load and compute a batch, resampled.
 
-    Worker r draws from what worker r took, so that a slow one stays slow; where more are simulated
-    than were measured, they are counted round. The first step, which warms up, is left out.
+    Worker r draws from the times of worker r, so that a slow worker stays slow; if more workers are
+    simulated than were measured, ranks wrap around. The first step, a warm-up, is left out.
 
     Example: `measured("runs/20260102-allreduce-4")`
     """
@@ -197,7 +197,7 @@ class MeasuredTimes(Times):
     name: ClassVar[str] = "measured"
 
     path: str
-    """The live run's folder."""
+    """Folder of the live run."""
 
     def drawer(self, rank: int, rng: random.Random) -> Callable[[], float]:
         """One of the measured times."""
@@ -217,14 +217,14 @@ def times(source: str | Times) -> Times:
     """The times that a text describes: `times("lognormal(0.1, cv=0.3)")`.
 
     Raises:
-        NotationError: the text is none; the message says where and what to write.
+        NotationError: the text is malformed; the message says where and what to write.
     """
     return TIMES.read(source)
 
 
 @lru_cache(maxsize=8)
 def _steps(path: str) -> tuple[tuple[float, ...], ...]:
-    """For each worker of a live run, the time it loaded and computed in each recorded step."""
+    """For each worker of a live run, its load and compute time in each recorded step."""
     by_rank: dict[int, dict[tuple[int, int], float]] = {}
     for worker in read(path).workers:
         steps = by_rank.setdefault(worker.header.rank, {})
@@ -238,10 +238,10 @@ def _steps(path: str) -> tuple[tuple[float, ...], ...]:
         if warm:
             found.append(tuple(warm))
     if not found:
-        raise ValueError(f"no worker of the run in {path} recorded a step that it computed")
+        raise ValueError(f"the run in {path} has no recorded compute times: choose another run")
     return tuple(found)
 
 
 def _check_positive(name: str, value: float) -> None:
     if not 0 < value < math.inf:
-        raise ValueError(f"{name} must be above 0, not {value}")
+        raise ValueError(f"{name} must be above 0, got {value}")

@@ -1,8 +1,8 @@
-"""What goes wrong in a virtual run, and when: schedules of faults, written as text.
+"""Schedules of faults in a virtual run, written as text.
 
     [crash(worker=3, at=2.5, restart=1.0), cut(a="worker-0", b="server-1", start=4.0, stop=6.0)]
 
-The text says everything, so a run that fails under a schedule fails again under its text.
+The text is complete: a run that fails under a schedule fails again under its text.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from manyhands.sampling.permutation import mix
 
 _NAME = re.compile(r"(worker|server)-(0|[1-9][0-9]{0,8})")
 _PURPOSE = 4
-"""What `mix` tells schedules from other uses of a seed by."""
+"""Purpose for `mix`: random schedules."""
 
 
 @dataclass(frozen=True, repr=False)
 class Fault(Value, ABC):
-    """Something that goes wrong.
+    """A fault of a process or a link.
 
     Example:
         >>> import manyhands as mh
@@ -34,14 +34,14 @@ class Fault(Value, ABC):
 
     @abstractmethod
     def members(self) -> tuple[str, ...]:
-        """Those whom it befalls, as in `worker-3`."""
+        """Names of the processes that it hits, such as `worker-3`."""
 
 
 @dataclass(frozen=True, repr=False)
 class Crash(Fault):
     """A process dies at once, as by `kill -9`.
 
-    A worker loses everything; a server keeps what it had decided, as by its journal.
+    A worker loses its state; a server continues from its journal.
 
     Example: `crash(worker=3, at=2.5, restart=1.0)`
     """
@@ -55,7 +55,7 @@ class Crash(Fault):
     at: float = 0.0
     """When, in seconds."""
     restart: float | None = None
-    """Seconds until it is started again; none: never, which a run survives only of a worker."""
+    """Seconds until it is restarted; none: never, which is possible for workers only."""
 
     def __post_init__(self) -> None:
         _check_who(self.worker, self.server)
@@ -63,18 +63,18 @@ class Crash(Fault):
         if self.restart is not None:
             _check_moment("restart", self.restart)
         elif self.server is not None:
-            raise ValueError("a server that never returns ends the run: give restart, in seconds")
+            raise ValueError("a run cannot continue without a server: set restart, in seconds")
 
     def members(self) -> tuple[str, ...]:
-        """The one that dies."""
+        """The process that crashes."""
         return (_who(self.worker, self.server),)
 
 
 @dataclass(frozen=True, repr=False)
 class Pause(Fault):
-    """A process stands still, as under SIGSTOP, and goes on where it was.
+    """A process is paused, as by SIGSTOP, and continues later.
 
-    Nobody takes it for dead: its samples stay its own.
+    It is not declared lost: its leases stay valid.
 
     Example: `pause(worker=1, at=2.0, seconds=3.0)`
     """
@@ -97,13 +97,13 @@ class Pause(Fault):
             raise ValueError(f"seconds must be above 0, not {self.seconds}")
 
     def members(self) -> tuple[str, ...]:
-        """The one that stands still."""
+        """The process that is paused."""
         return (_who(self.worker, self.server),)
 
 
 @dataclass(frozen=True, repr=False)
 class Cut(Fault):
-    """Two processes do not reach each other for a while: a worker and a server, or two peers.
+    """The link between two processes is cut for a while: a worker and a server, or two peers.
 
     Example: `cut(a="worker-0", b="server-1", start=4.0, stop=6.0)`
     """
@@ -111,13 +111,13 @@ class Cut(Fault):
     name: ClassVar[str] = "cut"
 
     a: str
-    """One of them, and"""
+    """One of the processes."""
     b: str
-    """the other."""
+    """The other process."""
     start: float
-    """From when, in seconds,"""
+    """Begin, in seconds."""
     stop: float
-    """until when."""
+    """End, in seconds."""
 
     def __post_init__(self) -> None:
         for name in (self.a, self.b):
@@ -125,16 +125,16 @@ class Cut(Fault):
                 raise ValueError(f"a process is called worker-0 or server-0, not {name!r}")
         if self.a == self.b or not any(name.startswith("worker") for name in self.members()):
             raise ValueError(
-                "only a worker and a server, or workers that are peers, talk to each other: "
-                f"{self.a}, {self.b}"
+                "expected a worker and a server, or two workers that are peers, got "
+                f"{self.a} and {self.b}"
             )
         _check_moment("start", self.start)
         if not self.start < self.stop < math.inf:
-            raise ValueError(f"stop must be after start, {self.start}, and not {self.stop}")
+            raise ValueError(f"stop must be after start={self.start}, got {self.stop}")
 
     @property
     def is_between_peers(self) -> bool:
-        """Whether it befalls two workers, and not a worker and a server."""
+        """Whether it is between two workers, and not a worker and a server."""
         return self.a.startswith("worker") and self.b.startswith("worker")
 
     def members(self) -> tuple[str, ...]:
@@ -152,18 +152,18 @@ class Lose(Fault):
     name: ClassVar[str] = "lose"
 
     a: str
-    """Who sends it, and"""
+    """The sender."""
     b: str
-    """to whom."""
+    """The receiver."""
     at: float = 0.0
-    """From when on, in seconds."""
+    """The earliest time, in seconds."""
 
     def __post_init__(self) -> None:
         for name in (self.a, self.b):
             if not _NAME.fullmatch(name):
                 raise ValueError(f"a process is called worker-0 or server-0, not {name!r}")
         if self.a.partition("-")[0] == self.b.partition("-")[0]:
-            raise ValueError(f"name a worker and a server, not {self.a} and {self.b}")
+            raise ValueError(f"expected a worker and a server, got {self.a} and {self.b}")
         _check_moment("at", self.at)
 
     def members(self) -> tuple[str, ...]:
@@ -173,10 +173,10 @@ class Lose(Fault):
 
 @dataclass(frozen=True, repr=False)
 class Isolate(Fault):
-    """A worker's host is cut off from all others, and its link heals.
+    """A worker's host is cut off from all other hosts for a while.
 
-    If that takes longer than a loss takes to be noticed, the others go on without the worker. What
-    it has sent meanwhile comes when the link heals; a second later its process is ended.
+    If that takes longer than the detection of a loss, the run continues without the worker. Its
+    messages of that time arrive when the link is restored; a second later its process is ended.
 
     Example: `isolate(worker=2, at=1.0, seconds=9.0, restart=1.0)`
     """
@@ -190,7 +190,7 @@ class Isolate(Fault):
     seconds: float = 1.0
     """For how long."""
     restart: float | None = None
-    """Seconds until it is started again, if it was ended; none: never."""
+    """Seconds until it is restarted, if it was ended; none: never."""
 
     def __post_init__(self) -> None:
         _check_who(self.worker, None)
@@ -201,18 +201,18 @@ class Isolate(Fault):
             _check_moment("restart", self.restart)
 
     def members(self) -> tuple[str, ...]:
-        """The one that is cut off."""
+        """The worker that is cut off."""
         return (_who(self.worker, None),)
 
 
 @dataclass(frozen=True, repr=False)
 class _Schedule(Value):
-    """A list of faults, as the notation needs it: with a name."""
+    """A list of faults with a name, which the notation requires."""
 
     name: ClassVar[str] = "faults"
 
     faults: tuple[Fault, ...] = ()
-    """What goes wrong."""
+    """The faults."""
 
 
 _KINDS: Catalog[Fault] = Catalog(kind="fault", classes=(Crash, Pause, Cut, Lose, Isolate))
@@ -223,7 +223,7 @@ _SCHEDULES: Catalog[_Schedule] = Catalog(
 
 @dataclass(frozen=True)
 class Faults:
-    """A schedule: everything that goes wrong in one run. `str` gives its text.
+    """A schedule: all faults of one run. `str` returns its text.
 
     Example:
         >>> import manyhands as mh
@@ -238,10 +238,10 @@ class Faults:
 
     @classmethod
     def read(cls, source: str | Faults) -> Faults:
-        """The schedule that a text describes; one fault may stand without brackets.
+        """The schedule that a text describes; a single fault needs no brackets.
 
         Raises:
-            NotationError: the text is none; the message says where and what to write.
+            NotationError: the text is malformed; the message says where and what to write.
         """
         if isinstance(source, Faults):
             return source
@@ -251,36 +251,35 @@ class Faults:
 
     @classmethod
     def draw(cls, seed: int, workers: int, servers: int, horizon: float) -> Faults:
-        """A schedule at random, from 1 to 8 faults within `horizon` seconds.
+        """A random schedule of 1 to 8 faults within `horizon` seconds.
 
-        Servers always return, and so does worker 0, so that every run under it can end.
+        Servers and worker 0 are always restarted, so that every run can finish.
         """
         rng = random.Random(mix(seed, _PURPOSE))  # noqa: S311 - not for secrets
         return cls(tuple(_draw(rng, workers, servers, horizon) for _ in range(rng.randint(1, 8))))
 
     def check(self, workers: int, servers: int, *, peers: bool = False) -> None:
-        """Raise ValueError if a fault befalls somebody that a run of this size lacks.
+        """Raise ValueError if a fault names a process or a link that the run does not have.
 
-        Only in a run of peers can a link between two workers be cut: there is none elsewhere.
+        There are links between two workers only in protocols with peer servers.
         """
         sizes = {"worker": workers, "server": servers}
         for fault in self.faults:
             if isinstance(fault, Isolate) and (peers or not servers):
                 raise ValueError(
-                    f"{fault} is for strategies with servers, from which a worker is cut off; "
-                    "use cut or crash"
+                    f"{fault} needs a strategy with separate servers: use cut or crash"
                 )
             if isinstance(fault, Cut) and fault.is_between_peers and not peers:
                 raise ValueError(
-                    f"{fault} befalls workers that never talk to each other under this strategy; "
+                    f"{fault} names two workers, which exchange no messages under this strategy: "
                     "cut the link between a worker and a server"
                 )
             for name in fault.members():
                 role, _, number = name.partition("-")
                 if int(number) >= sizes[role]:
                     raise ValueError(
-                        f"{fault} befalls {name}, and the run has {sizes[role]} {role}s, "
-                        "counted from 0"
+                        f"{fault} names {name}, and the run has {sizes[role]} {role}s, "
+                        "numbered from 0"
                     )
 
 
@@ -308,11 +307,11 @@ def _who(worker: int | None, server: int | None) -> str:
 
 def _check_who(worker: int | None, server: int | None) -> None:
     if (worker is None) == (server is None):
-        raise ValueError("name either a worker or a server: worker=3")
+        raise ValueError("expected either a worker or a server, as in worker=3")
     if min(number for number in (worker, server) if number is not None) < 0:
-        raise ValueError(f"{_who(worker, server)} is nobody: processes count from 0")
+        raise ValueError(f"no such process: {_who(worker, server)}; numbers begin at 0")
 
 
 def _check_moment(name: str, value: float) -> None:
     if not 0 <= value < math.inf:
-        raise ValueError(f"{name} must be 0 or more seconds, not {value}")
+        raise ValueError(f"{name} must be 0 or more seconds, got {value}")

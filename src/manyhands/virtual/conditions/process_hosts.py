@@ -1,4 +1,4 @@
-"""Who stands where: workers and servers on the hosts of a cluster."""
+"""Assignment of workers and servers to the hosts of a cluster."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class ProcessHosts:
 
     @classmethod
     def one_host(cls, workers: int, servers: int, cores: int | None = None) -> ProcessHosts:
-        """All on one host, by default with a core for every worker."""
+        """All processes on one host, by default with a core for every worker."""
         host = _host("host-0", workers if cores is None else cores)
         return cls(Cluster((host,)), (host.name,) * workers, (host.name,) * servers)
 
     @classmethod
     def host_each(cls, workers: int, servers: int, link: Link, cores: int = 1) -> ProcessHosts:
-        """A host for every worker and for every server, any two of them joined by such a link."""
+        """A host for every worker and for every server, with this link between any two hosts."""
         for_workers = tuple(f"host-{number}" for number in range(workers))
         for_servers = tuple(f"host-{workers + number}" for number in range(servers))
         hosts = tuple(_host(name, cores) for name in (*for_workers, *for_servers))
@@ -38,7 +38,7 @@ class ProcessHosts:
 
     @classmethod
     def colocated(cls, workers: int, servers: int, link: Link, cores: int = 1) -> ProcessHosts:
-        """A host for every worker, and the servers beside them, in turn."""
+        """A host for every worker; servers are distributed over these hosts in turn."""
         names = tuple(f"host-{number}" for number in range(workers))
         hosts = tuple(_host(name, cores) for name in names)
         beside = tuple(names[number % workers] for number in range(servers))
@@ -71,10 +71,10 @@ class ProcessHosts:
         cores: int | None = None,
         sites: Sequence[Site] = (),
     ) -> ProcessHosts:
-        """So many hosts of workers, in blocks of ranks, and so many of servers, dealt out in turn.
+        """Workers in blocks of ranks on some hosts, and servers in turn on others.
 
-        A server that belongs to a site is beside its first worker. A host of workers has a core
-        for each of them by default.
+        A server that belongs to a site is on the host of the site's first worker. By default a host
+        has a core for each of its workers.
         """
         here, apart = hosts
         on = _blocks(workers, here)
@@ -93,9 +93,10 @@ class ProcessHosts:
     def spread(
         cls, cluster: Cluster, workers: int, servers: int, sites: Sequence[Site] = ()
     ) -> ProcessHosts:
-        """Workers on the hosts of a cluster in blocks of ranks, as islands and live hosts are.
+        """Workers in blocks of ranks on the hosts of a cluster, as in live runs.
 
-        Servers are dealt out in turn; one that belongs to a site is beside its first worker.
+        Servers are distributed in turn; one that belongs to a site is on the host of the site's
+        first worker.
         """
         names = [host.name for host in cluster.hosts]
         on = [names[at] for at in _blocks(workers, len(names))]
@@ -107,7 +108,7 @@ class ProcessHosts:
 
 
 def _blocks(workers: int, hosts: int) -> list[int]:
-    """For every rank its host, as islands are made."""
+    """The index of the host of every rank."""
     return [host for host in range(hosts) for _ in range(workers)[part(workers, host, hosts)]]
 
 

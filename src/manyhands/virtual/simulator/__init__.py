@@ -1,1 +1,1 @@
-"""The simulator: virtual time, cores, and the network between hosts."""
+"""Discrete-event simulator: virtual time, cores, and the network between hosts."""

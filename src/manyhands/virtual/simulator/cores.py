@@ -1,4 +1,4 @@
-"""A host's cores, which its processes share."""
+"""The cores of a host, shared by its processes."""
 
 from __future__ import annotations
 
@@ -17,15 +17,14 @@ if TYPE_CHECKING:
 
 
 class Cores:
-    """So many cores, given in the order of asking, each held until its computation is done.
+    """A queue for a number of cores; each is held until its computation is done.
 
-    An operating system would let all who want to compute take turns; here they queue. As many
-    computations are done in the same time, but one by one rather than all at once. A process that
-    is made to stand still keeps its core.
+    An operating system would time-slice; here processes queue. The same number of computations is
+    done in the same time, but one after another. A paused process keeps its core.
 
     Args:
         kernel: the clock.
-        count: how many.
+        count: number of cores.
     """
 
     def __init__(self, kernel: Kernel, count: int) -> None:
@@ -37,9 +36,9 @@ class Cores:
     async def compute(
         self, member: VirtualProcess, seconds: float, begin: Callable[[], object] | None = None
     ) -> float:
-        """Compute for so long as soon as a core is free, and call `begin` then; when it began.
+        """Wait for a core, call `begin`, and compute for some time; return when it began.
 
-        Time in which the member stood still is not time in which it computed.
+        Time in which the process was paused does not count.
         """
         kernel = self._kernel
         if self._free:
@@ -63,7 +62,7 @@ class Cores:
         return begun
 
     def drop(self, member: VirtualProcess) -> None:
-        """A process is dead: it holds no core and asks for none."""
+        """Release the core, and the requests, of a dead process."""
         self._queue = deque(waiting for waiting in self._queue if waiting[0] is not member)
         if member in self._holding:
             self._give_up(member)

@@ -1,9 +1,9 @@
-"""Virtual time: protocols' coroutines as SimPy processes that can be stopped, or dropped for good.
+"""Virtual time: protocols' coroutines as SimPy processes that can be paused or dropped.
 
-A coroutine awaits SimPy's events and nothing else. Between it and SimPy stands a generator that
-asks, whenever an event has come, whether the process still lives and whether it stands still. A
-process that died is simply never resumed: its coroutine is kept, unfinished, until the run is
-over, because to let go of it would run its `finally` blocks, and after a `kill -9` none runs.
+A coroutine awaits SimPy's events only. A generator between it and SimPy checks, at every event,
+whether the process is alive and whether it is paused. A process that died is never resumed: its
+coroutine is kept, unfinished, until the run is over, because freeing it would run its `finally`
+blocks, and after a `kill -9` none runs.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 @types.coroutine
 def happens(event: Event) -> Generator[Event, Any, Any]:
-    """Wait until an event happens; what it brought."""
+    """Wait for an event; return its value."""
     return (yield event)
 
 
 class Kernel:
-    """The clock of one run, and what is going on in it."""
+    """The clock of one run, and its running processes."""
 
     def __init__(self) -> None:
         self.env = Environment(initial_time=0.0)
@@ -43,16 +43,16 @@ class Kernel:
 
     @property
     def now(self) -> float:
-        """Seconds since the run began."""
+        """Virtual seconds since the run began."""
         return self.env.now
 
     @property
     def running(self) -> tuple[VirtualProcess, ...]:
-        """The members whose work has neither ended nor been dropped."""
+        """The processes that have neither ended nor been dropped."""
         return tuple(self._running)
 
     def after(self, seconds: float, action: Callable[[], object]) -> None:
-        """Do something later."""
+        """Call `action` after some virtual seconds."""
 
         def act(_: Event) -> None:
             action()
@@ -60,12 +60,12 @@ class Kernel:
         self.env.timeout(seconds).callbacks.append(act)
 
     def start(self, member: VirtualProcess, work: Work, ended: Callable[[], object]) -> None:
-        """Run a member's work; `ended` is called when it returns, not when it is dropped."""
+        """Run a process; `ended` is called when it returns, not when it is dropped."""
         self._running[member] = work
         self.env.process(self._steps(member, work, ended))
 
     def drop(self, member: VirtualProcess) -> None:
-        """Never resume a member's work again."""
+        """Never resume a process again."""
         work = self._running.pop(member, None)
         if work is not None:
             self._dropped.append(work)
@@ -91,7 +91,7 @@ class Kernel:
         ended()
 
     def fail(self, error: Exception) -> None:
-        """End the run with an error; the first one counts."""
+        """End the run with an error; only the first one is kept."""
         if self._error is None:
             self._error = error
             self.finish()
@@ -102,10 +102,10 @@ class Kernel:
             self._finished.succeed()
 
     def run(self) -> None:
-        """Let time pass until the run is finished.
+        """Process events until the run is finished.
 
         Raises:
-            RunFailed: nothing can happen any more, and yet the run is not finished.
+            RunFailed: a deadlock: no events are left, and the run is not finished.
         """
         try:
             while not self._finished.processed:
@@ -121,12 +121,12 @@ class Kernel:
         names = [member.name for member in self._running]
         shown = ", ".join(names[:8]) + (", …" if len(names) > 8 else "")
         return (
-            f"nothing can happen any more after {self.now:g} s: "
-            f"{shown or 'nobody'} wait for what will never come"
+            f"deadlock after {self.now:g} s: no events are left, and "
+            f"{shown or 'no process'} still waiting"
         )
 
     def _let_go(self) -> None:
-        """End what never ended, as if killed: nothing comes of what it does then."""
+        """Close unfinished coroutines; what they do then has no effect."""
         for member in self._running:
             member.end(self.now)
         unfinished = [*self._dropped, *self._running.values()]

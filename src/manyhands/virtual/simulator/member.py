@@ -1,4 +1,4 @@
-"""A virtual process: who it is, whether it lives, and for how long it stands still."""
+"""A virtual process: its name, its incarnations, and its pauses."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from dataclasses import dataclass, field
 
 
 class Crashed(Exception):  # noqa: N818 - it names what happened
-    """A process that is dead tried to go on."""
+    """A dead process tried to continue."""
 
 
 @dataclass(eq=False, slots=True)
 class VirtualProcess:
-    """A worker or a server, over all of its lives."""
+    """A worker or a server, over all of its incarnations."""
 
     name: str
     host: str
     life: int = 0
-    """How often it was started; a message of an earlier life is fenced."""
+    """How often it was started; messages of earlier incarnations are fenced."""
     alive: bool = False
     deaths: list[float] = field(default_factory=list)
-    """When each of its lives ended."""
+    """When each of its incarnations ended."""
     resumes: float = 0.0
-    """It stands still until then."""
+    """Time until which it is paused."""
     stopped: float = 0.0
-    """Seconds that it was made to stand still, in all of its lives."""
+    """Total seconds of its pauses, in all incarnations."""
 
     def begin(self) -> int:
-        """Start another life; its number."""
+        """Start another incarnation; return its number."""
         self.life += 1
         self.alive = True
         return self.life
@@ -38,15 +38,15 @@ class VirtualProcess:
         self.deaths.append(now)
 
     def is_in(self, life: int) -> bool:
-        """Whether that life has not ended."""
+        """Whether that incarnation is alive."""
         return self.alive and self.life == life
 
     def died(self, life: int) -> float:
-        """When that life ended; infinity if it has not."""
+        """When that incarnation ended; infinity if it is alive."""
         return self.deaths[life - 1] if life <= len(self.deaths) else math.inf
 
-    def stand_still(self, now: float, seconds: float) -> None:
-        """Do nothing from now on for so long; two such stretches that overlap are one."""
+    def pause(self, now: float, seconds: float) -> None:
+        """Pause for some seconds from now on; overlapping pauses are merged."""
         before = max(self.resumes, now)
         self.resumes = max(before, now + seconds)
         self.stopped += self.resumes - before

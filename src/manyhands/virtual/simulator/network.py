@@ -1,16 +1,16 @@
-"""Messages between hosts: how long they take, and which are lost.
+"""Network model: the duration of messages between hosts, and which of them are lost.
 
 Every host has one port. Its outgoing and its incoming bandwidth, each that of the host's fastest
-link, are shared equally by all transfers of the host that are under way, as real flows share them.
-(That they end together in the end, as if they had queued, is not enough: updates that arrive
-together are answered together, and meanwhile nothing comes in.) A message is cut through, not
-stored and forwarded: the receiver's port sees its first byte a latency after it left, so on idle
-ports it takes latency + size / bandwidth. Each port shares by itself: what a transfer cannot use at
-one port, because it is held up at the other, is not given to others. Within one host there is no
-port and no link: a message is copied, and handed over to a process that has to wake up for it.
+link, are shared equally by all its transfers in progress, as real flows share them. (A queue would
+give the same total time, but not the same behaviour: updates that arrive together are answered
+together, and nothing arrives meanwhile.) Switching is cut-through, not store-and-forward: the
+receiver's port sees the first byte one latency after it left, so on idle ports a message takes
+latency + size / bandwidth. Each port shares independently: bandwidth that a transfer cannot use at
+one port, because it is limited at the other, is not given to other transfers. Within one host there
+is no port and no link: a message is copied, and the receiving process has to wake up.
 
 A message is lost if its receiver dies before it is complete, if its sender dies before the last
-byte has left, or if the two are cut off from each other at any moment in between.
+byte has left, or if the link between the two is cut at any moment in between.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False, slots=True)
 class Transfer:
-    """One message on its way."""
+    """One message in flight."""
 
     sender: VirtualProcess
     receiver: VirtualProcess
@@ -41,26 +41,26 @@ class Transfer:
     lose: Callable[[], object]
     began: float
     lives: tuple[int, int]
-    """The sender's and the receiver's, when the first byte left."""
+    """Incarnations of the sender and the receiver when the first byte left."""
     left: float = math.inf
     """When the last byte left."""
     taken: bool = False
-    """Whether the receiver's port is through with it."""
+    """Whether the receiver's port has received it completely."""
     ports: list[Port] = field(default_factory=list)
-    """Those that it is at."""
+    """The ports that it occupies."""
     is_lost: bool = False
 
 
 class Port:
-    """One direction of a host's traffic.
+    """One direction of a host's traffic, shared equally by its transfers.
 
-    How many bytes each transfer has got since the port was last idle, in `_given`, is the same for
-    all that have been there all the time; one that joins is done when that has grown by its size.
+    `_given` counts the bytes per transfer since the port was last idle; a transfer is complete when
+    that count has grown by its size since it joined.
 
     Args:
         kernel: the clock.
         bandwidth: bytes per second.
-        done: called with a transfer that is through.
+        done: called with a transfer that is complete.
     """
 
     def __init__(
@@ -70,19 +70,19 @@ class Port:
         self._bandwidth = bandwidth
         self._done = done
         self._here: dict[Transfer, float] = {}
-        """Until what is given to each, by transfer."""
+        """By transfer, the value of `_given` at which it is complete."""
         self._next: list[tuple[float, int, Transfer]] = []
         self._joined = 0
         self._given = 0.0
         self._since = 0.0
         self._changes = 0
         self._due = math.inf
-        """When the port looks again whether a transfer is through."""
+        """Time of the next check for a complete transfer."""
         self._looks = 0
-        """How often it was to look; only the last of these counts."""
+        """Number of scheduled checks; only the last one is valid."""
 
     def join(self, transfer: Transfer) -> None:
-        """Share the port."""
+        """Add a transfer to the port."""
         self._give()
         self._joined += 1
         until = self._given + transfer.nbytes
@@ -92,13 +92,13 @@ class Port:
         self._changed()
 
     def leave(self, transfer: Transfer) -> None:
-        """Give up a share."""
+        """Remove a transfer from the port."""
         self._give()
         del self._here[transfer]
         self._changed()
 
     def of(self, member: VirtualProcess) -> list[Transfer]:
-        """The transfers from or to a member."""
+        """The transfers from or to a process."""
         return [one for one in self._here if member in (one.sender, one.receiver)]
 
     def _give(self) -> None:
@@ -108,7 +108,7 @@ class Port:
         self._since = now
 
     def _changed(self) -> None:
-        """Look when the next transfer is through; one that is looked for earlier does no harm."""
+        """Schedule the check for the next complete transfer; a check too early is harmless."""
         self._changes += 1
         while self._next and self._next[0][2] not in self._here:
             heappop(self._next)
@@ -129,7 +129,7 @@ class Port:
         self._due = math.inf
         self._give()
         if changes == self._changes:
-            # Exactly when it was foreseen, whatever the sums of shares were rounded to.
+            # Exactly at the predicted time, independent of rounding in the sums.
             self._given = max(self._given, self._next[0][0])
         through = []
         while self._next and self._next[0][0] <= self._given:
@@ -143,13 +143,13 @@ class Port:
 
 
 class Network:
-    """The way from any member to any other.
+    """The network between all processes.
 
     Args:
         kernel: the clock.
         cluster: hosts and links.
         copy_rate: bytes per second within one host.
-        handover: seconds that a message within one host takes beside its copying.
+        handover: additional seconds of a message within one host.
     """
 
     def __init__(
@@ -163,17 +163,17 @@ class Network:
         self._out: dict[str, Port] = {}
         self._in: dict[str, Port] = {}
         self._cuts: dict[tuple[str, str], list[tuple[float, float]]] = {}
-        """When two members, in either order, are cut off from each other."""
+        """By pair of processes, in either order, the times at which their link is cut."""
         self._losing: dict[tuple[str, str], int] = {}
-        """By sender and receiver, how many of the next messages are lost."""
+        """By sender and receiver, the number of next messages to lose."""
 
     def cut(self, one: str, other: str, start: float, stop: float) -> None:
-        """Let nothing through between two members from `start` to `stop`."""
+        """Cut the link between two processes from `start` to `stop`."""
         for pair in ((one, other), (other, one)):
             self._cuts.setdefault(pair, []).append((start, stop))
 
     def lose_next(self, sender: str, receiver: str) -> None:
-        """Lose the next message from one member to another."""
+        """Lose the next message from one process to another."""
         self._losing[sender, receiver] = self._losing.get((sender, receiver), 0) + 1
 
     def reaches(self, one: VirtualProcess, other: VirtualProcess) -> bool:
@@ -188,7 +188,7 @@ class Network:
         deliver: Callable[[], object],
         lose: Callable[[], object],
     ) -> None:
-        """Send so many bytes; then either `deliver` or `lose` is called, once."""
+        """Send some bytes; then either `deliver` or `lose` is called, once."""
         if not self.reaches(sender, receiver):
             lose()
             return
@@ -211,11 +211,11 @@ class Network:
             self._reach(transfer)
 
     def drop(self, member: VirtualProcess) -> None:
-        """A member died: what it had not sent, and what it had not taken in, is lost."""
+        """Lose the unsent and unreceived messages of a process that died."""
         for ports in (self._out, self._in):
             port = ports.get(member.host)
             for transfer in port.of(member) if port else ():
-                # What has left a sender that dies afterwards is on its way all the same.
+                # A message that has left its sender arrives even if the sender dies.
                 if transfer.receiver is member or transfer.left == math.inf:
                     self._lose(transfer)
 
@@ -224,7 +224,7 @@ class Network:
         if found is None and one != other:
             found = self._cluster.between(one, other)
             if found is None:
-                raise ValueError(f"the cluster has no link between {one} and {other}; give it one")
+                raise ValueError(f"the cluster has no link between {one} and {other}: add one")
             self._links[one, other] = found
         return found
 
@@ -239,7 +239,7 @@ class Network:
         return port
 
     def _reach(self, transfer: Transfer) -> None:
-        """The first byte is at the receiver's port."""
+        """The first byte reaches the receiver's port."""
         if transfer.is_lost:
             return
         if self._is_sound(transfer):
@@ -248,18 +248,18 @@ class Network:
             self._lose(transfer)
 
     def _leave(self, transfer: Transfer) -> None:
-        """The last byte leaves, though no faster than the link takes it."""
+        """The last byte leaves, no faster than the link's bandwidth allows."""
         slowest = transfer.link.bandwidth if transfer.link else math.inf
         transfer.left = max(self._kernel.now, transfer.began + transfer.nbytes / slowest)
         self._expect(transfer)
 
     def _take_in(self, transfer: Transfer) -> None:
-        """The receiver's port is through with it, though no earlier than it comes."""
+        """The receiver's port has received it, no earlier than the last byte arrives."""
         transfer.taken = True
         self._expect(transfer)
 
     def _expect(self, transfer: Transfer) -> None:
-        """Have it arrive when both ports are through with it."""
+        """Schedule the arrival for when both ports are done."""
         if not transfer.taken or transfer.left == math.inf:
             return
         wait = transfer.left + (transfer.link.latency if transfer.link else 0.0) - self._kernel.now
@@ -293,7 +293,7 @@ class Network:
         )
 
     def _is_cut(self, one: VirtualProcess, other: VirtualProcess, since: float) -> bool:
-        """Whether the two are, or since then were, cut off from each other."""
+        """Whether the link between the two is or, since then, was cut."""
         cuts = self._cuts.get((one.name, other.name))
         if cuts is None:
             return False

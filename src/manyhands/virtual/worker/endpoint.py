@@ -1,10 +1,9 @@
-"""A virtual worker's way to the servers.
+"""A virtual worker's endpoint: calls to servers over the simulated network.
 
-Calls to one server are sent in order, each when the one before it has been delivered. A call that
-was lost, on its way there or on its way back, is sent again `PROBE` seconds later, as the live
-messenger asks again after that much silence; while the server cannot be reached, that costs
-nothing and is repeated. The server knows calls by their numbers, so one that it has carried out
-is only answered again, and then only its head is sent.
+Calls to one server are sent in order, each when the one before it has been delivered. If a call or
+its answer is lost, the call is sent again after `PROBE` seconds, like in the live messenger; while
+the server cannot be reached, that costs nothing and is repeated. The server recognises calls by
+their numbers, so a call that was handled is only answered again, and only its header is resent.
 """
 
 from __future__ import annotations
@@ -32,81 +31,81 @@ if TYPE_CHECKING:
     from manyhands.virtual.simulator.network import Network
 
 PROBE = 1.0
-"""Seconds after which a lost call is sent again: the live messenger's."""
+"""Seconds after which a lost call is sent again, as in the live messenger."""
 HEAD = 64
-"""Bytes of a message beside its payload."""
+"""Bytes of a message without its payload."""
 
 
-class Answering(Protocol):
-    """Whoever is called: what a caller needs of a server."""
+class Callee(Protocol):
+    """The part of a server that a caller needs."""
 
     name: str
     member: VirtualProcess
 
-    def has_heard(self, parcel: Parcel) -> bool:
-        """Whether it has decided about a call already."""
+    def has_handled(self, parcel: Parcel) -> bool:
+        """Whether it has handled a call already."""
 
     def hear(self, parcel: Parcel) -> None:
-        """A call has arrived."""
+        """Queue a call that has arrived."""
 
 
 @dataclass(eq=False, slots=True)
 class Parcel:
-    """A call, from its posting to its answer."""
+    """A call, from `post` to its answer."""
 
     endpoint: VirtualEndpoint
-    server: Answering
+    server: Callee
     number: int
     message: Said
     payload: torch.Tensor | None
     into: torch.Tensor | None
     life: int
-    """The server's, when it was posted."""
+    """Incarnation of the server when it was posted."""
     arrived: float = 0.0
-    """When the server had it."""
+    """When the server received it."""
 
     @property
     def sender(self) -> str:
-        """Who called."""
+        """The name of the caller."""
         return self.endpoint.caller
 
     @property
     def nbytes(self) -> int:
-        """Bytes that are sent: the payload only as long as the server has not carried it out."""
-        if self.payload is None or self.server.has_heard(self):
+        """Bytes to send: with the payload only if the server has not handled the call yet."""
+        if self.payload is None or self.server.has_handled(self):
             return HEAD
         return HEAD + self.payload.nbytes
 
     def lose(self) -> None:
-        """The call or its answer is lost."""
-        self.endpoint.again(self)
+        """Handle the loss of the call or of its answer."""
+        self.endpoint.resend(self)
 
 
 @dataclass(eq=False, slots=True)
-class _Line:
-    """What is between a worker and one server."""
+class _Connection:
+    """State of the calls from a worker to one server."""
 
     number: int = 0
-    """The last call's."""
+    """Number of the last call."""
     calls: deque[Parcel] = field(default_factory=deque)
-    """Those without an answer, in order."""
+    """Unanswered calls, in order."""
     unsent: deque[Parcel] = field(default_factory=deque)
-    """Those of them that are to be sent; the first may be on its way."""
+    """Calls to be sent; the first may be in flight."""
     sending: bool = False
     broken: bool = False
-    """Something was lost, and will be sent again."""
+    """Whether a call was lost and will be sent again."""
     answers: deque[Said] = field(default_factory=deque)
     held: float = 0.0
-    """Seconds that the server had the last call that was answered."""
+    """Seconds that the server took for the last answered call."""
     gone: bool = False
-    """There is nobody at the other end."""
+    """Whether the server is lost."""
     vain: int = 0
-    """What was asked of somebody who is gone, and still awaits to be told so."""
+    """Number of calls to a lost server whose `receive` has not raised yet."""
     listener: Event | None = None
 
 
 def caller(name: str, life: int) -> str:
-    """What a worker is called by the servers in one of its lives.
+    """The name by which servers know one incarnation of a worker.
 
     >>> caller("worker-3", 1), caller("worker-3", 2)
     ('worker-3', 'worker-3.2')
@@ -115,21 +114,21 @@ def caller(name: str, life: int) -> str:
 
 
 class VirtualEndpoint:
-    """The endpoint of one life of a virtual worker.
+    """The endpoint of one incarnation of a virtual worker.
 
     Args:
-        member: whose.
-        servers: by name.
+        member: the worker's process.
+        servers: the servers, by name.
         kernel: the clock.
-        network: the way.
-        rng: the worker's own random source.
+        network: the network.
+        rng: the worker's random generator.
         log: its trace.
     """
 
     def __init__(
         self,
         member: VirtualProcess,
-        servers: Mapping[str, Answering],
+        servers: Mapping[str, Callee],
         kernel: Kernel,
         network: Network,
         rng: random.Random,
@@ -137,20 +136,20 @@ class VirtualEndpoint:
     ) -> None:
         self.name = member.name
         self.caller = caller(member.name, member.life)
-        """By what servers know this life: a life is a caller of its own, and counts from 1."""
+        """The name for servers: every incarnation is a separate caller with its own numbers."""
         self.rng = rng
         self.member = member
         self._life = member.life
         self._servers = servers
-        self._lines: dict[str, _Line] = {}
-        """By server, from the first word on: of ten thousand peers a worker meets a few."""
+        self._lines: dict[str, _Connection] = {}
+        """By server, created at the first call: a worker calls few of ten thousand peers."""
         self._kernel = kernel
         self._network = network
         self._log = log
 
     @property
     def is_dead(self) -> bool:
-        """Whether the life is over: nothing that is done here has an effect any more."""
+        """Whether this incarnation has ended: its actions have no effect any more."""
         return not self.member.is_in(self._life)
 
     def clock(self) -> float:
@@ -167,7 +166,7 @@ class VirtualEndpoint:
         """Send a copy of the payload, without waiting."""
         if self.is_dead:
             return
-        line, server = self._line(to), self._servers[to]
+        line, server = self._connection(to), self._servers[to]
         if line.gone:
             line.vain += 1
             return
@@ -178,49 +177,49 @@ class VirtualEndpoint:
         line.unsent.append(parcel)
         self._send(line)
 
-    def _line(self, name: str) -> _Line:
+    def _connection(self, name: str) -> _Connection:
         line = self._lines.get(name)
         if line is None:
-            line = self._lines[name] = _Line()
+            line = self._lines[name] = _Connection()
         return line
 
     def reaches(self, name: str) -> bool:
-        """Whether a member is there, as far as is known."""
+        """Whether a member is alive, as far as is known."""
         return name not in self._lines or not self._lines[name].gone
 
     def lose(self, name: str) -> None:
-        """A server is gone for good: whoever waits for its answer need wait no longer."""
-        line = self._line(name)
+        """Handle the loss of a server: pending receives raise MembershipChanged."""
+        line = self._connection(name)
         vain = line.vain + len(line.calls) + len(line.answers)
-        self._lines[name] = _Line(gone=True, vain=vain)
+        self._lines[name] = _Connection(gone=True, vain=vain)
         if line.listener is not None:
             line.listener.succeed()
 
-    def regain(self, name: str) -> None:
-        """There is a server again, which knows nothing of what was asked of the one before."""
-        self._lines[name] = _Line(vain=self._line(name).vain)
+    def reconnect(self, name: str) -> None:
+        """Use the successor of a lost server, which has no state of earlier calls."""
+        self._lines[name] = _Connection(vain=self._connection(name).vain)
 
     async def receive(self, sender: str, timeout: float | None = None) -> Said:
         """Wait for an answer."""
         if self.is_dead:
-            raise Crashed(f"{self.name} is dead and receives nothing")
-        line = self._line(sender)
+            raise Crashed(f"{self.name} is dead and cannot receive")
+        line = self._connection(sender)
         if line.gone or line.vain:
             self._give_up(sender)
         if not line.answers:
             if not line.calls:
-                raise RuntimeError(f"nothing was asked of {sender}, so no answer will come")
+                raise RuntimeError(f"no call to {sender} is pending: post before you receive")
             await self._answer(line, sender, timeout)
         return line.answers.popleft()
 
-    async def _answer(self, line: _Line, sender: str, timeout: float | None) -> None:
+    async def _answer(self, line: _Connection, sender: str, timeout: float | None) -> None:
         kernel = self._kernel
         begun, line.listener = kernel.now, kernel.env.event()
         if timeout is None:
             await happens(line.listener)
         else:
             await happens(kernel.env.any_of([line.listener, kernel.env.timeout(timeout)]))
-        # What the server had to wait for, or to do, is waiting; the rest is the way.
+        # Time at the server is waiting; the rest is communication.
         waited = min(line.held, kernel.now - begun)
         self._log.time("wait", begun, waited)
         self._log.time("receive", begun + waited, kernel.now - begun - waited)
@@ -231,12 +230,12 @@ class VirtualEndpoint:
             raise TimeoutError(f"{sender} did not answer within {timeout} s")
 
     def _give_up(self, sender: str) -> NoReturn:
-        """Whoever was asked is gone, even if there is somebody in its place again."""
+        """Raise MembershipChanged: the called server is lost, even if it has a successor."""
         line = self._lines[sender]
         line.vain = max(0, line.vain - 1)
-        raise MembershipChanged(f"{sender} is gone")
+        raise MembershipChanged(f"{sender} was lost")
 
-    def _send(self, line: _Line) -> None:
+    def _send(self, line: _Connection) -> None:
         if line.sending or line.broken or not line.unsent:
             return
         parcel = line.unsent[0]
@@ -250,29 +249,29 @@ class VirtualEndpoint:
             lose=partial(self._undelivered, line, parcel),
         )
 
-    def _delivered(self, line: _Line, parcel: Parcel) -> None:
+    def _delivered(self, line: _Connection, parcel: Parcel) -> None:
         line.sending = False
         line.unsent.popleft()
         parcel.server.hear(parcel)
         self._send(line)
 
-    def _undelivered(self, line: _Line, parcel: Parcel) -> None:
+    def _undelivered(self, line: _Connection, parcel: Parcel) -> None:
         line.sending = False
         if parcel in line.calls:
-            self.again(parcel)
+            self.resend(parcel)
         else:
             line.unsent.popleft()
             self._send(line)
 
-    def again(self, parcel: Parcel) -> None:
-        """Something was lost: send all that has no answer again, in order, in a while."""
+    def resend(self, parcel: Parcel) -> None:
+        """After a loss, send all unanswered calls again, in order, after `PROBE` seconds."""
         line = self._lines[parcel.server.name]
         if self.is_dead or line.broken or parcel not in line.calls:
             return
         line.broken = True
         self._kernel.after(PROBE, partial(self._probe, line, parcel.server))
 
-    def _probe(self, line: _Line, server: Answering) -> None:
+    def _probe(self, line: _Connection, server: Callee) -> None:
         if self.is_dead:
             return
         if line.sending or not self._network.reaches(self.member, server.member):
@@ -285,7 +284,7 @@ class VirtualEndpoint:
     def take(
         self, parcel: Parcel, message: Said, payload: torch.Tensor | None, held: float
     ) -> None:
-        """An answer has arrived. One that came before, to the same call, is enough."""
+        """Take an answer that has arrived; a second one to the same call is ignored."""
         line = self._lines[parcel.server.name]
         if self.is_dead or parcel not in line.calls:
             return
@@ -304,11 +303,11 @@ class VirtualEndpoint:
 
 
 def _fill(parcel: Parcel, payload: torch.Tensor) -> None:
-    """Put an answer's payload where its call wanted it: a live caller takes no other."""
+    """Copy an answer's payload into the buffer of its call; sizes must match, as live."""
     room = 0 if parcel.into is None else parcel.into.nbytes
     if parcel.into is None or payload.nbytes != room:
         raise ValueError(
-            f"{parcel.message} of {parcel.sender} has room for {room} bytes, and "
-            f"{parcel.server.name} answered with {payload.nbytes}"
+            f"{parcel.message} of {parcel.sender}: expected {room} bytes from "
+            f"{parcel.server.name}, got {payload.nbytes}"
         )
     parcel.into.copy_(payload)

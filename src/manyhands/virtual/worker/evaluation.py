@@ -1,4 +1,4 @@
-"""Exact evaluation of a model on a job's validation data, in this process."""
+"""Evaluation of a model on a job's validation data, in this process."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 @torch.no_grad()
 def evaluate(job: Job, model: nn.Module) -> dict[str, float]:
-    """The loss and the job's metrics, from statistics that sum over batches."""
+    """The loss and the job's metrics, computed from sums over batches."""
     data = job.validation
     if data is None:
-        raise ValueError("this job has no validation data to evaluate on")
+        raise ValueError("the job has no validation data: set Job(validation=...)")
     if not len(data):
         raise ValueError("the validation data is empty")
     load = loader(job, data)

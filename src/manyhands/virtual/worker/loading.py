@@ -1,4 +1,4 @@
-"""Batches from data, one at a time, in this process."""
+"""Loading of batches in this process."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 def loader(job: Job, data: SizedData) -> Callable[[int, torch.Tensor], tuple[Any, Any]]:
-    """What gives the inputs and targets of an epoch's samples, the fastest way the data offers.
+    """A function that loads the inputs and targets of an epoch's samples, in the fastest way.
 
-    What the data draws is what it draws for live workers.
+    Random augmentations are the same as those of live workers.
     """
     seeded, collate = Seeded(data, job.collate_fn), job.collate_fn or default_collate
 

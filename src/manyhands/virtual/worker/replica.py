@@ -1,4 +1,4 @@
-"""A virtual worker's replica: time passes for computing, and the gradient is real."""
+"""A virtual worker's replica: gradients are real, and compute time is simulated."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from manyhands.endpoint import LeasedBatch, Terms
     from manyhands.parameters import Shard, UpdateCounts
-    from manyhands.virtual.coordinator import Talk
+    from manyhands.virtual.coordinator import LeaseChannel
     from manyhands.virtual.log import WorkerLog
     from manyhands.virtual.simulator.cores import Cores
     from manyhands.virtual.simulator.kernel import Kernel
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False, slots=True)
 class VirtualBatch:
-    """A batch that is known by its lease; it is loaded when it is computed on."""
+    """A batch, given by its lease; it is loaded when its gradient is computed."""
 
     lease: Lease
     samples: int
@@ -40,21 +40,21 @@ class VirtualBatch:
 
 
 class VirtualReplica:
-    """The replica of one life of a virtual worker.
+    """The replica of one incarnation of a virtual worker.
 
     Args:
-        member: whose.
-        rank: its.
-        servers: their names, in the order of the shards.
-        terms: of the job.
+        member: the worker's process.
+        rank: its rank.
+        servers: names of the servers, in the order of shards.
+        terms: the facts about the job that protocols need.
         replication: its parameters and buffers.
-        bench: where gradients are computed.
-        talk: this life's with the coordinator, where samples come from.
-        cores: its host's.
-        seconds: draws the time that a batch takes.
+        shared_model: the model that computes gradients.
+        channel: its connection to the lease service.
+        cores: the cores of its host.
+        seconds: draws the compute time of a batch.
         kernel: the clock.
         log: its trace.
-        writes: where workers write shared parameters themselves: how often each has.
+        writes: counts of updates, if workers write shared parameters themselves.
     """
 
     def __init__(
@@ -64,8 +64,8 @@ class VirtualReplica:
         servers: tuple[str, ...],
         terms: Terms,
         replication: Replication,
-        bench: SharedModel,
-        talk: Talk,
+        shared_model: SharedModel,
+        channel: LeaseChannel,
         cores: Cores,
         seconds: Callable[[], float],
         kernel: Kernel,
@@ -78,42 +78,42 @@ class VirtualReplica:
         self.versions = [0] * len(self.servers)
         self.rests = False
         self.refresh: Callable[[], Awaitable[object]] = _nothing
-        """Brings the replica to the shared state, before an evaluation."""
+        """Loads the shared parameters, before an evaluation."""
         self.stand_by: Callable[[], Awaitable[object]] = _nothing
-        """What is done in its place before an evaluation that others make."""
+        """Called in its place if the worker has no part in the evaluation."""
         self.evaluators: Callable[[int], int] = int
-        """How many of so many workers evaluate."""
+        """Number of workers that evaluate."""
         self.saving = 0.0
-        """Seconds that it takes to store the model."""
+        """Seconds that storing the model takes."""
         self.replication = replication
         self._keeps = bool(replication.beside)
         self.returns = member.life > 1
         self._member = member
         self._life = member.life
-        self._bench = bench
-        self._talk = talk
+        self._shared_model = shared_model
+        self._channel = channel
         self._cores = cores
         self._seconds = seconds
         self._kernel = kernel
         self._log = log
         self._writes = writes
         self._read = 0
-        """How often the others had written when this worker last read."""
+        """Updates that other workers had written when this worker last read."""
         self._has_batch = False
-        """Whether there was a batch since the last one was asked for."""
+        """Whether a batch was returned since the last request."""
 
     def batches(self) -> AsyncIterator[VirtualBatch | None]:
         """Batches until the run ends."""
         return _Batches(self._next)
 
     async def _next(self) -> VirtualBatch | None:
-        """The next batch. A step is what is done about one, as live."""
+        """The next batch, which begins a step of the trace, as live."""
         self._check_alive()
         if self._has_batch:
             self._log.next_step()
             self._has_batch = False
         while True:
-            match await self._talk.lease(self._log):
+            match await self._channel.lease(self._log):
                 case Granted() as granted:
                     self._has_batch = True
                     lease = Lease(**msgspec.structs.asdict(granted))
@@ -122,8 +122,8 @@ class VirtualReplica:
                 case Evaluate() as cut:
                     again: Leasing = cut
                     while isinstance(again, Evaluate):
-                        await self._look_up(again)
-                        again = await self._talk.looked_up(again, self._log)
+                        await self._refresh(again)
+                        again = await self._channel.looked_up(again, self._log)
                 case Nothing():
                     return None
                 case Over(stores=stores):
@@ -132,151 +132,159 @@ class VirtualReplica:
                     raise StopAsyncIteration
 
     async def _store(self) -> None:
-        """Store the model; it takes time only where a run has it so."""
+        """Store the model, which takes the configured time."""
         if self.saving:
             await self.refresh()
             await happens(self._kernel.env.timeout(self.saving))
         self._check_alive()
-        self._talk.saved()
+        self._channel.saved()
 
-    async def _look_up(self, cut: Evaluate) -> None:
-        """Those who evaluate look at the shared state, as live workers do."""
+    async def _refresh(self, cut: Evaluate) -> None:
+        """Read the shared parameters before an evaluation, as live workers do."""
         if cut.index >= self.evaluators(cut.parts):
             await self.stand_by()
             self._check_alive()
             return
         mine = self.replication
-        kept = [stretch.clone() for stretch in mine.parameters] if self._keeps else []
+        kept = [flat.clone() for flat in mine.parameters] if self._keeps else []
         await self.refresh()
         self._check_alive()
-        for stretch, own in zip(mine.parameters, kept, strict=False):
-            stretch.copy_(own)
+        for flat, own in zip(mine.parameters, kept, strict=False):
+            flat.copy_(own)
 
     async def gradient(
         self, batch: LeasedBatch, ready: Callable[[int], object] | None = None
     ) -> None:
-        """Hold a core for the time that it takes; then the update is there, all at once."""
+        """Hold a core for the compute time, and compute the update at its end."""
         self._check_alive()
         if not isinstance(batch, VirtualBatch):
-            raise TypeError("only batches of this replica can be computed")
+            raise TypeError(f"expected a batch of this replica, got {type(batch).__name__}")
         completed = list(range(len(self.replication.parameters)))
         if batch.samples:
             asked = self._kernel.now
             begun = await self._cores.compute(self._member, self._seconds(), self._look)
             self._log.time("wait", asked, begun - asked)
             self._log.span("compute", begun)
-            loss, completed = self._bench.gradient(self.replication, batch.lease)
+            loss, completed = self._shared_model.gradient(self.replication, batch.lease)
             self._log.loss(loss, batch.samples)
             where = f"at sample {batch.dealt:,} on worker {self.rank}"
-            self._bench.divergence.check(self._log.recorder, loss, "training", where)
+            self._shared_model.divergence.check(self._log.recorder, loss, "training", where)
         for server in completed:
             if ready is not None:
                 ready(server)
 
     def _look(self) -> None:
-        """Computing begins with the parameters as they are now."""
+        """Read the parameters at the start of the computation."""
         self.replication.look()
         if self._writes is not None:
             self._read = self._writes.by_others(self.rank)
 
     def apply(self, batch: LeasedBatch, counts: int | None = None) -> None:
-        """Take a step of this worker's own optimizer; its time is a part of the gradient's."""
+        """Take a step of the local optimizer; its time is part of the gradient's."""
         if not batch.samples:
             return
         samples = batch.total if counts is None else counts
-        self._bench.apply(self.replication, self.terms.weigh(samples, batch.dealt), batch.dealt)
+        self._shared_model.apply(
+            self.replication, self.terms.weigh(samples, batch.dealt), batch.dealt
+        )
         if self._writes is not None:
             versions = self._writes.by_others(self.rank) - self._read
             self._log.staleness(versions, self._member.name)
             self._writes.add(self.rank)
 
     def beside(self, server: int) -> torch.Tensor:
-        """Room for somebody else's parameters."""
+        """The second buffer for a server's parameters."""
         return self.replication.beside[server]
 
     def draw(self, by: float) -> None:
-        """Move the parameters towards those beside them."""
-        self._beside_each_other(lerp, by)
+        """Move the parameters towards those in the second buffer."""
+        self._pairs(lerp, by)
 
     def scale(self, by: float) -> None:
         """Multiply the parameters."""
         mine = self.replication
-        for shard, parameters in zip(self._bench.layout.shards, mine.parameters, strict=True):
-            for stretch in shard.stretches:
-                stretch.view(parameters).mul_(by)
+        for shard, parameters in zip(
+            self._shared_model.layout.shards, mine.parameters, strict=True
+        ):
+            for flat in shard.flat_by_dtype:
+                flat.view(parameters).mul_(by)
         mine.touched = True
 
     def trade(self, by: float) -> None:
-        """The same, and leave the parameters as they were beside them."""
-        self._beside_each_other(trade, by)
+        """As `draw`; the second buffer gets the old parameters."""
+        self._pairs(trade, by)
 
-    def _beside_each_other(
+    def _pairs(
         self, move: Callable[[Shard, torch.Tensor, torch.Tensor, float], None], by: float
     ) -> None:
         mine = self.replication
         for shard, here, there in zip(
-            self._bench.layout.shards, mine.parameters, mine.beside, strict=True
+            self._shared_model.layout.shards, mine.parameters, mine.beside, strict=True
         ):
             move(shard, here, there, by)
         mine.touched = True
 
     def lay_aside(self) -> None:
-        """Have a copy of the parameters lie beside them."""
+        """Copy the parameters to the second buffer."""
         mine = self.replication
         for beside, parameters in zip(mine.beside, mine.parameters, strict=True):
             beside.copy_(parameters)
 
     def moved(self, server: int) -> torch.Tensor:
-        """How far the parameters are from those beside them, whose place it takes."""
-        shard, beside = self._bench.layout.shards[server], self.replication.beside[server]
+        """The difference to the second buffer, computed in its memory."""
+        shard, beside = self._shared_model.layout.shards[server], self.replication.beside[server]
         difference(shard, beside, self.replication.parameters[server], beside, 1.0)
         return beside
 
     def compare(self, by: float) -> None:
-        """Make the update: how far the parameters are from those beside them."""
+        """Set the update to `by` times the difference to the second buffer."""
         mine = self.replication
         if not mine.updates:
-            mine.updates = [torch.zeros_like(stretch) for stretch in mine.parameters]
+            mine.updates = [torch.zeros_like(flat) for flat in mine.parameters]
         for shard, result, one, other in zip(
-            self._bench.layout.shards, mine.updates, mine.parameters, mine.beside, strict=True
+            self._shared_model.layout.shards,
+            mine.updates,
+            mine.parameters,
+            mine.beside,
+            strict=True,
         ):
             difference(shard, result, one, other, by)
 
     def adopt(self) -> None:
-        """Take over the buffers that came with the parameters."""
-        self._bench.adopt(self.replication)
+        """Adopt the buffers that were received with the parameters."""
+        self._shared_model.adopt(self.replication)
 
     def update(self, server: int) -> torch.Tensor:
         """The update for a server; to be posted before anything is awaited."""
         if self.replication.optimizer is not None:
             return self.replication.updates[server]
-        return self._bench.update(self.replication, server)
+        return self._shared_model.update(self.replication, server)
 
     def parameters(self, server: int) -> torch.Tensor:
-        """The parameters of a server, where they are received."""
+        """The parameters of a server, received in place."""
         self.replication.touched = True
         return self.replication.parameters[server]
 
     def commit(self, *batches: LeasedBatch) -> None:
-        """What came of the batches is part of the shared state."""
+        """Commit batches: their updates are part of the shared parameters."""
         for batch in batches:
             if not isinstance(batch, VirtualBatch) or not self._member.is_in(self._life):
                 return
-            if self._talk.commit(batch.lease.number):
+            if self._channel.commit(batch.lease.number):
                 self._log.committed(batch.samples)
 
     def forgo(self, batch: LeasedBatch) -> None:
-        """What came of the batch is not wanted."""
+        """Discard a batch: its update was not applied."""
         if isinstance(batch, VirtualBatch) and self._member.is_in(self._life):
-            self._talk.forgo(batch.lease.number)
+            self._channel.forgo(batch.lease.number)
 
     def _check_alive(self) -> None:
         if not self._member.is_in(self._life):
-            raise Crashed(f"{self._member.name} is dead and computes nothing")
+            raise Crashed(f"{self._member.name} is dead and cannot compute")
 
 
 class _Batches:
-    """An asynchronous iterator, not a generator, so that a dropped one runs nothing more."""
+    """An asynchronous iterator; a dropped generator would still run its `finally` blocks."""
 
     def __init__(self, take: Callable[[], Awaitable[VirtualBatch | None]]) -> None:
         self._take = take

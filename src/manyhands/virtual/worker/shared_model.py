@@ -1,7 +1,7 @@
-"""The one copy of the model that all virtual workers compute on, each when its time has come.
+"""The model that all virtual workers share for their computations.
 
-A worker keeps its parameters as flat bytes, and its buffers, and nothing else: ten thousand of
-them need ten thousand parameter vectors and one model.
+A worker keeps only its parameters, as a flat tensor, and its buffers: ten thousand workers need ten
+thousand parameter vectors and one model.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ if TYPE_CHECKING:
     from manyhands.leasing.leases import Lease
 
 _PURPOSE = 1
-"""What `mix` tells a worker's draws while it computes (dropout) from other uses of a seed by."""
+"""Purpose for `mix`: random numbers of a worker's computation, such as dropout."""
 
 
 class Replication:
-    """What one life of a worker keeps of the model.
+    """The parameters, buffers and optimizer of one incarnation of a worker.
 
     Args:
-        bench: where it computes.
-        rank: the worker's.
-        local: whether it has an optimizer of its own.
-        beside: whether there is room for somebody else's parameters.
-        common: the parameters, where it shares them with others.
+        shared_model: the model that computes its gradients.
+        rank: the worker's rank.
+        local: whether it has a local optimizer.
+        beside: whether to allocate a second buffer for parameters.
+        common: the parameters, if workers share them.
     """
 
     def __init__(
         self,
-        bench: SharedModel,
+        shared_model: SharedModel,
         rank: int,
         *,
         local: bool = False,
@@ -50,34 +50,34 @@ class Replication:
     ) -> None:
         self.rank = rank
         self.computed = 0
-        """Batches that it has computed."""
+        """Number of computed batches."""
         self.shares = common is not None
-        self.parameters = common if common is not None else bench.room()
+        self.parameters = common if common is not None else shared_model.room()
         self.seen: list[torch.Tensor] = []
-        """Shared parameters as they were when the worker began to compute."""
-        self.buffers = bench.first_buffers()
+        """Copy of shared parameters from the start of the current computation."""
+        self.buffers = shared_model.first_buffers()
         self.updates: list[torch.Tensor] = []
-        """The last update, for a worker that has an optimizer of its own."""
-        self.optimizer = bench.optimizer(self.parameters) if local else None
-        self.beside = bench.room() if beside else []
-        """Somebody else's parameters."""
+        """The last update, for a worker with a local optimizer."""
+        self.optimizer = shared_model.optimizer(self.parameters) if local else None
+        self.beside = shared_model.room() if beside else []
+        """The second buffer for parameters."""
         self.touched = True
-        """Whether the parameters may have changed since they were last computed on."""
+        """Whether the parameters may have changed since the last computation."""
 
     def look(self) -> None:
-        """Computing begins: what others write into shared parameters from now on is not seen."""
+        """Copy shared parameters at the start of a computation, which does not see later writes."""
         if self.shares:
-            self.seen = [stretch.clone() for stretch in self.parameters]
+            self.seen = [flat.clone() for flat in self.parameters]
             self.touched = True
 
 
 class SharedModel:
-    """A model to compute gradients and evaluations on.
+    """A model that computes the gradients and evaluations of all virtual workers.
 
     Args:
-        job: whose model and data.
-        shards: how many the parameters have.
-        clip: the norm that an update may have; None where servers see to it.
+        job: the job that defines the model and the data.
+        shards: number of shards of the parameters.
+        clip: the largest norm of an update; None if servers clip.
     """
 
     def __init__(self, job: Job, shards: int, clip: float | None = None) -> None:
@@ -89,25 +89,25 @@ class SharedModel:
         self.rate = self._copy.rate
         self._first = [buffer.clone() for buffer in self._copy.model.buffers()]
         self._loaded: Replication | None = None
-        """Whose parameters, buffers and update the copy holds."""
+        """The worker whose parameters, buffers and update are loaded."""
 
     def room(self) -> list[torch.Tensor]:
-        """Room for parameters."""
+        """Allocate memory for parameters."""
         return self.layout.split(torch.zeros(self.layout.nbytes, dtype=torch.uint8))
 
     def first_parameters(self) -> list[torch.Tensor]:
-        """The model's parameters, if nothing was computed yet: as they are at the start."""
-        return [stretch.clone() for stretch in self._copy.parameters]
+        """The model's initial parameters; valid before the first computation."""
+        return [flat.clone() for flat in self._copy.parameters]
 
     def first_buffers(self) -> list[torch.Tensor]:
-        """The model's buffers as they are at the start."""
+        """The model's initial buffers."""
         return [buffer.clone() for buffer in self._first]
 
     def gradient(self, worker: Replication, lease: Lease) -> tuple[float, list[int]]:
-        """Compute a worker's update; the loss, and the shards in the order of their completion.
+        """Compute a worker's update; return the loss, and the shards in order of completion.
 
-        What the model draws depends on the seed, the worker and its count of batches alone, and
-        what the data draws on the seed, the epoch and the sample, not on who computed before.
+        Random numbers of the model depend on the seed, the worker and its count of batches only,
+        those of the data on the seed, the epoch and the sample; not on earlier computations.
         """
         job = self._job
         draws = mix(job.seed, _PURPOSE, worker.rank, worker.computed)
@@ -127,13 +127,13 @@ class SharedModel:
         return loss.item(), completed
 
     def optimizer(self, parameters: Sequence[torch.Tensor]) -> LocalOptimizer:
-        """The user's optimizer on a worker's parameters."""
+        """The job's optimizer on a worker's parameters."""
         return LocalOptimizer(self._job, self._copy.model, self.layout, parameters)
 
     def apply(self, worker: Replication, weight: float, dealt: int) -> None:
-        """A step of a worker's own optimizer with the update that it computed last."""
+        """Take a step of a worker's local optimizer with its last update."""
         if worker.optimizer is None:
-            raise TypeError("this strategy's workers have no optimizer of their own")
+            raise TypeError("the workers of this strategy have no local optimizer")
         worker.optimizer.step(worker.updates, weight, dealt)
         worker.touched = True
         if worker.buffers:
@@ -143,7 +143,7 @@ class SharedModel:
                 self._loaded = None
 
     def adopt(self, worker: Replication) -> None:
-        """Give a worker the buffers that came with its parameters."""
+        """Copy the buffers that were received with its parameters to a worker."""
         worker.touched = True
         if worker.buffers:
             self._load(worker)
@@ -151,11 +151,11 @@ class SharedModel:
             self.adopt_shared_buffers([worker])
 
     def update(self, worker: Replication, server: int) -> torch.Tensor:
-        """The update that was computed last, if it was this worker's."""
+        """The last computed update, which must be this worker's."""
         if self._loaded is not worker:
             raise RuntimeError(
-                "on a virtual cluster an update is there until its worker waits for something, "
-                "because all workers compute on one model: post it first"
+                "on a virtual cluster all workers share one model, so an update is valid only "
+                "until its worker awaits something: post the update first"
             )
         return self._copy.updates[server]
 
@@ -176,12 +176,12 @@ class SharedModel:
             buffer.copy_(kept)
 
     def ensemble(self, replicas: Sequence[torch.Tensor]) -> nn.Module:
-        """A model that says what these replicas say in the mean."""
+        """A model whose outputs are the mean of these replicas' outputs."""
         self._loaded = None
         return EnsembleModel(self._copy, replicas)
 
     def shared(self, shards: Sequence[torch.Tensor], first: Replication | None) -> nn.Module:
-        """The model of these shards; buffers that nobody shares are the first worker's."""
+        """The model with these shards; buffers that are not shared are the first worker's."""
         self._loaded = None
         if first is not None:
             self._put_buffers(first)
@@ -192,7 +192,7 @@ class SharedModel:
         return self._copy.model
 
     def adopt_shared_buffers(self, workers: Sequence[Replication]) -> None:
-        """Give the buffers of `shared` to workers, as live ones take them when they evaluate."""
+        """Copy the buffers of `shared` to workers, as live workers do at an evaluation."""
         for worker in workers:
             for kept, buffer in zip(worker.buffers, self._copy.model.buffers(), strict=True):
                 if buffer.is_floating_point():
