@@ -100,7 +100,7 @@ def test_what_cannot_be_starts_nothing(compare, tmp_path: Path) -> None:
     write_script(tmp_path)
     mistakes = {
         "did you mean 'allreduce'": compare("--strategies", "allreduce, alreduce"),
-        "they are numbered 0 to 1": compare("--slow", "7:2x", "--workers", "2"),
+        "the run has workers 0 to 1": compare("--slow", "7:2x", "--workers", "2"),
         "names no metric of this job": compare("--target", "f1 >= 0.5"),
     }
     for words, refused in mistakes.items():

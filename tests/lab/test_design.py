@@ -79,8 +79,8 @@ def test_what_cannot_be_is_refused_before_anything_starts() -> None:
     a_design().check()
     for design, why in [
         (a_design("allreduce, softsync(wait_for=5)"), "softsync"),
-        (a_design(slow=(Pace(4, 2.0),)), "numbered 0 to 3"),
-        (a_design("allreduce slow 9:2x"), "numbered 0 to 3"),
+        (a_design(slow=(Pace(4, 2.0),)), "the run has workers 0 to 3"),
+        (a_design("allreduce slow 9:2x"), "the run has workers 0 to 3"),
     ]:
         with pytest.raises(ValueError, match=why):
             design.check()

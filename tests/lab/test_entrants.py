@@ -65,7 +65,7 @@ def test_a_strategy_may_be_held_against_itself_and_slowed() -> None:
         ("allreduce, alreduce", "did you mean 'allreduce'"),
         ("ssp(staleness=4", "expected"),
         ("", "expected at least 1 strategy"),
-        ("allreduce slow down", "write a worker and a factor"),
+        ("allreduce slow down", "expected a worker and a factor, such as 2:4x"),
         ("ssp(servers=0)", "between 1 and 1024"),
     ],
 )

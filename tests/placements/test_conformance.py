@@ -192,18 +192,20 @@ SHARDED = [*STRATEGIES["fully_sharded"], "offload()", "zero(stage=2)", "zero(sta
 SPLIT = [*STRATEGIES["tensor"], "hybrid(tensor=2)"]
 REFUSED: dict[str, dict[str, str]] = {
     "tied": {
-        PLACED: "are one parameter, and lie in no placed module and head: place both on the same",
+        PLACED: "are one parameter, in no placed module and head: place both on the same",
         "pipeline(microbatches=2)": "is used by embedding and by head, which stay together",
     },
-    "tied_between_blocks": {PLACED: "are one parameter, and lie in block1 and no placed module"},
+    "tied_between_blocks": {PLACED: "are one parameter, in block1 and no placed module"},
     "shared_module": {
-        "context(ways=2)": "has no modules that repeat: name the one before which",
-        **dict.fromkeys(SPLIT, "finds nothing to split in GPT; block1.attention.out: it is called"),
+        "context(ways=2)": "has no repeated modules: name the module before which",
+        **dict.fromkeys(
+            SPLIT, "found no layers to split in GPT: block1.attention.out: it is called"
+        ),
     },
-    "shared_inside": {PLACED: "are one parameter, and lie in block1 and no placed module"},
+    "shared_inside": {PLACED: "are one parameter, in block1 and no placed module"},
     "a_number": dict.fromkeys(
         [*SHARDED, "hybrid(shard=2)", "hybrid(data=2)"],
-        "scaled.temperature is a number without dims: make it a tensor of one element",
+        "scaled.temperature is a tensor without dims: make it a tensor of one element",
     ),
 }
 """By kind of model and strategy, what a refusal says."""

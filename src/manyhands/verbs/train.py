@@ -132,7 +132,7 @@ def train(
         >>> mh.train(job, mh.strategies.tensor(ways=2), workers=3)
         Traceback (most recent call last):
         ...
-        manyhands.failure.Refused: 3 workers cannot be divided into models of 2; use 4
+        manyhands.failure.Refused: the number of workers must be a multiple of ways=2, got 3: use 4
     """
     with refusing():
         asked = TrainOptions(

@@ -172,7 +172,7 @@ def test_an_error_on_another_host_ends_the_run_with_its_traceback(begin, start, 
     assert second.finish(30) == 1, second.text()
     assert "worker 1 on b" in first.text()
     assert first.text().rstrip().endswith("ValueError: boom on b"), first.text()
-    assert "the run has failed" in second.text()
+    assert "the run failed" in second.text()
     assert second.tree() == []
 
 
@@ -188,7 +188,7 @@ def test_when_the_first_host_ends_the_others_do(begin, start, script, death):
     first.process.send_signal(death)
     assert first.finish(30) != 0
     assert second.finish(30) == 1, second.text()
-    assert "the run has failed" in second.text()
+    assert "the run failed" in second.text()
     wait_for(lambda: not second.tree() and not first.tree(), 10, "all processes to end")
 
 

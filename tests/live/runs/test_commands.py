@@ -112,7 +112,7 @@ def test_mistakes_are_answered_with_the_fix(start, run_script, tmp_path):
         (aimless, "needs validation data to be measured on"),
         (no_run, "is not the folder of a run"),
         (local, "at the top level of a script"),
-        (unguarded, 'put it below if __name__ == "__main__"'),
+        (unguarded, 'put the call below if __name__ == "__main__"'),
     ]:
         assert started.finish() != 0
         assert words in started.text(), started.text()

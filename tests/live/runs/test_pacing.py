@@ -87,8 +87,8 @@ def test_time_and_target_are_limits_of_the_command_line(train) -> None:
 
 def test_a_worker_that_is_not_there_is_not_slowed(start, train, tmp_path) -> None:
     for options, words in [
-        (("--slow", "2:4x", "--workers", "2"), "they are numbered 0 to 1"),
-        (("--slow", "fast"), "write a worker and a factor"),
+        (("--slow", "2:4x", "--workers", "2"), "the run has workers 0 to 1"),
+        (("--slow", "fast"), "expected a worker and a factor, such as 2:4x"),
         (("--job", "jobs"), "has no job named 'jobs'"),
     ]:
         refused = start(sys.executable, "-m", "manyhands", "train", "script.py", *options)

@@ -5,6 +5,7 @@ from collections import Counter
 import pytest
 
 from manyhands.costs import LayerSize, TensorSize
+from manyhands.placements import ALL
 from manyhands.strategies import strategy
 
 SCRIPT = """
@@ -70,6 +71,14 @@ STRATEGIES = {
 ON_DDP = ("zero()", "context(ways=2)", "tensor(ways=2, samples=own)")
 # What split layers exchange and what shards exchange is listed apart, and happens interleaved.
 INTERLEAVED = ("tensor(ways=2)", "hybrid(shard=2, tensor=2)", *PIPED, *MESHES)
+ELSEWHERE = {"single", "allreduce", "pipeline"}
+"""Held to their forecasts in `placements/test_contract.py`, bucket by bucket, and in
+`placements/pipelines/test_pipelines.py`, message by message."""
+
+
+def test_the_forecast_of_every_placement_is_held_against_what_happens():
+    held = {strategy(text).name for text in STRATEGIES[2]} | ELSEWHERE
+    assert {placement.name for placement in ALL} == held
 
 
 @pytest.mark.parametrize(
