@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from torch._C._distributed_c10d import ProcessGroup
 
 
-def enter(group: ProcessGroup, ranks: Sequence[int], *, everybody: bool = False) -> None:
-    """Register a group of these global ranks with torch, as the default group if `everybody`.
+def enter(group: ProcessGroup, ranks: Sequence[int], *, default: bool = False) -> None:
+    """Register a group of these global ranks with torch, as the default group if `default`.
 
     Its name depends on the ranks only. torch caches meshes beyond a run and treats those with the
     same ranks as equal; by the name it finds the current group.
@@ -34,7 +34,7 @@ def enter(group: ProcessGroup, ranks: Sequence[int], *, everybody: bool = False)
     kind = group._get_backend_name()
     c10d._register_pg_in_world(group, kind, None, name, kind, places)  # type: ignore[arg-type]
     # A script under torchrun may have its own default group, with the same ranks.
-    if everybody and not c10d.is_initialized():
+    if default and not c10d.is_initialized():
         c10d._update_default_pg(group)
 
 

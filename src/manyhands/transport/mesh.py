@@ -46,7 +46,7 @@ class Mesh:
             ranks: WatchedGroup(ours.handle, device, watcher) for ranks, ours in known.items()
         }
         for ranks, watched in self._entered.items():
-            enter(watched, ranks, everybody=len(ranks) == group.size)
+            enter(watched, ranks, default=len(ranks) == group.size)
         group.at_close.append(self._close)
         self.handles = {axis: self._entered[tuple(_line(self.place, axis, axes))] for axis in axes}
         self.handle: DeviceMesh = device_mesh(device, axes, self.handles)
