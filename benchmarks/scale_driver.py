@@ -112,7 +112,7 @@ class LightWorker(threading.Thread):
             # There is no model to store here, but the others wait until it is.
             leases.send(Saved())
             self._receive(leases)
-        self.recorder.traffic(sent=caller.sent, received=caller.received)
+        caller.traffic.hand_to(self.recorder)
         line.close(linger=5.0)
         caller.close()
 

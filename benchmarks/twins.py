@@ -45,6 +45,7 @@ STRATEGIES = (
     "gossip()",
     "gossip(order=asynchronous)",
     "push_sum()",
+    "broadcast()",
     "ensemble()",
 )
 

@@ -4,6 +4,7 @@ Four workers, of which the last takes twice as long, with log-normal compute tim
 links of 1 Gbit/s and 1 MB of parameters; one host for all where they share memory. The same seed
 gives the same pictures, to the byte. Pipelines' schedules are drawn from their tables. What
 PyTorch's own engine does is not simulated: it is drawn from the same times and the bytes sent.
+The bandwidths of docs/break-even.md are drawn from figures that were measured before.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import torch.nn.functional as F  # noqa: N812 - its usual name
 from torch.utils.data import TensorDataset
 
 import manyhands as mh
+from docs import break_even
 from manyhands.reports import timeline
 from manyhands.reports.render.gantt import gantt
 from manyhands.schedules import ALL, Durations, replay
@@ -44,6 +46,7 @@ PICTURES = {
     "gossip": "gossip(graph=ring)",
     "gossip_asynchronous": "gossip(graph=ring, order=asynchronous)",
     "push_sum": "push_sum()",
+    "broadcast": "broadcast()",
     "ensemble": "ensemble()",
 }
 """By file, the strategy that it shows."""
@@ -63,7 +66,9 @@ def draw(strategy: str) -> str:
         seed=1,
         metrics=(),
     )
-    without_servers = strategy.startswith(("gossip", "push_sum", "ensemble", "hogwild"))
+    without_servers = strategy.startswith(
+        ("gossip", "push_sum", "broadcast", "ensemble", "hogwild")
+    )
     one_host = strategy.startswith(("central_storage", "hogwild"))
     with tempfile.TemporaryDirectory() as folder:
         run = mh.simulate(
@@ -144,6 +149,8 @@ def draw_schedule(schedule: str, stages: int) -> str:
 def main() -> None:
     """Draw all of them."""
     FOLDER.mkdir(exist_ok=True)
+    break_even.PICTURE.write_text(break_even.draw(), "utf-8")
+    print(f"{break_even.PICTURE.name}: {break_even.FIGURES.name}")
     for name, (schedule, stages) in SCHEDULES.items():
         (FOLDER / f"{name}.svg").write_text(draw_schedule(schedule, stages), "utf-8")
         print(f"{name}.svg: {schedule}")

@@ -67,6 +67,22 @@ def run_script(start: Callable[..., Started], tmp_path: Path) -> Callable[..., S
 
 
 @pytest.fixture
+def forgets_names() -> Iterator[None]:
+    """What a test registers is forgotten after it."""
+    from manyhands import codecs, schedules
+    from manyhands.strategies import CATALOG, catalog
+
+    both, added = (CATALOG, codecs.CATALOG), dict(schedules._added)
+    before = [(dict(one._classes), dict(one._known)) for one in both]
+    yield
+    for one, (classes, known) in zip(both, before, strict=True):
+        one._classes, one._known = classes, known
+    schedules._added.clear()
+    schedules._added.update(added)
+    catalog._read.cache_clear()
+
+
+@pytest.fixture
 def interrupt() -> Callable[[Started], None]:
     """Press Ctrl-C: the foreground process alone gets it, as its children lead other groups."""
 

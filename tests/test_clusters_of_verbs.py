@@ -123,10 +123,12 @@ def test_compare_runs_virtually_on_the_cluster_and_states_it(tmp_path: Path) -> 
         )
 
 
-def test_compare_refuses_what_the_cluster_determines_and_a_live_cluster(tmp_path: Path) -> None:
+def test_compare_refuses_what_the_cluster_determines_and_live_one_without_text(
+    tmp_path: Path,
+) -> None:
     with pytest.raises(ValueError, match="hosts is given twice: leave it out, the cluster"):
         mh.compare(JOB, cluster=CLUSTER, virtual=True, hosts=2, output=tmp_path)
-    with pytest.raises(ValueError, match="cluster describes a virtual cluster, and a live compari"):
+    with pytest.raises(ValueError, match="a live comparison needs a cluster that has a text"):
         mh.compare(JOB, cluster=CLUSTER, output=tmp_path)
 
 

@@ -35,6 +35,7 @@ METHODS = {
 }
 
 
+@pytest.mark.usefixtures("forgets_names")
 @pytest.mark.parametrize("path", WITH_EXAMPLES, ids=str)
 def test_examples_of_a_module_are_true(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -62,7 +63,7 @@ def test_every_public_method_has_a_docstring(name: str) -> None:
         assert "Args:" in text, name
 
 
-@pytest.mark.parametrize("name", ["train", "simulate", "compare", "strategy"])
+@pytest.mark.parametrize("name", ["train", "simulate", "compare", "strategy", "register"])
 def test_a_function_explains_every_argument_its_result_and_its_errors(name: str) -> None:
     text = inspect.getdoc(PUBLIC[name]) or ""
     for section in ("Args:", "Returns:", "Raises:", "Example:"):

@@ -214,8 +214,8 @@ def test_metrics_are_found_by_name_by_value_and_by_function() -> None:
 
     own = PerSample("own", rmse, better="lower")
     made = job(metrics=["f1", Accuracy(), own, rmse], validation=DATA, target="rmse <= 1")
-    assert made.measures[:3] == (F1(), Accuracy(), own)
-    assert made.measures[3].name == "rmse"
+    assert made.metric_objects[:3] == (F1(), Accuracy(), own)
+    assert made.metric_objects[3].name == "rmse"
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from manyhands.live.worker.slowdown import Slowdown
 from manyhands.pacing import Pace, factor, words
 
 
-@pytest.mark.parametrize("text", ["2:4x", "0:1x", "all:1.2x", "12:10.25x"])
+@pytest.mark.parametrize("text", ["2:4x", "0:1x", "all:1.2x", "12:10.25x", "1:1.2000001x"])
 def test_a_pace_is_read_and_written(text: str) -> None:
     assert str(Pace.read(text)) == text
     assert Pace.read(str(Pace.read(text))) == Pace.read(text)

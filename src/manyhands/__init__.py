@@ -7,20 +7,27 @@ Verbs; each is a subcommand of `manyhands`, too:
     train           train a job under a strategy on real processes
     simulate        train it on a virtual clock, in one process
     compare         run it under several strategies, and say which is best
+    reproduce       make a stored comparison again, and say whether it came out the same
 
 What to train:
 
     Job             model, optimizer, loss, data, global batch, and when to stop
     metrics         accuracy, F1, or a function of your own; exact on any number of workers
     lr_schedules    learning-rate schedules: cosine, linear, step decay
+    every           an interval: every(samples=5000), for Job(evaluate_every=…)
     data            MNIST, CIFAR-10, Tiny Shakespeare
     models          networks for examples and tests
 
 How and where:
 
     strategies      every strategy by name: strategies.ssp(staleness=4)
+    register        makes a strategy or a codec of one's own known by name
+    protocols       what it is built from: base classes, messages, actions
+    placements      the strategies that PyTorch's own engine executes
+    schedules       pipeline schedules as tables
+    codecs          how strategies send fewer bytes: codecs.topk(0.01)
     strategy        the strategy that a text describes: strategy("ssp(staleness=4)")
-    Cluster         hosts (Host) and the links between them (Link)
+    Cluster         sites (Site), hosts (Host) and the links between them (Link)
     Pace            a worker that is slowed on purpose
     virtual         compute times and faults of simulated runs
 
@@ -33,6 +40,7 @@ Results:
 
     Run             a run's folder: summary, metrics, trained parameters, trace, timeline
     Compared        what compare returns: results, verdict, report
+    Reproduction    what reproduce returns: the new comparison, and every difference
     reports         the figures of runs and comparisons
     trace           what every process of a run recorded
 
@@ -50,20 +58,35 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from manyhands import data, lr_schedules, metrics, models, reports, strategies, trace, virtual
-    from manyhands.cluster import Cluster, Host, Link
+    from manyhands import (
+        codecs,
+        data,
+        lr_schedules,
+        metrics,
+        models,
+        placements,
+        protocols,
+        reports,
+        schedules,
+        strategies,
+        trace,
+        virtual,
+    )
+    from manyhands.cluster import Cluster, Host, Link, Site
     from manyhands.failure import Refused, RunFailed
+    from manyhands.intervals import Every, every
     from manyhands.job import Durability, Job, Loss, SizedData, Target
     from manyhands.lab.compare import Compared, compare
+    from manyhands.lab.reproduction.reproduce import Reproduction, reproduce
     from manyhands.live.worker.trainer import Batch, Trainer
     from manyhands.lr_schedules import LRSchedule
     from manyhands.metrics import Metric
     from manyhands.notation import NotationError
     from manyhands.pacing import Pace
     from manyhands.reports import Comparison, Run, RunResult
-    from manyhands.sampling.batches import BatchSizes
+    from manyhands.sampling.batches import BatchSizes, EvaluationPoints
     from manyhands.sampling.permutation import Share
-    from manyhands.strategies import Strategy, strategy
+    from manyhands.strategies import Strategy, register, strategy
     from manyhands.trace import Trace
     from manyhands.verbs.simulate import simulate
     from manyhands.verbs.train import train
@@ -78,6 +101,8 @@ __all__ = [
     "Compared",
     "Comparison",
     "Durability",
+    "EvaluationPoints",
+    "Every",
     "Fault",
     "Faults",
     "Host",
@@ -89,10 +114,12 @@ __all__ = [
     "NotationError",
     "Pace",
     "Refused",
+    "Reproduction",
     "Run",
     "RunFailed",
     "RunResult",
     "Share",
+    "Site",
     "SizedData",
     "Strategy",
     "Target",
@@ -100,12 +127,19 @@ __all__ = [
     "Trace",
     "Trainer",
     "__version__",
+    "codecs",
     "compare",
     "data",
+    "every",
     "lr_schedules",
     "metrics",
     "models",
+    "placements",
+    "protocols",
+    "register",
     "reports",
+    "reproduce",
+    "schedules",
     "simulate",
     "strategies",
     "strategy",
@@ -121,6 +155,8 @@ _HOME = {
     "Compared": "manyhands.lab.compare",
     "Comparison": "manyhands.reports",
     "Durability": "manyhands.job",
+    "EvaluationPoints": "manyhands.sampling.batches",
+    "Every": "manyhands.intervals",
     "Fault": "manyhands.virtual",
     "Faults": "manyhands.virtual",
     "Host": "manyhands.cluster",
@@ -132,10 +168,12 @@ _HOME = {
     "NotationError": "manyhands.notation",
     "Pace": "manyhands.pacing",
     "Refused": "manyhands.failure",
+    "Reproduction": "manyhands.lab.reproduction.reproduce",
     "Run": "manyhands.reports",
     "RunFailed": "manyhands.failure",
     "RunResult": "manyhands.reports",
     "Share": "manyhands.sampling.permutation",
+    "Site": "manyhands.cluster",
     "SizedData": "manyhands.job",
     "Strategy": "manyhands.strategies",
     "Target": "manyhands.job",
@@ -143,16 +181,23 @@ _HOME = {
     "Trace": "manyhands.trace",
     "Trainer": "manyhands.live.worker.trainer",
     "compare": "manyhands.lab.compare",
+    "register": "manyhands.strategies",
+    "every": "manyhands.intervals",
+    "reproduce": "manyhands.lab.reproduction.reproduce",
     "simulate": "manyhands.verbs.simulate",
     "strategy": "manyhands.strategies",
     "train": "manyhands.verbs.train",
 }
 _FOLDERS = (
+    "codecs",
     "data",
     "lr_schedules",
     "metrics",
     "models",
+    "placements",
+    "protocols",
     "reports",
+    "schedules",
     "strategies",
     "trace",
     "virtual",

@@ -14,6 +14,7 @@ from manyhands.sampling.batches import BatchSizes
 from manyhands.wire.protocol_messages import (
     Arrived,
     Change,
+    Custom,
     Errand,
     Join,
     Left,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Arrived",
     "Change",
+    "Custom",
     "Endpoint",
     "Errand",
     "Join",
@@ -76,7 +78,9 @@ class Endpoint(Protocol):
     ) -> None:
         """Send a message without blocking. The answer's payload will be written to `into`.
 
-        Neither tensor may be used until the answer has been received.
+        Both are contiguous tensors of any dtype and size, within the server's limit
+        (`StrategyProtocol.payload_limit`). Neither may be used until the answer has been received.
+        An answer may be shorter than `into`; it is written to its start.
         """
 
     def reaches(self, name: str) -> bool:
@@ -169,11 +173,20 @@ class Replica(Protocol):
     def parameters(self, server: int) -> torch.Tensor:
         """The bytes of a server's parameters, which the model computes on."""
 
+    def update_vector(self, server: int) -> torch.Tensor:
+        """The update for a server as one vector of numbers, without buffers; a view."""
+
+    def parameter_vector(self, server: int) -> torch.Tensor:
+        """The parameters of a server as one vector of numbers, without buffers; a view."""
+
     def beside(self, server: int) -> torch.Tensor:
         """A second buffer for a server's parameters: the centre's, or another worker's."""
 
-    def draw(self, by: float) -> None:
-        """Move the parameters towards the second buffer: x ← x + by·(beside − x)."""
+    def draw(self, by: float, server: int | None = None) -> None:
+        """Move the parameters towards the second buffer: x ← x + by·(beside − x).
+
+        With a `server`, only its parameters.
+        """
 
     def scale(self, by: float) -> None:
         """Multiply the parameters."""
@@ -181,8 +194,8 @@ class Replica(Protocol):
     def trade(self, by: float) -> None:
         """As `draw`, and the second buffer gets the old parameters."""
 
-    def lay_aside(self) -> None:
-        """Copy the parameters to the second buffer."""
+    def lay_aside(self, server: int | None = None) -> None:
+        """Copy the parameters, or those of one server, to the second buffer."""
 
     def moved(self, server: int) -> torch.Tensor:
         """The difference of a server's parameters to the second buffer, in its memory."""

@@ -21,9 +21,11 @@ import torch
 from torch import nn
 
 from manyhands.data.taking import as_pair, fetch
+from manyhands.intervals import Every
 from manyhands.metrics import Metric, metric
 from manyhands.notation import Value
-from manyhands.sampling.batches import BatchSizes
+from manyhands.notation.error import unknown
+from manyhands.sampling.batches import BatchSizes, EvaluationPoints
 
 if TYPE_CHECKING:
     from manyhands.lr_schedules import LRSchedule
@@ -34,9 +36,12 @@ Loss: TypeAlias = Callable[[Any, Any], torch.Tensor]
 Durability: TypeAlias = Literal["none", "process", "host", "power"]
 """The failures that acknowledged updates survive: see `Job.durability`."""
 
+MEASURES = ("spread", "gradient_norm", "staleness")
+"""What a run can record at evaluations beside metrics."""
 SETTINGS = (
     *("epochs", "samples", "seconds", "target", "seed", "global_batch", "lr_schedule", "clip"),
-    *("micro_batch", "autocast", "activation_checkpointing", "durability"),
+    *("evaluate_every", "measures", "micro_batch", "autocast", "activation_checkpointing"),
+    "durability",
 )
 """The fields of a job that a run records."""
 _TARGET = re.compile(r"\s*([^\W\d]\w*)\s*(>=|<=)\s*([+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?)\s*")
@@ -145,6 +150,14 @@ class Job:
     """Samples `(input, target)`: any map-style dataset."""
     validation: SizedData | None = None
     """Samples on which the loss and the metrics are computed after every epoch."""
+    evaluate_every: Every | None = None
+    """When to evaluate: `mh.every(samples=5000)` or `mh.every(seconds=10)` in addition to the end
+    of every epoch, `mh.every(epochs=0.25)` in place of it. It follows the batch that completes the
+    interval. Default: after every epoch. The last evaluation is at the end of the run."""
+    measures: Sequence[str] = ()
+    """What to record of the training beside the loss, at every evaluation: "gradient_norm",
+    "spread" (the distance between replicas), "staleness"; see docs/meanings.md. Each costs time
+    only if it is named."""
     metrics: str | Metric | Sequence[str | Metric | Callable[[Any, Any], torch.Tensor]] | None = (
         None
     )
@@ -202,6 +215,7 @@ class Job:
     def __post_init__(self) -> None:
         self._check_data()
         self._check_limits()
+        self._check_evaluations()
         self._check_batch()
         self._check_rate()
         given = ("accuracy",) if self.metrics is None else self.metrics
@@ -263,6 +277,27 @@ class Job:
         if self.clip is not None and not 0 < self.clip < math.inf:
             raise ValueError(f"clip must be a norm above 0, not {self.clip}")
 
+    def _check_evaluations(self) -> None:
+        given = self.measures
+        names = tuple(given.replace(",", " ").split() if isinstance(given, str) else given)
+        object.__setattr__(self, "measures", names)
+        for name in names:
+            if name not in MEASURES:
+                raise ValueError(unknown(f"there is no measure {name!r}", name, MEASURES))
+        if names and self.validation is None:
+            raise ValueError(
+                f"measures={names!r} are recorded at evaluations: give validation data"
+            )
+        if self.evaluate_every is None:
+            return
+        if not isinstance(self.evaluate_every, Every):
+            raise TypeError(
+                "evaluate_every must be an interval, as in mh.every(samples=5000), "
+                f"not {self.evaluate_every!r}"
+            )
+        if self.validation is None:
+            raise ValueError(f"evaluate_every={self.evaluate_every!r} needs validation data")
+
     def _check_batch(self) -> None:
         given = self.global_batch
         if not isinstance(given, Mapping):
@@ -301,7 +336,7 @@ class Job:
             )
 
     @property
-    def measures(self) -> tuple[Metric, ...]:
+    def metric_objects(self) -> tuple[Metric, ...]:
         """The metrics, as objects; the first validation sample decides the default.
 
         Raises:
@@ -338,6 +373,21 @@ class Job:
             given = {0: given}
         return BatchSizes(tuple((round(at * samples), int(given[at])) for at in sorted(given)))
 
+    @property
+    def evaluation_points(self) -> EvaluationPoints:
+        """Where evaluations are, by samples."""
+        interval = self.evaluate_every
+        if interval is None or interval.seconds is not None:
+            return EvaluationPoints()
+        if interval.epochs is not None:
+            return EvaluationPoints(max(1, round(interval.epochs * len(self.data))), epochs=False)
+        return EvaluationPoints(interval.samples)
+
+    @property
+    def evaluation_seconds(self) -> float | None:
+        """Seconds from one evaluation to the next; None if the job has no such interval."""
+        return self.evaluate_every.seconds if self.evaluate_every else None
+
     def lr_factor(self, dealt: int) -> float:
         """The factor of the learning rates in a step.
 
@@ -367,6 +417,7 @@ class Job:
         values = {name: getattr(self, name) for name in SETTINGS}
         if self.durability == "process":
             del values["durability"]
+        values["measures"] = ", ".join(self.measures) or None
         return {
             name: _text(value)
             for name, value in values.items()

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _ALL = "all"
-_PACE = re.compile(r"\s*(all|\d{1,9})\s*:\s*(\d{1,9}(?:\.\d{1,9})?)\s*x?\s*")
+_PACE = re.compile(r"\s*(all|\d{1,9})\s*:\s*(\d{1,9}(?:\.\d{1,17})?)\s*x?\s*")
 
 
 @dataclass(frozen=True)
@@ -43,14 +43,19 @@ class Pace:
         return cls(None if match[1] == _ALL else int(match[1]), float(match[2]))
 
     def __str__(self) -> str:
-        return f"{_ALL if self.worker is None else self.worker}:{self.factor:g}x"
+        return f"{_ALL if self.worker is None else self.worker}:{self._times}x"
 
     @property
     def words(self) -> str:
         """A description for reports."""
         if self.worker is None:
-            return f"all workers compute {self.factor:g} times as long"
-        return f"worker {self.worker} computes {self.factor:g} times as long"
+            return f"all workers compute {self._times} times as long"
+        return f"worker {self.worker} computes {self._times} times as long"
+
+    @property
+    def _times(self) -> str:
+        """The factor with all of its digits: two paces that differ have two texts."""
+        return repr(float(self.factor)).removesuffix(".0")
 
     def check(self, workers: int) -> None:
         """Raise ValueError, naming the fix, if there is no such worker."""

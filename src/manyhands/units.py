@@ -1,4 +1,4 @@
-"""Parsing of bandwidths and times, such as `100mbit` and `0.5ms`."""
+"""Bandwidths and times as text, such as `100mbit` and `0.5ms`: parsing and writing."""
 
 from __future__ import annotations
 
@@ -42,6 +42,59 @@ def seconds(source: str | float) -> float:
     if unit not in _SECONDS or not 0 <= number < math.inf:
         raise ValueError(f"expected a time such as '0.5ms', '20us' or '1s', got {source!r}")
     return number * _SECONDS[unit]
+
+
+def bandwidth_text(value: float) -> str:
+    """The text of a bandwidth in bytes per second, which `bandwidth` reads as the same number.
+
+    >>> bandwidth_text(12.5e6), bandwidth_text(1e9)
+    ('100mbit', '8gbit')
+    """
+    units = [unit for unit, size in _BITS.items() if size <= 8 * value]
+    texts = (f"{8 * value / _BITS[unit]:g}{unit}" for unit in reversed(units))
+    return next((text for text in texts if bandwidth(text) == value), f"{value!r}b")
+
+
+def seconds_text(value: float) -> str:
+    """The text of a time in seconds, which `seconds` reads as the same number.
+
+    >>> seconds_text(0.04), seconds_text(seconds("50us")), seconds_text(0.0)
+    ('40ms', '50us', '0s')
+    """
+    units = [unit for unit in ("s", "ms", "us", "ns") if _SECONDS[unit] <= value]
+    texts = (f"{value / _SECONDS[unit]:g}{unit}" for unit in units or ["s"])
+    return next((text for text in texts if seconds(text) == value), f"{value!r}s")
+
+
+def bandwidth_words(value: float) -> str:
+    """A bandwidth in bytes per second, for readers.
+
+    >>> bandwidth_words(12.5e6), bandwidth_words(38.8e6), bandwidth_words(1.54e9)
+    ('100 Mbit/s', '310 Mbit/s', '12 Gbit/s')
+    """
+    amount = 8 * value
+    for unit in ("bit/s", "kbit/s", "Mbit/s", "Gbit/s", "Tbit/s"):
+        if amount < 999.5 or unit == "Tbit/s":
+            break
+        amount /= 1000
+    return f"{_two_digits(amount)} {unit}"
+
+
+def seconds_words(value: float) -> str:
+    """A short time in seconds, for readers.
+
+    >>> seconds_words(0.00123), seconds_words(0.0452), seconds_words(3.2), seconds_words(0)
+    ('1.2 ms', '45 ms', '3.2 s', '0 s')
+    """
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if abs(value) >= 0.9995 * size:
+            return f"{_two_digits(value / size)} {unit}"
+    return f"{_two_digits(value / 1e-6)} µs" if value else "0 s"
+
+
+def _two_digits(amount: float) -> str:
+    """At least two digits, and no exponent."""
+    return f"{amount:,.0f}" if abs(amount) >= 99.5 else f"{amount:.2g}"
 
 
 def _split(text: str) -> tuple[float, str]:

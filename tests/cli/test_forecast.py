@@ -6,6 +6,7 @@ import textwrap
 
 import pytest
 
+from manyhands.models import GPT
 from support import ROOT
 
 JOB = """
@@ -63,8 +64,23 @@ def test_each_stage_of_a_pipeline_is_shown(forecast):
     assert any(line[:1] == ["send"] for line in lines)
 
 
+def test_a_protocol_s_payload_is_that_of_its_formula(forecast):
+    code, text = forecast("local_sgd(every=4)", 2, "--json")
+    assert code == 0, text
+    found = json.loads(text)
+    parameters = 4 * sum(
+        one.numel()
+        for one in GPT(vocabulary=256, width=64, layers=4, heads=4, length=32).parameters()
+    )
+    assert found["parameters"] == parameters
+    assert found["payload"] == {"sent": parameters / 4, "received": parameters / 4}
+    code, text = forecast("gossip()", 4)
+    assert code == 0, text
+    assert "on 4 workers" in text
+    assert "sent, " in text
+    assert "manyhands simulate job.py" in text
+
+
 def test_what_cannot_be_forecast_is_refused_with_what_can_be_done(forecast):
-    code, text = forecast("asynchronous()", 2)
-    assert (code, "manyhands simulate job.py" in text) == (2, True)
     code, text = forecast("hybrid(data=3, shard=2)", 4)
     assert (code, "use 6 workers" in text) == (2, True)

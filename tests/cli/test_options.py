@@ -73,7 +73,7 @@ def test_every_option_is_explained_in_a_sentence() -> None:
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_what_a_function_takes_its_subcommand_takes_under_the_same_name(verb: str) -> None:
-    only_in_python = {"cluster", "loop"}
+    only_in_python = {"loop"}
     taken = set(inspect.signature(getattr(mh, verb)).parameters) - only_in_python
     assert taken <= set(options(verb)) | NO_SCRIPT
     missing = set(options(verb)) - taken - NO_SCRIPT

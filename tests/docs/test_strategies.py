@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from manyhands.costs import TensorSize
+from manyhands.placements import Placement
+from manyhands.protocols import ALL
 from manyhands.strategies import CATALOG
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -17,6 +20,12 @@ def test_drawing_again_gives_the_same_file(name: str) -> None:
     drawn = SCRIPT["draw"](SCRIPT["PICTURES"][name])
     path = DOCS / "strategies" / "pictures" / f"{name}.svg"
     assert path.read_text("utf-8") == drawn, "draw them again: python -m docs.pictures"
+
+
+def test_the_bandwidths_of_codecs_are_drawn_from_the_stored_figures() -> None:
+    drawn = SCRIPT["break_even"].draw()
+    stored = (DOCS / "images" / "break-even.svg").read_text("utf-8")
+    assert stored == drawn, "draw them again: python -m docs.pictures"
 
 
 @pytest.mark.parametrize("name", SCRIPT["SCHEDULES"])
@@ -74,3 +83,38 @@ def test_every_picture_is_shown_and_small() -> None:
     assert {*SCRIPT["PICTURES"], *SCRIPT["SCHEDULES"], *SCRIPT["LOCKSTEP"]} <= shown
     for name in shown:
         assert (DOCS / "strategies" / "pictures" / f"{name}.svg").stat().st_size < 60_000
+
+
+WRITTEN = {
+    "softsync(wait_for=S)": "softsync(wait_for=3)",
+    "ssp(s)": "ssp(staleness=2)",
+    "averaging(H)": "averaging(every=8)",
+    "local_sgd(H)": "local_sgd(every=8)",
+    "diloco(H)": "diloco(every=8)",
+    "hierarchical()": "hierarchical(outer=diloco(every=8))",
+    "easgd()": "easgd(every=8)",
+}
+"""Strategies of the table whose parameters are symbols, with values for these."""
+
+
+def test_the_table_states_the_payload_that_the_code_computes() -> None:
+    readme = (DOCS / "strategies" / "README.md").read_text("utf-8")
+    table = readme.split("| payload sent, received per worker and step |")[1].split("\n\n")[0]
+    symbols = {"m": 4800, "N": 6, "H": 8, "I": 2}
+    seen = set()
+    for text, cell in re.findall(
+        r"^\| \[`([^`]+)`\][^|]*\|[^|]*\| ([^|]*) \|", table, re.MULTILINE
+    ):
+        formulas = cell.partition(";")[0].translate(str.maketrans({"·": "*", "−": "-"}))
+        assert re.fullmatch(r"[mNHI0-9+*/(), -]+", formulas), cell
+        sent, received = eval(formulas, {}, symbols)  # noqa: S307 - symbols and signs only
+        chosen = CATALOG.read(WRITTEN.get(text, text))
+        seen.add(chosen.name)
+        if isinstance(chosen, Placement):
+            workers = 1 if chosen.name == "single" else symbols["N"]
+            forecast = chosen.forecast([TensorSize("w", symbols["m"])], workers)
+            assert sent == received == forecast.sent_per_step(workers), text
+            continue
+        payload = chosen.step_payload(symbols["N"], symbols["m"])
+        assert (sent, received) == pytest.approx((payload.sent, payload.received)), text
+    assert seen == {protocol.name for protocol in ALL} | {"single", "allreduce"}

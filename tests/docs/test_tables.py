@@ -3,10 +3,12 @@
 import pytest
 from benchmarks.figures import PAGE, kept
 
-from benchmarks import stragglers, twins
+from benchmarks import sites, stragglers, twins
 
 
-@pytest.mark.parametrize("benchmark", [stragglers, twins], ids=lambda module: module.__name__)
+@pytest.mark.parametrize(
+    "benchmark", [sites, stragglers, twins], ids=lambda module: module.__name__
+)
 def test_the_page_shows_the_stored_results(benchmark) -> None:
     name = benchmark.__name__.rpartition(".")[2]
     stored = kept(name)

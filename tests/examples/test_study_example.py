@@ -9,6 +9,7 @@ import pytest
 from support import ROOT
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_quick_study_leaves_its_results_and_its_plot(start, tmp_path):
     command = (sys.executable, ROOT / "examples" / "study.py", "--quick", "--output", tmp_path)

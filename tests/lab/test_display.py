@@ -45,9 +45,9 @@ def test_lines_say_what_begins_what_came_of_it_and_how_long_it_takes() -> None:
         display.found()
         display.begins(SECOND, Comparison())
         now[0] = 10.0
-        display.progress("6,000 of 60,000 samples (10 %)")
+        display.progress(SECOND, "6,000 of 60,000 samples (10 %)")
         now[0] = 40.0
-        display.progress("30,000 of 60,000 samples (50 %)")
+        display.progress(SECOND, "30,000 of 60,000 samples (50 %)")
         now[0] = 120.0
         display.made(SECOND, a_run("ssp()", time_to_target=12.0))
         display.begins(THIRD, Comparison())
@@ -71,7 +71,7 @@ def test_a_terminal_shows_the_figures_so_far_and_the_run_that_goes_on() -> None:
     with display:
         display.begins(SECOND, results)
         now[0] = 3.0
-        display.progress("6,000 of 60,000 samples (10 %)")
+        display.progress(SECOND, "6,000 of 60,000 samples (10 %)")
         display._live.refresh()
     text = stream.getvalue()
     assert "run 1 of 3: ssp() on 2 workers, repeat 1 · 3.0 s · 6,000 of 60,000 samples" in text

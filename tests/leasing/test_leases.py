@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from manyhands.leasing.leases import Lease, Leases
-from manyhands.sampling.batches import BatchSizes
+from manyhands.sampling.batches import BatchSizes, EvaluationPoints, deal
 from manyhands.sampling.permutation import permutation, shares
 
 WORKERS = st.integers(0, 4).map("worker-{}".format)
@@ -37,11 +37,22 @@ class Book(RuleBasedStateMachine):
         workers=st.integers(1, 5),
         epochs=st.integers(1, 3),
         pauses=st.booleans(),
+        points=st.builds(EvaluationPoints, st.none() | st.integers(1, 70), st.booleans()),
     )
-    def open(self, samples: int, batch: int, workers: int, epochs: int, pauses: bool) -> None:
+    def open(
+        self,
+        samples: int,
+        batch: int,
+        workers: int,
+        epochs: int,
+        pauses: bool,
+        points: EvaluationPoints,
+    ) -> None:
         self.samples, self.budget = samples, samples * epochs
-        self.leases = Leases(samples, batch, workers, self.budget, pauses=pauses)
+        self.leases = Leases(samples, batch, workers, self.budget, pauses=pauses, points=points)
         self.pauses = pauses
+        dealt = deal(samples, batch, self.budget, points)
+        self.due = [one.dealt + one.total for one in dealt if one.evaluates]
         self.held: dict[int, tuple[str, Lease]] = {}
         self.trained: Counter[tuple[int, int]] = Counter()
         self.given: Counter[int] = Counter()
@@ -53,7 +64,8 @@ class Book(RuleBasedStateMachine):
         found = self.leases.take(worker)
         if isinstance(found, Lease):
             assert found.number not in self.held, "a lease is with one worker at a time"
-            assert not self.pauses or found.epoch == self.leases.epoch
+            before = [done for done in self.due if done <= found.dealt]
+            assert not self.pauses or len(before) == self.evaluations
             self.held[found.number] = (worker, found)
             self.given[found.number] += 1
         elif found == "wait":
@@ -66,7 +78,7 @@ class Book(RuleBasedStateMachine):
                 self.over = True
             else:
                 assert self.pauses
-                assert done == (self.leases.epoch + 1) * self.samples
+                assert done == self.due[self.evaluations]
                 self.leases.evaluated()
                 self.evaluations += 1
 
@@ -224,3 +236,22 @@ def test_by_rank_no_worker_gets_a_part_of_a_later_batch_before_one_of_an_earlier
     # The second batch was cut; worker 1 takes its own part of it before that of who is gone.
     assert [book.take("worker-1").start for _ in range(2)] == [8, 10]
     assert book.take("worker-1").start == 14
+
+
+@pytest.mark.parametrize("by_rank", [False, True])
+def test_a_pause_comes_after_the_global_batch_that_was_begun(by_rank: bool) -> None:
+    leases = Leases(20, 4, 2, 20, pauses=True, lockstep=True, by_rank=by_rank)
+    leases.pause()
+    first = leases.take("worker-0")
+    assert isinstance(first, Lease), "before the first lease there is nothing to evaluate"
+    leases.pause()
+    assert leases.commit("worker-0", first.number)
+    second = leases.take("worker-1")
+    assert isinstance(second, Lease)
+    assert second.dealt == first.dealt, "the batch is completed first"
+    assert leases.take("worker-0") == "wait"
+    assert leases.commit("worker-1", second.number)
+    assert leases.take("worker-0") == "evaluate"
+    leases.evaluated()
+    taken = all_of(leases) if not by_rank else []
+    assert by_rank or [lease.dealt for lease in taken] == [4, 4, 8, 8, 12, 12, 16, 16]

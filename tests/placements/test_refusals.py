@@ -10,6 +10,7 @@ from manyhands.job import Job
 from manyhands.models import GPT, LeNet, ResidualNetwork
 from manyhands.notation import NotationError
 from manyhands.placements import Place
+from manyhands.placements.forecasts.dry_run import dry_run
 from manyhands.placements.model.mesh_layout import inseparable
 from manyhands.placements.model.tensor_plan import find_plan, given_plan
 from manyhands.strategies import strategy
@@ -73,6 +74,7 @@ def test_a_mesh_that_does_not_fit_the_workers(text, workers, words):
             (f"hybrid(data=2, outer={name}())", rf"in pairs.* or {name}\(\) alone")
             for name in ("gossip", "push_sum")
         ),
+        ("hybrid(data=2, outer=broadcast())", r"every step.* or broadcast\(.*\) alone"),
         ("hybrid(data=2, outer=easgd())", r"servers that hold the centre: use diloco\(every=…\)"),
         ("hybrid(data=2, outer=ensemble())", "never synchronise, which are separate runs"),
         (
@@ -81,6 +83,13 @@ def test_a_mesh_that_does_not_fit_the_workers(text, workers, words):
         ),
         ("hybrid(data=2, outer=fully_sharded())", "which the axes of hybrid\\(\\) do"),
         ("hybrid(data=2, outer=diloco(servers=2))", "without servers: leave out servers"),
+        ("hybrid(data=2, outer=diloco(fragments=2))", "leave out fragments, overlap and wait_for"),
+        ("hierarchical(outer=diloco(overlap=2))", "leave out fragments, overlap and wait_for"),
+        ("diloco(every=4, fragments=5)", "between 1 and every=4 and at most 1024, got 5"),
+        ("diloco(every=4, overlap=4)", "overlap must be at least 0 and below every=4, got 4"),
+        ("diloco(wait_for=0)", "wait_for must be 1 or more, got 0"),
+        ("diloco(wait_for=2, servers=2)", "fragments and wait_for need servers=1, got servers=2"),
+        ("diloco(fragments=2, servers=2)", "use more fragments"),
         ("hybrid(data=2, together=3)", "leave out together, and use data=6"),
         ("hybrid(data=2, together=0, outer=diloco())", "together must be at least 1, got 0"),
         (
@@ -90,12 +99,54 @@ def test_a_mesh_that_does_not_fit_the_workers(text, workers, words):
         ('place(["a at 0"])', "expected text such as 'encoder on 0, 1', got 'a at 0'"),
         ('place(["a on 0", "a.b on 1"])', "a.b is a part of a, which is placed as a whole"),
         ('place(["a on 0", "a on 1"])', "names a module or a worker twice"),
-        ("fully_sharded(codec=topk(0.01))", "codec"),
+        (
+            "fully_sharded(codec=topk(0.01))",
+            r"FSDP2 reduces .*: use fully_sharded\(codec=bfloat16\(\)\) .* or allreduce\(",
+        ),
+        (
+            "fully_sharded(codec=powersgd())",
+            r"or allreduce\(codec=powersgd\(\)\) if the model fits",
+        ),
+        ("fully_sharded(codec=half(feedback=true))", "there is no error feedback"),
+        ("hybrid(shard=2, codec=int8())", r"use hybrid\(codec=bfloat16\(\)\)"),
+        ("hybrid(tensor=2, codec=half())", "has nothing to reduce .*: leave it out"),
+        ("hybrid(data=2, pipeline=2, codec=half())", "stages sum their gradients as they are"),
+        ("zero(codec=half())", "zero has no field 'codec'"),
+        ("allreduce(codec=powersgd(0))", "rank must be at least 1, got 0"),
+        ("allreduce(codec=sparse_sum(1.5))", "fraction must be above 0 and at most 1, got 1.5"),
+        ("allreduce(codec=gzip())", "there is no codec or reducer 'gzip'"),
+        (
+            "allreduce(codec=topk(0.01), find_unused=true)",
+            "what topk.* sends for them by error feedback would be lost",
+        ),
     ],
 )
 def test_values_that_mean_nothing(text, words):
     with pytest.raises(NotationError, match=words):
         strategy(text)
+
+
+@pytest.mark.parametrize("codec", ["int8()", "powersgd()", "factors()"])
+def test_codecs_that_encode_in_the_hosts_memory_are_refused_on_gpus(codec):
+    with pytest.raises(ValueError, match=r"they are on cuda:0: use codec=bfloat16\(\)"):
+        strategy(f"allreduce(codec={codec})").check_places(["here"], ["cuda:0"])
+    strategy(f"allreduce(codec={codec})").check_places(["here"], ["cpu"])
+    strategy("allreduce(codec=half())").check_places(["here"], ["cuda:0"])
+
+
+@pytest.mark.parametrize(
+    ("codec", "words"),
+    [
+        ("factors()", "on the rows that each layer computes"),
+        ("sparse_sum(0.01)", "on how far the largest entries of all workers coincide"),
+        ("chain(int8(), deflate())", "on the gradients and are not forecast: train a few steps"),
+    ],
+)
+def test_bytes_that_depend_on_gradients_are_not_forecast(codec, words):
+    with pytest.raises(ValueError, match=words):
+        strategy(f"allreduce(codec={codec})").forecast_job(DENSE, 2)
+    with pytest.raises(ValueError, match=words):
+        dry_run(strategy(f"allreduce(codec={codec})"), DENSE, 2)
 
 
 @pytest.mark.parametrize(

@@ -200,4 +200,4 @@ def test_a_round_waits_for_all_who_live_though_somebody_gave_and_died() -> None:
 def test_every_protocol_fits_on_a_page_or_two() -> None:
     folder = Path(protocols.__file__).parent
     long = {path.name: len(path.read_text("utf-8").splitlines()) for path in folder.rglob("*.py")}
-    assert {name: lines for name, lines in long.items() if lines > 210} == {}
+    assert {name: lines for name, lines in long.items() if lines > 245} == {}

@@ -109,7 +109,8 @@ class Raw:
                 if record[0] == "span" and record[1] == "exchange":
                     at_step = exposed.setdefault(record[4], {})
                     at_step[name] = at_step.get(name, 0.0) + record[3]
-        spent = dict.fromkeys(("compute", "wait", "communication", "data", "evaluation"), 0.0)
+        parts = ("compute", "wait", "communication", "coding", "data", "evaluation")
+        spent = dict.fromkeys(parts, 0.0)
         wall = 0.0
         for name in self.workers:
             begin, end = self.interval(name)
@@ -123,9 +124,8 @@ class Raw:
             own = {
                 "compute": seconds.get("compute", 0.0),
                 "wait": seconds.get("wait", 0.0),
-                "communication": sum(
-                    seconds.get(kind, 0.0) for kind in ("send", "receive", "encode")
-                ),
+                "communication": sum(seconds.get(kind, 0.0) for kind in ("send", "receive")),
+                "coding": seconds.get("encode", 0.0),
                 "data": seconds.get("data", 0.0),
                 "evaluation": seconds.get("evaluate", 0.0),
             }
@@ -138,7 +138,8 @@ class Raw:
             wall += max(end - begin, sum(own.values()))
             for part, of_part in own.items():
                 spent[part] += of_part
-        return {part: seconds / wall for part, seconds in spent.items()}
+        shares = {part: seconds / wall for part, seconds in spent.items()}
+        return {part: share for part, share in shares.items() if share or part != "coding"}
 
 
 def median(values: list[float]) -> float:

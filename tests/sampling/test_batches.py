@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from manyhands.sampling import batches
-from manyhands.sampling.batches import BatchSizes, deal
+from manyhands.sampling.batches import BatchSizes, EvaluationPoints, deal
 
 sizes = st.lists(st.tuples(st.integers(0, 120), st.integers(1, 40)), max_size=4).map(
     lambda changes: BatchSizes(((0, 7), *sorted(changes)))
@@ -42,3 +42,27 @@ def test_without_a_change_there_is_one_size() -> None:
     assert doctest.testmod(batches).failed == 0
     with pytest.raises(ValueError, match="the data is empty"):
         next(deal(0, 4, None))
+
+
+@given(
+    samples=st.integers(1, 60),
+    sizes=sizes,
+    budget=st.integers(1, 200),
+    every=st.none() | st.integers(1, 90),
+    epochs=st.booleans(),
+)
+def test_an_evaluation_follows_the_batch_that_completes_an_interval(
+    samples: int, sizes: BatchSizes, budget: int, every: int | None, epochs: bool
+) -> None:
+    for batch in deal(samples, sizes, budget, EvaluationPoints(every, epochs)):
+        done = batch.dealt + batch.total
+        crossed = every is not None and done // every > batch.dealt // every
+        ends = epochs and done % samples == 0
+        assert batch.evaluates == (crossed or ends or done == budget)
+
+
+@given(samples=st.integers(1, 60), sizes=sizes, budget=st.integers(1, 200))
+def test_by_default_an_evaluation_follows_every_epoch(
+    samples: int, sizes: BatchSizes, budget: int
+) -> None:
+    assert all(batch.evaluates == batch.ends_epoch for batch in deal(samples, sizes, budget))

@@ -7,20 +7,18 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
-from simulated_events import BrokenLawError, near
 from simulated_peers import Replicas
 
 from manyhands.endpoint import Change, Join, Mix, Push
 from manyhands.protocols import Add, Answer
+from manyhands.testing import BrokenLawError, near
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from simulated_case import Case
-    from simulated_events import Life
-
     from manyhands.endpoint import Parameters, Said
     from manyhands.protocols import Action, Call, ServerState
+    from manyhands.testing import Case, Life
     from manyhands.virtual import World
 
 

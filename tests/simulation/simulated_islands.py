@@ -8,22 +8,19 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from simulated_events import BrokenLawError, Law, near
 from simulated_servers import AveragingModel, OuterModel
 
 from manyhands.endpoint import Change, Pull, Push, Rest
 from manyhands.protocols import Answer, Call, DiLoCo, Step
+from manyhands.testing import BrokenLawError, Law, near
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from simulated_case import Case
-    from simulated_events import Life
-    from simulated_servers import Expected
-
     from manyhands.endpoint import Parameters, Said
     from manyhands.leasing.leases import Lease
     from manyhands.protocols import Action, ServerState
+    from manyhands.testing import Case, ExpectedAnswer, Life
 
 
 class Islands(Law):
@@ -185,7 +182,9 @@ class Between(Law):
         elif actions:
             raise BrokenLawError(f"between the islands {actions}, because {worker} is gone")
 
-    def _compare(self, due: list[Expected], after: ServerState, actions: Sequence[Action]) -> None:
+    def _compare(
+        self, due: list[ExpectedAnswer], after: ServerState, actions: Sequence[Action]
+    ) -> None:
         told = {(a.call.sender, a.call.number) for a in actions if isinstance(a, Answer)}
         expected = {(one.sender.partition(".")[2], one.number) for one in due}
         if told != expected or after.version != self._model.version:

@@ -6,27 +6,27 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from simulated_events import BrokenLawError, Law, near, values
 from simulated_servers import SynchronousModel
 
 from manyhands.endpoint import Push
+from manyhands.testing.laws.law import BrokenLawError, Law, near, values
 
 if TYPE_CHECKING:
     import numpy as np
-    from simulated_case import Case
-    from simulated_events import Life
-    from simulated_servers import Expected
 
     from manyhands.endpoint import Said
     from manyhands.leasing.leases import Lease
     from manyhands.protocols import Call
+    from manyhands.testing import Case, ExpectedAnswer, Life
     from manyhands.virtual import World
 
 
 class CentralModel(SynchronousModel):
     """One step with the mean gradient, as `synchronous`; nobody is sent what it can see."""
 
-    def answer(self, call: Call, *, applied: bool = True, parameters: bool = True) -> Expected:
+    def answer(
+        self, call: Call, *, applied: bool = True, parameters: bool = True
+    ) -> ExpectedAnswer:
         return super().answer(call, applied=applied, parameters=False)
 
 

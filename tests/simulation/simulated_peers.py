@@ -5,17 +5,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from simulated_events import BrokenLawError, Law, near
-
 from manyhands.sampling.permutation import member_seed
+from manyhands.testing import BrokenLawError, Law, near
 
 if TYPE_CHECKING:
     import numpy as np
-    from simulated_case import Case
-    from simulated_events import Life
 
     from manyhands.endpoint import Parameters, Said
     from manyhands.leasing.leases import Lease
+    from manyhands.testing import Case, Life
 
 
 class Replicas(Law):

@@ -6,19 +6,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from simulated_events import BrokenLawError, near
 from simulated_gossip import Mass
 
 from manyhands.endpoint import Change, Push
+from manyhands.testing import BrokenLawError, near
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from simulated_case import Case
-    from simulated_events import Life
-
     from manyhands.endpoint import Parameters, Said
     from manyhands.protocols import Action, Call, ServerState
+    from manyhands.testing import Case, Life
 
 
 LEAST = 1 / 64

@@ -7,82 +7,16 @@ which of them are to be answered, with what, and what the parameters are then.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from manyhands.endpoint import Pull, Push, Rest, Turn
+from manyhands.endpoint import Rest
+from manyhands.testing import ExpectedAnswer, ReferenceServer
 
 if TYPE_CHECKING:
-    from simulated_case import Case
-
     from manyhands.protocols import Asynchronous, Call, SoftSync
-
-
-class Expected(NamedTuple):
-    """An answer that is due."""
-
-    sender: str
-    number: int
-    version: int
-    applied: bool
-    x: np.ndarray | None
-    """The parameters that go with it."""
-
-
-class Model:
-    """One server."""
-
-    def __init__(self, case: Case, x: np.ndarray) -> None:
-        self.case = case
-        self.protocol = case.protocol
-        self.x = x
-        self.version = 0
-        self._velocity: np.ndarray | None = None
-
-    def hear(self, call: Call, payload: np.ndarray | None) -> list[Expected]:
-        """The answers that are due when a call has come."""
-        match call.message:
-            case Push(samples=samples, version=read):
-                return self.push(call, payload, samples, read)
-            case Pull():
-                return self.pull(call)
-            case Rest():
-                return self.rest(call)
-            case Turn():
-                return self.turn(call)
-        raise TypeError(f"nobody says {call.message} to a server")
-
-    def push(self, call: Call, payload: np.ndarray, samples: int, read: int) -> list[Expected]:
-        raise NotImplementedError
-
-    def pull(self, call: Call) -> list[Expected]:
-        return [self.answer(call)]
-
-    def rest(self, call: Call) -> list[Expected]:
-        return [self.answer(call, parameters=False)]
-
-    def turn(self, call: Call) -> list[Expected]:
-        raise NotImplementedError
-
-    def leave(self, worker: str) -> list[Expected]:
-        return []
-
-    def again(self, sender: str) -> None:
-        """An answer is sent once more, with the parameters of now."""
-
-    def answer(self, call: Call, *, applied: bool = True, parameters: bool = True) -> Expected:
-        x = self.x.copy() if parameters else None
-        return Expected(call.sender, call.number, self.version, applied, x)
-
-    def descend(self, gradient: np.ndarray, weight: float) -> None:
-        """SGD, which the job has: v ← μ·v + g, x ← x − λ·weight·v."""
-        mu = self.case.momentum
-        if self._velocity is None or not mu:
-            self._velocity = gradient.copy()
-        else:
-            self._velocity = mu * self._velocity + gradient
-        self.x = self.x - self.case.rate * weight * self._velocity
+    from manyhands.testing import Case
 
 
 def damped(protocol: Asynchronous | SoftSync, stale: int, usual: float) -> float:
@@ -93,11 +27,13 @@ def damped(protocol: Asynchronous | SoftSync, stale: int, usual: float) -> float
     return ratio if protocol.damping == "inverse" else ratio**0.5
 
 
-class AsynchronousModel(Model):
+class AsynchronousModel(ReferenceServer):
     """A step per push, whenever it comes."""
 
-    def push(self, call: Call, payload: np.ndarray, samples: int, read: int) -> list[Expected]:
-        damping = damped(self.protocol, self.version - read, self.case.workers - 1)
+    def push(
+        self, call: Call, payload: np.ndarray, samples: int, read: int
+    ) -> list[ExpectedAnswer]:
+        damping = damped(self.case.protocol, self.version - read, self.case.workers - 1)
         weight = samples / self.case.job.global_batch
         self.descend(self.compensated(call.sender, payload), weight * damping)
         self.version += 1
@@ -116,9 +52,9 @@ class CompensatedModel(AsynchronousModel):
 
     def compensated(self, sender: str, gradient: np.ndarray) -> np.ndarray:
         moved = self.x - self._given[sender]
-        return gradient + self.protocol.delay_compensation * gradient**2 * moved
+        return gradient + self.case.protocol.delay_compensation * gradient**2 * moved
 
-    def hear(self, call: Call, payload: np.ndarray | None) -> list[Expected]:
+    def hear(self, call: Call, payload: np.ndarray | None) -> list[ExpectedAnswer]:
         answers = super().hear(call, payload)
         if not isinstance(call.message, Rest):
             self.again(call.sender)
@@ -128,7 +64,7 @@ class CompensatedModel(AsynchronousModel):
         self._given[sender] = self.x.copy()
 
 
-class StaleModel(Model):
+class StaleModel(ReferenceServer):
     """A step per push; the answer waits until the pusher is at most s ahead of the slowest."""
 
     def __init__(self, case: Case, x: np.ndarray) -> None:
@@ -139,7 +75,9 @@ class StaleModel(Model):
         """Who has never asked to read; the first read is given to all at once."""
         self._reading: list[Call] = []
 
-    def push(self, call: Call, payload: np.ndarray, samples: int, read: int) -> list[Expected]:
+    def push(
+        self, call: Call, payload: np.ndarray, samples: int, read: int
+    ) -> list[ExpectedAnswer]:
         self._join(call.worker)
         self._clocks[call.worker] += 1
         if samples:
@@ -148,16 +86,16 @@ class StaleModel(Model):
         self._held.append(call)
         return self._release()
 
-    def pull(self, call: Call) -> list[Expected]:
+    def pull(self, call: Call) -> list[ExpectedAnswer]:
         self._join(call.worker)
         self._unread.discard(call.worker)
         self._reading.append(call)
         return self._release()
 
-    def rest(self, call: Call) -> list[Expected]:
+    def rest(self, call: Call) -> list[ExpectedAnswer]:
         return super().rest(call) + self.leave(call.worker)
 
-    def leave(self, worker: str) -> list[Expected]:
+    def leave(self, worker: str) -> list[ExpectedAnswer]:
         self._clocks.pop(worker, None)
         self._unread.discard(worker)
         return self._release()
@@ -166,8 +104,8 @@ class StaleModel(Model):
         if worker not in self._clocks:
             self._clocks[worker] = min(self._clocks.values(), default=0)
 
-    def _release(self) -> list[Expected]:
-        free = min(self._clocks.values(), default=0) + self.protocol.staleness
+    def _release(self) -> list[ExpectedAnswer]:
+        free = min(self._clocks.values(), default=0) + self.case.protocol.staleness
         due = [call for call in self._held if self._clocks.get(call.worker, 0) <= free]
         self._held = [call for call in self._held if call not in due]
         if not self._unread:
@@ -175,7 +113,7 @@ class StaleModel(Model):
         return [self.answer(call) for call in due]
 
 
-class RoundModel(Model):
+class RoundModel(ReferenceServer):
     """Rounds: over when so many have given, or all who are there."""
 
     def __init__(self, case: Case, x: np.ndarray) -> None:
@@ -193,24 +131,26 @@ class RoundModel(Model):
         """What a round does to the parameters."""
         raise NotImplementedError
 
-    def push(self, call: Call, payload: np.ndarray, samples: int, read: int) -> list[Expected]:
+    def push(
+        self, call: Call, payload: np.ndarray, samples: int, read: int
+    ) -> list[ExpectedAnswer]:
         self.present.add(call.worker)
         self.given.append((call, samples, payload))
         return self._close()
 
-    def pull(self, call: Call) -> list[Expected]:
+    def pull(self, call: Call) -> list[ExpectedAnswer]:
         self.present.add(call.worker)
         return super().pull(call)
 
-    def rest(self, call: Call) -> list[Expected]:
+    def rest(self, call: Call) -> list[ExpectedAnswer]:
         return super().rest(call) + self.leave(call.worker)
 
-    def leave(self, worker: str) -> list[Expected]:
+    def leave(self, worker: str) -> list[ExpectedAnswer]:
         self.present.discard(worker)
         self.gone.update(call.sender for call, _, _ in self.given if call.worker == worker)
         return self._close()
 
-    def _close(self) -> list[Expected]:
+    def _close(self) -> list[ExpectedAnswer]:
         givers = {call.sender for call, _, _ in self.given}
         awaited = self.present - {sender.partition(".")[0] for sender in givers - self.gone}
         if not givers or (awaited and len(givers) < self.enough):
@@ -254,7 +194,9 @@ class SoftModel(RoundModel):
             for (_, samples, what), damping in zip(self.given, self._damped, strict=True)
             if samples
         ]
-        whole = self.case.workers / len(self.given) if self.protocol.weigh_as == "step" else 1.0
+        whole = (
+            self.case.workers / len(self.given) if self.case.protocol.weigh_as == "step" else 1.0
+        )
         self._damped = []
         if counted:
             gradient = sum((share * what for share, what in counted), np.zeros(1))
@@ -263,14 +205,16 @@ class SoftModel(RoundModel):
 
     @property
     def enough(self) -> float:
-        several = self.protocol.servers > 1 and self.protocol.wait_for > 1
-        return np.inf if several else self.protocol.wait_for
+        several = self.case.protocol.servers > 1 and self.case.protocol.wait_for > 1
+        return np.inf if several else self.case.protocol.wait_for
 
-    def push(self, call: Call, payload: np.ndarray, samples: int, read: int) -> list[Expected]:
-        if self.protocol.late == "drop" and read < self.version:
+    def push(
+        self, call: Call, payload: np.ndarray, samples: int, read: int
+    ) -> list[ExpectedAnswer]:
+        if self.case.protocol.late == "drop" and read < self.version:
             return [self.answer(call, applied=False)]
-        usual = self.case.workers / self.protocol.wait_for - 1
-        self._damped.append(damped(self.protocol, self.version - read, usual))
+        usual = self.case.workers / self.case.protocol.wait_for - 1
+        self._damped.append(damped(self.case.protocol, self.version - read, usual))
         return super().push(call, payload, samples, read)
 
 
@@ -289,10 +233,55 @@ class OuterModel(RoundModel):
     def conclude(self) -> None:
         samples, mean = self.mean()
         if samples:
-            way, mu = self.x - mean, self.protocol.outer_momentum
+            way, mu = self.x - mean, self.case.protocol.outer_momentum
             before = np.zeros(1) if self._velocity is None else self._velocity
             self._velocity = mu * before + way
-            self.x = self.x - self.protocol.outer_lr * (way + mu * self._velocity)
+            self.x = self.x - self.case.protocol.outer_lr * (way + mu * self._velocity)
+
+
+class StreamModel(OuterModel):
+    """As `OuterModel`; with a quorum the mean of changes, late ones in the next round."""
+
+    def __init__(self, case: Case, x: np.ndarray) -> None:
+        super().__init__(case, x)
+        self._late: list[tuple[int, np.ndarray]] = []
+
+    @property
+    def enough(self) -> float:
+        wanted = self.case.protocol.wait_for
+        return np.inf if wanted is None else wanted
+
+    def counts(self) -> bool:
+        return True
+
+    def push(
+        self, call: Call, payload: np.ndarray, samples: int, read: int
+    ) -> list[ExpectedAnswer]:
+        self.gone.discard(call.sender)
+        if self.case.protocol.wait_for is None or read == self.version:
+            answers = super().push(call, payload, samples, read)
+            return answers + (self.leave(call.worker) if call.message.rests else [])
+        self.present.add(call.worker)
+        if samples:
+            self._late.append((samples, payload))
+        answers = self.leave(call.worker) if call.message.rests else self._close()
+        return [*answers, self.answer(call)]
+
+    def _close(self) -> list[ExpectedAnswer]:
+        if self._late and not self.given and not self.present:
+            self.conclude()
+            self.version += 1
+        return super()._close()
+
+    def mean(self) -> tuple[int, np.ndarray]:
+        """The mean place that workers have reached."""
+        samples, mean = super().mean()
+        if self.case.protocol.wait_for is None:
+            return samples, mean
+        total = samples * mean + sum((count * what for count, what in self._late), np.zeros(1))
+        samples += sum(count for count, _ in self._late)
+        self._late = []
+        return samples, self.x + total / max(1, samples)
 
 
 def alpha(case: Case) -> float:
@@ -323,11 +312,13 @@ class ElasticModel(RoundModel):
 class ElasticAloneModel(RoundModel):
     """The same with one worker at a time, which is given the centre as it met it."""
 
-    def push(self, call: Call, payload: np.ndarray, samples: int, read: int) -> list[Expected]:
+    def push(
+        self, call: Call, payload: np.ndarray, samples: int, read: int
+    ) -> list[ExpectedAnswer]:
         met = self.x.copy()
         self.x = self.x + beta(self.case) / self.case.workers * (payload - self.x)
         self.version += 1
-        return [Expected(call.sender, call.number, self.version, True, met)]
+        return [ExpectedAnswer(call.sender, call.number, self.version, True, met)]
 
 
 class ElasticTurnsModel(ElasticAloneModel):
@@ -339,28 +330,30 @@ class ElasticTurnsModel(ElasticAloneModel):
         self._having: str | None = None
         self._last = -1
 
-    def turn(self, call: Call) -> list[Expected]:
+    def turn(self, call: Call) -> list[ExpectedAnswer]:
         self.present.add(call.worker)
         self._asking[call.worker] = call
         return self._go()
 
-    def push(self, call: Call, payload: np.ndarray, samples: int, read: int) -> list[Expected]:
+    def push(
+        self, call: Call, payload: np.ndarray, samples: int, read: int
+    ) -> list[ExpectedAnswer]:
         answers = super().push(call, payload, samples, read)
         if self._having == call.worker:
             self._having = None
         return answers + self._go()
 
-    def pull(self, call: Call) -> list[Expected]:
+    def pull(self, call: Call) -> list[ExpectedAnswer]:
         return super().pull(call) + self._go()
 
-    def leave(self, worker: str) -> list[Expected]:
+    def leave(self, worker: str) -> list[ExpectedAnswer]:
         answers = super().leave(worker)
         self._asking.pop(worker, None)
         if self._having == worker:
             self._having = None
         return answers + self._go()
 
-    def _go(self) -> list[Expected]:
+    def _go(self) -> list[ExpectedAnswer]:
         ranks = sorted(int(name[7:]) for name in self.present)
         if self._having or not ranks:
             return []

@@ -6,22 +6,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from simulated_events import BrokenLawError, Law, near
 from simulated_servers import SynchronousModel
 
 from manyhands.endpoint import Pull, Push, Rest
 from manyhands.protocols import Add, Answer, Call
+from manyhands.testing import BrokenLawError, Law, near
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from simulated_case import Case
-    from simulated_events import Life
-    from simulated_servers import Expected
-
     from manyhands.endpoint import Parameters, Said
     from manyhands.leasing.leases import Lease
     from manyhands.protocols import Action, ServerState
+    from manyhands.testing import Case, ExpectedAnswer, Life
 
 
 class Sums(Law):
@@ -169,7 +166,7 @@ class United(Law):
             due = self._hear(island, spoken, payload)
         self._compare(due, after, actions)
 
-    def _hear(self, island: int, spoken: Call, payload: np.ndarray | None) -> list[Expected]:
+    def _hear(self, island: int, spoken: Call, payload: np.ndarray | None) -> list[ExpectedAnswer]:
         message = spoken.message
         number, earlier = self._brought.get(island, (-1, None))
         if not isinstance(message, Push):
@@ -208,7 +205,9 @@ class United(Law):
         due = [] if self._at_work[island] else self._model.leave(f"island-{island}")
         self._compare(due, after, actions)
 
-    def _compare(self, due: list[Expected], after: ServerState, actions: Sequence[Action]) -> None:
+    def _compare(
+        self, due: list[ExpectedAnswer], after: ServerState, actions: Sequence[Action]
+    ) -> None:
         told = {(a.call.sender, a.call.number) for a in actions if isinstance(a, Answer)}
         expected = {(one.sender.partition(".")[2], one.number) for one in due}
         if told != expected or after.version != self._model.version:

@@ -9,14 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from simulated_case import draw, trouble
+from simulated_broadcast import Broadcasts
 from simulated_gossip import Meetings, Mixed
 from simulated_islands import Between, Islands
-from simulated_laws import Acknowledged, Calls, Fresh, Samples, Staleness
 from simulated_memory import Central, CentralModel, Common
 from simulated_peers import Apart
 from simulated_push_sum import Halves
-from simulated_reference import reference
 from simulated_servers import (
     AsynchronousModel,
     AveragingModel,
@@ -27,15 +25,31 @@ from simulated_servers import (
     OuterModel,
     SoftModel,
     StaleModel,
+    StreamModel,
     SynchronousModel,
 )
+from simulated_streaming import Streams
 from simulated_sums import Sums, United
 from simulated_workers import Alone, Elastic, Gradients
-from simulated_world import run
 
+from manyhands.codecs import (
+    BFloat16,
+    ChunkedTopK,
+    Exact,
+    Half,
+    Int4,
+    Int8,
+    OneBit,
+    Qsgd,
+    RandomK,
+    Ternary,
+    Threshold,
+    TopK,
+)
 from manyhands.protocols import (
     Asynchronous,
     Averaging,
+    Broadcast,
     CentralStorage,
     DiLoCo,
     ElasticAveraging,
@@ -49,18 +63,44 @@ from manyhands.protocols import (
     StaleSynchronous,
     Synchronous,
 )
+from manyhands.testing import (
+    Acknowledged,
+    BrokenLawError,
+    CallsOnce,
+    ExactStaleness,
+    Fresh,
+    SamplesOnce,
+    reference,
+)
+from manyhands.testing.cases.drawing import draw
+from manyhands.testing.cases.random_faults import with_more_faults
+from manyhands.testing.laws.coding import NothingLost
+from manyhands.testing.observation import run
 from manyhands.virtual.conditions.compute_times import Slow
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Sequence
 
-    from simulated_case import Case, Draw
-    from simulated_events import Law
+    from manyhands.protocols import StrategyProtocol
+    from manyhands.testing import Case, Law
+    from manyhands.testing.cases.drawing import Draw
+    from manyhands.virtual import World
 
-EVERYBODY: tuple[type[Law], ...] = (Calls, Samples)
-PUSHING = (Staleness, Acknowledged, Gradients)
-LOCAL = (Staleness, Acknowledged, Fresh, Alone)
+
+class NoneLost(SamplesOnce):
+    """As `SamplesOnce`; and samples are lost only where late updates are dropped."""
+
+    def ended(self, world: World) -> None:
+        super().ended(world)
+        lost = world.coordinator.leases.lost
+        if lost and getattr(self.case.protocol, "late", "queue") != "drop":
+            raise BrokenLawError(f"{lost} samples are lost")
+
+
+EVERYBODY: tuple[type[Law], ...] = (CallsOnce, NoneLost)
+PUSHING = (ExactStaleness, Acknowledged, Gradients)
+LOCAL = (ExactStaleness, Acknowledged, Fresh, Alone)
 
 
 @dataclass(frozen=True)
@@ -76,11 +116,11 @@ class Variant:
 
     def case(self, seed: int) -> Case:
         """What a seed stands for."""
-        return trouble(self.plain(seed), seed)
+        return with_more_faults(self.plain(seed), seed)
 
     def plain(self, seed: int) -> Case:
         """The same, with crashes, pauses and cuts only."""
-        return self.strain(draw(self.name, self.protocol, seed))
+        return self.strain(draw(self.protocol, seed))
 
     def run(self, seed: int) -> str:
         """Simulate a seed; a fingerprint of the run."""
@@ -105,6 +145,14 @@ def _gossip(order: str) -> Draw:
     return lambda rng, *_: Gossip(
         graph=rng.choice(("ring", "exponential", "random_pairs")), order=order
     )
+
+
+def _streaming(rng: random.Random, _: int, servers: int) -> DiLoCo:
+    every = rng.randint(2, 4)
+    fragments = rng.randint(1, every)
+    overlap = rng.randrange(fragments == 1, every)
+    servers = servers if fragments == 1 else 1
+    return DiLoCo(every=every, servers=servers, fragments=fragments, overlap=overlap)
 
 
 def _hierarchical(rng: random.Random, workers: int, _: int) -> Hierarchical:
@@ -189,6 +237,18 @@ VARIANTS = (
         lambda rng, _, servers: DiLoCo(every=rng.choice((1, 2, 3)), servers=servers),
         (reference(OuterModel), *LOCAL),
     ),
+    Variant(
+        "diloco_streaming",
+        _streaming,
+        (reference(StreamModel), Acknowledged, Fresh, Streams),
+    ),
+    Variant(
+        "diloco_quorum",
+        lambda rng, workers, _: replace(
+            _streaming(rng, workers, 1), wait_for=rng.randint(1, workers)
+        ),
+        (reference(StreamModel), Acknowledged, Streams),
+    ),
     Variant("easgd_parallel", _easgd("parallel"), (reference(ElasticModel), Elastic)),
     Variant("easgd_asynchronous", _easgd("asynchronous"), (reference(ElasticAloneModel), Elastic)),
     Variant("easgd_round_robin", _easgd("round_robin"), (reference(ElasticTurnsModel), Elastic)),
@@ -213,10 +273,74 @@ VARIANTS = (
         (Halves,),
     ),
     Variant(
+        "broadcast",
+        lambda rng, *_: Broadcast(
+            rng.choice((None, TopK(0.4), Threshold(density=0.5), Threshold(tau=0.5), Half()))
+        ),
+        (Broadcasts, NothingLost),
+    ),
+    Variant(
         "push_sum_straggler",
         lambda rng, *_: PushSum(graph=rng.choice(("ring", "exponential"))),
         (Halves,),
         _hold_back_one,
     ),
 )
+
+
+def _under_codecs(variant: Variant) -> Variant:
+    """A variant whose pushes and answers are encoded.
+
+    A server decodes what the laws of servers and workers are about, so these hold as before;
+    except where one worker's vector is passed on by another, which has it in a decoded form.
+    """
+
+    def draw(rng: random.Random, workers: int, servers: int) -> StrategyProtocol:
+        protocol = variant.protocol(rng, workers, servers)
+        if isinstance(protocol, Hierarchical):
+            levels = {"inner": protocol.inner, "outer": protocol.outer}
+            return replace(protocol, **{name: coded(rng, one) for name, one in levels.items()})
+        return coded(rng, protocol)
+
+    def coded(rng: random.Random, protocol: StrategyProtocol) -> StrategyProtocol:
+        codec = rng.choice(SMALL_CODECS)
+        return replace(
+            protocol, codec=codec, answer_codec=rng.choice(("same", "same", None, Exact()))
+        )
+
+    passed_on = (Mixed, Meetings, Islands, Between, Sums, United)
+    laws = tuple(law for law in variant.laws if law not in passed_on)
+    return Variant(f"{variant.name}_coded", draw, (*laws, NothingLost), variant.strain)
+
+
+SMALL_CODECS = (
+    TopK(0.4),
+    TopK(0.4, feedback=False),
+    RandomK(0.5, feedback=True),
+    OneBit(),
+    Ternary(),
+    Int8(),
+    Int4(feedback=True),
+    Qsgd(levels=3),
+    ChunkedTopK(chunk=2, fraction=0.5, bits=2),
+    BFloat16(),
+)
+CODED = (
+    "synchronous",
+    "softsync",
+    "softsync_drop",
+    "ssp",
+    "asynchronous",
+    "averaging",
+    "local_sgd",
+    "diloco",
+    "easgd_parallel",
+    "easgd_asynchronous",
+    "easgd_round_robin",
+    "gossip_lockstep",
+    "gossip_asynchronous",
+    "hierarchical",
+    "hierarchical_sums",
+)
+VARIANTS = (*VARIANTS, *(_under_codecs(one) for one in VARIANTS if one.name in CODED))
 BY_NAME = {variant.name: variant for variant in VARIANTS}

@@ -7,20 +7,18 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 import numpy as np
-from simulated_events import BrokenLawError, Law, near, parts
 from simulated_servers import alpha
 
 from manyhands.endpoint import Push
+from manyhands.testing import BrokenLawError, Law, near, parts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from simulated_case import Case
-    from simulated_events import Life
-
     from manyhands.endpoint import Parameters, Said
     from manyhands.leasing.leases import Lease
     from manyhands.protocols import Action, Call, ServerState
+    from manyhands.testing import Case, Life
 
 
 class Gradients(Law):

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import pytest
-import simulated_world
 from simulated_variants import BY_NAME
 
+from manyhands.codecs import ErrorFeedback
 from manyhands.leasing.fences import Fences
 from manyhands.leasing.lease_service import LeaseService
 from manyhands.leasing.leases import Leases
@@ -20,13 +20,16 @@ from manyhands.protocols import (
     Answer,
     Asynchronous,
     Averaging,
+    Broadcast,
     CentralStorage,
+    DiLoCo,
     ElasticAveraging,
     Ensemble,
     Gossip,
     Move,
     PushSum,
     Scale,
+    Shift,
     SoftSync,
     StaleSynchronous,
     Step,
@@ -35,11 +38,15 @@ from manyhands.protocols import (
     easgd,
     softsync,
 )
+from manyhands.protocols.compression.connection import SharedPushes
+from manyhands.protocols.compression.shard import CodedShard
 from manyhands.protocols.gossip import lockstep, push_sum
 from manyhands.protocols.hierarchical import inner_server, inner_sum, outer_sum
 from manyhands.protocols.hierarchical import worker as hierarchical_worker
+from manyhands.protocols.parts import streaming
 from manyhands.protocols.parts.rounds import Rounds
 from manyhands.protocols.synchronous import SynchronousRounds
+from manyhands.testing import observation
 from manyhands.virtual import world
 from manyhands.virtual.coordinator import VirtualCoordinator
 from manyhands.virtual.server import Server
@@ -257,6 +264,31 @@ def keeps_what_it_gives(right):
     return on_message
 
 
+def added_twice(right):
+    def on_message(self, state, call):
+        state, actions = right(self, state, call)
+        return state, [*(a for a in actions if isinstance(a, Shift)), *actions]
+
+    return on_message
+
+
+def never_late(right):
+    return lambda self, state, call: False
+
+
+def from_zero(right):
+    async def _begin(self, protocol):
+        await right(self, protocol)
+        for fragment in self._fragments:
+            fragment.round = 0
+
+    return _begin
+
+
+def never_encoded_before(right):
+    return lambda self, number: None
+
+
 def for_its_part(right):
     return lambda state, action, pushes: action
 
@@ -321,7 +353,56 @@ def is_told_nothing(right):
     return start
 
 
+def residual_dropped(right):
+    def encode(self, update, seed=0):
+        payload = right(self, update, seed)
+        if self.residual is not None:
+            self.residual.zero_()
+        return payload
+
+    return encode
+
+
+def residual_sent_twice(right):
+    def encode(self, update, seed=0):
+        before = self.residual
+        return right(self, update if before is None else update + before, seed)
+
+    return encode
+
+
+def reference_of_before(right):
+    def encode(self, base, source):
+        frame, after = right(self, base, source)
+        return frame, after if base is None else base
+
+    return encode
+
+
+def parameters_as_reference(right):
+    def encode(self, base, source):
+        frame, _ = right(self, base, source)
+        return frame, source.clone()
+
+    return encode
+
+
+def decoded_as_if_whole(right):
+    def base(self, call, frame):
+        right(self, call, frame)
+
+    return base
+
+
 MUTANTS = (
+    Mutant("residual dropped", "asynchronous_coded", ErrorFeedback, "encode", residual_dropped),
+    Mutant("residual sent twice", "diloco_coded", ErrorFeedback, "encode", residual_sent_twice),
+    Mutant(
+        "applied twice under codecs", "ssp_coded", StaleSynchronous, "on_message", applied_twice
+    ),
+    Mutant("reference of before", "ssp_coded", CodedShard, "_encode", reference_of_before),
+    Mutant("parameters as reference", "ssp_coded", CodedShard, "_encode", parameters_as_reference),
+    Mutant("difference taken whole", "averaging_coded", CodedShard, "_base", decoded_as_if_whole),
     Mutant("bound off by one", "ssp", StaleSynchronous, "_release", bound_off_by_one),
     Mutant("applied twice", "asynchronous", Asynchronous, "on_message", applied_twice),
     Mutant("fence forgotten", "asynchronous", Server, "fence", fence_forgotten),
@@ -359,6 +440,11 @@ MUTANTS = (
     Mutant("weights of those there", "gossip_lockstep", lockstep, "_mix", weights_of_those_there),
     Mutant("refusals withheld", "gossip_lockstep", lockstep, "_offer", takes_whatever_comes),
     Mutant("what is given is kept", "push_sum", PushSum, "on_message", keeps_what_it_gives),
+    Mutant("merged whole", "diloco_streaming", streaming, "MIX", lambda right: 1.0),
+    Mutant("late ones wait", "diloco_quorum", DiLoCo, "is_late", never_late),
+    Mutant("parts in any order", "diloco_streaming", streaming.Streamer, "_begin", from_zero),
+    Mutant("encoded for each", "broadcast", SharedPushes, "frame", never_encoded_before),
+    Mutant("broadcast added twice", "broadcast", Broadcast, "on_message", added_twice),
     Mutant("mass without a limit", "push_sum_straggler", push_sum, "LEAST", lambda right: 0.0),
     Mutant("a step for its part", "hierarchical", inner_server, "_weigh", for_its_part),
     Mutant(
@@ -378,7 +464,7 @@ MUTANTS = (
     Mutant("stored by one only", "asynchronous", LeaseService, "_appoint", appointed_once),
     Mutant("an evaluation forgets", "asynchronous", LeaseService, "_call_cut", forgets_who_waits),
     Mutant("the lost are heard", "diloco", VirtualCoordinator, "hear", the_lost_are_heard),
-    Mutant("losses not written down", "asynchronous", simulated_world, "SERVICE_CALLS", no_losses),
+    Mutant("losses not written down", "asynchronous", observation, "SERVICE_CALLS", no_losses),
     Mutant("fences unsent", "synchronous", World, "_start_server", is_told_nothing),
     Mutant("the dead awaited", "gossip_lockstep", lockstep, "leave", whoever_gave_is_there),
 )

@@ -9,6 +9,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from manyhands import codecs
+from manyhands.codecs import reducers
 from manyhands.notation import NotationError, Value
 from manyhands.notation.fields import alternatives, annotations, default, settable
 from manyhands.placements import ALL, AllReduce, Placement, Single
@@ -38,7 +40,11 @@ def held(annotation: Any) -> st.SearchStrategy[Any]:
     if get_origin(annotation) is tuple:
         return st.lists(held(get_args(annotation)[0]), max_size=3).map(tuple)
     assert issubclass(annotation, Value)
-    return st.sampled_from([cls for cls in CLASSES if issubclass(cls, annotation)]).flatmap(values)
+    return st.sampled_from([cls for cls in HELD if issubclass(cls, annotation)]).flatmap(values)
+
+
+HELD = (*CLASSES, *(codec for codec in codecs.ALL if codec is not codecs.CodecChain), *reducers.ALL)
+"""Classes that a field may hold; a chain holds codecs itself, and is tested with them."""
 
 
 def values(cls: type[Any]) -> st.SearchStrategy[Any]:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from manyhands.trace import (
     KINDS,
     Event,
+    Flow,
     Header,
     Offset,
     Point,
@@ -22,6 +23,7 @@ from manyhands.trace import (
     Span,
     Staleness,
     Totals,
+    TrafficCount,
 )
 from manyhands.trace.recorder import OTHERS, PEERS, SENDERS, keeps
 
@@ -153,6 +155,41 @@ def test_counts_add_and_traffic_replaces() -> None:
     assert isinstance(totals, Totals)
     assert totals.sent == {"server-0": 10, "worker-1": 6, "worker-2": 1}
     assert totals.received == {"worker-1": 9}
+
+
+def test_flows_of_one_kind_add_up_and_are_handed_over_once() -> None:
+    rec, written, _ = recorder()
+    count = TrafficCount()
+    for phase, scope in (("training", "between"), ("training", "within"), ("start", "within")):
+        count.sent("server-0", phase, scope, payload=100, envelope=7)
+        count.received("server-0", phase, scope, payload=1000, envelope=9)
+    count.sent("server-1", "training", "between", envelope=5)
+    count.hand_to(rec)
+    count.hand_to(rec)
+    count.received("server-0", "training", "between", payload=1)
+    count.hand_to(rec)
+    rec.flush()
+    totals = last(written, Totals)
+    assert isinstance(totals, Totals)
+    assert totals.sent == {"server-0": 321, "server-1": 5}
+    assert totals.received == {"server-0": 3028}
+    assert totals.traffic == {
+        "training/between": Flow(100, 112, 1001, 1010),
+        "training/within": Flow(100, 107, 1000, 1009),
+        "start/within": Flow(100, 107, 1000, 1009),
+    }
+    # What a kernel counted replaces what it counted before.
+    rec.traffic(sent={}, received={}, traffic={"start/within": Flow(1, 2, 3, 4)})
+    rec.flush()
+    totals = last(written, Totals)
+    assert isinstance(totals, Totals)
+    assert totals.traffic["start/within"] == Flow(1, 2, 3, 4)
+    assert totals.traffic["training/within"] == Flow(100, 107, 1000, 1009)
+
+
+def test_a_trace_of_an_earlier_version_has_no_flows() -> None:
+    line = b'["totals",101.0,1,32,{"compute":0.25},{"worker-1":10},{"worker-1":20}]'
+    assert msgspec.json.decode(line, type=Record).traffic == {}
 
 
 def test_a_loss_that_is_not_finite_is_written_as_none() -> None:

@@ -283,7 +283,9 @@ def test_an_error_of_the_user_s_ends_the_run_as_it_is(virtually, tmp_path: Path)
     assert "failed: in the loss" in run.summary()
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize(
+    "seed", [*range(20), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(20, 40))]
+)
 def test_any_schedule_of_faults_ends_with_every_sample_trained(virtually, seed: int) -> None:
     servers = 1 + seed % 2
     faults = Faults.draw(seed, workers=5, servers=servers, horizon=3.0)

@@ -82,6 +82,22 @@ def test_an_outer_step_of_one_without_momentum_is_averaging(virtually, kind):
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_a_quorum_of_all_workers_is_all_workers(virtually, kind):
+    one = virtually(a_job(kind), strategy("diloco(every=5)"), workers=4, seconds=UNEVEN)
+    recipe = strategy("diloco(every=5, wait_for=4)")
+    other = virtually(a_job(kind), recipe, workers=4, seconds=UNEVEN)
+    assert distance(one.run.state_dict(), other.run.state_dict()) <= 1e-9
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_fragments_that_are_synchronised_in_every_step_are_one(virtually, kind):
+    """With an interval of as many steps as fragments, and one worker, the outer step is exact."""
+    recipe = strategy("diloco(every=3, fragments=3, outer_lr=1.0, outer_momentum=0.0)")
+    done = virtually(a_job(kind), recipe, workers=1, seconds=UNEVEN)
+    assert distance(done.run.state_dict(), by_hand(kind)) <= 1e-9
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
 def test_local_sgd_in_its_warmup_is_averaging_after_every_step(virtually, kind):
     warm = strategy("local_sgd(every=9, warmup=1000)")
     one = virtually(a_job(kind), warm, workers=3, seconds=UNEVEN)
@@ -114,6 +130,7 @@ def test_soft_synchronisation_with_one_is_asynchronous(virtually, kind):
         "gossip",
         "gossip(order=asynchronous)",
         "push_sum",
+        "broadcast",
         "hierarchical(outer=averaging(every=2))",
         "hierarchical(outer=synchronous())",
         "ensemble",
@@ -122,6 +139,14 @@ def test_soft_synchronisation_with_one_is_asynchronous(virtually, kind):
 def test_one_worker_is_single(virtually, text, kind):
     done = virtually(a_job(kind), strategy(text), workers=1, seconds=UNEVEN)
     assert distance(done.run.state_dict(), by_hand(kind)) <= 1e-9
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_one_worker_that_broadcasts_is_single_bit_for_bit(virtually, kind):
+    job = a_job(kind)
+    done = virtually(job, strategy("broadcast"), workers=1, seconds=UNEVEN)
+    apart = virtually(job, strategy("ensemble"), workers=1, seconds=UNEVEN)
+    assert distance(done.run.state_dict(), apart.run.state_dict()) == 0
 
 
 @pytest.mark.parametrize("order", ["parallel", "asynchronous", "round_robin"])
@@ -141,6 +166,8 @@ ANY = [
     "averaging(every=3)",
     "local_sgd(every=4, warmup=2)",
     "diloco(every=4)",
+    "diloco(every=4, fragments=2, overlap=1)",
+    "diloco(every=4, fragments=2, wait_for=2)",
     "easgd",
     "easgd(order=asynchronous, every=2)",
     "easgd(order=round_robin)",
@@ -151,6 +178,8 @@ ANY = [
     "gossip(graph=random_pairs, order=asynchronous)",
     "push_sum(graph=ring)",
     "push_sum(graph=exponential)",
+    "broadcast",
+    "broadcast(codec=none)",
     "hierarchical(outer=averaging(every=3))",
     "hierarchical(outer=synchronous())",
     "ensemble",

@@ -45,9 +45,9 @@ def test_every_sample_is_seen_whoever_dies(virtually, recipe, seed):
     assert done.run.samples == EPOCHS * SAMPLES, faults
 
 
-def test_an_island_has_a_host_of_its_own():
+def test_the_server_of_an_island_is_on_the_host_of_its_first_worker():
     protocol = strategy("hierarchical(islands=2)")
-    places = ProcessHosts.on_sites(protocol.sites(5), Link(1e6))
+    places = ProcessHosts.in_blocks(5, 3, (2, 1), Link(1e6), groups=protocol.groups(5))
     assert places.workers == ("host-0",) * 3 + ("host-1",) * 2
     assert places.servers == ("host-0", "host-1", "host-2")
 
@@ -58,7 +58,7 @@ def test_a_step_within_an_island_costs_no_link(virtually):
     sent = {}
     for every in (1, 4):
         recipe = strategy(f"hierarchical(outer=averaging(every={every}), islands=2)")
-        places = ProcessHosts.on_sites(recipe.sites(4), Link(1e4, 1e-3))
+        places = ProcessHosts.in_blocks(4, 3, (2, 1), Link(1e4, 1e-3), groups=recipe.groups(4))
         done = virtually(job, recipe, workers=4, places=places)
         sent[every] = done.run.seconds
     # 83 parameters of 8 bytes there and back take 0.13 s on such a link, and computing takes 0.1 s.

@@ -46,7 +46,15 @@ def mean_value_analysis(workers: int, alone: float, each: float) -> float:
 
 
 @pytest.mark.parametrize(
-    ("workers", "bandwidth"), [(4, 1e5), (4, 2e3), (4, 1e3), (40, 1e5), (40, 2e4), (40, 1e4)]
+    ("workers", "bandwidth"),
+    [
+        (4, 2e3),
+        (40, 1e4),
+        *(
+            pytest.param(*given, marks=pytest.mark.slow)
+            for given in ((4, 1e5), (4, 1e3), (40, 1e5), (40, 2e4))
+        ),
+    ],
 )
 @pytest.mark.parametrize("seconds", ["exponential(0.1)", "lognormal(0.1, cv=0.3)"])
 def test_the_ports_of_a_server_are_shared_by_its_workers(
@@ -119,7 +127,7 @@ def test_a_cluster_says_where_everybody_is(virtually) -> None:
     spread = ProcessHosts.spread(Cluster(hosts, link), 5, 3)
     assert (spread.workers, spread.servers) == (("a", "a", "a", "b", "b"), ("a", "b", "a"))
     islands = Hierarchical(islands=2)
-    spread = ProcessHosts.spread(Cluster(hosts, link), 4, 3, islands.sites(4))
+    spread = ProcessHosts.spread(Cluster(hosts, link), 4, 3, islands.groups(4))
     assert (spread.workers, spread.servers) == (("a", "a", "b", "b"), ("a", "b", "a"))
     job = a_job(size=60, global_batch=1, epochs=1)
     near = virtually(job, places=ProcessHosts.spread(Cluster(hosts, link), 1, 1), copy_rate=1e15)

@@ -8,6 +8,41 @@ from typing import Annotated
 
 import typer
 
+from manyhands.cli import planning, publishing
+from manyhands.cli.options import (
+    LR,
+    VIRTUAL,
+    Arguments,
+    Bandwidth,
+    ClusterText,
+    Coding,
+    ComparisonOutput,
+    Cores,
+    Epochs,
+    EvaluateEvery,
+    FirstSeed,
+    JobName,
+    Latency,
+    Margin,
+    Measures,
+    Network,
+    Output,
+    Price,
+    Repeats,
+    Samples,
+    Script,
+    Seconds,
+    Seed,
+    Slow,
+    Strategy,
+    Sweep,
+    Target,
+    TimeOnly,
+    Times,
+    WorkerCounts,
+    Workers,
+)
+
 app = typer.Typer(
     name="manyhands",
     help="Train one PyTorch model under any parallel strategy, by changing one word.",
@@ -35,90 +70,6 @@ def _options(
     """Train one PyTorch model under any parallel strategy, by changing one word."""
 
 
-# An option has one name, one help text and one type wherever it means the same.
-_VIRTUAL = "Virtual cluster"
-
-Script = Annotated[Path, typer.Argument(help="A Python file with a job at its top level.")]
-Arguments = Annotated[list[str] | None, typer.Argument(help="Arguments for the script, after --.")]
-Strategy = Annotated[
-    str | None,
-    typer.Option(help="How to train, as in 'ssp(staleness=4)'; see `manyhands strategies`."),
-]
-Workers = Annotated[int | None, typer.Option(min=1, help="Number of workers.")]
-Epochs = Annotated[float | None, typer.Option(help="Stop after this many passes over the data.")]
-Samples = Annotated[int | None, typer.Option(min=1, help="Stop after this many samples.")]
-Seconds = Annotated[float | None, typer.Option(help="Stop after this many seconds of training.")]
-Target = Annotated[
-    str | None,
-    typer.Option(help="Stop when a validation metric reaches a value: 'accuracy >= 0.97'."),
-]
-Seed = Annotated[int | None, typer.Option(help="Seed of the run, in place of the job's.")]
-Slow = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="Slow a worker on purpose: '2:4x' makes worker 2 compute 4 times as long; 'all:1.2x'."
-    ),
-]
-JobName = Annotated[
-    str | None,
-    typer.Option(help="Name of the script's job; code below its main guard is not executed."),
-]
-Output = Annotated[
-    Path | None, typer.Option(help="Folder for the run; default: a new one in runs.")
-]
-Network = Annotated[
-    str | None,
-    typer.Option(
-        help="Put each worker behind a link of its own, on this machine: '100mbit', "
-        "'100mbit, 20ms' (slow there and back too) or '100mbit, servers apart'."
-    ),
-]
-Times = Annotated[
-    str | None,
-    typer.Option(
-        help="Seconds that a worker computes on a batch: 'lognormal(0.1, cv=0.3)'.",
-        rich_help_panel=_VIRTUAL,
-    ),
-]
-Bandwidth = Annotated[
-    str | None,
-    typer.Option(
-        help="Bandwidth of the links between hosts: '100mbit'; default: all are on one host.",
-        rich_help_panel=_VIRTUAL,
-    ),
-]
-Latency = Annotated[
-    str | None,
-    typer.Option(help="Latency of the links: '0.5ms'; default: 0.1ms.", rich_help_panel=_VIRTUAL),
-]
-Cores = Annotated[
-    int | None, typer.Option(min=1, help="Cores of each host.", rich_help_panel=_VIRTUAL)
-]
-
-# Of several runs.
-WorkerCounts = Annotated[
-    str | None, typer.Option(help="Number of workers: 4; several to compare them: 1,2,4.")
-]
-FirstSeed = Annotated[
-    int | None,
-    typer.Option(help="Seed of the first repeat, in place of the job's; each further adds 1."),
-]
-Repeats = Annotated[int, typer.Option(min=1, help="Number of runs of each strategy.")]
-Margin = Annotated[
-    float, typer.Option(help="A difference in speed that does not matter: 0.05 is 5 %.")
-]
-Price = Annotated[
-    float | None, typer.Option(min=0, help="Price of a worker for an hour, for the cost of runs.")
-]
-ComparisonOutput = Annotated[
-    Path | None,
-    typer.Option(
-        help="Folder for the comparison; an interrupted one is continued. Default: a new one in "
-        "comparisons."
-    ),
-]
-
-
 @app.command(context_settings={"allow_interspersed_args": True})
 def train(
     script: Script,
@@ -131,6 +82,9 @@ def train(
     seconds: Seconds = None,
     target: Target = None,
     seed: Seed = None,
+    lr: LR = None,
+    evaluate_every: EvaluateEvery = None,
+    measures: Measures = None,
     slow: Slow = None,
     job: JobName = None,
     durability: Annotated[
@@ -160,10 +114,12 @@ def train(
         typer.Option(help="Key of the run, if all hosts have it already; default: a new one."),
     ] = None,
     network: Network = None,
+    cluster: ClusterText = None,
     quiet: Annotated[
         bool, typer.Option("--quiet", help="Do not show what workers print; it is in the logs.")
     ] = False,
     inside: Annotated[str | None, typer.Option(hidden=True)] = None,
+    link: Annotated[float | None, typer.Option(hidden=True)] = None,
     parent: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Train a script's job on real processes. Options given here win over the script's."""
@@ -179,13 +135,17 @@ def train(
         "seconds": seconds,
         "target": target,
         "seed": seed,
+        "lr": lr,
+        "evaluate_every": evaluate_every,
+        "measures": measures,
         "slow": slow,
         "durability": durability,
         "patience": patience,
         "output": output,
         "quiet": quiet,
+        "cluster": cluster,
     }
-    if network is not None:
+    if network is not None or (cluster is not None and inside is None):
         from manyhands.cli.network_run import train as spread  # noqa: PLC0415
 
         spread(script, arguments or [], options | {"job": job, "hosts": hosts}, network)
@@ -194,7 +154,7 @@ def train(
         from manyhands.cli.train import train as run  # noqa: PLC0415
 
         where = {"hosts": hosts, "listen": listen, "key_file": key_file, "network": inside}
-        run(script, arguments or [], options | where, job)
+        run(script, arguments or [], options | where | {"link": link}, job)
 
 
 @app.command()
@@ -235,8 +195,12 @@ def simulate(
     seconds: Seconds = None,
     target: Target = None,
     seed: Seed = None,
+    lr: LR = None,
+    evaluate_every: EvaluateEvery = None,
+    measures: Measures = None,
     slow: Slow = None,
     job: JobName = None,
+    cluster: ClusterText = None,
     times: Times = None,
     bandwidth: Bandwidth = None,
     latency: Latency = None,
@@ -245,36 +209,38 @@ def simulate(
         str | None,
         typer.Option(
             help="Hosts of the servers: 'apart', or 'colocated' with the workers.",
-            rich_help_panel=_VIRTUAL,
+            rich_help_panel=VIRTUAL,
         ),
     ] = None,
     service: Annotated[
         str | None,
         typer.Option(
-            help="Time that a server takes for an update: '1ms'.", rich_help_panel=_VIRTUAL
+            help="Time that a server takes for an update: '1ms'.", rich_help_panel=VIRTUAL
         ),
     ] = None,
     handover: Annotated[
         str | None,
         typer.Option(
             help="Time of a message within one host, beside its copying: '50us'.",
-            rich_help_panel=_VIRTUAL,
+            rich_help_panel=VIRTUAL,
         ),
     ] = None,
+    coding: Coding = None,
     detection: Annotated[
         str | None,
         typer.Option(
             help="Time until the samples of a dead worker are given to another: '5s'.",
-            rich_help_panel=_VIRTUAL,
+            rich_help_panel=VIRTUAL,
         ),
     ] = None,
     faults: Annotated[
         str | None,
         typer.Option(
             help="What goes wrong: 'crash(worker=3, at=2.5, restart=1.0)'.",
-            rich_help_panel=_VIRTUAL,
+            rich_help_panel=VIRTUAL,
         ),
     ] = None,
+    time_only: TimeOnly = None,
     output: Output = None,
 ) -> None:
     """Train a script's job on a virtual clock, in one process, repeatable to the bit."""
@@ -288,6 +254,10 @@ def simulate(
         "seconds": seconds,
         "target": target,
         "seed": seed,
+        "lr": lr,
+        "evaluate_every": evaluate_every,
+        "measures": measures,
+        "cluster": cluster,
         "times": times,
         "slow": slow,
         "bandwidth": bandwidth,
@@ -296,8 +266,10 @@ def simulate(
         "placing": placing,
         "service": service,
         "handover": handover,
+        "coding": coding,
         "detection": detection,
         "faults": faults,
+        "time_only": time_only,
         "output": output,
     }
     run(script, arguments or [], options, job)
@@ -314,6 +286,7 @@ def compare(
             help="How to train, as in 'allreduce, ssp(staleness=4)'; see `manyhands strategies`."
         ),
     ] = None,
+    sweep: Sweep = None,
     workers: WorkerCounts = None,
     repeats: Repeats = 3,
     epochs: Epochs = None,
@@ -321,14 +294,18 @@ def compare(
     seconds: Seconds = None,
     target: Target = None,
     seed: FirstSeed = None,
+    lr: LR = None,
+    evaluate_every: EvaluateEvery = None,
+    measures: Measures = None,
     slow: Slow = None,
     network: Network = None,
+    cluster: ClusterText = None,
     virtual: Annotated[
         bool,
         typer.Option(
             "--virtual",
-            help="Run on a virtual cluster of any size, in one process.",
-            rich_help_panel=_VIRTUAL,
+            help="Run on a virtual cluster of any size.",
+            rich_help_panel=VIRTUAL,
         ),
     ] = False,
     times: Times = None,
@@ -340,7 +317,17 @@ def compare(
         typer.Option(
             min=1,
             help="Number of hosts that the workers are divided among, for all strategies alike.",
-            rich_help_panel=_VIRTUAL,
+            rich_help_panel=VIRTUAL,
+        ),
+    ] = None,
+    coding: Coding = None,
+    time_only: TimeOnly = None,
+    processes: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Number of virtual runs that are made at the same time; default: one per core.",
+            rich_help_panel=VIRTUAL,
         ),
     ] = None,
     margin: Margin = 0.05,
@@ -353,6 +340,7 @@ def compare(
 
     options = {
         "strategies": strategies,
+        "sweep": sweep,
         "workers": workers,
         "repeats": repeats,
         "epochs": epochs,
@@ -360,14 +348,21 @@ def compare(
         "seconds": seconds,
         "target": target,
         "seed": seed,
+        "lr": lr,
+        "evaluate_every": evaluate_every,
+        "measures": measures,
         "slow": slow,
         "network": network,
+        "cluster": cluster,
         "virtual": virtual,
         "times": times,
         "bandwidth": bandwidth,
         "latency": latency,
         "cores": cores,
         "hosts": hosts,
+        "coding": coding,
+        "time_only": time_only,
+        "processes": processes,
         "margin": margin,
         "price": price,
         "job": job,
@@ -389,6 +384,9 @@ def scaling(
     seconds: Seconds = None,
     target: Target = None,
     seed: FirstSeed = None,
+    lr: LR = None,
+    evaluate_every: EvaluateEvery = None,
+    measures: Measures = None,
     slow: Slow = None,
     network: Network = None,
     price: Price = None,
@@ -407,6 +405,9 @@ def scaling(
         "seconds": seconds,
         "target": target,
         "seed": seed,
+        "lr": lr,
+        "evaluate_every": evaluate_every,
+        "measures": measures,
         "slow": slow,
         "network": network,
         "margin": 0.05,
@@ -451,6 +452,26 @@ def strategies(
 
 
 @app.command()
+def schedule(
+    name: Annotated[
+        str,
+        typer.Argument(help="gpipe, one_f_one_b, interleaved, zero_bubble or pipedream."),
+    ],
+    *,
+    stages: Annotated[int, typer.Option(min=1, help="Number of stages of the model.")] = 4,
+    microbatches: Annotated[
+        int, typer.Option(min=1, help="Number of microbatches of a batch.")
+    ] = 8,
+    workers: Workers = None,
+    output: Annotated[Path | None, typer.Option(help="SVG file to draw it in.")] = None,
+) -> None:
+    """Draw a pipeline schedule, and print its bubble and how many activations it holds."""
+    from manyhands.cli.schedule import schedule as draw  # noqa: PLC0415 - see above
+
+    draw(name, stages, microbatches, workers, output)
+
+
+@app.command()
 def summary(run: Annotated[Path, typer.Argument(help="A run's folder.")]) -> None:
     """Print a run's summary: its outcome, and where its time went."""
     from manyhands.cli.summary import summary as show  # noqa: PLC0415 - see above
@@ -482,31 +503,11 @@ def report(
     draw(paths, output, target, price)
 
 
-@app.command()
-def tensorboard(
-    run: Annotated[Path, typer.Argument(help="A run's folder.")],
-    output: Annotated[
-        Path | None, typer.Option(help="Folder to write; default: tensorboard in the run's folder.")
-    ] = None,
-) -> None:
-    """Export a run's loss, metrics and throughput as TensorBoard scalars."""
-    from manyhands.cli.tensorboard import tensorboard as export  # noqa: PLC0415 - see above
-
-    export(run, output)
-
-
-@app.command()
-def timeline(
-    run: Annotated[Path, typer.Argument(help="A run's folder.")],
-    output: Annotated[
-        Path | None,
-        typer.Option(help="File to write, a picture if it ends in .svg; default: timeline.json."),
-    ] = None,
-) -> None:
-    """Export a run's timeline as a Chrome trace for Perfetto, or draw it as an SVG."""
-    from manyhands.cli.timeline import timeline as export  # noqa: PLC0415 - see above
-
-    export(run, output)
+app.command(context_settings={"allow_interspersed_args": True})(planning.codecs)
+app.command()(publishing.export)
+app.command()(publishing.reproduce)
+app.command()(publishing.tensorboard)
+app.command()(publishing.timeline)
 
 
 def main() -> None:

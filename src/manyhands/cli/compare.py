@@ -10,9 +10,9 @@ from rich.console import Console
 from manyhands.cli.exit import leave
 from manyhands.cli.script_job import enter, load_job, paced
 from manyhands.cluster import Cluster
-from manyhands.lab.compare import STRATEGIES, VIRTUAL, Compared, carry_out
+from manyhands.lab.compare import Compared, carry_out, chosen
 from manyhands.lab.design import Budget, Design, Script, VirtualConditions
-from manyhands.lab.entrants import read_entrants
+from manyhands.lab.entrants import Sweeps, read_entrants
 from manyhands.reports.render.table import table
 
 if TYPE_CHECKING:
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
     from manyhands.job import Job
 
-_ON_A_VIRTUAL_CLUSTER = ("times", "bandwidth", "latency", "cores", "hosts")
+_ON_A_VIRTUAL_CLUSTER = (
+    *("times", "bandwidth", "latency", "cores", "hosts", "coding", "time_only"),
+)
 
 
 def compare(script: Path, arguments: list[str], options: Mapping[str, Any]) -> None:
@@ -40,7 +42,7 @@ def conduct(script: Path, arguments: Sequence[str], options: Mapping[str, Any]) 
     output: Path | None = options.get("output")
     try:
         design = design_of(job, where, paced(options))
-        return carry_out(design, job, output, console)
+        return carry_out(design, job, output, console, processes=options.get("processes"))
     except (TypeError, ValueError) as error:
         leave(f"manyhands: {error}")
     except KeyboardInterrupt:
@@ -54,29 +56,38 @@ def design_of(job: Job, script: Script, options: Mapping[str, Any]) -> Design:
     virtual = bool(options.get("virtual"))
     for name, value in asked.items():
         if value is not None and not virtual:
-            raise ValueError(f"--{name} describes a virtual cluster: add --virtual")
+            raise ValueError(
+                f"--{name.replace('_', '-')} describes a virtual cluster: add --virtual"
+            )
     if virtual and options.get("network"):
         raise ValueError("--network requires real processes: use --bandwidth with --virtual")
+    cluster = None if options.get("cluster") is None else Cluster.parse(options["cluster"])
     seed = options.get("seed")
+    sweeps = Sweeps.read(options.get("sweep") or ())
+    if sweeps.workers and options.get("workers"):
+        raise ValueError("--workers is given twice, fixed and swept: keep one")
     return Design(
-        entrants=read_entrants(options.get("strategies") or (VIRTUAL if virtual else STRATEGIES)),
-        workers=read_numbers(options.get("workers")),
+        entrants=read_entrants(chosen(options.get("strategies"), sweeps, virtual), sweeps),
+        workers=sweeps.workers or read_numbers(options.get("workers"), cluster),
+        sweeps=sweeps,
+        lr=options.get("lr"),
         script=script,
         seed=job.seed if seed is None else seed,
         budget=Budget(**{name: options.get(name) for name in Budget.__dataclass_fields__}),
         slow=options.get("slow") or (),
         network=options.get("network") or "",
         virtual=VirtualConditions(**asked) if virtual else None,
+        cluster=cluster,
         repeats=options["repeats"],
         margin=options["margin"],
         price=options.get("price"),
     )
 
 
-def read_numbers(text: str | None) -> tuple[int, ...]:
-    """Parse numbers of workers, separated by commas; by default that of this machine."""
+def read_numbers(text: str | None, cluster: Cluster | None = None) -> tuple[int, ...]:
+    """Parse numbers of workers, separated by commas; by default the cluster's or this machine's."""
     if text is None:
-        return (Cluster.local().default_workers(),)
+        return ((cluster or Cluster.local()).default_workers(),)
     try:
         numbers = tuple(dict.fromkeys(int(part) for part in text.split(",")))
     except ValueError:

@@ -13,9 +13,11 @@ import typer
 from manyhands.cli.exit import leave
 from manyhands.cli.script_job import enter, load_job
 from manyhands.costs import sent_per_worker
+from manyhands.parameters.initial.deferred import on_meta
+from manyhands.parameters.layout import Layout
 from manyhands.placements.forecasts.dry_run import dry_run
 from manyhands.reports.formatting import size
-from manyhands.strategies import placement_of, strategy
+from manyhands.strategies import placement_of, protocol_of, strategy
 from manyhands.verbs.progress import shown
 
 if TYPE_CHECKING:
@@ -23,7 +25,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from manyhands.costs import Collective
+    from manyhands.job import Job
     from manyhands.placements.forecasts.dry_run import DryRun
+    from manyhands.protocols import StrategyProtocol
 
 
 def forecast(script: Path, arguments: list[str], options: Mapping[str, Any]) -> None:
@@ -35,11 +39,12 @@ def forecast(script: Path, arguments: list[str], options: Mapping[str, Any]) -> 
     try:
         given = strategy(options["strategy"])
         chosen = placement_of(given)
-        if chosen is None:
-            leave(
-                f"manyhands: {given} is a protocol, which cannot be forecast; simulate it: "
-                f"manyhands simulate {script} --strategy '{given}' --workers {workers}"
-            )
+        protocol = protocol_of(given)
+        if protocol is not None:
+            simulated = f"manyhands simulate {script} --strategy '{given}' --workers {workers}"
+            _forecast_protocol(protocol, job, workers, simulated, as_json=options["json"])
+            return
+        assert chosen is not None  # noqa: S101 - a strategy is a protocol or a placement
         chosen.check(workers)
         chosen.check_job(job, workers)
         played = (
@@ -73,6 +78,44 @@ def forecast(script: Path, arguments: list[str], options: Mapping[str, Any]) -> 
         typer.echo(json.dumps(result, indent=2))
     else:
         _show(result)
+
+
+def _forecast_protocol(
+    protocol: StrategyProtocol, job: Job, workers: int, simulated: str, *, as_json: bool
+) -> None:
+    """Print the payload of a step by the protocol's formula; its memory is not forecast."""
+    protocol.check(workers)
+    protocol.check_job(job, workers)
+    parameters = _bytes_of_parameters(job)
+    payload = protocol.step_payload(workers, parameters)
+    if payload is None:
+        leave(f"manyhands: {protocol} states no bytes per step; simulate it: {simulated}")
+    if as_json:
+        result = {
+            "strategy": str(protocol),
+            "workers": workers,
+            "parameters": parameters,
+            "payload": {"sent": payload.sent, "received": payload.received},
+        }
+        typer.echo(json.dumps(result, indent=2))
+        return
+    number = f"{workers:,} worker{'' if workers == 1 else 's'}"
+    typer.echo(
+        f"{protocol} on {number}\n\n"
+        f"payload of a worker in a step: {size(payload.sent)} sent, {size(payload.received)} "
+        f"received, for {size(parameters)} of parameters\n"
+        f"memory and times of a protocol are not forecast; simulate it: {simulated}"
+    )
+
+
+def _bytes_of_parameters(job: Job) -> int:
+    """Bytes that servers or peers hold and exchange; the model is not allocated if possible."""
+    try:
+        model = on_meta(job.model)
+        return Layout.of(model, job.optimizer(model), 1).nbytes
+    except Exception:  # noqa: BLE001 - not every model can be created on the meta device
+        model = job.model()
+        return Layout.of(model, job.optimizer(model), 1).nbytes
 
 
 def _result(one: DryRun, workers: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`manyhands train --network`: every worker behind its own link, on this machine."""
+"""`manyhands train --network` and `--cluster`: a network of namespaces on this machine."""
 
 from __future__ import annotations
 
@@ -11,29 +11,35 @@ from manyhands.cli.exit import leave
 from manyhands.cluster import Cluster
 from manyhands.failure import RunFailed
 from manyhands.files.run_folders import check_free, new_folder, release, stamp
-from manyhands.lab.network_run import train_spread
+from manyhands.lab.network_run import train_on_cluster, train_spread
 from manyhands.lab.networks.namespaces import NetworkShape, NotPermitted
+from manyhands.lab.networks.sites import check_live
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 
-def train(script: Path, arguments: list[str], options: Mapping[str, Any], network: str) -> None:
+def train(
+    script: Path, arguments: list[str], options: Mapping[str, Any], network: str | None
+) -> None:
     """Run `manyhands train` with these options in a network of namespaces."""
     chosen = dict(options)
-    workers = chosen.pop("workers") or Cluster.local().default_workers()
+    workers, cluster = chosen.pop("workers"), chosen.pop("cluster")
     asked = chosen.pop("output")
+    name = "network" if cluster is None else "cluster"
     if chosen.pop("hosts") is not None:
-        leave("manyhands: --network creates the hosts itself: omit --hosts")
+        leave(f"manyhands: --{name} creates the hosts itself: omit --hosts")
+    if network is not None and cluster is not None:
+        leave("manyhands: --cluster determines the network: omit --network")
     words = [str(script), *_written(chosen), *(["--", *arguments] if arguments else ())]
     output = asked
     try:
-        shape = NetworkShape.read(network)
+        run, workers = _runner(network, cluster, workers)
         if asked is None:
             output = new_folder(Path("runs") / f"{stamp()}-{workers}")
         else:
             check_free(asked)
-        code = train_spread(words, shape, workers, output)
+        code = run(words, output)
     except (ValueError, NotPermitted) as error:
         if asked is None and output is not None:
             release(output)
@@ -46,9 +52,27 @@ def train(script: Path, arguments: list[str], options: Mapping[str, Any], networ
         raise typer.Exit(code)
 
 
+def _runner(
+    network: str | None, cluster: str | None, workers: int | None
+) -> tuple[Callable[[list[str], Path], int], int]:
+    """What makes the network and runs in it, and the number of workers."""
+    if cluster is None:
+        shape = NetworkShape.read(network or "")
+        count = workers or Cluster.local().default_workers()
+        return lambda words, output: train_spread(words, shape, count, output), count
+    declared = Cluster.parse(cluster)
+    check_live(declared)
+    count = declared.default_workers()
+    if len(declared.hosts) == 1:
+        raise ValueError(f"one host needs no network: use --workers {count} instead of --cluster")
+    declared.check_workers(workers or count)
+    return lambda words, output: train_on_cluster(words, declared, output), count
+
+
 def _written(options: Mapping[str, Any]) -> Iterator[str]:
     """Options as command-line arguments."""
-    for name, value in options.items():
+    for field, value in options.items():
+        name = field.replace("_", "-")
         for one in value if isinstance(value, list) else [value]:
             if one is True:
                 yield f"--{name}"

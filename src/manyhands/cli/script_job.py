@@ -10,6 +10,7 @@ from manyhands.cli.exit import leave
 from manyhands.job import Job
 from manyhands.pacing import Pace
 from manyhands.script.loading import MODULE, execute
+from manyhands.seeding import seed_python
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -43,6 +44,8 @@ def explained(script: Path) -> Iterator[None]:
 
 def load_job(script: Path, name: str | None = None) -> tuple[str, Job, ModuleType]:
     """Execute the script up to its main guard; return its only job, or the one of this name."""
+    # As in a worker: what the script draws at its top level is the same whenever it is executed.
+    seed_python(0)
     with explained(script):
         module = execute(script.resolve(), MODULE)
     jobs = jobs_of(module)

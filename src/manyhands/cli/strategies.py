@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from manyhands.notation import Description, NotationError
-from manyhands.strategies import CATALOG
-from manyhands.strategies.catalog import hint
+from manyhands.strategies import CATALOG, is_known
+from manyhands.strategies.catalog import add, hint
+from manyhands.strategies.plugins import load_plugins
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,6 +31,8 @@ def strategies(
         _list(console)
         return
     try:
+        if not is_known(name):
+            load_plugins(add)
         hint(name)
         description = CATALOG.describe(name)
     except NotationError as error:
@@ -45,6 +48,7 @@ def _list(console: "Console") -> None:
     table.add_column("strategy", style="cyan", no_wrap=True)
     table.add_column("support", no_wrap=True)
     table.add_column("what it does")
+    load_plugins(add)
     for cls in CATALOG:
         description = CATALOG.describe(cls.name)
         table.add_row(_signature(description, SIGNATURE_WIDTH), cls.support, description.summary)

@@ -11,8 +11,9 @@ from manyhands.cli.script_job import enter, explained, jobs_of, load_job, paced
 from manyhands.failure import Refused, RunFailed
 from manyhands.live.hosts.host_list import Hosts
 from manyhands.live.hosts.invitation import check_key, choose_address
+from manyhands.notation import parse
 from manyhands.script.loading import execute
-from manyhands.strategies import strategy
+from manyhands.strategies import is_known, strategy
 from manyhands.verbs import train as train_verb
 from manyhands.verbs.command import Command, under
 from manyhands.verbs.train import train_from
@@ -62,10 +63,15 @@ def train(
 
 
 def _read(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options with the texts of the strategy and of `--slow` parsed."""
+    """The options with the texts of the strategy and of `--slow` parsed.
+
+    A strategy of an unknown name remains a text: the script may register it.
+    """
     text = options["strategy"]
     try:
-        return {**paced(options), "strategy": None if text is None else strategy(text)}
+        parse(text or "single()")
+        late = text is None or not is_known(text)
+        return {**paced(options), "strategy": text if late else strategy(text)}
     except ValueError as error:
         leave(f"manyhands: {error}")
 
@@ -75,7 +81,7 @@ def _check(command: Command) -> None:
     try:
         if command.workers is None:
             return
-        if command.strategy is not None:
+        if command.strategy is not None and not isinstance(command.strategy, str):
             command.strategy.check(command.workers)
         for pace in command.slow or ():
             pace.check(command.workers)
@@ -92,7 +98,7 @@ def _check_hosts(command: Command) -> None:
             choose_address(command.listen)
             if command.key_file is not None:
                 check_key(command.key_file)
-            if command.strategy is not None:
+            if command.strategy is not None and not isinstance(command.strategy, str):
                 command.strategy.check_places(hosts.names, ())
         elif command.listen is not None or command.key_file is not None:
             leave("manyhands: --listen and --key-file require other hosts: name them with --hosts")

@@ -1,14 +1,18 @@
 """Bytes that a collective puts on the wire, by the algorithms that c10d's backends use."""
 
 from dataclasses import dataclass
-from typing import Literal, assert_never
+from typing import Literal, TypeAlias, assert_never
+
+CollectiveKind: TypeAlias = Literal[
+    "all_gather", "all_to_all", "allreduce", "broadcast", "reduce_scatter", "send"
+]
 
 
 @dataclass(frozen=True)
 class Collective:
     """One collective operation: its kind and its size in bytes."""
 
-    kind: Literal["all_gather", "all_to_all", "allreduce", "broadcast", "reduce_scatter", "send"]
+    kind: CollectiveKind
     size: int
     """Bytes of the larger side: the output of an all_gather, the input of a reduce_scatter."""
     workers: int = 0
@@ -35,3 +39,16 @@ def sent_per_worker(collective: Collective, workers: int) -> float:
             return collective.size / workers
         case _:
             assert_never(collective.kind)
+
+
+def sent_by_member(collective: Collective) -> float:
+    """Bytes that a worker which takes part in a collective sends; a message is its sender's.
+
+    >>> sent_by_member(Collective("allreduce", 400, workers=4))
+    600.0
+    >>> sent_by_member(Collective("send", 400, workers=2))
+    400
+    """
+    if collective.kind == "send":
+        return collective.size
+    return sent_per_worker(collective, collective.workers)

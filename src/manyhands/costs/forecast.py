@@ -17,6 +17,8 @@ class TensorSize:
     """Length of its first dim, along which it is sharded."""
     unit: str = ""
     """The part of the model that it is gathered with, if any."""
+    itemsize: int = 4
+    """Bytes of an element."""
 
     def padded(self, workers: int) -> int:
         """Bytes after padding, so that all workers have equally many rows."""

@@ -28,11 +28,16 @@ class FakeDDP(nn.Module):
         module: the module, whose ignored parameters are left out.
         cap: bytes at which a bucket is closed.
         find_unused: whether buckets keep their first order.
-        note: called with the bytes of every bucket when it is complete.
+        note: called with the number and the parameters of every bucket when it is complete.
     """
 
     def __init__(
-        self, module: nn.Module, cap: int, note: Callable[[int], object], *, find_unused: bool
+        self,
+        module: nn.Module,
+        cap: int,
+        note: Callable[[int, Sequence[nn.Parameter]], object],
+        *,
+        find_unused: bool,
     ) -> None:
         super().__init__()
         self.module = module
@@ -86,7 +91,7 @@ class FakeDDP(nn.Module):
             bucket = self._of[id(parameter)]
             bucket.take(parameter)
             if not bucket.missing:
-                self._note(bucket.memory.nbytes)
+                self._note(self._buckets.index(bucket), bucket.parameters)
 
         handle: RemovableHandle = parameter.register_post_accumulate_grad_hook(ready)  # type: ignore[no-untyped-call]
         return handle
@@ -96,6 +101,7 @@ class _Bucket:
     """Gradients that are reduced together."""
 
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
+        self.parameters = parameters
         sizes = [one.numel() for one in parameters]
         self.memory = parameters[0].detach().new_empty(sum(sizes))
         parts = self.memory.split_with_sizes(sizes)

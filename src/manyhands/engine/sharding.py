@@ -6,7 +6,13 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, OffloadPolicy, fully_shard
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
 from torch.distributed.tensor import DTensor
 
 if TYPE_CHECKING:
@@ -24,6 +30,7 @@ def shard(
     reshard_after_forward: bool,
     offload: bool = False,
     left_alone: Collection[nn.Parameter] = (),
+    reduced_as: str | None = None,
 ) -> None:
     """Shard every parameter over the mesh, unit by unit.
 
@@ -35,6 +42,7 @@ def shard(
             again for the backward. The last unit's never are: its backward comes next.
         offload: whether parameters are kept in the host's memory.
         left_alone: parameters that are not sharded, and whose gradients FSDP2 does not reduce.
+        reduced_as: name of the dtype in which gradients are reduced; their own by default.
     """
     # A view that is changed in place would lose its hook; FSDP2 warns in any case.
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
@@ -45,6 +53,8 @@ def shard(
     counters = {one for one in model.parameters() if not one.is_floating_point()}
     alone = {*left_alone} | counters
     options: Any = {"mesh": mesh, "offload_policy": policy, "ignored_params": alone}
+    if reduced_as is not None:
+        options["mp_policy"] = MixedPrecisionPolicy(reduce_dtype=getattr(torch, reduced_as))
     for unit in units:
         back = reshard_after_forward and unit is not units[-1]
         fully_shard(unit, reshard_after_forward=back, **options)

@@ -12,11 +12,12 @@ from rich.console import Console
 
 from manyhands.cluster import Cluster
 from manyhands.files.run_folders import new_folder, release, stamp
-from manyhands.lab.conduct import conduct
+from manyhands.lab.conduct import conduct, runs_at_once
 from manyhands.lab.design import Budget, Design, Script, VirtualConditions
 from manyhands.lab.display import ComparisonDisplay
-from manyhands.lab.entrants import read_entrants
+from manyhands.lab.entrants import Sweeps, read_entrants
 from manyhands.lab.launcher import start
+from manyhands.lab.networks.sites import check_live
 from manyhands.notation import Value
 from manyhands.pacing import Pace
 from manyhands.reports.comparison.results import FILE
@@ -29,9 +30,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from typing import Any
 
+    import pandas as pd
+
+    from manyhands.intervals import Every
     from manyhands.job import Job
     from manyhands.lab.launcher import Launcher
-    from manyhands.reports import Comparison
+    from manyhands.reports import Comparison, Table
     from manyhands.strategies import Strategy
     from manyhands.virtual import Times
 
@@ -78,6 +82,45 @@ class Compared:
             console.print(table(self.results))
         return f"{captured.get()}{self.where()}"
 
+    def frame(self, table: Table = "runs") -> pd.DataFrame:
+        """A table of the runs as a pandas data frame; `docs/results.md` lists its columns.
+
+        Args:
+            table: "runs", a row per run; "curves", a row per point of a validation metric or of
+                the training loss; "staleness", a row per staleness that occurred.
+
+        Returns:
+            The data frame.
+
+        Raises:
+            ModuleNotFoundError: the extra `manyhands[pandas]` is not installed.
+        """
+        return self.results.frame(table)
+
+    def to_csv(self, path: Path | str, table: Table = "runs") -> Path:
+        """Write a table of the runs as CSV.
+
+        Args:
+            path: the file to write.
+            table: as for `frame`.
+
+        Returns:
+            The path.
+        """
+        return self.results.to_csv(path, table)
+
+    def to_jsonl(self, path: Path | str, table: Table = "runs") -> Path:
+        """Write a table of the runs as JSON lines: one object per row.
+
+        Args:
+            path: the file to write.
+            table: as for `frame`.
+
+        Returns:
+            The path.
+        """
+        return self.results.to_jsonl(path, table)
+
     def where(self) -> str:
         """The paths of the results and the report, or how to install what draws it."""
         drawn = f"{self.report}: open it in a browser"
@@ -90,6 +133,7 @@ def compare(
     job: Job,
     strategies: str | Strategy | Iterable[str | Strategy] | None = None,
     *,
+    sweep: str | Iterable[str] = (),
     workers: int | Iterable[int] | None = None,
     repeats: int = REPEATS,
     epochs: float | None = None,
@@ -97,15 +141,21 @@ def compare(
     seconds: float | None = None,
     target: str | None = None,
     seed: int | None = None,
+    lr: str | float | None = None,
+    evaluate_every: str | Every | None = None,
+    measures: str | None = None,
     slow: Iterable[str | Pace] | None = None,
     network: str | None = None,
     virtual: bool = False,
-    cluster: Cluster | None = None,
+    cluster: str | Cluster | None = None,
     times: str | Times | None = None,
     bandwidth: str | float | None = None,
     latency: str | float | None = None,
     cores: int | None = None,
     hosts: int | None = None,
+    coding: str | float | None = None,
+    time_only: bool | None = None,
+    processes: int | None = None,
     margin: float = MARGIN,
     price: float | None = None,
     output: str | Path | None = None,
@@ -119,7 +169,11 @@ def compare(
     Args:
         job: what to train.
         strategies: how to train: one text with commas between strategies, or several texts or
-            values. Default: a few of the usual ones.
+            values. Default: a few of the usual ones, or none beside swept ones.
+        sweep: values to compare, for a curve: "softsync(wait_for=1..8)", or several of such texts.
+            Beside options of strategies these can be swept: "workers=2..16 step 2",
+            "lr={0.01, 0.1}", "slow={0:2x, 0:4x}", "network={100mbit, 1gbit}", and of a virtual
+            cluster times, bandwidth, latency, cores, hosts and coding. Several are combined.
         workers: number of workers; several numbers compare how each strategy scales. Default: one
             per GPU; without a GPU one per core, at most four.
         repeats: number of runs of each strategy. With fewer than two, differences cannot be told
@@ -129,20 +183,31 @@ def compare(
         seconds: stop after this many seconds of training, in place of the job's limit.
         target: stop when a validation metric reaches a value: "accuracy >= 0.97".
         seed: seed of the first repeat, in place of the job's; each further repeat adds 1.
+        lr: learning rate, in place of the optimizer's: 0.01; or a factor of it: "0.5x".
+        evaluate_every: when to evaluate: "5000" samples or "10s", in addition to the end of every
+            epoch; or "0.25 epochs", in place of it. Default: the job's.
+        measures: what to record at evaluations beside metrics, separated by commas:
+            "gradient_norm, spread, staleness". Default: the job's.
         slow: workers that are slowed on purpose: `["2:4x"]` makes worker 2 compute 4 times as
             long, `["all:1.2x"]` every worker 1.2 times.
         network: put each worker behind a link of its own, on this machine: "100mbit".
-        virtual: run on a virtual cluster of any size, in this process; the next six describe it.
-        cluster: the hosts and the links between them. Workers are on its hosts in blocks of ranks,
-            and servers in turn.
+        virtual: run on a virtual cluster of any size.
+        cluster: the sites, hosts and links, as text or as a value: "2 sites of 8 workers, 1gbit
+            within, 100mbit and 40ms between". Workers are on its hosts in blocks of ranks, servers
+            where it says; islands of `hierarchical()` follow its sites.
         times: seconds that a worker computes on a batch. Default: "lognormal(0.1, cv=0.3)".
-        bandwidth: bandwidth of the links between hosts, "100mbit" or bytes per second. Default: all
-            are on one host.
+        bandwidth: bandwidth of the links between virtual hosts, "100mbit" or bytes per second.
+            Default: all are on one host.
         latency: latency of the links, "0.5ms" or seconds. Default: 0.1 ms.
         cores: cores of each host. Default: one for every worker on it.
         hosts: number of virtual hosts that the workers are divided among, in blocks of ranks, the
-            same for all strategies. Default: one per worker, or one per island if a strategy has
-            islands.
+            same for all strategies. Default: one per worker.
+        coding: bytes of vectors per second at which codecs encode and decode, or "2GB/s".
+            Default: they take no time.
+        time_only: compute no gradients, parameters and metrics in virtual runs: what is compared is
+            time alone.
+        processes: number of virtual runs that are made at the same time, each in a process of its
+            own; 1 makes all in this process. The results are the same. Default: one per core.
         margin: a difference in speed that does not matter, as a fraction.
         price: price of a worker for an hour, for the cost of runs.
         output: folder for the comparison; an interrupted one is continued. Default: a new one in
@@ -189,6 +254,7 @@ def compare(
         )
     if isinstance(strategies, Value):
         strategies = (strategies,)
+    declared = _declared(cluster, virtual)
     conditions = _conditions(
         virtual,
         VirtualConditions(
@@ -196,34 +262,64 @@ def compare(
             bandwidth=bandwidth,
             latency=latency,
             cores=cores,
-            cluster=cluster,
             hosts=hosts,
+            coding=coding,
+            time_only=time_only,
         ),
     )
+    sweeps = Sweeps.read((sweep,) if isinstance(sweep, str) else sweep)
+    if sweeps.workers and workers is not None:
+        raise ValueError("workers is given twice, fixed and swept: keep one")
     design = Design(
-        entrants=read_entrants(strategies or (VIRTUAL if virtual else STRATEGIES)),
-        workers=_numbers(workers, cluster),
-        script=None if virtual else _script(job, sys._getframe(1).f_globals),
+        entrants=read_entrants(chosen(strategies, sweeps, virtual), sweeps),
+        workers=sweeps.workers or _numbers(workers, declared),
+        sweeps=sweeps,
+        lr=None if lr is None else str(lr),
+        script=_script(job, sys._getframe(1).f_globals, required=not virtual),
         seed=job.seed if seed is None else seed,
-        budget=Budget(epochs=epochs, samples=samples, seconds=seconds, target=target),
+        budget=Budget(
+            epochs=epochs,
+            samples=samples,
+            seconds=seconds,
+            target=target,
+            evaluate_every=None if evaluate_every is None else str(evaluate_every),
+            measures=measures,
+        ),
         slow=tuple(map(Pace.read, slow or ())),
         network=_network(network, virtual),
         virtual=conditions,
+        cluster=declared,
         repeats=repeats,
         margin=margin,
         price=price,
     )
-    return carry_out(design, job, None if output is None else Path(output), Console(stderr=True))
+    folder = None if output is None else Path(output)
+    return carry_out(design, job, folder, Console(stderr=True), processes=processes)
+
+
+def chosen(
+    strategies: str | Iterable[str | Strategy] | None, sweeps: Sweeps, virtual: bool
+) -> str | Iterable[str | Strategy]:
+    """The strategies that were named; by default a few, and none if strategies are swept."""
+    if strategies or sweeps.strategies:
+        return strategies or ()
+    return VIRTUAL if virtual else STRATEGIES
 
 
 def carry_out(
-    design: Design, job: Job, folder: Path | None, console: Console, launch: Launcher = start
+    design: Design,
+    job: Job,
+    folder: Path | None,
+    console: Console,
+    launch: Launcher = start,
+    processes: int | None = None,
 ) -> Compared:
     """Make the runs of a design, show its progress, and write its report."""
+    at_once = runs_at_once(design, processes)
     folder = folder or new_folder(Path("comparisons") / stamp())
     try:
-        with ComparisonDisplay(len(design.turns), console) as display:
-            results = conduct(design, job, folder, display, launch)
+        with ComparisonDisplay(len(design.turns), console, at_once=at_once) as display:
+            results = conduct(design, job, folder, display, launch, at_once)
     except (TypeError, ValueError):
         release(folder)
         raise
@@ -246,8 +342,23 @@ def _numbers(workers: int | Iterable[int] | None, cluster: Cluster | None) -> tu
     return (workers,) if isinstance(workers, int) else tuple(workers)
 
 
-def _script(job: Job, namespace: Mapping[str, Any]) -> Script:
-    origin = scripts.trace_back(job, None, namespace)
+def _declared(cluster: str | Cluster | None, virtual: bool) -> Cluster | None:
+    declared = None if cluster is None else Cluster.parse(cluster)
+    if declared is not None and not virtual:
+        check_live(declared)
+    return declared
+
+
+def _script(job: Job, namespace: Mapping[str, Any], *, required: bool) -> Script | None:
+    """The script of a job; None if it has none, unless other processes require it."""
+    try:
+        origin = scripts.trace_back(job, None, namespace)
+    except ValueError:
+        if required:
+            raise
+        return None
+    if origin.package and not required:
+        return None
     if origin.package:
         raise ValueError(
             f"{origin.script} is a part of the package {origin.package}, and every run of a "
@@ -272,8 +383,4 @@ def _conditions(virtual: bool, given: VirtualConditions) -> VirtualConditions | 
                     "machine: add virtual=True, or leave it out"
                 )
         return None
-    if given.cluster is not None:
-        for name in ("bandwidth", "latency", "cores", "hosts"):
-            if getattr(given, name) is not None:
-                raise ValueError(f"{name} is given twice: leave it out, the cluster determines it")
     return given

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from manyhands.lab.entrants import Sweeps, number
 from manyhands.lab.order import PlannedRun, turns
 from manyhands.pacing import Pace, words
-from manyhands.script.origin import Overrides, override
+from manyhands.script.origin import Overrides, override, read_lr
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,16 +19,19 @@ if TYPE_CHECKING:
     from manyhands.lab.entrants import Entrant
     from manyhands.virtual import Times
 from manyhands.lab.networks.namespaces import NetworkShape
+from manyhands.lab.networks.sites import check_live
 
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """The limits of every run; None where the job's own limit applies."""
+    """The limits and evaluations of every run; None where the job's own apply."""
 
     epochs: float | None = None
     samples: int | None = None
     seconds: float | None = None
     target: str | None = None
+    evaluate_every: str | None = None
+    measures: str | None = None
 
     def of(self, job: Job, seed: int | None = None) -> Job:
         """The job under this budget; raises ValueError if it is not valid for the job."""
@@ -36,15 +40,24 @@ class Budget:
 
 @dataclass(frozen=True, kw_only=True)
 class VirtualConditions:
-    """The cluster of a virtual comparison; None for the defaults of `simulate`."""
+    """The conditions of a virtual comparison; None for the defaults of `simulate`."""
 
     times: str | Times | None = None
     bandwidth: str | float | None = None
     latency: str | float | None = None
     cores: int | None = None
-    cluster: Cluster | None = None
     hosts: int | None = None
     """Hosts among which workers are divided, in blocks of ranks; requires a bandwidth."""
+    coding: str | float | None = None
+    """Bytes per second at which codecs encode and decode."""
+    time_only: bool | None = None
+    """Whether to compute no numbers."""
+
+    def at(self, turn: PlannedRun) -> VirtualConditions:
+        """These conditions with the values that were swept for a run."""
+        swept = {name: value for name, value in turn.conditions if name in vars(self)}
+        counts = {name: int(swept[name]) for name in ("cores", "hosts") if name in swept}
+        return replace(self, **(swept | counts))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,11 +89,17 @@ class Design:
     """Workers that are slowed down under all strategies."""
     virtual: VirtualConditions | None = None
     """The virtual cluster; None for real processes."""
+    cluster: Cluster | None = None
+    """The declared cluster, virtual or of namespaces, the same for all strategies."""
     network: str = ""
     """Network between the workers, as text: "100mbit"; empty for the machine's own."""
     repeats: int = 3
     margin: float = 0.05
     price: float | None = None
+    lr: str | None = None
+    """Learning rate of all runs, or a factor of the optimizer's; None for the optimizer's own."""
+    sweeps: Sweeps = field(default_factory=Sweeps)
+    """What is swept; the entrants and the numbers of workers are those of the sweeps already."""
 
     def __post_init__(self) -> None:
         for name in ("workers", "repeats"):
@@ -95,11 +114,27 @@ class Design:
     @property
     def turns(self) -> tuple[PlannedRun, ...]:
         """All runs, in the order in which they are made."""
-        return turns(self.entrants, self.workers, self.repeats, self.seed)
+        return turns(self.entrants, self.workers, self.repeats, self.seed, self.sweeps.conditions)
+
+    def swept(self, turn: PlannedRun) -> dict[str, int | float | str]:
+        """The values of a run's swept options, by name."""
+        found = dict(turn.entrant.swept)
+        if self.sweeps.workers and turn.entrant.workers(turn.workers + 1) > 1:
+            found["workers"] = turn.workers
+        return found | {name: number(value) for name, value in turn.conditions}
+
+    def rate(self, turn: PlannedRun) -> str | None:
+        """The learning rate of a run, or a factor of the optimizer's; None for its own."""
+        return turn.entrant.lr or self.lr
+
+    def links(self, turn: PlannedRun) -> str:
+        """The network of a run as text; empty for the machine's own."""
+        return dict(turn.conditions).get("network", self.network)
 
     def paces(self, turn: PlannedRun) -> tuple[Pace, ...]:
         """The slowdowns of a run, of workers that it has."""
-        asked = (*self.slow, *turn.entrant.slow)
+        varied = dict(turn.conditions).get("slow", "").split()
+        asked = (*self.slow, *map(Pace.read, varied), *turn.entrant.slow)
         return tuple(p for p in asked if p.worker is None or p.worker < turn.workers)
 
     @property
@@ -119,10 +154,41 @@ class Design:
                 turn.entrant.strategy.check(turn.workers)
             except ValueError as error:
                 raise ValueError(f"{turn.entrant.label}: {error}") from error
-        if self.network:
-            NetworkShape.read(self.network)
+        for network in (self.network, *self.sweeps.values("network")):
+            if network:
+                NetworkShape.read(network)
+        if self.cluster is not None:
+            self._check_cluster(self.cluster)
         for pace in (*self.slow, *(p for entrant in self.entrants for p in entrant.slow)):
             pace.check(max(self.workers))
+        for pace in map(Pace.read, " ".join(self.sweeps.values("slow")).split()):
+            pace.check(max(self.workers))
+        self._check_sweeps()
+
+    def _check_sweeps(self) -> None:
+        """Refuse conditions that the runs cannot have, or that are given twice."""
+        for name, _ in self.sweeps.conditions[0] if self.sweeps.conditions else ():
+            if name in vars(VirtualConditions()) and self.virtual is None:
+                raise ValueError(f"a sweep over {name} needs a virtual cluster: add --virtual")
+            if name == "network" and self.virtual is not None:
+                raise ValueError("a sweep over network needs real processes: sweep bandwidth")
+            fixed = self.network if name == "network" else getattr(self.virtual, name, None)
+            if fixed:
+                raise ValueError(f"{name} is given twice, fixed and swept: keep one")
+        if self.lr is not None:
+            read_lr(self.lr)
+        if self.lr is not None and any(entrant.lr for entrant in self.entrants):
+            raise ValueError("lr is given twice, fixed and swept: keep one")
+
+    def _check_cluster(self, cluster: Cluster) -> None:
+        for count in self.workers:
+            cluster.check_workers(count)
+        conditions = vars(self.virtual) if self.virtual else {"network": self.network}
+        for name in ("bandwidth", "latency", "cores", "hosts", "network"):
+            if conditions.get(name) or self.sweeps.values(name):
+                raise ValueError(f"{name} is given twice: leave it out, the cluster determines it")
+        if self.virtual is None:
+            check_live(cluster)
 
     def identity(self) -> dict[str, str]:
         """Settings, by name, that must be equal for runs to belong to one comparison.
@@ -140,6 +206,9 @@ class Design:
             "seed": str(self.seed),
             "slow": " ".join(map(str, self.slow)),
             "network": self.network,
+            "cluster": None if self.cluster is None else str(self.cluster),
+            "sweeps": "; ".join(self.sweeps.texts),
+            "lr": self.lr,
             "kind": "live" if conditions is None else "virtual",
         }
         settings |= vars(self.budget) | (vars(conditions) if conditions else {})

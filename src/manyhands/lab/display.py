@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from rich.console import Console, Group, RenderableType
@@ -24,6 +25,17 @@ _PLAIN_EVERY = 30.0
 """Seconds between two lines about one run, without a terminal."""
 
 
+@dataclass(eq=False, slots=True)
+class _Current:
+    """A run that is being made."""
+
+    heading: str
+    begun: float
+    said: float
+    """When a line about it was last written."""
+    words: str = "starting"
+
+
 class ComparisonDisplay:
     """Shows the progress of a comparison.
 
@@ -31,6 +43,8 @@ class ComparisonDisplay:
         total: number of runs.
         console: output console.
         clock: a source of seconds.
+        at_once: number of runs that are made at the same time. With several there is no thread
+            that draws, because processes are forked meanwhile: call `refresh`.
     """
 
     def __init__(
@@ -38,19 +52,25 @@ class ComparisonDisplay:
         total: int,
         console: Console,
         clock: Callable[[], float] = time.monotonic,
+        at_once: int = 1,
     ) -> None:
         self._total = total
         self._console = console
         self._clock = clock
+        self._at_once = at_once
         self._done = self._found = 0
         self._spent: list[float] = []
         """Seconds of every run of this start."""
-        self._begun = self._said = clock()
-        self._heading = self._words = ""
+        self._current: dict[str, _Current] = {}
+        """The runs that are being made, by name."""
         self._table: RenderableType | None = None
         # Once a second: drawing takes time from the run that is measured.
         self._live = Live(
-            console=console, get_renderable=self._picture, transient=True, refresh_per_second=1
+            console=console,
+            get_renderable=self._picture,
+            transient=True,
+            refresh_per_second=1,
+            auto_refresh=at_once == 1,
         )
 
     def __enter__(self) -> Self:
@@ -71,30 +91,37 @@ class ComparisonDisplay:
     def begins(self, turn: PlannedRun, results: Comparison) -> None:
         """Show that a run is started."""
         self._tell_found()
-        self._begun = self._said = self._clock()
         self._table = table(results) if results.runs else None
-        self._heading = f"run {self._done + 1} of {self._total}: {turn}"
-        self._words = "starting"
+        number = self._done + len(self._current) + 1
+        now, heading = self._clock(), f"run {number} of {self._total}: {turn}"
+        self._current[turn.name] = _Current(heading, now, now)
         if not self._console.is_terminal:
-            self._say(self._heading)
+            self._say(heading)
 
-    def progress(self, words: str) -> None:
-        """Show the progress of the current run."""
-        if words == self._words or not words:
+    def progress(self, turn: PlannedRun, words: str) -> None:
+        """Show the progress of a run."""
+        current = self._current[turn.name]
+        if words == current.words or not words:
             return
-        self._words = words
-        if not self._console.is_terminal and self._clock() - self._said >= _PLAIN_EVERY:
-            self._say(f"  {words}")
-            self._said = self._clock()
+        current.words = words
+        now = self._clock()
+        if not self._console.is_terminal and now - current.said >= _PLAIN_EVERY:
+            whose = "" if self._at_once == 1 else f"{turn}: "
+            self._say(f"  {whose}{words}")
+            current.said = now
 
     def made(self, turn: PlannedRun, run: RunResult) -> None:
         """Show the result of a run that has ended."""
-        self._spent.append(self._clock() - self._begun)
+        self._spent.append(self._clock() - self._current.pop(turn.name).begun)
         self._done += 1
-        self._heading = ""
         left = self._left()
         words = f"[{self._done}/{self._total}] {turn}: {outcome(run)}"
         self._say(f"{words} ({left})" if left else words)
+
+    def refresh(self) -> None:
+        """Draw, where no thread does."""
+        if self._console.is_terminal:
+            self._live.refresh()
 
     def found(self) -> None:
         """Count a run that was made before."""
@@ -107,7 +134,8 @@ class ComparisonDisplay:
             self._found = 0
 
     def _left(self) -> str:
-        left = (self._total - self._done) * sum(self._spent) / len(self._spent)
+        each = sum(self._spent) / len(self._spent) / self._at_once
+        left = (self._total - self._done) * each
         if left <= 0:
             return ""
         return f"about {left / 60:.0f} min left" if left >= 90 else f"about {left:.0f} s left"
@@ -117,10 +145,11 @@ class ComparisonDisplay:
 
     def _picture(self) -> RenderableType:
         parts: list[RenderableType] = []
-        # The current run comes first: the table may be higher than the terminal.
-        if self._heading:
-            spent = duration(self._clock() - self._begun)
-            parts.append(Text(f"{self._heading} · {spent} · {self._words}", overflow="ellipsis"))
+        # Current runs come first: the table may be higher than the terminal.
+        for current in tuple(self._current.values()):
+            spent = duration(self._clock() - current.begun)
+            line = f"{current.heading} · {spent} · {current.words}"
+            parts.append(Text(line, overflow="ellipsis"))
         if self._table is not None:
             parts.append(self._table)
         return Group(*parts)

@@ -87,6 +87,7 @@ class Folder:
         """When the comparison was first started; None if it is started now."""
         runs = former.runs if former else ()
         self._failed = {run.folder: run for run in runs if run.status == "failed"}
+        self._times = {run.folder: (run.started, run.ended) for run in runs}
 
     def place(self, turn: PlannedRun) -> str:
         """A run's folder, relative to this one."""
@@ -108,6 +109,10 @@ class Folder:
     def failed(self, turn: PlannedRun) -> RunResult | None:
         """The result of a run, if it has failed; remove its folder to repeat it."""
         return self._failed.get(self.place(turn)) if self.run(turn).exists() else None
+
+    def times(self, turn: PlannedRun) -> tuple[str, str]:
+        """When a run was started and ended, if the results have it; empty otherwise."""
+        return self._times.get(self.place(turn), ("", ""))
 
     def trace(self, turn: PlannedRun) -> Trace | None:
         """The trace of a run, if it is readable."""

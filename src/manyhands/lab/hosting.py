@@ -1,4 +1,4 @@
-"""The hosts of a virtual comparison, which are the same under every strategy."""
+"""The hosts of a virtual comparison without a declared cluster: the same under every strategy."""
 
 from __future__ import annotations
 
@@ -7,50 +7,36 @@ from typing import TYPE_CHECKING
 from manyhands.strategies import protocol_of
 
 if TYPE_CHECKING:
-    from manyhands.lab.design import Design
+    from manyhands.lab.design import Design, VirtualConditions
 
 
-def hosts_of(design: Design, workers: int) -> tuple[int, int] | None:
+def hosts_of(
+    design: Design, workers: int, conditions: VirtualConditions | None
+) -> tuple[int, int] | None:
     """Hosts of workers and hosts of servers, in all runs with so many workers.
 
-    None if all are on one host, or on those of a given cluster.
+    None if all are on one host, or on those of a declared cluster.
 
-    Each worker has its own host, unless a strategy has islands: then all strategies run with one
-    host per island. The number of server hosts is the largest number of servers of any strategy.
+    Each worker has its own host, unless a number of hosts is given. The number of server hosts is
+    the largest number of servers of any strategy; the server of an island is on the host of the
+    island's first worker.
 
     Raises:
-        ValueError: strategies have different numbers of islands, or there are too many hosts.
+        ValueError: there are too many hosts, or they have no bandwidth.
     """
-    conditions = design.virtual
-    if conditions is None or conditions.cluster is not None:
+    if conditions is None or design.cluster is not None:
         return None
+    asked = conditions.hosts
     if conditions.bandwidth is None:
-        if conditions.hosts is not None:
+        if asked is not None:
             raise ValueError("hosts= requires the bandwidth of links, as in bandwidth='1gbit'")
         return None
-    islands: dict[int, str] = {}
+    if asked is not None and not 1 <= asked <= workers:
+        raise ValueError(f"{workers} workers need 1 to {workers} hosts, got {asked}")
     servers = 0
     for entrant in design.entrants:
         protocol = protocol_of(entrant.strategy)
-        if protocol is None:
-            continue
-        sites = [numbers for ranks, numbers in protocol.sites(workers) if ranks]
-        if sites:
-            islands[len(sites)] = entrant.label
-        every = protocol.needs(workers).server_processes
-        servers = max(servers, every - sum(map(len, sites)))
-    return _choose(conditions.hosts, islands, workers), servers
-
-
-def _choose(asked: int | None, islands: dict[int, str], workers: int) -> int:
-    if asked is not None:
-        if not 1 <= asked <= workers:
-            raise ValueError(f"{workers} workers need 1 to {workers} hosts, got {asked}")
-        return asked
-    if len(islands) > 1:
-        named = " and ".join(f"{label} ({count})" for count, label in islands.items())
-        raise ValueError(
-            f"{named} have different numbers of islands, but all strategies of a comparison run on "
-            "the same hosts: give their number, as in hosts=2"
-        )
-    return next(iter(islands), workers)
+        if protocol is not None:
+            own = sum(len(numbers) for ranks, numbers in protocol.groups(workers) if ranks)
+            servers = max(servers, protocol.needs(workers).server_processes - own)
+    return asked or workers, servers

@@ -1,4 +1,4 @@
-"""A run over a network of namespaces on this machine: every worker on its own host.
+"""A run over a network of namespaces on this machine: the hosts of a declared cluster, or one each.
 
 The hosts are network namespaces. The first one starts the run and the others join it, as separate
 machines would; they are started together, so that all load at the same time.
@@ -18,12 +18,16 @@ from typing import TYPE_CHECKING
 from manyhands.failure import RunFailed
 from manyhands.lab.launcher import end
 from manyhands.lab.networks.namespaces import NamespaceHost, NetworkShape, network
+from manyhands.lab.networks.sites import cluster_network, network_words
 from manyhands.live.hosts.invitation import LINES
 from manyhands.live.processes.parent_death import signals_raise
 from manyhands.transport.security import JobKey
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
+
+    from manyhands.cluster import Cluster
 
 _POLL = 0.1
 _PORT = 40001
@@ -47,11 +51,41 @@ def train_spread(arguments: Sequence[str], shape: NetworkShape, workers: int, ou
     """
     counts = {"servers": 0} if shape.apart else {}
     counts |= {f"w{number}": 1 for number in range(workers)}
+    made = network(len(counts), shape.rate, shape.latency)
+    lab = ("--inside", shape.words, "--link", str(shape.rate))
+    return _train(arguments, counts, made, lab, output)
+
+
+def train_on_cluster(arguments: Sequence[str], cluster: Cluster, output: Path) -> int:
+    """Run `manyhands train` with these arguments on the hosts of a cluster; return its exit code.
+
+    Args:
+        arguments: the script and its options, except --workers, --hosts and --output.
+        cluster: the cluster, which has a text and several hosts.
+        output: the run's folder.
+
+    Raises:
+        NotPermitted: this machine does not allow network namespaces.
+        RunFailed: a host could not join.
+    """
+    counts = {host.name: host.workers or 0 for host in cluster.hosts}
+    lab = ("--inside", network_words(cluster), "--cluster", cluster.text)
+    return _train(arguments, counts, cluster_network(cluster), lab, output)
+
+
+def _train(
+    arguments: Sequence[str],
+    counts: dict[str, int],
+    made: AbstractContextManager[list[NamespaceHost]],
+    lab: Sequence[str],
+    output: Path,
+) -> int:
+    """Start the run on the first host of a network, and join it from the others."""
     hosts = ", ".join(f"{name}:{count}" for name, count in counts.items())
     with (
         signals_raise(),
         tempfile.TemporaryDirectory(prefix="manyhands-") as private,
-        network(len(counts), shape.rate, shape.latency) as places,
+        made as places,
         contextlib.ExitStack() as stack,
     ):
         here, *others = places
@@ -59,7 +93,6 @@ def train_spread(arguments: Sequence[str], shape: NetworkShape, workers: int, ou
         JobKey.new().write(key)
         common = ("--key-file", str(key), "--parent", str(os.getpid()))
         options = ("--hosts", hosts, "--listen", place, "--output", str(output))
-        lab = ("--inside", shape.words)
         first = _start(here, ["train", *options, *common, *lab, *arguments], None)
         stack.callback(end, first)
         joiners: list[_Joiner] = []

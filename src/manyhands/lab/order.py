@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from manyhands.lab.entrants import Entrant
+    from manyhands.lab.entrants import Conditions, Entrant
 
 _Part = TypeVar("_Part")
 
@@ -31,32 +31,47 @@ class PlannedRun:
     workers: int
     repeat: int
     seed: int
+    conditions: Conditions = ()
+    """Swept conditions that this run has, beside those of all runs."""
 
     @property
     def name(self) -> str:
         """The name of its folder, unique in the comparison."""
-        words = re.sub(r"[^a-z0-9.]+", "-", self.entrant.label.lower()).strip("-")
-        return f"{self.repeat}-{self.place}-{words[:60]}-{self.workers}"
+        parts = (f"{self.repeat}-{self.place}-{_slug(self.entrant.label)}-{self.workers}",)
+        return "-".join((*parts, *(_slug(f"{n} {value}") for n, value in self.conditions)))
 
     def __str__(self) -> str:
         several = "" if self.workers == 1 else "s"
-        return f"{self.entrant.label} on {self.workers} worker{several}, repeat {self.repeat + 1}"
+        swept = "".join(f", {name}={value}" for name, value in self.conditions)
+        return (
+            f"{self.entrant.label} on {self.workers} worker{several}{swept}, "
+            f"repeat {self.repeat + 1}"
+        )
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-")[:60]
 
 
 def turns(
-    entrants: Sequence[Entrant], workers: Sequence[int], repeats: int, seed: int
+    entrants: Sequence[Entrant],
+    workers: Sequence[int],
+    repeats: int,
+    seed: int,
+    conditions: Sequence[Conditions] = ((),),
 ) -> tuple[PlannedRun, ...]:
     """All runs, in order; each repeat has its own seed, the same for all runs in it."""
     # single() always runs with one worker, so it runs once per repeat.
     pairs = {
-        (place, entrant.workers(asked)): entrant
+        (place, entrant.workers(asked), varied): entrant
+        for varied in conditions
         for asked in workers
         for place, entrant in enumerate(entrants)
     }
     return tuple(
-        PlannedRun(entrant, place, count, repeat, seed + repeat)
+        PlannedRun(entrant, place, count, repeat, seed + repeat, varied)
         for repeat in range(repeats)
-        for (place, count), entrant in _turned(list(pairs.items()), repeat)
+        for (place, count, varied), entrant in _turned(list(pairs.items()), repeat)
     )
 
 

@@ -19,6 +19,7 @@ from manyhands.verbs.simulate import Asked, plan
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from manyhands.cluster import Cluster
     from manyhands.job import Job
     from manyhands.lab.design import Design
     from manyhands.lab.order import PlannedRun
@@ -57,8 +58,11 @@ class LiveRuns:
     def check(self, turn: PlannedRun) -> None:
         """Check the hosts and devices: strategies with shared memory need one host and CPUs."""
         hosts = ["this host"]
-        if self.design.network:
+        if self.design.links(turn):
             hosts = [f"w{number}" for number in range(turn.workers)]
+            check_permitted()
+        elif cluster := cluster_of(self.design, turn):
+            hosts = [host.name for host in cluster.hosts]
             check_permitted()
         turn.entrant.strategy.check_places(hosts, devices(turn.workers))
 
@@ -84,6 +88,13 @@ def _why(code: int, last: str) -> str:
     return last or f"it exited with code {code} and an empty log"
 
 
+def cluster_of(design: Design, turn: PlannedRun) -> Cluster | None:
+    """The cluster whose network a run needs; None for one host, or the one worker of `single()`."""
+    if design.cluster is None or len(design.cluster.hosts) == 1:
+        return None
+    return None if turn.entrant.strategy.needs(1).only_one_worker else design.cluster
+
+
 def command(design: Design, turn: PlannedRun, folder: Path) -> list[str]:
     """The command that executes a live run."""
     script = design.script
@@ -95,14 +106,16 @@ def command(design: Design, turn: PlannedRun, folder: Path) -> list[str]:
         "workers": turn.workers,
         "seed": turn.seed,
         **vars(design.budget),
-        "network": design.network or None,
+        "network": design.links(turn) or None,
+        "cluster": cluster_of(design, turn),
+        "lr": design.rate(turn),
         "output": folder,
         "parent": os.getpid(),
     }
     words = [sys.executable, "-m", "manyhands", "train", str(script.path)]
     for name, value in options.items():
         if value is not None:
-            words += [f"--{name}", str(value)]
+            words += [f"--{name.replace('_', '-')}", str(value)]
     # The last line of a run's log is shown as its progress.
     words += ["--quiet"]
     for pace in design.paces(turn):
@@ -159,16 +172,19 @@ class VirtualRuns:
 
     def _asked(self, turn: PlannedRun, folder: Path) -> Asked:
         design = self.design
+        conditions = design.virtual and design.virtual.at(turn)
         return Asked(
             strategy=turn.entrant.strategy,
             workers=turn.workers,
             seed=turn.seed,
             slow=design.paces(turn) or None,
             stretch=_stretch(design, turn),
+            cluster=design.cluster,
+            lr=design.rate(turn),
             output=folder,
             **vars(design.budget),
-            **(vars(design.virtual) if design.virtual else {})
-            | {"hosts": hosts_of(design, turn.workers)},
+            **(vars(conditions) if conditions else {})
+            | {"hosts": hosts_of(design, turn.workers, conditions)},
         )
 
 

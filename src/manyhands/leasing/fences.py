@@ -8,6 +8,7 @@ putting it up twice changes nothing.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ class Fences:
         return incarnation < self._least.get(worker, 0)
 
 
+@lru_cache(maxsize=65_536)
 def _split(caller: str) -> tuple[str, int]:
     """A worker and its incarnation; without a number it is the first."""
     worker, _, incarnation = caller.partition(".")

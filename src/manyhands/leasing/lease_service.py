@@ -6,7 +6,7 @@ answers: live in the coordinator's process, virtually in the simulator, with the
     worker                    lease service
     `Ask`                     `Granted`, a lease; `Nothing`, if there is none at present
     `Commit`, `Forgo`
-                              `Cut`, when an epoch is committed: evaluate a part
+                              `Cut`, when all before an evaluation is committed: evaluate a part
     `Tally`                   `Sum`, when all parts have arrived; then workers ask again
                               `Over(stores=True)`, to one worker, when everything is committed
     `Saved`                   `Over(stores=False)`, to it and to all others
@@ -18,7 +18,6 @@ evaluation, and the storing. So a run is over only when its model is stored.
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, TypeAlias
 
 from manyhands.leasing.leases import Lease, Leases
@@ -72,6 +71,8 @@ class LeaseService:
         self._tallies: dict[str, tuple[float, ...]] = {}
         self._evaluated = -1
         """Samples that were committed at the last evaluation."""
+        self.evaluations = 0
+        """Evaluations that were completed."""
         self._ended = False
         self._storing: str | None = None
         """The worker that was appointed to store the model."""
@@ -83,6 +84,11 @@ class LeaseService:
     def round(self) -> int:
         """The number of the last evaluation that was started."""
         return self._round
+
+    @property
+    def is_evaluating(self) -> bool:
+        """Whether an evaluation is under way."""
+        return self._missing is not None
 
     def knows(self, worker: str) -> bool:
         """Whether a worker takes part."""
@@ -101,9 +107,10 @@ class LeaseService:
 
     def hear(self, worker: str, message: Leasing) -> Letters:
         """Process a message of a worker; without effect if it is no longer a member."""
-        if self.knows(worker):
+        if worker in self._members or worker in self._arriving:
             self._hear(worker, message)
-        return self._take_letters()
+        letters, self._letters = self._letters, []
+        return letters
 
     def lose(self, worker: str) -> Letters:
         """Note that a worker is lost: its tasks are given to others."""
@@ -115,6 +122,13 @@ class LeaseService:
         """Lease no more samples, because a limit is reached; leases that are held stay valid."""
         self.leases.stop()
         self._settle()
+        return self._take_letters()
+
+    def pause(self) -> Letters:
+        """Evaluate when the batches that were begun are committed."""
+        if self._missing is None and not self._ended:
+            self.leases.pause()
+            self._settle()
         return self._take_letters()
 
     def _take_letters(self) -> Letters:
@@ -167,13 +181,16 @@ class LeaseService:
             if isinstance(found, Lease):
                 del self._waiting[worker]
                 self._idle.discard(worker)
-                self._tell(worker, Granted(**asdict(found)))
+                granted = Granted(
+                    found.number, found.epoch, found.start, found.stop, found.total, found.dealt
+                )
+                self._tell(worker, granted)
             elif found == "wait" and self._lockstep and worker not in self._idle:
                 self._idle.add(worker)
                 self._tell(worker, Nothing())
 
     def _settle(self) -> None:
-        """Start an evaluation, or end the run, if all samples of the epoch or run are committed.
+        """Start an evaluation, or end the run, if all samples before it are committed.
 
         Workers may ask ahead, so a waiting worker may still be computing. Only when no lease is
         held, and all workers wait, are all leases committed.
@@ -215,6 +232,7 @@ class LeaseService:
         total = Sum(number, tuple(sum(column) for column in zip(*rows, strict=True)))
         self._missing = None
         self._evaluated = self.leases.committed
+        self.evaluations += 1
         self.leases.evaluated()
         for name in sorted(self._members, key=_rank):
             self._tell(name, total)

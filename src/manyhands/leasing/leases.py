@@ -11,13 +11,13 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from manyhands.sampling.batches import deal
+from manyhands.sampling.batches import AFTER_EPOCHS, deal
 from manyhands.sampling.division import part
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from manyhands.sampling.batches import BatchSizes
+    from manyhands.sampling.batches import BatchSizes, EvaluationPoints
 
 
 @dataclass(frozen=True)
@@ -47,10 +47,12 @@ class Leases:
         sizes: the global batch.
         workers: number of workers among which a global batch is divided.
         budget: samples until the run ends; None for no limit.
-        pauses: whether a new epoch waits until the last one is committed and evaluated.
+        pauses: whether there are evaluations: the batches after one wait until all before it are
+            committed and evaluated.
         lockstep: whether a global batch with fewer samples than workers has empty parts.
         by_rank: whether each worker gets the part of its rank in every global batch, instead of the
             next free part; the parts of lost workers are given to any worker.
+        points: where evaluations are; by default after every epoch.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class Leases:
         pauses: bool = False,
         lockstep: bool = False,
         by_rank: bool = False,
+        points: EvaluationPoints = AFTER_EPOCHS,
     ) -> None:
         self._fresh = _cut(samples, sizes, workers, budget, empty=lockstep)
         self._next: Lease | None = next(self._fresh, None)
@@ -73,8 +76,13 @@ class Leases:
         self._gone: set[int] = set()
         self._returned: deque[Lease] = deque()
         self._held: dict[int, tuple[str, Lease]] = {}
+        self._samples = samples
+        self._points = points
+        self._until = points.after(0, samples) if pauses else None
+        """Batches that begin at or after so many samples wait for an evaluation."""
         self._pauses = pauses
-        self._epoch = 0
+        self._last = -1
+        """Samples of the run before the global batch that was leased last."""
         self._stopped = False
         self.committed = 0
         """Samples whose update is part of the shared state."""
@@ -86,8 +94,8 @@ class Leases:
     def take(self, worker: str) -> Lease | Literal["wait", "evaluate", "over"]:
         """A lease for a worker, or why there is none.
 
-        wait: other workers hold the remaining leases. evaluate: all samples of an epoch are
-        committed. over: all samples of the run are committed.
+        wait: other workers hold the remaining leases. evaluate: all samples before an evaluation
+        are committed. over: all samples of the run are committed.
         """
         if self._returned:
             lease: Lease | None = self._take_returned()
@@ -113,8 +121,11 @@ class Leases:
 
     def _take_fresh(self) -> Lease | None:
         lease = self._next
-        if lease is None or self._stopped or (self._pauses and lease.epoch > self._epoch):
+        if lease is None or self._stopped:
             return None
+        if self._until is not None and lease.dealt >= self._until:
+            return None
+        self._last = lease.dealt
         self._next = next(self._fresh, None)
         return lease
 
@@ -139,8 +150,14 @@ class Leases:
         return min(waiting, key=lambda parts: parts[0].number).popleft()
 
     def evaluated(self) -> None:
-        """Note that the evaluation after an epoch is done: the next epoch may begin."""
-        self._epoch += 1
+        """Note that an evaluation is done: the batches after it may begin."""
+        if self._pauses and self._next is not None:
+            self._until = self._points.after(self._next.dealt, self._samples)
+
+    def pause(self) -> None:
+        """Have an evaluation follow the global batch that was begun last, if one was."""
+        if self._pauses and self._last >= 0:
+            self._until = self._last + 1
 
     def commit(self, worker: str, number: int) -> bool:
         """Note that the update of a lease is applied; False if the worker no longer holds it."""
@@ -192,11 +209,6 @@ class Leases:
     def held(self) -> int:
         """Number of leases that workers hold."""
         return len(self._held)
-
-    @property
-    def epoch(self) -> int:
-        """The epoch that is being trained or was just finished, where epochs pause."""
-        return self._epoch
 
 
 def _cut(

@@ -8,7 +8,7 @@ import msgspec
 
 from manyhands.live.hosts.host_list import Hosts
 from manyhands.pacing import Pace
-from manyhands.sampling.batches import BatchSizes
+from manyhands.sampling.batches import BatchSizes, EvaluationPoints
 from manyhands.script.origin import Origin, Overrides
 from manyhands.transport.control import Line
 from manyhands.transport.security import JobKey
@@ -25,6 +25,10 @@ class Leasing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     lockstep: bool = False
     """Whether workers wait for each other: see `manyhands.leasing.leases`."""
     by_rank: bool = False
+    points: EvaluationPoints = EvaluationPoints()
+    """Where evaluations are, by samples."""
+    evaluation_seconds: float | None = None
+    """Seconds from one evaluation to the next; None for no such interval."""
 
 
 class Assignment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -60,6 +64,10 @@ class Assignment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Workers that are slowed down."""
     hosts: tuple[tuple[str, int], ...] = ()
     """All hosts in order, each with its number of workers; empty for a run on one host."""
+    server_hosts: tuple[str, ...] = ()
+    """The host of each server process; empty: all are on the first host."""
+    restarts_servers: bool = True
+    """Whether a server that was killed can be restarted: its journal outlives it."""
     address: str = "127.0.0.1"
     """Address at which other hosts connect to this one."""
     port: int = 0

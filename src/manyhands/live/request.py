@@ -40,12 +40,16 @@ class Request:
     slow: tuple[Pace, ...] = ()
     hosts: Hosts | None = None
     """All hosts, this one first; None for a run on this host only."""
+    server_hosts: tuple[str, ...] = ()
+    """The host of each server; empty: all servers are on this host."""
     listen: str | None = None
     """Address and port for other hosts; None for the default route and a free port."""
     patience: float | None = None
     """Seconds without a heartbeat after which a worker is ejected; None for the default."""
     quiet: bool = False
     """Whether to hide the output of workers in the terminal."""
+    link: float | None = None
+    """Bytes per second of the slowest link between hosts, if it was declared."""
     key: Path | None = None
     """A key file that all hosts have; None creates a new key."""
 
@@ -53,6 +57,10 @@ class Request:
     def host(self) -> str:
         """This host's name."""
         return self.cluster.hosts[0].name if self.hosts is None else self.hosts.names[0]
+
+    def has_server(self, number: int) -> bool:
+        """Whether a server is on this host."""
+        return not self.server_hosts or self.server_hosts[number] == self.host
 
     @property
     def here(self) -> int:

@@ -8,14 +8,18 @@ from manyhands.notation.catalog import Catalog
 from manyhands.notation.description import Description, FieldDescription
 from manyhands.notation.error import NotationError
 from manyhands.notation.grammar import parse, split
+from manyhands.notation.sweeps import Alternative, alternatives, has_sweep
 from manyhands.notation.value import Value, spelled
 
 __all__ = [
+    "Alternative",
     "Catalog",
     "Description",
     "FieldDescription",
     "NotationError",
     "Value",
+    "alternatives",
+    "has_sweep",
     "parse",
     "spelled",
     "split",

@@ -1,5 +1,6 @@
 """Catalog of the classes that a text may name."""
 
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, Generic, TypeVar, cast
 
@@ -51,6 +52,42 @@ class Catalog(Generic[V]):
         for name, entry in entries:
             if self._known.setdefault(name, entry) != entry:
                 raise TypeError(f"two classes have the name '{name}'; rename one")
+        self._built_in = frozenset(self._known)
+
+    def add(self, cls: type[V]) -> None:
+        """Add a class, so that a text may name it.
+
+        A class that was added replaces its former definition, as when a file is executed again.
+
+        Raises:
+            TypeError: its values could not be read back, or another class has its name.
+        """
+        if not isinstance(getattr(cls, "name", None), str):
+            raise TypeError(
+                f"{cls.__qualname__} has no name: write name: ClassVar[str] = "
+                f'"{cls.__qualname__.lower()}"'
+            )
+        _check(cls)
+        there = self._known.get(cls.name)
+        if there is not None and (cls.name in self._built_in or not _same(there.cls, cls)):
+            raise TypeError(
+                f"there is a {there.kind} '{cls.name}' already ({there.cls.__module__}."
+                f"{there.cls.__qualname__}): give {cls.__qualname__} another name"
+            )
+        self._classes[cls.name] = cls
+        self._known[cls.name] = CatalogEntry(cls, self.kind)
+
+    def include(self, nested: "Catalog[Any]") -> None:
+        """Let the fields of these classes hold what was added to a nested catalog meanwhile.
+
+        Raises:
+            TypeError: a name is taken by another kind of value.
+        """
+        for name, entry in nested._known.items():
+            there = self._known.get(name)
+            if there is not None and there.kind != entry.kind:
+                raise TypeError(f"there is a {there.kind} '{name}' already; rename one")
+            self._known[name] = entry
 
     def read(self, source: str | Value) -> V:
         """The value that a text describes; a value of this catalog is returned as it is.
@@ -62,11 +99,17 @@ class Catalog(Generic[V]):
         if isinstance(source, str):
             bases = tuple(self._classes.values())
             return cast("V", Construction(source, self._known).value(parse(source), bases))
-        if type(source) in self._classes.values():
+        there = self._classes.get(getattr(source, "name", ""))
+        if there is not None and (type(source) is there or _same(type(source), there)):
             return cast("V", source)
+        remedy = (
+            f"; decorate the class {type(source).__qualname__} with @mh.register"
+            if isinstance(source, Value)
+            else ""
+        )
         raise TypeError(
             f"{source!r} is not a {self.kind}; expected a text or a value of one of: "
-            f"{', '.join(self.names())}"
+            f"{', '.join(self.names())}{remedy}"
         )
 
     def names(self) -> tuple[str, ...]:
@@ -91,6 +134,17 @@ class Catalog(Generic[V]):
     def describe(self, name: str) -> Description:
         """The documentation of the class of this name, and of its fields."""
         return describe(self[name], lambda annotation: readable(annotation, self._known))
+
+
+def _same(one: type, other: type) -> bool:
+    """Whether two classes are definitions of one class: the same name in the same file."""
+    return one.__qualname__ == other.__qualname__ and _file(one) == _file(other)
+
+
+def _file(cls: type) -> str:
+    """The file that defines a class, under whatever name its module was executed."""
+    module = sys.modules.get(cls.__module__)
+    return getattr(module, "__file__", None) or cls.__module__
 
 
 def _check(cls: type[Value]) -> None:

@@ -115,6 +115,8 @@ class Construction:
             if keyword.name not in fields:
                 lacks = f"has no field '{keyword.name}'" if fields else "takes no arguments"
                 problem = unknown(f"{cls.name} {lacks}", keyword.name, fields)
+                if keyword.name in cls.lacks:
+                    problem = f"{cls.name} has no field '{keyword.name}': {cls.lacks[keyword.name]}"
                 raise NotationError(problem, self.text, keyword.at)
             if keyword.name in nodes:
                 problem = f"'{keyword.name}' is given twice, by position and by name; keep one"

@@ -20,12 +20,12 @@ class NotationError(ValueError):
     Example:
         >>> import manyhands as mh
         >>> try:
-        ...     mh.strategy("ssp(stalness=4)")
+        ...     mh.strategy("push_sum(grpah=ring)")
         ... except mh.NotationError as error:
         ...     print(error)
-        ssp has no field 'stalness'; did you mean 'staleness'? Known: servers, staleness
-          ssp(stalness=4)
-              ^
+        push_sum has no field 'grpah'; did you mean 'graph'? Known: graph
+          push_sum(grpah=ring)
+                   ^
     """
 
     def __init__(self, problem: str, text: str, at: int) -> None:

@@ -1,6 +1,6 @@
 """Values that have a text form, and its generation."""
 
-from collections.abc import Container
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -30,6 +30,8 @@ class Value:
     """
 
     name: ClassVar[str]
+    lacks: ClassVar[dict[str, str]] = {}
+    """Fields that a reader may expect and that it has not, with the reason."""
 
     def __str__(self) -> str:
         return spelled(self)
@@ -38,7 +40,7 @@ class Value:
         return str(self)
 
 
-def spelled(value: Value, node: Node | None = None, also: Container[str] = ()) -> str:
+def spelled(value: Value, node: Node | None = None, also: Collection[str] = ()) -> str:
     """The text of a value with more fields than those that differ from their defaults.
 
     A reader may not know the defaults, so fields that were written explicitly are shown as well.
@@ -46,7 +48,7 @@ def spelled(value: Value, node: Node | None = None, also: Container[str] = ()) -
     Args:
         value: the value.
         node: the tree of a text that describes it; the fields that it names are shown, too.
-        also: further fields to show.
+        also: further fields to show; those of a field's own value as in `outer.every`.
     """
     fields, types = settable(type(value)), annotations(type(value))
     given: dict[str, Node] = {}
@@ -56,9 +58,12 @@ def spelled(value: Value, node: Node | None = None, also: Container[str] = ()) -
     arguments = []
     for field in fields:
         held, own = getattr(value, field.name), given.get(field.name)
-        if own is not None or field.name in also or held != default(field):
+        within = [name[len(field.name) + 1 :] for name in also if name.startswith(f"{field.name}.")]
+        if own is not None or within or field.name in also or held != default(field):
             text = (
-                spelled(held, own) if isinstance(held, Value) else written(held, types[field.name])
+                spelled(held, own, within)
+                if isinstance(held, Value)
+                else written(held, types[field.name])
             )
             arguments.append(f"{field.name}={text}")
     return f"{value.name}({', '.join(arguments)})"

@@ -1,6 +1,6 @@
 """A model's parameters: divided into fragments, held by servers, copied by workers."""
 
-from manyhands.parameters.arithmetic import difference, lerp, trade
+from manyhands.parameters.arithmetic import as_bytes, difference, lerp, trade
 from manyhands.parameters.copy import Copy
 from manyhands.parameters.ensemble import EnsembleModel
 from manyhands.parameters.holder import Holder
@@ -18,6 +18,7 @@ __all__ = [
     "LocalOptimizer",
     "Shard",
     "UpdateCounts",
+    "as_bytes",
     "counting_among",
     "difference",
     "lerp",

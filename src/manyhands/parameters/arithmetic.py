@@ -12,6 +12,19 @@ if TYPE_CHECKING:
     from manyhands.parameters.layout import Shard
 
 
+def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """The bytes of a contiguous tensor, as a view.
+
+    >>> as_bytes(torch.tensor([1.0, 2.0], dtype=torch.float16)).tolist()
+    [0, 60, 0, 64]
+    """
+    if tensor.dtype == torch.uint8 and tensor.dim() == 1:
+        return tensor
+    if not tensor.is_contiguous():
+        raise ValueError("a payload must be contiguous: call .contiguous() on it")
+    return tensor.detach().view(-1).view(torch.uint8)
+
+
 def add(shard: Shard, total: torch.Tensor, other: torch.Tensor, share: float) -> None:
     """Total ← total + share · other."""
     for mine, its in _pairs(shard, total, other):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from manyhands.parameters.clipping import clip_norm
+from manyhands.parameters.clipping import MeanOf, clip_norm, norm
 from manyhands.parameters.gradients import backward
 from manyhands.parameters.initial.shard_values import make
 from manyhands.parameters.layout import Layout
@@ -55,6 +55,9 @@ class Copy:
         self._job = job
         self._adding_up = False
         self._clip = clip
+        self._takes_norms = "gradient_norm" in job.measures
+        self.norms = MeanOf()
+        """Norms of the gradients before clipping, if the job measures them."""
         self.model, optimizer = make(job)
         self.layout = Layout.of(self.model, optimizer, servers)
         self.rate = float(optimizer.param_groups[0]["lr"])
@@ -169,10 +172,12 @@ class Copy:
             check=check,
         )
         self._fill_unused()
-        if self._clip is not None:
-            clip_norm(
-                [piece[1] for pieces in self._gradients.values() for piece in pieces], self._clip
-            )
+        if self._takes_norms or self._clip is not None:
+            gradients = [piece[1] for pieces in self._gradients.values() for piece in pieces]
+            if self._takes_norms:
+                self.norms.add(norm(gradients))
+            if self._clip is not None:
+                clip_norm(gradients, self._clip)
         for shard in complete:
             ready(shard)
         return loss

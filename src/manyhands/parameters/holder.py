@@ -12,6 +12,7 @@ from manyhands.parameters.initial.deferred import HELD
 from manyhands.parameters.initial.shard_values import begin
 from manyhands.parameters.initial.trimming import trim
 from manyhands.parameters.layout import ELEMENTWISE
+from manyhands.parameters.references import References
 from manyhands.parameters.weighted_step import weighted_step
 
 if TYPE_CHECKING:
@@ -69,6 +70,25 @@ class Holder:
         self._velocity: torch.Tensor | None = None
         self._remembered: dict[str, torch.Tensor] = {}
         self._scratch: torch.Tensor | None = None
+        self._extras: dict[str, torch.Tensor] = {}
+        self.references = References()
+        """What callers have received and sent, if either is encoded as differences."""
+        self.revision = 0
+        """How often the parameters were changed by this process."""
+
+    @property
+    def vector(self) -> torch.Tensor:
+        """The parameters as one vector, without buffers; a view that may be changed in place."""
+        return self.shard.vector(self.bytes)
+
+    def own_vector(self, name: str) -> torch.Tensor:
+        """A vector as long as `vector` that belongs to the protocol; zeros at first.
+
+        It is a part of the shard's state: a server that is restarted has it again.
+        """
+        if name not in self._extras:
+            self._extras[name] = torch.zeros_like(self.vector)
+        return self._extras[name]
 
     def step(self, update: torch.Tensor, weight: float, blend: float = 1.0, dealt: int = 0) -> None:
         """Take one optimizer step with an update, and the learning rates times `weight`.
@@ -134,12 +154,16 @@ class Holder:
         for flat in self.shard.flat_by_dtype:
             flat.view(self.bytes).mul_(by)
 
-    def descend(self, over: float, rate: float, momentum: float) -> None:
+    def descend(self, over: float, rate: float, momentum: float, *, changes: bool = False) -> None:
         """Take an outer step with Nesterov momentum; its gradient is shard − sum / `over`.
 
-        Buffers are replaced by the mean.
+        With `changes` the sum is one of changes, and the gradient is −sum / `over`. Buffers are
+        replaced by the mean.
         """
         target = self.take_sum(over)
+        if changes:
+            for flat in self.shard.flat_by_dtype:
+                flat.view(target).add_(flat.view(self.bytes))
         if self._velocity is None:
             self._velocity = torch.zeros_like(self.bytes)
         for flat in self.shard.flat_by_dtype:
@@ -160,9 +184,11 @@ class Holder:
         self._remembered.pop(sender, None)
 
     def forget_worker(self, worker: str) -> None:
-        """Free the copies of all incarnations of a worker."""
-        for sender in [name for name in self._remembered if name.partition(".")[0] == worker]:
-            del self._remembered[sender]
+        """Free what is kept for all incarnations of a worker."""
+        for sender in {*self._remembered, *self.references.callers()}:
+            if sender.partition(".")[0] == worker:
+                self.forget(sender)
+                self.references.forget(sender)
 
     def recall(self, sender: str) -> torch.Tensor:
         """The copy that was kept for a sender."""
@@ -199,9 +225,12 @@ class Holder:
             tensors["velocity"] = self._velocity
         for sender, then in self._remembered.items():
             tensors[f"remembered {sender}"] = then
-        return tensors, numbers
+        for name, extra in self._extras.items():
+            tensors[f"extra {name}"] = extra
+        vectors, facts = self.references.state()
+        return {**tensors, **vectors}, {**numbers, **facts}
 
-    def restore(self, tensors: Mapping[str, torch.Tensor], numbers: Mapping[str, object]) -> None:
+    def restore(self, tensors: Mapping[str, torch.Tensor], numbers: Mapping[str, Any]) -> None:
         """Restore a state that `state` returned.
 
         Args:
@@ -210,11 +239,17 @@ class Holder:
             numbers: the plain numbers.
         """
         self.bytes.copy_(tensors["bytes"])
+        vectors: dict[str, torch.Tensor] = {}
         for name in tensors:
-            if name != "bytes":
+            if name.startswith("reference "):
+                vectors[name] = tensors[name]
+            elif name != "bytes":
                 self._restore(name, tensors[name])
         for name, value in numbers.items():
-            self._restore(name, value)
+            if name == "references":
+                self.references.restore(vectors, value)
+            else:
+                self._restore(name, value)
 
     def _restore(self, name: str, value: Any) -> None:
         match name.partition(" "):
@@ -222,6 +257,8 @@ class Holder:
                 self._velocity = value
             case ("remembered", _, sender):
                 self._remembered[sender] = value
+            case ("extra", _, extra):
+                self._extras[extra] = value
             case ("sum", _, pot):
                 self._sums[int(pot)] = value
             case _:

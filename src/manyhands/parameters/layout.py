@@ -127,6 +127,20 @@ class Shard:
             lines.append(Fragment("", 0, size, (size,), dtype, -1, first.offset))
         return tuple(lines)
 
+    def vector(self, shard: torch.Tensor) -> torch.Tensor:
+        """The parameters in the bytes of this shard as one vector, without buffers; a view.
+
+        Raises:
+            ValueError: the parameters have several dtypes.
+        """
+        if len(self.flat_by_dtype) > 1:
+            dtypes = ", ".join(str(flat.dtype) for flat in self.flat_by_dtype)
+            raise ValueError(
+                f"parameters of several dtypes ({dtypes}) are no vector: use a model with one, or "
+                "a strategy that exchanges bytes"
+            )
+        return self.flat_by_dtype[0].view(shard)
+
 
 def _cut(line: Fragment) -> Iterable[Fragment]:
     """A flat fragment in parts of at most `_LINE` bytes."""

@@ -1,4 +1,8 @@
-"""Strategies that PyTorch's own engine executes (DDP, FSDP, DTensor, pipelining), one per file."""
+"""Strategies that PyTorch's own engine executes (DDP, FSDP, DTensor, pipelining), one per file.
+
+>>> AllReduce().needs(4).collectives
+True
+"""
 
 from manyhands.placements.allreduce import AllReduce
 from manyhands.placements.context import Context

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from manyhands.codecs import BFloat16, Codec, Half
+from manyhands.codecs.reducers import Factors, Reducer
 from manyhands.costs import Collective, Forecast
+from manyhands.placements.compression.payload import bucket_collectives, kept_bytes
 from manyhands.placements.placement import Placement
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     import torch
     from torch import nn
+    from torch.nn.parallel import DistributedDataParallel
 
     from manyhands.costs import TensorSize
     from manyhands.job import Job
@@ -43,6 +47,7 @@ class AllReduce(Placement):
     """
 
     name: ClassVar[str] = "allreduce"
+    gradient_norms: ClassVar[bool] = True
     support: ClassVar[Literal["stable"]] = "stable"
     needs_less: ClassVar[str] = (
         "fully_sharded(), where each of N workers holds 1/N of the model, or zero(stage=1), "
@@ -56,44 +61,81 @@ class AllReduce(Placement):
     """Search for parameters without a gradient in every step, as DDP's `find_unused_parameters`.
     Needed by models that use only a part of their parameters in a step; costs a traversal of the
     autograd graph."""
+    codec: Codec | Reducer | None = None
+    """How gradients are sent, as fewer bytes. By default they are sent as they are."""
 
     def __post_init__(self) -> None:
         if not 0 < self.bucket_mb <= 1024:
             raise ValueError(f"bucket_mb must be above 0 and at most 1024, got {self.bucket_mb}")
+        if self.find_unused and self.codec is not None and self.codec.feeds_back:
+            raise ValueError(
+                "find_unused=true leaves out gradients of parameters that no worker used in a "
+                f"step, and what {self.codec} sends for them by error feedback would be lost: use "
+                f"a codec with feedback=false, or freeze the unused parameters"
+            )
+
+    def check_places(self, hosts: Collection[str], devices: Collection[str]) -> None:  # noqa: ARG002 - the contract
+        """Raise ValueError if a codec would have to encode on a GPU."""
+        if self.codec is None or isinstance(self.codec, Half | BFloat16):
+            return
+        elsewhere = [device for device in devices if not device.startswith("cpu")]
+        if elsewhere:
+            raise ValueError(
+                f"{self.codec} encodes gradients in the host's memory, and they are on "
+                f"{elsewhere[0]}: use codec=bfloat16() or codec=half(), which GPUs sum themselves, "
+                "or train on the CPU"
+            )
 
     def bind(self, job: Job, group: Group, device: torch.device, waits: Waits) -> Bound:
         """A replica wrapped in DistributedDataParallel over the group's own process group."""
         from manyhands.placements.worker.whole_model import WholeModel  # noqa: PLC0415 - torch is lazy
 
-        return WholeModel(job, group, device, waits, self.wrapper(group, waits))
+        return WholeModel(job, group, device, waits, self.wrapper(group, waits, job.seed))
 
-    def wrapper(self, group: Group, waits: Waits) -> Callable[[nn.Module], nn.Module]:
+    def wrapper(
+        self, group: Group, waits: Waits, seed: int = 0
+    ) -> Callable[[nn.Module], nn.Module]:
         """A function that wraps a module in DDP, so that the group averages its gradients.
 
         Buffers are not broadcast in every step, which is DDP's default: batch-norm reads them only
         in evaluation, and the trainer averages them there (docs/meanings.md).
         """
-        from torch.nn.parallel import DistributedDataParallel  # noqa: PLC0415
+        from torch.nn.parallel import DistributedDataParallel  # noqa: PLC0415 - torch is lazy
 
         from manyhands.engine.fake_tensors import is_fake  # noqa: PLC0415
 
         if is_fake():
             from manyhands.engine.fake_ddp import FakeDDP  # noqa: PLC0415
+            from manyhands.placements.compression.dry_run import FakeReduction  # noqa: PLC0415
 
             return partial(
                 FakeDDP,
                 cap=int(self.bucket_mb * MEBIBYTE),
-                note=lambda size: waits.note("allreduce", size, group.size),
+                note=FakeReduction(self.codec, group.size, waits),
                 find_unused=self.find_unused,
             )
-        return lambda module: DistributedDataParallel(
-            module,
-            process_group=group.handle,
-            bucket_cap_mb=self.bucket_mb,
-            forward_sync_buffers=False,
-            gradient_as_bucket_view=True,
-            find_unused_parameters=self.find_unused,
-        )
+
+        def wrap(module: nn.Module) -> nn.Module:
+            options: dict[str, Any] = {
+                "bucket_cap_mb": self.bucket_mb,
+                "forward_sync_buffers": False,
+                "gradient_as_bucket_view": True,
+                "find_unused_parameters": self.find_unused,
+            }
+            if self.codec is None or group.size == 1:
+                made = DistributedDataParallel(module, process_group=group.handle, **options)
+            else:
+                from manyhands.placements.compression import module as compressed  # noqa: PLC0415
+
+                if not isinstance(self.codec, Factors):
+                    return compressed.CompressedDDP(
+                        module, self.codec, group, waits, seed, **options
+                    )
+                made = compressed.FactoredDDP(module, self.codec, group, waits, **options)
+            _count_payload(made, group.size, waits)
+            return made
+
+        return wrap
 
     def forecast(self, parameters: Sequence[TensorSize], workers: int) -> Forecast:
         """A broadcast of the model at the start, and one allreduce per bucket in every step.
@@ -102,24 +144,45 @@ class AllReduce(Placement):
         `find_unused` it keeps buckets in the order of the model's parameters.
         """
         self.check(workers)
-        trained = [tensor.size for tensor in parameters if tensor.trained]
+        trained = [tensor for tensor in parameters if tensor.trained]
         everything = sum(tensor.size for tensor in parameters)
         cap = int(self.bucket_mb * MEBIBYTE)
         buckets = _fill(trained, cap)[::-1] if self.find_unused else _fill(reversed(trained), cap)
+        reduced = [bucket_collectives(self.codec, bucket, workers) for bucket in buckets]
+        kept = sum(kept_bytes(self.codec, bucket, workers) for bucket in buckets)
         return Forecast(
             start=(Collective("broadcast", everything),),
-            step=tuple(Collective("allreduce", size) for size in buckets),
-            memory=everything + sum(trained),
+            step=tuple(one for some in reduced for one in some),
+            memory=everything + sum(tensor.size for tensor in trained) + kept,
         )
 
 
-def _fill(sizes: Iterable[int], cap: int) -> list[int]:
-    """Sizes of the buckets; a bucket is closed by the tensor with which it reaches the cap."""
-    buckets: list[int] = []
-    filled = 0
-    for size in sizes:
-        filled += size
+def _count_payload(module: DistributedDataParallel, workers: int, waits: Waits) -> None:
+    """Count the payload of every backward pass that DDP reduces: all gradients, in buckets."""
+    import torch  # noqa: PLC0415 - torch is lazy
+
+    reduced = sum(
+        parameter.nbytes
+        for name, parameter in module.module.named_parameters()
+        if parameter.requires_grad and name not in module.parameters_to_ignore
+    )
+
+    def count(wrapped: DistributedDataParallel, *_: object) -> None:
+        # Within `no_sync` gradients are accumulated, and not reduced.
+        if torch.is_grad_enabled() and wrapped.require_backward_grad_sync:
+            waits.tally("allreduce", reduced, workers)
+
+    module.register_forward_hook(count)
+
+
+def _fill(tensors: Iterable[TensorSize], cap: int) -> list[list[TensorSize]]:
+    """The tensors of each bucket; the one with which it reaches the cap closes it."""
+    buckets: list[list[TensorSize]] = []
+    filled = cap
+    for tensor in tensors:
         if filled >= cap:
-            buckets.append(filled)
+            buckets.append([])
             filled = 0
-    return [*buckets, filled] if filled else buckets
+        buckets[-1].append(tensor)
+        filled += tensor.size
+    return buckets

@@ -47,6 +47,9 @@ class Context(Placement):
 
     name: ClassVar[str] = "context"
     support: ClassVar[Literal["beta"]] = "beta"
+    lacks: ClassVar[dict[str, str]] = {
+        "codec": "keys and values are exchanged, and every one is needed whole"
+    }
 
     ways: int = 2
     """Workers per sequence; they divide its length, and the heads of each attention."""

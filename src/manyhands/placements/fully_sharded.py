@@ -5,7 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from manyhands.codecs import Codec  # noqa: TC001 - a field's type is needed when it is read
+from manyhands.codecs.reducers import Reducer  # noqa: TC001 - as above
 from manyhands.costs import Collective, Forecast
+from manyhands.placements.compression.reduce_dtype import (
+    check_reduce_dtype,
+    reduce_dtype,
+    reduced_bytes,
+)
 from manyhands.placements.placement import Placement
 
 if TYPE_CHECKING:
@@ -47,6 +54,12 @@ class FullySharded(Placement):
     """Free a unit's parameters between its forward and its backward, as in
     `torch.distributed.fsdp.fully_shard`. Otherwise they are gathered once per step, and all of
     them are in memory when the backward pass begins."""
+    codec: Codec | Reducer | None = None
+    """The dtype in which gradients are reduced: half or bfloat16, without error feedback. By
+    default their own."""
+
+    def __post_init__(self) -> None:
+        check_reduce_dtype(self.codec, self.name)
 
     def check_job(self, job: Job, workers: int) -> None:  # noqa: ARG002 - the contract
         """Raise ValueError if a parameter cannot be sharded by rows."""
@@ -69,6 +82,7 @@ class FullySharded(Placement):
                 separate_units(model),
                 mesh.handle,
                 reshard_after_forward=self.reshard_after_forward,
+                reduced_as=reduce_dtype(self.codec),
             )
 
         return Sharded(job, group, device, spread)
@@ -80,12 +94,19 @@ class FullySharded(Placement):
         """
         self.check(workers)
         return sharded_forecast(
-            parameters, workers, reshard_after_forward=self.reshard_after_forward
+            parameters,
+            workers,
+            reshard_after_forward=self.reshard_after_forward,
+            codec=self.codec,
         )
 
 
 def sharded_forecast(
-    parameters: Sequence[TensorSize], workers: int, *, reshard_after_forward: bool
+    parameters: Sequence[TensorSize],
+    workers: int,
+    *,
+    reshard_after_forward: bool,
+    codec: Codec | Reducer | None = None,
 ) -> Forecast:
     """The forecast of FSDP2, which pads rows so that all workers have equally many."""
     gathered: dict[str, int] = {}
@@ -94,7 +115,8 @@ def sharded_forecast(
         padded = tensor.padded(workers)
         gathered[tensor.unit] = gathered.get(tensor.unit, 0) + padded
         if tensor.trained:
-            scattered[tensor.unit] = scattered.get(tensor.unit, 0) + padded
+            reduced = reduced_bytes(codec, tensor, padded)
+            scattered[tensor.unit] = scattered.get(tensor.unit, 0) + reduced
     order = sorted(gathered, key=lambda unit: unit != "")
     # What belongs to no unit is the model's own; it is gathered first, and kept.
     let_go = set(order[:-1]) - {""} if reshard_after_forward else set()

@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from manyhands.codecs import Codec  # noqa: TC001 - a field's type is needed when it is read
+from manyhands.codecs.reducers import Reducer  # noqa: TC001 - as above
 from manyhands.costs import Collective, Forecast
-from manyhands.notation import Value  # noqa: TC001 - a field's type is needed when it is read
+from manyhands.notation import Value  # noqa: TC001 - as above
+from manyhands.placements.compression.reduce_dtype import check_reduce_dtype, reduce_dtype
 from manyhands.placements.forecasts.periodic_sync import check_outer, with_synchronisations
 from manyhands.placements.forecasts.pipeline_mesh import (
     forecast_stage_groups,
@@ -71,7 +74,7 @@ class Hybrid(Placement):
     """Workers that have different layers of a replica, as in `pipeline()`."""
     microbatches: int = 8
     """Number of microbatches of a replica's share of a batch, if there is a pipeline."""
-    schedule: Name = "one_f_one_b"
+    schedule: Name | str = "one_f_one_b"
     """Schedule of the pipeline, as in `pipeline()`; not pipedream."""
     split_points: tuple[str, ...] = ()
     """The layers at which stages begin, as in `pipeline()`; by default they are balanced by
@@ -81,6 +84,9 @@ class Hybrid(Placement):
     default they sum their gradients in every step."""
     together: int = 1
     """With `outer`: workers, or meshes of them, of which one replica consists, in lockstep."""
+    codec: Codec | Reducer | None = None
+    """The dtype in which gradients are reduced in every step along `shard` and `data`: half or
+    bfloat16, without error feedback. By default their own."""
 
     def __post_init__(self) -> None:
         for axis, size in (*self.axes.items(), ("together", self.together)):
@@ -92,12 +98,27 @@ class Hybrid(Placement):
                 "average the gradient of a whole batch: use another schedule, or "
                 "pipeline(schedule=pipedream)"
             )
+        self._check_codec()
         if self.outer is not None:
             check_outer(self.outer)
         elif self.together > 1:
             raise ValueError(
                 f"together={self.together} needs outer=…: without it all replicas step together; "
                 f"leave out together, and use data={self.data * self.together}"
+            )
+
+    def _check_codec(self) -> None:
+        check_reduce_dtype(self.codec, self.name)
+        if self.codec is None:
+            return
+        if self.pipeline > 1:
+            raise ValueError(
+                f"a pipeline's stages sum their gradients as they are: leave out codec={self.codec}"
+            )
+        if self._copy_or_all * self.shard == 1:
+            raise ValueError(
+                f"codec={self.codec} has nothing to reduce in every step along data or shard: "
+                "leave it out, or use shard=2 or more"
             )
 
     @property
@@ -186,7 +207,7 @@ class Hybrid(Placement):
         def spread(model: nn.Module) -> None:
             plan = self.find(model)
             words[:] = plan.words
-            distribute(model, mesh, plan)
+            distribute(model, mesh, plan, reduced_as=reduce_dtype(self.codec))
 
         bound = Sharded(job, group, device, spread)
         bound.words = tuple(words)
@@ -241,7 +262,9 @@ class Hybrid(Placement):
         if self.data * self.shard == 1:
             own = sum(one.size for one in parameters)
             return Forecast(start=(), step=tuple(split), memory=2 * own)
-        sharded = sharded_forecast(parameters, self.shard, reshard_after_forward=True)
+        sharded = sharded_forecast(
+            parameters, self.shard, reshard_after_forward=True, codec=self.codec
+        )
         step: list[Collective] = []
         for one in sharded.step:
             step.append(replace(one, workers=self.shard))

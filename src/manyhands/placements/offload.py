@@ -41,6 +41,9 @@ class Offload(Placement):
 
     name: ClassVar[str] = "offload"
     support: ClassVar[Literal["experimental"]] = "experimental"
+    lacks: ClassVar[dict[str, str]] = {
+        "codec": "torch's engine reduces the gradients; use fully_sharded(codec=bfloat16())"
+    }
 
     reshard_after_forward: bool = True
     """Free a unit's parameters between its forward and its backward."""

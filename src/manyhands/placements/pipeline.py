@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from manyhands.costs import Forecast
 from manyhands.placements.pipelines.messages import messages_of
 from manyhands.placements.placement import Placement, check_layers
-from manyhands.schedules import ALL, Name
+from manyhands.schedules import ALL, Durations, Name, by_name, replay
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -56,15 +56,19 @@ class Pipeline(Placement):
 
     name: ClassVar[str] = "pipeline"
     support: ClassVar[Literal["beta"]] = "beta"
+    lacks: ClassVar[dict[str, str]] = {
+        "codec": "activations are exchanged, and every one is needed whole"
+    }
 
     stages: int | None = None
     """Number of stages of the model. By default one per worker, and two under `interleaved`."""
     microbatches: int = 8
     """Number of microbatches of a batch. More make the bubble smaller, and each of them less
     efficient."""
-    schedule: Name = "one_f_one_b"
+    schedule: Name | str = "one_f_one_b"
     """The order of computations: gpipe, one_f_one_b, interleaved or zero_bubble, with one update
-    per batch; or pipedream, with one update per microbatch."""
+    per batch; or pipedream, with one update per microbatch; or, in quotes, the name of a schedule
+    that a script registers."""
     split_points: tuple[str, ...] = ()
     """Names of the layers at which stages begin, all but the first stage. By default each layer's
     time and memory are measured, and the stages balanced."""
@@ -74,6 +78,7 @@ class Pipeline(Placement):
             value = getattr(self, name)
             if value is not None and not 1 <= value <= most:
                 raise ValueError(f"{name} must be from 1 to {most}, got {value}")
+        by_name(self.schedule)
         if self.split_points and self.stages not in (None, len(self.split_points) + 1):
             raise ValueError(
                 f"{len(self.split_points)} split_points make {len(self.split_points) + 1} stages, "
@@ -83,11 +88,13 @@ class Pipeline(Placement):
     def check(self, workers: int) -> None:
         """Raise ValueError if there is no schedule for these stages, microbatches and workers."""
         super().check(workers)
-        self.table(workers)
+        table = self.table(workers)
+        if self.schedule not in ALL:
+            replay(table, Durations.even(table.stages, 1.0, 1.0, 1.0))
 
     def table(self, workers: int, microbatches: int | None = None) -> Table:
         """The schedule: for each worker, its computations in order."""
-        schedule = ALL[self.schedule]
+        schedule = by_name(self.schedule)
         return schedule(self.stages_on(workers), microbatches or self.microbatches, workers)
 
     def stages_on(self, workers: int) -> int:

@@ -46,6 +46,9 @@ class Place(Placement):
 
     name: ClassVar[str] = "place"
     support: ClassVar[Literal["beta"]] = "beta"
+    lacks: ClassVar[dict[str, str]] = {
+        "codec": "activations are exchanged, and every one is needed whole"
+    }
 
     modules: tuple[str, ...] = ()
     """The worker or workers of each module: "encoder on 0, 1"."""

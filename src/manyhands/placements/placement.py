@@ -44,6 +44,9 @@ class Placement(Value, ABC):
     )
     """Suggestion for the message if a worker runs out of memory."""
 
+    gradient_norms: ClassVar[bool] = False
+    """Whether every worker has the whole mean gradient, whose norm can be recorded."""
+
     def distinct_ranks(self, workers: int) -> Sequence[int]:  # noqa: ARG002 - some need it
         """Ranks that hold different parts; every other rank holds as much as one of these."""
         return (0,)

@@ -30,7 +30,9 @@ class Single(Placement):
     """
 
     name: ClassVar[str] = "single"
+    gradient_norms: ClassVar[bool] = True
     support: ClassVar[Literal["stable"]] = "stable"
+    lacks: ClassVar[dict[str, str]] = {"codec": "nothing is sent, because there is one worker"}
     needs_less: ClassVar[str] = (
         "fully_sharded(), where each of N workers holds 1/N of the model, or zero(stage=1), "
         "where it holds 1/N of the optimizer's state"

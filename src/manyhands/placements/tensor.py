@@ -50,6 +50,9 @@ class Tensor(Placement):
 
     name: ClassVar[str] = "tensor"
     support: ClassVar[Literal["beta"]] = "beta"
+    lacks: ClassVar[dict[str, str]] = {
+        "codec": "activations are exchanged, and every one is needed whole"
+    }
 
     ways: int = 2
     """Workers that share each layer."""

@@ -25,6 +25,7 @@ def sizes(model: nn.Module) -> list[TensorSize]:
             parameter.requires_grad,
             rows=parameter.shape[0] if parameter.dim() else 1,
             unit=owner.get(name, ""),
+            itemsize=parameter.element_size(),
         )
         for name, parameter in model.named_parameters()
     ]

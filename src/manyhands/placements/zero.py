@@ -43,6 +43,9 @@ class Zero(Placement):
 
     name: ClassVar[str] = "zero"
     support: ClassVar[Literal["beta"]] = "beta"
+    lacks: ClassVar[dict[str, str]] = {
+        "codec": "torch's ZeRO step reduces gradients itself; use allreduce()"
+    }
     needs_less: ClassVar[str] = "a higher stage, if there is one, or more workers"
 
     stage: int = 1

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
 
-from manyhands.endpoint import Parameters, Said  # noqa: TC001 - states are written down and read
+from manyhands.endpoint import (  # noqa: TC001 - states are written down and read
+    Custom,
+    Parameters,
+    Said,
+)
+
+if TYPE_CHECKING:
+    import torch
+
+    from manyhands.parameters import Holder
 
 
 @dataclass(frozen=True)
@@ -77,12 +88,15 @@ class Drop:
 class Descend:
     """Take an outer step with Nesterov momentum.
 
-    Its gradient is the difference between the parameters and the sum divided by `over`.
+    Its gradient is the difference between the parameters and the sum divided by `over`; if the sum
+    is one of changes, it is the sum divided by −`over`.
     """
 
     over: float
     rate: float
     momentum: float
+    changes: bool = False
+    """Whether changes were added up, and not replicas."""
 
 
 @dataclass(frozen=True)
@@ -104,10 +118,13 @@ class Scale:
 
 @dataclass(frozen=True)
 class Answer:
-    """Answer a call, with the shard's current parameters unless `parameters` is False."""
+    """Answer a call, with the shard's current parameters unless `parameters` is False.
+
+    A protocol of one's own may send something else: it overrides `payload` in a subclass.
+    """
 
     call: Call
-    message: Parameters
+    message: Parameters | Custom
     parameters: bool = True
     remember: bool = False
     """Keep a copy of what is sent, for delay compensation or to send it again."""
@@ -115,6 +132,14 @@ class Answer:
     """Send the copy that was kept for the sender instead of the current parameters."""
     gathered: bool = False
     """Send the shard's current sum instead of the parameters."""
+
+    def payload(self, shard: Holder) -> torch.Tensor | None:
+        """The tensor that is sent, of any dtype; at most as long as the caller's buffer."""
+        if not self.parameters:
+            return None
+        if self.recall:
+            return shard.recall(self.call.sender)
+        return shard.gathered() if self.gathered else shard.bytes
 
 
 @dataclass(frozen=True)
@@ -124,4 +149,34 @@ class Forget:
     sender: str
 
 
-Action = Add | Step | Move | Drop | Descend | Shift | Scale | Answer | Forget
+@dataclass(frozen=True)
+class ShardOperation(ABC):
+    """Base of a protocol's own operations on a server's shard, for payloads of any kind.
+
+    A subclass is a frozen dataclass. `apply` is a function of its fields, the shard and the payload
+    alone: a restarted server executes it again from its journal, and must get the same result.
+    """
+
+    call: Call | None
+    """The call whose payload it uses; None for none."""
+    staleness: int | None = field(default=None, kw_only=True)
+    """As in `Add`, if the payload is an update."""
+
+    @abstractmethod
+    def apply(self, shard: Holder, payload: torch.Tensor | None) -> None:
+        """Change the shard.
+
+        Args:
+            shard: `shard.vector` is a view of its parameters, `shard.own_vector(name)` a further
+                vector of that length; its other methods are those that built-in actions use.
+            payload: the bytes that came with the call.
+        """
+
+
+Action = Add | Step | Move | Drop | Descend | Shift | Scale | Answer | Forget | ShardOperation
+
+USES_PAYLOAD: Final = (Add, Step, Shift, ShardOperation)
+"""The actions that may use the payload of a call, and may state its staleness."""
+
+CHANGES_PARAMETERS: Final = (Step, Move, Descend, Shift, Scale, ShardOperation)
+"""The actions after which a shard's parameters are others than before."""

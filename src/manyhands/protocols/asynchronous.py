@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from manyhands.endpoint import Parameters, Pull, Push, Rest
 from manyhands.protocols.actions import Action, Answer, Call, Step
+from manyhands.protocols.parts.changed import changed
 from manyhands.protocols.parts.damping import Damping, damp
 from manyhands.protocols.parts.push import PushGradients
 
@@ -25,8 +26,8 @@ class Asynchronous(PushGradients):
     and counts for b/B of a step of the global batch B.
 
     Use it if workers differ in speed, or join and leave: no worker waits for the slowest. It costs
-    2·m bytes per worker and update for m bytes of parameters, and a staleness that grows with the
-    number of workers. Damping takes smaller steps with updates that are staler than usual. Delay
+    m bytes in each direction per worker and update, and a staleness that grows with the number of
+    workers. Damping takes smaller steps with updates that are staler than usual. Delay
     compensation corrects an update for the changes since its worker's read:
     ΔW + c·ΔW²·(W_now − W_then).
 
@@ -57,6 +58,12 @@ class Asynchronous(PushGradients):
         super().__post_init__()
         if self.delay_compensation < 0:
             raise ValueError(f"delay_compensation must be 0 or more, got {self.delay_compensation}")
+        coding = self.coding("updates")
+        if self.delay_compensation and coding is not None and coding.answers is not None:
+            raise ValueError(
+                "delay_compensation needs the parameters that a worker computed on, and under "
+                f"{coding.answers} these differ from the server's: add answer_codec=none"
+            )
 
     def on_message(self, state: ServerState, call: Call) -> tuple[ServerState, list[Action]]:
         """Step with the pushed update, and answer with the current parameters."""
@@ -66,7 +73,7 @@ class Asynchronous(PushGradients):
                 staleness = state.version - read
                 factor = damp(self.damping, staleness, usual=state.terms.workers - 1)
                 weight = state.terms.weigh(samples, dealt) * factor
-                now = replace(state, version=state.version + 1)
+                now = changed(state, version=state.version + 1)
                 blend = 1 / state.terms.workers
                 step = Step(
                     call,

@@ -5,16 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from manyhands.costs import StepPayload
 from manyhands.endpoint import Push
 from manyhands.protocols.actions import Action, Move
+from manyhands.protocols.compression.coding import Compressed
 from manyhands.protocols.parts.pull_and_rest import answer, rest
 from manyhands.protocols.parts.rounds import Round, Rounds
 
 if TYPE_CHECKING:
     from manyhands.endpoint import Endpoint, LeasedBatch, Replica
+    from manyhands.protocols.compression.coding import Coding
 
 
-class LocalSteps(Rounds):
+class LocalSteps(Rounds, Compressed):
     """Workers that take local steps with local optimizers, and synchronise every H steps."""
 
     local_optimizer: ClassVar[bool] = True
@@ -25,6 +28,17 @@ class LocalSteps(Rounds):
         super().__post_init__()
         if self.every < 1:
             raise ValueError(f"every must be 1 or more, got {self.every}")
+
+    def coding_of(self, server: int, workers: int) -> Coding | None:
+        """Replicas start from the last answer: the difference to it is sent."""
+        del server, workers
+        return self.coding("replicas")
+
+    def step_payload(self, workers: int, size: int) -> StepPayload:
+        """Every worker sends its parameters and receives the result, once in H steps."""
+        del workers
+        sent, received = self.exchanged(size, self.shards)
+        return StepPayload(sent=sent / self.every, received=received / self.every)
 
     async def worker(self, replica: Replica, endpoint: Endpoint) -> None:
         """Take local steps; synchronise after every H of them, and before resting."""
@@ -73,7 +87,7 @@ class Averaging(LocalSteps):
     on since the last average. With every=1 and plain SGD it equals `synchronous` exactly. With a
     stateful optimizer it does not, because every worker keeps its own optimizer state.
 
-    Use it on slow networks: it moves 2·m bytes per worker once in `every` steps instead of in
+    Use it on slow networks: a worker sends m bytes and receives m once in `every` steps, not in
     every step. With a long interval the replicas drift apart, which costs accuracy.
 
     Example: `averaging(every=8)`

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from manyhands.costs import StepPayload
 from manyhands.endpoint import Pull, Push
 from manyhands.protocols.parts.pull_and_rest import answer, rest
 from manyhands.protocols.synchronous import SynchronousRounds
@@ -33,8 +34,17 @@ class CentralStorage(SynchronousRounds):
 
     name: ClassVar[str] = "central_storage"
     support: ClassVar[Literal["beta"]] = "beta"
+    lacks: ClassVar[dict[str, str]] = {
+        "codec": "workers and server are on one host, where encoding takes longer than"
+        " copying; use synchronous()"
+    }
     shared_memory: ClassVar[bool] = True
     servers = 1
+
+    def step_payload(self, workers: int, size: int) -> StepPayload:
+        """Every worker sends a gradient; the parameters are read in shared memory."""
+        del workers
+        return StepPayload(sent=size)
 
     async def worker(self, replica: Replica, endpoint: Endpoint) -> None:
         """For every batch: compute from the shared parameters, push, and wait for the step."""

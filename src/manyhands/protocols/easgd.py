@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from manyhands.costs import StepPayload
 from manyhands.endpoint import Parameters, Pull, Push, Terms, Turn
 from manyhands.protocols.actions import Action, Add, Answer, Call, Move
+from manyhands.protocols.compression.coding import Compressed
 from manyhands.protocols.parts.elastic_strength import (
     ElasticStrength,
     check_strength,
@@ -18,11 +20,12 @@ from manyhands.protocols.parts.rounds import Round, Rounds
 
 if TYPE_CHECKING:
     from manyhands.endpoint import Endpoint, LeasedBatch, Replica
+    from manyhands.protocols.compression.coding import Coding
     from manyhands.protocols.protocol import ServerState
 
 
 @dataclass(frozen=True, repr=False)
-class ElasticAveraging(Rounds):
+class ElasticAveraging(Rounds, Compressed):
     """Train every replica by itself, tied by an elastic force to a centre that follows their mean.
 
     x_i ← x_i − η·∇f(x_i) − α·(x_i − x̄) and x̄ ← (1 − β)·x̄ + (β/N)·Σx_i, with α = η·ρ and β = N·α
@@ -32,7 +35,7 @@ class ElasticAveraging(Rounds):
     worker t mod N.
 
     Use it with many workers on slow networks; with `every` > 1 the elastic exchange happens once
-    in `every` steps. It costs 2·m bytes per worker and exchange.
+    in `every` steps. In an exchange a worker sends m bytes and receives m.
 
     Example: `easgd(order=asynchronous)`
 
@@ -72,6 +75,17 @@ class ElasticAveraging(Rounds):
     def strength(self, terms: Terms) -> ElasticStrength:
         """How far a worker and the centre move towards each other."""
         return elastic_strength(self.rho, self.alpha, self.beta, terms)
+
+    def coding_of(self, server: int, workers: int) -> Coding | None:
+        """Replicas develop on their own: the difference to what was sent before is sent."""
+        del server, workers
+        return self.coding("states")
+
+    def step_payload(self, workers: int, size: int) -> StepPayload:
+        """Every worker sends its parameters and receives the centre, once in `every` steps."""
+        del workers
+        sent, received = self.exchanged(size, self.servers)
+        return StepPayload(sent=sent / self.every, received=received / self.every)
 
     async def worker(self, replica: Replica, endpoint: Endpoint) -> None:
         """Take local steps, and exchange with the centre in every `every`-th step."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from manyhands.costs import StepPayload
 from manyhands.endpoint import Parameters, Pull, Push
 from manyhands.protocols.actions import Action, Add, Answer, Call, Move
 from manyhands.protocols.parts.pull_and_rest import answer
@@ -32,11 +33,17 @@ class Ensemble(StrategyProtocol):
 
     name: ClassVar[str] = "ensemble"
     support: ClassVar[Literal["experimental"]] = "experimental"
+    lacks: ClassVar[dict[str, str]] = {"codec": "replicas are sent only to be evaluated"}
     local_optimizer: ClassVar[bool] = True
     own_parameters: ClassVar[bool] = True
     peer_servers: ClassVar[bool] = True
     ensemble: ClassVar[bool] = True
     servers = 1
+
+    def step_payload(self, workers: int, size: int) -> StepPayload:
+        """Nothing: replicas are exchanged only in evaluations."""
+        del workers, size
+        return StepPayload(between_workers=True)
 
     async def worker(self, replica: Replica, endpoint: Endpoint) -> None:
         """Take local steps only."""

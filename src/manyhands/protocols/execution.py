@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from manyhands.protocols.actions import (
+    CHANGES_PARAMETERS,
     Action,
     Add,
     Answer,
@@ -14,6 +15,7 @@ from manyhands.protocols.actions import (
     Forget,
     Move,
     Scale,
+    ShardOperation,
     Shift,
     Step,
 )
@@ -25,44 +27,71 @@ if TYPE_CHECKING:
 
 
 def carry_out(holder: Holder, action: Action, update: torch.Tensor | None) -> None:
-    """Apply an action to a shard. Sending answers is up to the runtime.
+    """Apply an action to a shard, and count changes of its parameters.
+
+    Sending answers is up to the runtime.
 
     Args:
         holder: the shard.
         action: the action to apply.
         update: the payload of the action's call.
     """
+    if isinstance(action, CHANGES_PARAMETERS):
+        holder.revision += 1
     match action:
-        case Add(call=call, share=share, pot=pot):
-            holder.add(_came(update, call.sender), share, pot)
-        case Shift(call=None, pot=pot):
-            holder.shift(holder.take_sum(1.0, pot))
-        case Shift(call=Call() as call):
-            holder.shift(_came(update, call.sender))
-        case Scale(by=by):
-            holder.scale(by)
-        case Step(call=None, weight=weight, blend=blend, over=over, dealt=dealt):
-            mean = holder.take_sum(over)
-            holder.clip(mean)
-            holder.step(mean, weight, blend, dealt)
-        case Step(call=Call() as call, weight=weight, blend=blend, dealt=dealt):
-            came = _came(update, call.sender)
-            if action.compensation:
-                came = holder.compensate(came, call.sender, action.compensation)
-            holder.step(came, weight, blend, dealt)
-        case Move(by=by, over=over, pots=pots):
-            holder.move(by, over, pots)
-        case Drop(pot=pot):
-            holder.drop(pot)
-        case Descend(over=over, rate=rate, momentum=momentum):
-            holder.descend(over, rate, momentum)
+        case ShardOperation():
+            action.apply(holder, update)
+        case Step():
+            _step(holder, action, update)
         case Answer(call=call, remember=True):
             holder.remember(call.sender)
         case Forget(sender=sender):
             holder.forget(sender)
+        case Answer():
+            pass
+        case _:
+            _combine(holder, action, update)
 
 
-def _came(update: torch.Tensor | None, sender: str) -> torch.Tensor:
+def _step(holder: Holder, step: Step, update: torch.Tensor | None) -> None:
+    if step.call is None:
+        came = holder.take_sum(step.over)
+        holder.clip(came)
+    else:
+        came = _came(update, step.call, holder)
+        if step.compensation:
+            came = holder.compensate(came, step.call.sender, step.compensation)
+    holder.step(came, step.weight, step.blend, step.dealt)
+
+
+def _combine(
+    holder: Holder,
+    action: Add | Shift | Scale | Move | Drop | Descend,
+    update: torch.Tensor | None,
+) -> None:
+    match action:
+        case Add(call=call, share=share, pot=pot):
+            holder.add(_came(update, call, holder), share, pot)
+        case Shift(call=call, pot=pot):
+            total = holder.take_sum(1.0, pot) if call is None else _came(update, call, holder)
+            holder.shift(total)
+        case Scale(by=by):
+            holder.scale(by)
+        case Move(by=by, over=over, pots=pots):
+            holder.move(by, over, pots)
+        case Drop(pot=pot):
+            holder.drop(pot)
+        case Descend(over=over, rate=rate, momentum=momentum, changes=changes):
+            holder.descend(over, rate, momentum, changes=changes)
+
+
+def _came(update: torch.Tensor | None, call: Call, holder: Holder) -> torch.Tensor:
+    """The payload of a call, which must be an update of the whole shard."""
     if update is None:
-        raise ValueError(f"expected an update with the call of {sender}, got none")
+        raise ValueError(f"expected an update with the call of {call.sender}, got none")
+    if update.nbytes != holder.bytes.nbytes:
+        raise ValueError(
+            f"expected an update of {holder.bytes.nbytes} bytes from {call.sender}, got "
+            f"{update.nbytes}: a payload of another size needs a ShardOperation"
+        )
     return update

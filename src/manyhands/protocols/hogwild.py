@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from manyhands.costs import StepPayload
 from manyhands.protocols.protocol import StrategyProtocol
 
 if TYPE_CHECKING:
@@ -33,9 +34,15 @@ class Hogwild(StrategyProtocol):
 
     name: ClassVar[str] = "hogwild"
     support: ClassVar[Literal["beta"]] = "beta"
+    lacks: ClassVar[dict[str, str]] = {"codec": "nothing is sent, because workers share one memory"}
     local_optimizer: ClassVar[bool] = True
     shared_memory: ClassVar[bool] = True
     servers = 0
+
+    def step_payload(self, workers: int, size: int) -> StepPayload:
+        """Nothing: workers read and write the parameters in shared memory."""
+        del workers, size
+        return StepPayload()
 
     async def worker(self, replica: Replica, endpoint: Endpoint) -> None:
         """For every batch: read W, compute the gradient, and update every element in place."""

@@ -13,14 +13,17 @@ from manyhands.runtime_needs import RuntimeNeeds
 
 if TYPE_CHECKING:
     from collections.abc import Collection
+    from typing import Self
 
+    from manyhands.costs import StepPayload
     from manyhands.endpoint import Endpoint, Replica
     from manyhands.job import Job
     from manyhands.protocols.actions import Action, Call
+    from manyhands.protocols.compression.coding import Coding
 
 
-Site: TypeAlias = tuple[range, range]
-"""The ranks of workers, and the numbers of servers, that belong on one host."""
+WorkerGroup: TypeAlias = tuple[range, range]
+"""The ranks of workers, and the numbers of the servers that belong to them."""
 
 
 EVALUATORS: Final = 8
@@ -45,6 +48,8 @@ class StrategyProtocol(Value, ABC):
     virtual cluster.
     """
 
+    gradient_norms: ClassVar[bool] = True
+    """Workers compute whole gradients, whose norms can be recorded."""
     support: ClassVar[Literal["stable", "beta", "experimental"]]
     local_optimizer: ClassVar[bool] = False
     """These flags are passed to the runtime by `needs`; `RuntimeNeeds` documents each of them."""
@@ -105,19 +110,49 @@ class StrategyProtocol(Value, ABC):
         """Number of servers for a number of workers."""
         return workers if self.peer_servers else self.servers
 
+    def payload_limit(self, shard_bytes: int) -> int:
+        """The most bytes that a worker sends to a server in one call; servers reserve memory."""
+        return shard_bytes
+
     def shared_by(self, workers: int) -> range:
         """The indices of the servers that hold the shared parameters, one shard each, in order."""
         return range(self.count_servers(workers))
+
+    def step_payload(self, workers: int, size: int) -> StepPayload | None:
+        """Payload bytes of a step by the protocol's formula; None if it states none.
+
+        A step is one update of one worker: in lockstep, its part of a global batch. Exchanges that
+        happen once in several steps are divided by their number.
+
+        Args:
+            workers: number of workers.
+            size: m, the bytes of the parameters and shared buffers, over all shards.
+        """
+        del workers, size
+        return None
+
+    def coding_of(self, server: int, workers: int) -> Coding | None:
+        """The codecs of what is sent to and from a server; None if nothing is encoded."""
+        del server, workers
+        return None
 
     def mass(self, state: ServerState) -> float:
         """Weight of a server's replica in the mean, where every server holds a whole replica."""
         del state
         return 1.0
 
-    def sites(self, workers: int) -> tuple[Site, ...]:
-        """Groups of workers and servers that should share a host; empty if there are none."""
+    def groups(self, workers: int) -> tuple[WorkerGroup, ...]:
+        """Groups of workers with servers of their own, which belong near them; empty if none."""
         del workers
         return ()
+
+    def on_islands(self, sizes: tuple[int, ...]) -> Self:
+        """The strategy for a cluster whose sites, or else hosts, have so many workers each.
+
+        Only a strategy with islands depends on it; without any sizes none does.
+        """
+        del sizes
+        return self
 
     def check(self, workers: int) -> None:
         """Raise ValueError, naming the fix, if the strategy cannot run with this many workers."""

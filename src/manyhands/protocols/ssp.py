@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping  # noqa: TC003 - states are written down and read
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from manyhands.endpoint import Parameters, Pull, Push, Rest, Terms
 from manyhands.protocols.actions import Action, Answer, Call, Step
+from manyhands.protocols.parts.changed import changed
 from manyhands.protocols.parts.persistent_map import PersistentMap
 from manyhands.protocols.parts.push import PushGradients
 from manyhands.protocols.parts.rank_order import place
@@ -98,10 +99,10 @@ class StaleSynchronous(PushGradients):
                 blend = 1 / state.terms.workers
                 step = Step(call, weight, state.version - read, blend, dealt=dealt)
                 there = _advanced(_joined(state, call.worker), call.worker)
-                now = replace(there, version=state.version + bool(samples))
+                now = changed(there, version=state.version + bool(samples))
                 return self._release(state, now, [step] if samples else [], call)
             case Pull():
-                there = replace(
+                there = changed(
                     _joined(state, call.worker),
                     awaited=state.awaited - {call.worker} if state.awaited else state.awaited,
                     asking=state.asking.put(call.sender, call),
@@ -116,7 +117,7 @@ class StaleSynchronous(PushGradients):
     def on_leave(self, state: ServerState, worker: str) -> tuple[ServerState, list[Action]]:
         """Remove the worker's clock, and answer the workers that are within the bound now."""
         assert isinstance(state, Clocks)
-        return self._release(state, _without(state, worker), [])
+        return self._release(state, _without(state, worker), [], leaves=True)
 
     def early(self, state: ServerState, call: Call) -> int:
         """With staleness=0, updates are applied in rank order."""
@@ -126,15 +127,21 @@ class StaleSynchronous(PushGradients):
         return place(state.present, call.worker) - len(state.waiting)
 
     def _release(
-        self, before: Clocks, state: Clocks, actions: list[Action], call: Call | None = None
+        self,
+        before: Clocks,
+        state: Clocks,
+        actions: list[Action],
+        call: Call | None = None,
+        *,
+        leaves: bool = False,
     ) -> tuple[Clocks, list[Action]]:
-        """Answer all calls that are within the bound.
+        """Answer all calls that are within the bound, and that of a worker that leaves.
 
         As long as the slowest clock has not changed, that is at most the current call.
         """
         limit = state.slowest + self.staleness
         waiting, asking, freed = state.waiting, state.asking, list[Call]()
-        if state.slowest != before.slowest or len(state.present) < len(before.present):
+        if leaves or state.slowest != before.slowest:
             freed = [one for one in waiting.values() if state.clocks.get(one.worker, 0) <= limit]
             if len(freed) == len(waiting):
                 waiting = PersistentMap()
@@ -149,7 +156,7 @@ class StaleSynchronous(PushGradients):
             freed, asking = [*freed, *asking.values()], PersistentMap()
         answers = [Answer(one, Parameters(state.version)) for one in freed]
         if waiting is not state.waiting or asking is not state.asking:
-            state = replace(state, waiting=waiting, asking=asking)
+            state = changed(state, waiting=waiting, asking=asking)
         return state, [*actions, *answers]
 
 
@@ -158,7 +165,7 @@ def _joined(state: Clocks, worker: str) -> Clocks:
     if worker in state.present:
         return state
     clock = state.slowest
-    return replace(
+    return changed(
         state,
         present=state.present | {worker},
         clocks=state.clocks.put(worker, clock),
@@ -170,14 +177,14 @@ def _advanced(state: Clocks, worker: str) -> Clocks:
     """The state with a worker's clock increased by 1."""
     clock = state.clocks[worker]
     at = _moved(state.at, clock, clock + 1)
-    return replace(state, clocks=state.clocks.put(worker, clock + 1), at=at)
+    return changed(state, clocks=state.clocks.put(worker, clock + 1), at=at)
 
 
 def _without(state: Clocks, worker: str) -> Clocks:
     awaited = state.awaited - {worker}
     if worker not in state.present:
-        return replace(state, awaited=awaited)
-    return replace(
+        return changed(state, awaited=awaited)
+    return changed(
         state,
         present=state.present - {worker},
         clocks=state.clocks.without(worker),

@@ -47,8 +47,8 @@ class Synchronous(SynchronousRounds, PushGradients):
     whole batch, and the same as `allreduce`, with any optimizer.
 
     Use it with a few workers of equal speed. Every step waits for the slowest worker, and each of
-    the S servers sends and receives 2·N·m/S bytes for m bytes of parameters. `allreduce` moves
-    fewer bytes per link and is faster on a good network.
+    the S servers receives N·m/S bytes and sends as many, for m bytes of parameters. `allreduce`
+    moves fewer bytes per link and is faster on a good network.
 
     Example: `synchronous(servers=2)`
 

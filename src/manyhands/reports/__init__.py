@@ -8,17 +8,27 @@ Modules that draw are not imported here: `page.write_page`, `table.table`,
     0
 """
 
+from manyhands.reports.comparison.likeness import RepeatedFigure
 from manyhands.reports.comparison.load_comparisons import Source, gather
 from manyhands.reports.comparison.measure import failed, measure
+from manyhands.reports.comparison.records import (
+    DataRecord,
+    DesignRecord,
+    ModelRecord,
+    OptimizerRecord,
+    ScriptRecord,
+)
 from manyhands.reports.comparison.results import (
     Comparison,
     Curve,
     Machine,
+    PhaseBytes,
     RunResult,
     StalenessSummary,
     read_results,
     write_results,
 )
+from manyhands.reports.comparison.tables import Table
 from manyhands.reports.comparison.verdict import Verdict, verdict
 from manyhands.reports.figures.breakdown import Breakdown, Shares, breakdown
 from manyhands.reports.figures.outcome import Ending, ending, parameters_digest, settings
@@ -55,17 +65,25 @@ __all__ = [
     "Breakdown",
     "Comparison",
     "Curve",
+    "DataRecord",
+    "DesignRecord",
     "Ending",
     "Epoch",
     "LossPoint",
     "Machine",
     "MetricCurve",
+    "ModelRecord",
+    "OptimizerRecord",
+    "PhaseBytes",
+    "RepeatedFigure",
     "Run",
     "RunResult",
+    "ScriptRecord",
     "Shares",
     "Source",
     "Spread",
     "StalenessSummary",
+    "Table",
     "Throughput",
     "Traffic",
     "Verdict",

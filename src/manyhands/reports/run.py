@@ -5,6 +5,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from manyhands.reports.comparison.load_comparisons import of_runs
+from manyhands.reports.comparison.results import Comparison
+from manyhands.reports.comparison.tables import Table
 from manyhands.reports.figures.outcome import ending, parameters_digest
 from manyhands.reports.figures.speed import accounting, throughput
 from manyhands.reports.figures.trace_figures import validation
@@ -14,6 +17,7 @@ from manyhands.reports.render.timeline import timeline
 from manyhands.trace import Trace, read
 
 if TYPE_CHECKING:
+    import pandas as pd
     import torch
 
 
@@ -148,6 +152,51 @@ class Run:
         path = Path(path)
         path.write_text(timeline(self.trace), "utf-8")
         return path
+
+    @cached_property
+    def results(self) -> Comparison:
+        """All figures of the run, as `results.json` has them: a comparison of this run alone."""
+        return of_runs([self.trace])
+
+    def frame(self, table: Table = "curves") -> "pd.DataFrame":
+        """A table of the run as a pandas data frame; `docs/results.md` lists its columns.
+
+        Args:
+            table: "curves", a row per point of a validation metric or of the training loss;
+                "runs", one row with all single figures; "staleness", a row per staleness that
+                occurred.
+
+        Returns:
+            The data frame.
+
+        Raises:
+            ModuleNotFoundError: the extra `manyhands[pandas]` is not installed.
+        """
+        return self.results.frame(table)
+
+    def to_csv(self, path: Path | str, table: Table = "curves") -> Path:
+        """Write a table of the run as CSV.
+
+        Args:
+            path: the file to write.
+            table: as for `frame`.
+
+        Returns:
+            The path.
+        """
+        return self.results.to_csv(path, table)
+
+    def to_jsonl(self, path: Path | str, table: Table = "curves") -> Path:
+        """Write a table of the run as JSON lines: one object per row.
+
+        Args:
+            path: the file to write.
+            table: as for `frame`.
+
+        Returns:
+            The path.
+        """
+        return self.results.to_jsonl(path, table)
 
     def __repr__(self) -> str:
         return f"Run({str(self.folder)!r})"

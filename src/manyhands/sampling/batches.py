@@ -32,8 +32,42 @@ class BatchSizes:
 
     def at(self, dealt: int) -> int:
         """The size of a global batch that begins after `dealt` samples."""
+        if len(self.changes) == 1:
+            return self.changes[0][1]
         in_force = (size for begin, size in reversed(self.changes) if dealt >= begin)
         return next(in_force, self.changes[0][1])
+
+
+@dataclass(frozen=True)
+class EvaluationPoints:
+    """After which global batches of a run an evaluation follows.
+
+    Batches are not cut: it follows the batch that completes so many samples.
+
+    Example:
+        >>> import manyhands as mh
+        >>> mh.EvaluationPoints(every=100).after(128, 1000), mh.EvaluationPoints().after(128, 1000)
+        (200, 1000)
+    """
+
+    every: int | None = None
+    """Samples of the run; None for no such interval."""
+    epochs: bool = True
+    """Whether one follows every epoch."""
+
+    def after(self, dealt: int, samples: int) -> int | None:
+        """The number of samples at which the first evaluation after `dealt` samples is due.
+
+        Args:
+            dealt: samples of the run.
+            samples: samples of the data.
+        """
+        steps = (samples if self.epochs else None, self.every)
+        return min(((dealt // step + 1) * step for step in steps if step), default=None)
+
+
+AFTER_EPOCHS = EvaluationPoints()
+"""One evaluation after every epoch."""
 
 
 @dataclass(frozen=True)
@@ -50,16 +84,24 @@ class GlobalBatch:
     dealt: int
     """Samples of the run before it."""
     ends_epoch: bool
-    """Whether an evaluation follows, because an epoch or the run ends with it."""
+    """Whether an epoch or the run ends with it."""
+    evaluates: bool
+    """Whether an evaluation follows."""
 
 
-def deal(samples: int, sizes: int | BatchSizes, budget: int | None) -> Iterator[GlobalBatch]:
+def deal(
+    samples: int,
+    sizes: int | BatchSizes,
+    budget: int | None,
+    points: EvaluationPoints = AFTER_EPOCHS,
+) -> Iterator[GlobalBatch]:
     """The global batches of a run, in order.
 
     Args:
         samples: number of samples of the data.
         sizes: size of a full batch.
         budget: samples until the run ends, which cuts the last batch; None for no limit.
+        points: after which batches an evaluation follows; one follows the last in any case.
     """
     if samples < 1:
         raise ValueError("the data is empty: give Job(data=...) at least 1 sample")
@@ -72,5 +114,7 @@ def deal(samples: int, sizes: int | BatchSizes, budget: int | None) -> Iterator[
             total = min(total, budget - dealt)
         done = dealt + total
         ends_epoch = start + total == samples or done == budget
-        yield GlobalBatch(epoch, start, total, whole, dealt, ends_epoch)
+        due = points.after(dealt, samples)
+        evaluates = done == budget or (due is not None and done >= due)
+        yield GlobalBatch(epoch, start, total, whole, dealt, ends_epoch, evaluates)
         dealt = done

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from manyhands.sampling.batches import deal
+from manyhands.sampling.batches import AFTER_EPOCHS, deal
 from manyhands.sampling.division import nested
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from manyhands.sampling.batches import BatchSizes
+    from manyhands.sampling.batches import BatchSizes, EvaluationPoints
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,8 @@ class Share:
     """How many of them count. A worker without samples computes on the first worker's part with
     weight zero, because collectives need all workers."""
     ends_epoch: bool
+    evaluates: bool
+    """Whether an evaluation follows."""
 
 
 @lru_cache(maxsize=2)
@@ -85,6 +87,7 @@ def shares(
     workers: int,
     budget: int,
     copies: int = 1,
+    points: EvaluationPoints = AFTER_EPOCHS,
 ) -> Iterator[Share]:
     """The shares of one worker, in order, until `budget` samples of all workers.
 
@@ -97,8 +100,9 @@ def shares(
         budget: samples until the run ends; the last global batch is cut to fit it exactly.
         copies: number of groups that a global batch is divided among first; each group divides its
             part among its workers.
+        points: after which batches an evaluation follows.
     """
-    for step, one in enumerate(deal(samples, sizes, budget)):
+    for step, one in enumerate(deal(samples, sizes, budget, points)):
         order = permutation(samples, seed, one.epoch)
         batch = order[one.start : one.start + one.total]
         mine = batch[nested(len(batch), rank, workers, copies)]
@@ -111,4 +115,5 @@ def shares(
             indices=mine if len(mine) else batch[nested(len(batch), 0, workers, copies)],
             samples=len(mine),
             ends_epoch=one.ends_epoch,
+            evaluates=one.evaluates,
         )

@@ -1,4 +1,8 @@
-"""Pipeline schedules as tables: one file per schedule, pure functions without torch."""
+"""Pipeline schedules as tables: one file per schedule, pure functions without torch.
+
+>>> len(gpipe(stages=2, microbatches=4, ranks=2).ranks)
+2
+"""
 
 from typing import Final, Literal, Protocol
 
@@ -33,6 +37,35 @@ ALL: Final[dict[Name, Schedule]] = {
 }
 """Every schedule by name. The shared tests cover each schedule listed here."""
 
+
+def by_name(name: str) -> Schedule:
+    """The schedule of a name, built in or added.
+
+    Raises:
+        ValueError: there is none; the message names all.
+    """
+    known: dict[str, Schedule] = dict(ALL.items()) | _added
+    if name not in known:
+        raise ValueError(f"there is no schedule {name!r}; there are {', '.join(known)}")
+    return known[name]
+
+
+def add(schedule: Schedule) -> None:
+    """Add a schedule under the name of its function; a second definition replaces the first.
+
+    Raises:
+        TypeError: a built-in schedule has this name.
+    """
+    name = getattr(schedule, "__name__", "")
+    if not name.isidentifier() or name in ALL:
+        raise TypeError(
+            f"a schedule is a function with a name of its own, got {name or schedule!r}"
+        )
+    _added[name] = schedule
+
+
+_added: dict[str, Schedule] = {}
+
 __all__ = [
     "ALL",
     "LETTERS",
@@ -45,6 +78,8 @@ __all__ = [
     "Schedule",
     "Table",
     "Timed",
+    "add",
+    "by_name",
     "gpipe",
     "interleaved",
     "messages",

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+import math
+import re
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from manyhands.intervals import Every
+
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import nn
+    from torch.optim import Optimizer
+
     from manyhands.job import Job
+
+_LR = re.compile(r"\s*((?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(x?)\s*")
 
 
 class Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -34,6 +45,12 @@ class Overrides(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     target: str | None = None
     seed: int | None = None
     durability: str | None = None
+    lr: str | None = None
+    """Learning rate, or a factor of the optimizer's own: "0.01" or "0.5x"."""
+    evaluate_every: str | None = None
+    """When to evaluate: "5000" samples, "10s" or "0.5 epochs"."""
+    measures: str | None = None
+    """What to record at evaluations, separated by commas."""
 
 
 def override(job: Job, overrides: Overrides) -> Job:
@@ -49,4 +66,59 @@ def override(job: Job, overrides: Overrides) -> Job:
     limits = (overrides.epochs, overrides.samples, overrides.seconds)
     if any(limit is not None for limit in limits):
         given = {"epochs": None, "samples": None} | given
+    if overrides.evaluate_every is not None:
+        given["evaluate_every"] = Every.read(overrides.evaluate_every)
+    if overrides.lr is not None:
+        given["optimizer"] = AtLearningRate(job.optimizer, *read_lr(overrides.lr))
     return replace(job, **given)
+
+
+def read_lr(text: str | float) -> tuple[float, bool]:
+    """A learning rate, and whether it is a factor of the optimizer's own.
+
+    >>> read_lr("0.01"), read_lr("0.5x")
+    ((0.01, False), (0.5, True))
+
+    Raises:
+        ValueError: it is neither.
+    """
+    match = _LR.fullmatch(str(text))
+    value = float(match[1]) if match else 0.0
+    if match is None or not 0 < value < math.inf:
+        raise ValueError(
+            f"lr must be a learning rate above 0 such as 0.01, or a factor of the optimizer's own "
+            f"such as 0.5x, got {text!r}"
+        )
+    return value, bool(match[2])
+
+
+@dataclass(frozen=True)
+class AtLearningRate:
+    """A job's optimizer function, with another learning rate in the optimizers that it returns."""
+
+    optimizer: Callable[[nn.Module], Optimizer]
+    value: float
+    is_factor: bool
+
+    def __call__(self, model: nn.Module) -> Optimizer:
+        """The optimizer of a model.
+
+        Raises:
+            ValueError: the parameter groups have different learning rates, and one is to replace
+                them; or they have none.
+        """
+        optimizer = self.optimizer(model)
+        if any("lr" not in group for group in optimizer.param_groups):
+            raise ValueError(
+                f"lr cannot be changed: {type(optimizer).__name__} has a parameter group without "
+                "a learning rate"
+            )
+        before = {float(group["lr"]) for group in optimizer.param_groups}
+        if len(before) > 1 and not self.is_factor:
+            raise ValueError(
+                f"lr={self.value:g} would replace different learning rates of parameter groups "
+                f"({', '.join(f'{rate:g}' for rate in sorted(before))}): give a factor, as in 0.5x"
+            )
+        for group in optimizer.param_groups:
+            group["lr"] = group["lr"] * self.value if self.is_factor else self.value
+        return optimizer

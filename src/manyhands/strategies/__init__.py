@@ -23,7 +23,7 @@ PyTorch's own engine executes these; all workers step together:
 Workers exchange messages with parameter servers or with each other; live and simulated:
 
     synchronous, central_storage, softsync, ssp, asynchronous, hogwild, averaging, local_sgd,
-    diloco, hierarchical, easgd, gossip, push_sum, ensemble
+    diloco, hierarchical, easgd, gossip, push_sum, broadcast, ensemble
 
 `help(strategies.ssp)` or `manyhands strategies ssp` explains one: its equation, its parameters,
 its paper.
@@ -33,6 +33,7 @@ from manyhands.strategies.by_name import (
     allreduce,
     asynchronous,
     averaging,
+    broadcast,
     central_storage,
     context,
     diloco,
@@ -55,7 +56,14 @@ from manyhands.strategies.by_name import (
     tensor,
     zero,
 )
-from manyhands.strategies.catalog import CATALOG, Strategy, names, strategy
+from manyhands.strategies.catalog import (
+    CATALOG,
+    Strategy,
+    is_known,
+    names,
+    register,
+    strategy,
+)
 from manyhands.strategies.kinds import placement_of, protocol_of
 
 __all__ = [
@@ -64,6 +72,7 @@ __all__ = [
     "allreduce",
     "asynchronous",
     "averaging",
+    "broadcast",
     "central_storage",
     "context",
     "diloco",
@@ -74,6 +83,7 @@ __all__ = [
     "hierarchical",
     "hogwild",
     "hybrid",
+    "is_known",
     "local_sgd",
     "names",
     "offload",
@@ -82,6 +92,7 @@ __all__ = [
     "placement_of",
     "protocol_of",
     "push_sum",
+    "register",
     "single",
     "softsync",
     "ssp",

@@ -30,4 +30,5 @@ hierarchical = protocols.Hierarchical
 easgd = protocols.ElasticAveraging
 gossip = protocols.Gossip
 push_sum = protocols.PushSum
+broadcast = protocols.Broadcast
 ensemble = protocols.Ensemble

@@ -19,6 +19,7 @@ ELSEWHERE = {
     **dict.fromkeys(("hsdp", "meshparallel", "3d"), "hybrid()"),
     **dict.fromkeys(("adpsgd", "dpsgd", "decentralized"), "gossip()"),
     **dict.fromkeys(("sgp", "pushsum"), "push_sum()"),
+    **dict.fromkeys(("gradientsharing", "strom", "sharedtraining"), "broadcast()"),
     **dict.fromkeys(("localsgd", "fedavg", "postlocalsgd"), "local_sgd()"),
     **dict.fromkeys(("centralstorage",), "central_storage()"),
     **dict.fromkeys(("onedevice", "singledevice", "none"), "single()"),

@@ -13,6 +13,11 @@ def placement_of(strategy: Strategy) -> Placement | None:
     return strategy if isinstance(strategy, Placement) else None
 
 
-def protocol_of(strategy: Strategy) -> StrategyProtocol | None:
+def protocol_of(strategy: object) -> StrategyProtocol | None:
     """The strategy, if it exchanges messages between steps; otherwise None."""
     return strategy if isinstance(strategy, StrategyProtocol) else None
+
+
+def protocol_class_of(thing: object) -> type[StrategyProtocol] | None:
+    """The class, if it is one of strategies that exchange messages; otherwise None."""
+    return thing if isinstance(thing, type) and issubclass(thing, StrategyProtocol) else None

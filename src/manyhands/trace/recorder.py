@@ -46,6 +46,7 @@ from manyhands.trace.records import (
     Staleness,
     Totals,
 )
+from manyhands.trace.traffic import Flow
 
 _KINDS: Final = frozenset(KINDS)
 _RARE: Final = frozenset(("start", "evaluate"))
@@ -75,11 +76,13 @@ class _Count(msgspec.Struct, frozen=True):
     steps: int
     sent: dict[str, int]
     received: dict[str, int]
+    traffic: dict[str, Flow]
 
 
 class _Traffic(msgspec.Struct, frozen=True):
     sent: dict[str, int]
     received: dict[str, int]
+    traffic: dict[str, Flow]
 
 
 class _Applied(msgspec.Struct, frozen=True, gc=False):
@@ -133,6 +136,8 @@ class Recorder:
         if full_steps < 1:
             raise ValueError(f"full_steps must be at least 1, got {full_steps}")
         self.header = header
+        self.follows_staleness = False
+        """Whether the staleness of updates is recorded over time, beside its distribution."""
         self._sink = sink
         self._clock = clock
         self._full = full_steps
@@ -147,6 +152,7 @@ class Recorder:
         self._seconds: dict[str, float] = {}
         self._sent: Counter[str] = Counter()
         self._received: Counter[str] = Counter()
+        self._traffic: dict[str, Flow] = {}
         self._staleness: Counter[int] = Counter()
         self._by_sender: dict[str, Counter[int]] = {}
         self._written: Counter[str] = Counter()
@@ -171,13 +177,21 @@ class Recorder:
         steps: int = 0,
         sent: Mapping[str, int] | None = None,
         received: Mapping[str, int] | None = None,
+        traffic: Mapping[str, Flow] | None = None,
     ) -> None:
-        """Add to the sums; `sent` and `received` are bytes by peer."""
-        self._append(_Count(samples, steps, dict(sent or {}), dict(received or {})))
+        """Add to the sums: `sent` and `received` by peer, `traffic` by phase and scope."""
+        bytes_ = (dict(sent or {}), dict(received or {}), dict(traffic or {}))
+        self._append(_Count(samples, steps, *bytes_))
 
-    def traffic(self, *, sent: Mapping[str, int], received: Mapping[str, int]) -> None:
-        """Set the bytes by peer so far, as counted by the kernel; replaces the last values."""
-        self._append(_Traffic(dict(sent), dict(received)))
+    def traffic(
+        self,
+        *,
+        sent: Mapping[str, int],
+        received: Mapping[str, int],
+        traffic: Mapping[str, Flow] | None = None,
+    ) -> None:
+        """Set the bytes so far, as counted by the kernel; replaces the last values."""
+        self._append(_Traffic(dict(sent), dict(received), dict(traffic or {})))
 
     def point(self, name: str, value: float, *, samples: int, weight: float = 1.0) -> None:
         """Record the value of `name` now. `flush` always writes the latest value of a name."""
@@ -186,6 +200,8 @@ class Recorder:
     def staleness(self, versions: int, sender: str = "") -> None:
         """Record the staleness of an applied update, and the sender that computed it, if known."""
         self._append(_Applied(int(versions), sender))
+        if self.follows_staleness:
+            self.point("measure/staleness", versions, samples=0)
 
     def samples(self, seen: int, repeated: int = 0, lost: int = 0) -> None:
         """Set the samples that this process has counted so far; replaces the last values."""
@@ -223,12 +239,15 @@ class Recorder:
         batch = self._pending[:length]
         del self._pending[:length]
         kept: list[Record] = []
+        spent, full = self._seconds, self._full
         for item in batch:
             if isinstance(item, tuple):
                 kind, start, seconds, step = item
-                self._seconds[kind] = self._seconds.get(kind, 0.0) + seconds
-                if self._keeps_next(f"span/{kind}") if kind in _RARE else keeps(step, self._full):
+                spent[kind] = spent.get(kind, 0.0) + seconds
+                if self._keeps_next(f"span/{kind}") if kind in _RARE else keeps(step, full):
                     kept.append(Span(kind, round(start, _DIGITS), round(seconds, _DIGITS), step))
+            elif isinstance(item, SampleCount):
+                self._accounted = item
             elif isinstance(item, _Applied):
                 self._note_applied(item)
             elif isinstance(item, _Count):
@@ -237,6 +256,7 @@ class Recorder:
                 # Counter.update adds and | takes the larger; dict.update replaces.
                 dict.update(self._sent, item.sent)
                 dict.update(self._received, item.received)
+                self._traffic |= item.traffic
             elif self._keeps_record(item):
                 kept.append(item)
         return kept
@@ -253,6 +273,8 @@ class Recorder:
         self._steps += count.steps
         self._sent.update(count.sent)
         self._received.update(count.received)
+        for kind, flow in count.traffic.items():
+            self._traffic[kind] = self._traffic.get(kind, Flow()) + flow
 
     def _keeps_record(self, record: Record) -> bool:
         """Whether to write it now; counts and skipped points are kept for `_sums`."""
@@ -261,9 +283,6 @@ class Recorder:
                 self._latest.pop(record.name, None)
                 return True
             self._latest[record.name] = record
-            return False
-        if isinstance(record, SampleCount):
-            self._accounted = record
             return False
         if isinstance(record, Offset):
             better = record.error < self._error
@@ -294,6 +313,7 @@ class Recorder:
                 dict(self._seconds),
                 _bounded(self._sent),
                 _bounded(self._received),
+                dict(self._traffic),
             )
         )
         return sums

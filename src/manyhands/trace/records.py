@@ -19,6 +19,8 @@ from typing import Final, Literal, get_args
 
 import msgspec
 
+from manyhands.trace.traffic import Flow
+
 FORMAT: Final = 1
 """The version of the format that this code writes, and the newest that it reads."""
 
@@ -86,8 +88,11 @@ class Totals(_Record, frozen=True):
     seconds: dict[str, float]
     """Seconds by kind of span. Unknown kinds are read too, so that totals stay readable."""
     sent: dict[str, int]
-    """Bytes by peer, as in `worker-3`; of many peers those with most, and `others` for the rest."""
+    """Wire bytes by peer, as in `worker-3`, of all phases; of many peers those with most, and
+    `others` for the rest."""
     received: dict[str, int]
+    traffic: dict[str, Flow] = {}
+    """Bytes by phase and scope, as in `training/between`; see `manyhands.trace.traffic`."""
 
 
 class Point(_Record, frozen=True, gc=False):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import zmq
 
+from manyhands.trace.traffic import PHASES, TrafficCount
 from manyhands.transport.listeners import is_readable
 from manyhands.transport.security import JobKey, connect_securely, needs_key
 from manyhands.transport.socket_options import AND_MORE, AT_ONCE, configure_caller
@@ -35,6 +36,7 @@ from manyhands.wire.message import WireError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from manyhands.trace.traffic import Phase, Scope
     from manyhands.transport.memory import Segment
     from manyhands.wire.protocol_messages import Said
 
@@ -85,6 +87,8 @@ class _Peer:
     socket: zmq.Socket[bytes]
     segment: Segment | None
     """The memory that is shared with it."""
+    scope: Scope | None
+    """How its traffic is counted; None for a server in this process, which is not counted."""
     number: int = 0
     credit: bool = False
     """Whether a slot is reserved for the next large payload."""
@@ -106,6 +110,7 @@ class Caller:
         key: the job's key; required for every address except ipc.
         segment: memory that responders on the same host can map.
         context: context shared with other sockets of this process; a new one by default.
+        own: name of the responder in this process, if any; its traffic is not counted.
 
     The first call to a peer connects to it: with peer servers, each worker calls a few of many.
     """
@@ -120,6 +125,7 @@ class Caller:
         key: JobKey | None = None,
         segment: Segment | None = None,
         context: zmq.Context[zmq.Socket[bytes]] | None = None,
+        own: str = "",
     ) -> None:
         for peer, address in addresses.items():
             if needs_key(address) and key is None:
@@ -128,6 +134,7 @@ class Caller:
         self._addresses = dict(addresses)
         self._key = key
         self._segment = segment
+        self._own = own
         self._shares = context is not None
         self._context = context or _room_for(len(addresses))
         self._eager = eager
@@ -142,8 +149,9 @@ class Caller:
         """When calls were last checked for probes."""
         self.epoch = 0
         """The membership epoch of the calls."""
-        self.sent: dict[str, int] = {}
-        self.received: dict[str, int] = {}
+        self.traffic = TrafficCount()
+        self.phase: Phase = "start"
+        """The phase to which traffic is counted; the worker's loop sets it."""
         self.repeats = 0
         """Payloads that were sent again."""
         self.held = 0.0
@@ -163,10 +171,23 @@ class Caller:
         socket.connect(address)
         self._poller.register(socket, zmq.POLLIN)
         self._by_socket[socket] = name
-        self.sent[name] = self.received[name] = 0
-        peer = _Peer(socket, None if needs_key(address) else self._segment)
+        outside = needs_key(address)
+        scope: Scope | None = "between" if outside else "within"
+        if name == self._own:
+            scope = None
+        peer = _Peer(socket, None if outside else self._segment, scope)
         self._peers[name] = peer
         return peer
+
+    def _count_sent(self, name: str, peer: _Peer, *, payload: int = 0, envelope: int = 0) -> None:
+        if peer.scope is not None:
+            self.traffic.sent(name, self.phase, peer.scope, payload=payload, envelope=envelope)
+
+    def _count_received(
+        self, name: str, peer: _Peer, *, payload: int = 0, envelope: int = 0
+    ) -> None:
+        if peer.scope is not None:
+            self.traffic.received(name, self.phase, peer.scope, payload=payload, envelope=envelope)
 
     def post(
         self,
@@ -181,7 +202,7 @@ class Caller:
         call = _Outgoing(peer.number, message, payload, into, updated=self._clock())
         if peer.segment is not None:
             call.source = peer.segment.place(payload)
-            self.sent[to] += call.source.size if call.source else 0
+            self._count_sent(to, peer, payload=call.source.size if call.source else 0)
         peer.calls[call.number] = call
         self._offer(to, peer, call)
         if self._needs_grant(call):
@@ -251,16 +272,17 @@ class Caller:
         into = peer.segment.place(call.into) if peer.segment is not None else None
         about = (call.number, call.attempt, self.epoch, size, call.message)
         room = len(call.into) if call.into is not None else 0
-        offer = seal(Offer(*about, call.source, into, room))
+        offer = seal(Offer(*about, call.source, into, room, PHASES.index(self.phase)))
         # Without a connection nothing is sent, and the call is probed later.
         with contextlib.suppress(zmq.Again):
             small = call.source is None and size <= self._eager and not probes
             if call.payload is not None and small:
                 peer.socket.send(offer, AND_MORE)
                 peer.socket.send(call.payload, AT_ONCE)
-                self.sent[to] += size
+                self._count_sent(to, peer, payload=size, envelope=len(offer))
             else:
                 peer.socket.send(offer, AT_ONCE)
+                self._count_sent(to, peer, envelope=len(offer))
 
     def _sweep(self, timeout: int) -> None:
         """Process all messages, waiting for the first at most `timeout` milliseconds."""
@@ -272,8 +294,10 @@ class Caller:
                 self._take(name, peer)
 
     def _take(self, name: str, peer: _Peer) -> None:
+        frame = peer.socket.recv()
+        self._count_received(name, peer, envelope=len(frame))
         try:
-            envelope = open_answer(peer.socket.recv())
+            envelope = open_answer(frame)
         except WireError:
             envelope = None
         match envelope:
@@ -305,9 +329,10 @@ class Caller:
         with contextlib.suppress(zmq.Again):
             for offset in range(0, len(call.payload), CHUNK):
                 part = call.payload[offset : offset + CHUNK]
-                peer.socket.send(seal(Chunk(number, attempt, offset)), AND_MORE)
+                head = seal(Chunk(number, attempt, offset))
+                peer.socket.send(head, AND_MORE)
                 peer.socket.send(part, AT_ONCE, copy=False)
-                self.sent[name] += len(part)
+                self._count_sent(name, peer, payload=len(part), envelope=len(head))
 
     def _open_reply(self, name: str, peer: _Peer, reply: Reply) -> None:
         call = peer.calls.get(reply.number)
@@ -322,7 +347,7 @@ class Caller:
         call.reply, call.received = reply, 0
         if reply.placed:
             call.received = reply.size
-            self.received[name] += reply.size
+            self._count_received(name, peer, payload=reply.size)
         elif reply.size and peer.socket.getsockopt(zmq.RCVMORE):
             self._receive_into(name, peer, call, 0)
         self._complete(peer, call)
@@ -341,7 +366,7 @@ class Caller:
         count = peer.socket.recv_into(room if len(room) else bytearray())
         if count <= len(room):
             call.received += count
-            self.received[name] += count
+            self._count_received(name, peer, payload=count)
 
     def _complete(self, peer: _Peer, call: _Outgoing) -> None:
         if call.reply is not None and call.received == call.reply.size:

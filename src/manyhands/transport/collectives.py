@@ -14,9 +14,11 @@ loopback address.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import socket
 import struct
+import termios
 from datetime import timedelta
 from itertools import compress
 from pathlib import Path
@@ -38,6 +40,7 @@ _NAME_SIZE = 64
 """Bytes that hold an address and its port, also of IPv6."""
 _TCP_INFO_SIZE = 232
 _BYTES_RECEIVED_AT = 128
+_BYTES_UNSENT_AT = 144
 _BYTES_SENT_AT = 200
 
 
@@ -111,6 +114,9 @@ class Group:
         if device.type != "cuda" and size > 1:
             self._peers = self._name_peers(prefixed, listening)
             self._drop_unrelated_sockets()
+        self._here = {
+            peer for sock, peer in zip(self._sockets, self._peers, strict=True) if _is_local(sock)
+        }
 
     def _drop_unrelated_sockets(self) -> None:
         """Drop connections that other threads opened while the group was created.
@@ -226,9 +232,10 @@ class Group:
         return sorted(lost.union(*(part.lost_peers() for part in self._parts)))
 
     def traffic(self) -> tuple[dict[str, int], dict[str, int]]:
-        """Bytes that the kernel sent to and received from each peer so far, without TCP headers.
+        """Bytes given to and read from the socket of each peer so far, as counted by the kernel.
 
-        Retransmissions are included. Empty under NCCL, whose traffic cannot be read from sockets.
+        TCP headers are not included; retransmissions are. Empty under NCCL, whose traffic cannot
+        be read from sockets.
         """
         sent: dict[str, int] = {}
         received: dict[str, int] = {}
@@ -241,6 +248,10 @@ class Group:
                 for peer, count in own.items():
                     total[peer] = total.get(peer, 0) + count
         return sent, received
+
+    def peers_here(self) -> set[str]:
+        """The peers whose connections had the same address at both ends: those on this host."""
+        return self._here.union(*(part.peers_here() for part in self._parts))
 
     def free(self) -> None:
         """Unblock all callers that wait in a collective of this group; they raise. Thread-safe."""
@@ -295,15 +306,28 @@ def _connected(descriptors: set[tuple[int, str]]) -> tuple[list[socket.socket], 
     return sockets, [address for address in listening if address]
 
 
+def _is_local(sock: socket.socket) -> bool:
+    """Whether a connection has the same address at both ends; False if it is lost already."""
+    with contextlib.suppress(OSError):
+        return bool(sock.getsockname()[0] == sock.getpeername()[0])
+    return False
+
+
 def _address(name: object) -> str:
     """An IP address and port as text; empty for other address families."""
     return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else ""
 
 
 def _tcp_info(sock: socket.socket) -> tuple[int, int, int]:
-    """The connection's state, bytes sent and bytes received, from Linux' tcp_info."""
+    """The connection's state, bytes written and bytes read, from Linux' tcp_info.
+
+    What waits in the send buffer counts as written: a collective has ended before a slow peer has
+    received all of it. What waits in the receive buffer does not count as read.
+    """
     info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_SIZE)
     state = info[0]
     (received,) = struct.unpack_from("<Q", info, _BYTES_RECEIVED_AT)
+    (unsent,) = struct.unpack_from("<I", info, _BYTES_UNSENT_AT)
     (sent,) = struct.unpack_from("<Q", info, _BYTES_SENT_AT)
-    return state, sent, received
+    (unread,) = struct.unpack("i", fcntl.ioctl(sock, termios.FIONREAD, b"\0" * 4))
+    return state, sent + unsent, received - unread

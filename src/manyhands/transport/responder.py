@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING
 
 import zmq
 
+from manyhands.trace.traffic import PHASES, TrafficCount
 from manyhands.transport.listeners import Listeners, is_readable
 from manyhands.transport.memory import Foreign
 from manyhands.transport.socket_options import AND_MORE, AT_ONCE, configure_responder
@@ -48,8 +49,9 @@ from manyhands.wire.message import WireError
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
+    from manyhands.trace.traffic import Phase, Scope
     from manyhands.transport.security import JobKey
     from manyhands.wire.protocol_messages import Said
 
@@ -107,6 +109,8 @@ class _Peer:
     """Calls from an earlier epoch are refused."""
     memory: Foreign | None = None
     """The memory that it shares."""
+    phase: Phase = "start"
+    """The phase of its last call, to which its traffic is counted."""
 
 
 class Responder:
@@ -121,6 +125,8 @@ class Responder:
         key: key required of every peer on TCP.
         outside: a listening socket for other hosts.
         supply: returns the memory of a slot, `size` bytes; by default private memory.
+        own: the caller in this process, if any, without its incarnation; its traffic is not
+            counted.
     """
 
     def __init__(
@@ -134,7 +140,10 @@ class Responder:
         key: JobKey | None = None,
         outside: socket.socket | None = None,
         supply: Callable[[], memoryview] | None = None,
+        own: str = "",
     ) -> None:
+        self._own = own
+        self.traffic = TrafficCount()
         self._supply = supply or (lambda: memoryview(bytearray(size)))
         self._listeners = Listeners(address, outside, key, configure_responder)
         self.address = self._listeners.address
@@ -210,15 +219,36 @@ class Responder:
         """Read one message of a peer; return the call that it completes, if any."""
         try:
             # A ROUTER puts the name before at least one further frame.
-            envelope = open_call(self._listener.recv(AT_ONCE))
+            frame = self._listener.recv(AT_ONCE)
+            envelope = open_call(frame)
             sender = identity.decode("ascii")
         except (WireError, UnicodeDecodeError):
             self.refused += 1
             return None
         self._listeners.remember(sender, self._listener)
+        peer = self._peers.setdefault(sender, _Peer())
+        if isinstance(envelope, Offer):
+            peer.phase = PHASES[envelope.phase]
+        self._count_received(sender, envelope=len(frame))
         if isinstance(envelope, Offer):
             return self._accept(sender, envelope)
         return self._fill(sender, envelope)
+
+    def _count_received(self, sender: str, *, payload: int = 0, envelope: int = 0) -> None:
+        name = sender.partition(".")[0]
+        if name != self._own:
+            phase, scope = self._peers[sender].phase, self._scope_of(sender)
+            self.traffic.received(name, phase, scope, payload=payload, envelope=envelope)
+
+    def _count_sent(self, sender: str, *, payload: int = 0, envelope: int = 0) -> None:
+        name = sender.partition(".")[0]
+        if name != self._own:
+            phase, scope = self._peers[sender].phase, self._scope_of(sender)
+            self.traffic.sent(name, phase, scope, payload=payload, envelope=envelope)
+
+    def _scope_of(self, sender: str) -> Scope:
+        private = self._listeners.is_private(self._listeners.for_peer(sender))
+        return "within" if private else "between"
 
     def _discard(self) -> None:
         """Discard the remaining frames of a message."""
@@ -281,6 +311,7 @@ class Responder:
                 f"expected {offer.size} bytes in shared memory, got {offer.source.size}"
             )
         call.payload, call.received = self._view(peer, offer.source), offer.size
+        self._count_received(call.sender, payload=offer.size)
         return call
 
     def _view(self, peer: _Peer, place: SharedBytes) -> memoryview:
@@ -298,6 +329,7 @@ class Responder:
             payload = memoryview(bytearray(call.size))
             if self._listener.recv_into(payload) == call.size:
                 call.payload, call.received = payload, call.size
+                self._count_received(call.sender, payload=call.size)
                 return call
             self.refused += 1
             self._peers[call.sender].current = None
@@ -329,6 +361,7 @@ class Responder:
             self.refused += 1
             return None
         call.received += count
+        self._count_received(sender, payload=count)
         if call.received < call.size:
             return None
         call.payload = call.slot.bytes[: call.size]
@@ -359,6 +392,7 @@ class Responder:
             self._release(call)
             size = len(payload)
             call.into[:size] = payload
+            self._count_sent(call.sender, payload=size)
             self._replies += 1
             self._send(
                 call.sender,
@@ -376,7 +410,7 @@ class Responder:
         self._replies += 1
         size = len(payload or b"")
         head = Reply(call.number, self._replies, size, message, held=call.held)
-        self._send_frames(call.sender, [seal(head), *([] if payload is None else [payload])])
+        self._send_frames(call.sender, seal(head), payload)
 
     def _reply_from_slot(self, call: Incoming, message: Said, payload: memoryview) -> None:
         """Send a copy of the payload, which may change while slow callers still receive."""
@@ -392,8 +426,10 @@ class Responder:
         listener = self._listeners.for_peer(call.sender)
         for offset in range(0, size, CHUNK):
             part = slot.bytes[offset : min(offset + CHUNK, size)]
+            head = seal(ReplyChunk(self._replies, offset))
             listener.send(name, AND_MORE)
-            listener.send(seal(ReplyChunk(self._replies, offset)), AND_MORE)
+            listener.send(head, AND_MORE)
+            self._count_sent(call.sender, payload=len(part), envelope=len(head))
             # Parts are sent in order: when the last one is sent, all are.
             last = offset + CHUNK >= size
             tracker = listener.send(part, AT_ONCE, copy=False, track=last)
@@ -463,15 +499,16 @@ class Responder:
         call.slot, call.payload = None, None
 
     def _send(self, sender: str, envelope: Grant | CallStatus | Reply | Refusal) -> None:
-        self._send_frames(sender, [seal(envelope)])
+        self._send_frames(sender, seal(envelope), None)
 
-    def _send_frames(self, sender: str, frames: Sequence[bytes | memoryview]) -> None:
+    def _send_frames(self, sender: str, head: bytes, payload: memoryview | None) -> None:
         # A ROUTER drops messages to a peer that has disconnected.
         listener = self._listeners.for_peer(sender)
         listener.send(sender.encode("ascii"), AND_MORE)
-        for frame in frames[:-1]:
-            listener.send(frame, AND_MORE)
-        listener.send(frames[-1], AT_ONCE)
+        listener.send(head, AT_ONCE if payload is None else AND_MORE)
+        if payload is not None:
+            listener.send(payload, AT_ONCE)
+        self._count_sent(sender, payload=len(payload or b""), envelope=len(head))
 
     def peers(self) -> Iterator[tuple[str, int]]:
         """Each caller and the number of its last executed call."""

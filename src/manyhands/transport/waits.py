@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast, get_args
+
+from manyhands.costs import Collective
+from manyhands.costs.collectives import CollectiveKind, sent_by_member
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
+
+
+_COUNTED: frozenset[str] = frozenset(get_args(CollectiveKind))
 
 
 @dataclass(frozen=True)
@@ -39,8 +46,11 @@ class Waits:
         self._notify = notify
         self._since: float | None = None
         self._waits: list[tuple[float, float]] = []
+        self._coding: list[tuple[float, float]] = []
         self.noted: list[Noted] | None = None
         """A list to which started collectives are appended; None to ignore them."""
+        self.payload = 0.0
+        """Payload bytes that this worker has sent, computed from the collectives it started."""
 
     def begin(self) -> None:
         """Begin a wait; a wait that has begun already is restarted."""
@@ -60,8 +70,38 @@ class Waits:
         waits, self._waits = self._waits, []
         return waits
 
+    @contextlib.contextmanager
+    def coding(self) -> Iterator[None]:
+        """Context of encoding or decoding, possibly in another thread."""
+        begun = self._clock()
+        yield
+        self._coding.append((begun, self._clock() - begun))
+
+    def take_coding(self) -> list[tuple[float, float]]:
+        """When something was encoded or decoded since the last call: start and duration."""
+        taken = self._coding[:]
+        del self._coding[: len(taken)]
+        return taken
+
     def note(self, kind: str, size: int, workers: int) -> None:
         """Note that a collective starts."""
         self._before()
+        self.tally(kind, size, workers)
         if self.noted is not None:
             self.noted.append(Noted(kind, size, workers))
+
+    def tally(self, kind: str, size: int, workers: int) -> None:
+        """Count the payload of a collective that is not noted, as DDP starts it within torch."""
+        if kind in _COUNTED:
+            counted = Collective(cast("CollectiveKind", kind), size, workers)
+            self.payload += sent_by_member(counted)
+
+
+def overlap(start: float, seconds: float, others: Sequence[tuple[float, float]]) -> float:
+    """Seconds of an interval that are also in others, which do not overlap each other.
+
+    >>> overlap(1.0, 2.0, [(0.5, 1.0), (2.75, 4.0)])
+    0.75
+    """
+    end = start + seconds
+    return sum(max(0.0, min(end, begun + long) - max(start, begun)) for begun, long in others)

@@ -22,13 +22,17 @@ T = TypeVar("T")
 class Command:
     """The options of `manyhands train`; they win over the script's."""
 
-    strategy: Strategy | None = None
+    strategy: Strategy | str | None = None
+    """A text, if the script may register a strategy of this name."""
     workers: int | None = None
     epochs: float | None = None
     samples: int | None = None
     seconds: float | None = None
     target: str | None = None
     seed: int | None = None
+    lr: str | None = None
+    evaluate_every: str | None = None
+    measures: str | None = None
     durability: str | None = None
     slow: tuple[Pace, ...] | None = None
     output: Path | None = None
@@ -40,6 +44,10 @@ class Command:
     """Do not show in the terminal what workers print."""
     network: str | None = None
     """The network between the hosts in words, if it was made for the run."""
+    link: float | None = None
+    """Bytes per second of each host's link, if the network was made for the run."""
+    cluster: str | None = None
+    """The declared cluster whose hosts these are, as text, if the network was made for one."""
     runs: list[Run] = field(default_factory=list)
     """The runs that the script has made so far."""
 

@@ -13,6 +13,7 @@ from manyhands.pacing import Pace, words
 from manyhands.protocols import ALL as PROTOCOLS
 from manyhands.protocols import StrategyProtocol
 from manyhands.reports import Run
+from manyhands.reports.figures.breakdown import FREE
 from manyhands.script import loading as script
 from manyhands.script.origin import Overrides, override
 from manyhands.strategies import Strategy, protocol_of
@@ -28,6 +29,8 @@ from manyhands.virtual import times as read_times
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from manyhands.codecs import Codec
+    from manyhands.intervals import Every
     from manyhands.job import Job
 
 _WORKERS = 4
@@ -49,6 +52,9 @@ class Asked:
     seconds: float | None = None
     target: str | None = None
     seed: int | None = None
+    lr: str | float | None = None
+    evaluate_every: str | Every | None = None
+    measures: str | None = None
     times: str | Times | None = None
     slow: tuple[Pace, ...] | None = None
     stretch: float | None = None
@@ -59,11 +65,13 @@ class Asked:
     placing: str | None = None
     hosts: tuple[int, int] | None = None
     """Of workers, in blocks of ranks, and of servers: where several runs have the same ones."""
-    cluster: Cluster | None = None
+    cluster: str | Cluster | None = None
     service: str | float | None = None
     handover: str | float | None = None
+    coding: str | float | None = None
     detection: str | float | None = None
     faults: str | Faults | None = None
+    time_only: bool | None = None
     output: Path | None = None
 
 
@@ -72,7 +80,7 @@ def simulate(
     strategy: str | Strategy | None = None,
     *,
     workers: int | None = None,
-    cluster: Cluster | None = None,
+    cluster: str | Cluster | None = None,
     times: str | Times | None = None,
     slow: Iterable[str | Pace] | None = None,
     bandwidth: str | float | None = None,
@@ -81,13 +89,18 @@ def simulate(
     placing: str | None = None,
     service: str | float | None = None,
     handover: str | float | None = None,
+    coding: str | float | None = None,
     detection: str | float | None = None,
     faults: str | Faults | None = None,
+    time_only: bool | None = None,
     epochs: float | None = None,
     samples: int | None = None,
     seconds: float | None = None,
     target: str | None = None,
     seed: int | None = None,
+    lr: str | float | None = None,
+    evaluate_every: str | Every | None = None,
+    measures: str | None = None,
     output: str | Path | None = None,
 ) -> Run:
     """Train a job under a strategy on a virtual clock: gradients are real, time is not.
@@ -100,10 +113,11 @@ def simulate(
         strategy: how to train, as text or as a value: "ssp(staleness=4)" or
             `mh.strategies.ssp(staleness=4)`. It must exchange messages: what PyTorch's own engine
             executes, such as `allreduce()`, is not simulated. Default: `asynchronous()`.
-        workers: number of workers. Default: 4; with a cluster one per device, or without devices
-            one per core, at most four or one per host.
-        cluster: the hosts and the links between them. Workers are on its hosts in blocks of ranks,
-            and servers in turn.
+        workers: number of workers. Default: 4; with a cluster the number that it has, or else one
+            per device, or without devices one per core, at most four or one per host.
+        cluster: the sites, hosts and links, as text or as a value: "2 sites of 8 workers, 1gbit
+            within, 100mbit and 40ms between". Workers are on its hosts in blocks of ranks, servers
+            where it says; islands of `hierarchical()` follow its sites.
         times: seconds that a worker computes on a batch. Default: "lognormal(0.1, cv=0.3)".
         slow: workers that are slowed on purpose: `["2:4x"]` makes worker 2 compute 4 times as
             long, `["all:1.2x"]` every worker 1.2 times.
@@ -112,18 +126,28 @@ def simulate(
         latency: latency of the links, "0.5ms" or seconds. Default: 0.1 ms.
         cores: cores of each host. Default: 1, and on one host one for every worker.
         placing: hosts of the servers, with a bandwidth: "apart" on hosts of their own, as by
-            default, or "colocated" with the workers, in turn. A strategy with islands has a host
-            for each.
+            default, or "colocated" with the workers, in turn. The server of an island is on the
+            host of the island's first worker.
         service: seconds of a core that a server takes for an update, or "1ms". Default: 0.
         handover: seconds that a message within one host takes beside its copying, or "50us".
+        coding: bytes of vectors per second at which codecs encode and decode, or "2GB/s".
+            Default: they take no time.
             Default: 0.
         detection: seconds until the samples of a dead worker are given to another. Default: 5.
         faults: what goes wrong: "[crash(worker=3, at=2.5, restart=1.0)]".
+        time_only: compute no gradients, parameters and metrics, which takes far less time. All
+            virtual times, bytes and stalenesses are those of the run with numbers, unless that run
+            ends early because it reaches a target or diverges.
         epochs: stop after this many passes over the data, in place of the job's limit.
         samples: stop after this many samples, in place of the job's limit.
         seconds: stop after this many seconds of training, in place of the job's limit.
         target: stop when a validation metric reaches a value: "accuracy >= 0.97".
         seed: seed of the run, in place of the job's.
+        lr: learning rate, in place of the optimizer's: 0.01; or a factor of it: "0.5x".
+        evaluate_every: when to evaluate: "5000" samples or "10s", in addition to the end of every
+            epoch; or "0.25 epochs", in place of it. Default: the job's.
+        measures: what to record at evaluations beside metrics, separated by commas:
+            "gradient_norm, spread, staleness". Default: the job's.
         output: folder for the run. Default: a new one in `runs`.
 
     Returns:
@@ -168,13 +192,18 @@ def simulate(
         placing=placing,
         service=service,
         handover=handover,
+        coding=coding,
         detection=detection,
         faults=faults,
+        time_only=time_only,
         epochs=epochs,
         samples=samples,
         seconds=seconds,
         target=target,
         seed=seed,
+        lr=lr,
+        evaluate_every=evaluate_every,
+        measures=measures,
         output=None if output is None else Path(output),
     )
     run = plan(job, asked, "script").carry_out()
@@ -219,6 +248,7 @@ class VirtualRunPlan:
                 faults=self.faults,
                 settings=self.settings,
                 begun=standing.append,
+                time_only=bool(self.asked.time_only),
             )
         return Run(folder)
 
@@ -235,16 +265,21 @@ class VirtualRunPlan:
         command = ["manyhands", "simulate", str(path)]
         for field in fields(settled):
             value = getattr(settled, field.name)
-            if value is None or field.name == "cluster":
+            if value in (None, False) or (isinstance(value, Cluster) and not value.text):
                 continue
+            option = f"--{field.name.replace('_', '-')}"
             for each in value if isinstance(value, tuple) else (value,):
-                command += [f"--{field.name}", str(each)]
+                command += [option] if each is True else [option, str(each)]
         return command
 
 
 def plan(job: Job, asked: Asked, source: str) -> VirtualRunPlan:
     """The run that was asked for; `source` says where, for the settings."""
     protocol = _protocol(read_strategy(asked.strategy or _STRATEGY))
+    if asked.cluster is not None:
+        cluster = Cluster.parse(asked.cluster)
+        asked = replace(asked, cluster=cluster)
+        protocol = protocol.on_islands(cluster.islands())
     workers = _workers(asked)
     protocol.check(workers)
     given = Overrides(
@@ -253,8 +288,15 @@ def plan(job: Job, asked: Asked, source: str) -> VirtualRunPlan:
         seconds=asked.seconds,
         target=asked.target,
         seed=asked.seed,
+        lr=None if asked.lr is None else str(asked.lr),
+        evaluate_every=None if asked.evaluate_every is None else str(asked.evaluate_every),
+        measures=asked.measures,
     )
-    job = override(job, given)
+    job, unchecked = override(job, given), ""
+    if asked.time_only:
+        job, unchecked = _without_target(job, asked)
+        unchecked += _bounds(protocol, workers)
+    _check_measures(job, protocol, workers)
     faults = Faults.read(asked.faults or "[]")
     needs = protocol.needs(workers)
     servers = needs.server_processes
@@ -269,6 +311,8 @@ def plan(job: Job, asked: Asked, source: str) -> VirtualRunPlan:
         conditions = replace(conditions, service=read_seconds(asked.service))
     if asked.handover is not None:
         conditions = replace(conditions, handover=read_seconds(asked.handover))
+    if asked.coding is not None:
+        conditions = replace(conditions, coding=read_bandwidth(asked.coding))
     if asked.detection is not None:
         conditions = replace(conditions, detection=read_seconds(asked.detection))
     places = _places(asked, protocol, workers, servers)
@@ -276,12 +320,15 @@ def plan(job: Job, asked: Asked, source: str) -> VirtualRunPlan:
         "strategy": str(protocol),
         "workers": str(workers),
         "times": str(conditions.times),
+        "lr": None if asked.lr is None else str(asked.lr),
         "stretch": None if asked.stretch is None else f"times × {asked.stretch:g}",
         "slow": words(paces) or None,
         "faults": str(faults) if faults.faults else None,
         "service": f"{conditions.service:g} s" if conditions.service else None,
         "handover": f"{conditions.handover:g} s" if conditions.handover else None,
+        "coding": _coding_words(protocol, workers, conditions.coding),
         "detection": f"{conditions.detection:g} s" if asked.detection is not None else None,
+        "time_only": f"no numbers{unchecked}" if asked.time_only else None,
     }
     settings = (
         *_settings(values, asked, source),
@@ -294,10 +341,55 @@ def plan(job: Job, asked: Asked, source: str) -> VirtualRunPlan:
     return VirtualRunPlan(job, protocol, places, conditions, faults, settings, asked)
 
 
+def _codecs(protocol: StrategyProtocol, workers: int) -> list[Codec]:
+    """The codecs of a protocol, each once."""
+    codings = (protocol.coding_of(one, workers) for one in range(protocol.count_servers(workers)))
+    found = [codec for one in codings if one is not None for codec in (one.pushes, one.answers)]
+    return list(dict.fromkeys(codec for codec in found if codec is not None))
+
+
+def _coding_words(protocol: StrategyProtocol, workers: int, speed: float | None) -> str | None:
+    """The speed of codecs, if there are any."""
+    if not _codecs(protocol, workers):
+        return None
+    return FREE if speed is None else f"{speed / 1e9:g} GB/s"
+
+
+def _bounds(protocol: StrategyProtocol, workers: int) -> str:
+    """Words about codecs whose sizes depend on numbers."""
+    named = [str(codec) for codec in _codecs(protocol, workers) if not codec.fixed_size]
+    return f"; bytes of {', '.join(named)} at most" if named else ""
+
+
+def _check_measures(job: Job, protocol: StrategyProtocol, workers: int) -> None:
+    if "spread" in job.measures and protocol.needs(workers).shared_memory:
+        raise ValueError(
+            f"under {protocol} all workers share one copy of the parameters, so there is no "
+            "distance between replicas: leave spread out of the measures"
+        )
+
+
+def _without_target(job: Job, asked: Asked) -> tuple[Job, str]:
+    """The job without a target, which a run without numbers cannot reach, and words about it."""
+    if job.target is None:
+        return job, ""
+    limits = (job.epochs, job.samples, job.seconds)
+    if asked.target is not None or all(limit is None for limit in limits):
+        raise ValueError(
+            f"a time-only run computes no metrics, so it cannot reach the target {job.target!r}: "
+            "leave the target out and give epochs, samples or seconds"
+        )
+    return replace(job, target=None), f", the target {job.target} is not checked"
+
+
 def _workers(asked: Asked) -> int:
-    if asked.workers is not None:
-        return asked.workers
-    return asked.cluster.default_workers() if asked.cluster else _WORKERS
+    if asked.cluster is None:
+        return _WORKERS if asked.workers is None else asked.workers
+    cluster = Cluster.parse(asked.cluster)
+    if asked.workers is None:
+        return cluster.default_workers()
+    cluster.check_workers(asked.workers)
+    return asked.workers
 
 
 def _protocol(strategy: Strategy) -> StrategyProtocol:
@@ -317,7 +409,9 @@ def _places(asked: Asked, protocol: StrategyProtocol, workers: int, servers: int
         for name in ("bandwidth", "latency", "cores", "placing"):
             if getattr(asked, name) is not None:
                 raise ValueError(f"{name} is given twice: leave it out, the cluster determines it")
-        return ProcessHosts.spread(asked.cluster, workers, servers, protocol.sites(workers))
+        cluster = Cluster.parse(asked.cluster)
+        protocol.check_places([host.name for host in cluster.hosts], ())
+        return ProcessHosts.spread(cluster, workers, servers, protocol.groups(workers))
     if asked.placing == "colocated" and asked.bandwidth is None:
         raise ValueError("servers are beside the workers on one host: give links a bandwidth")
     if asked.bandwidth is None:
@@ -326,19 +420,17 @@ def _places(asked: Asked, protocol: StrategyProtocol, workers: int, servers: int
         return ProcessHosts.one_host(workers, servers, asked.cores)
     latency = LATENCY if asked.latency is None else read_seconds(asked.latency)
     link = Link(read_bandwidth(asked.bandwidth), latency)
-    sites = protocol.sites(workers)
-    if asked.hosts is not None:
-        return ProcessHosts.in_blocks(workers, servers, asked.hosts, link, asked.cores, sites)
-    if sites:
-        return ProcessHosts.on_sites(sites, link, asked.cores)
+    groups = protocol.groups(workers)
     if asked.placing == "colocated":
-        return ProcessHosts.colocated(workers, servers, link, asked.cores or 1)
-    return ProcessHosts.host_each(workers, servers, link, asked.cores or 1)
+        return ProcessHosts.colocated(workers, servers, link, asked.cores or 1, groups)
+    apart = servers - sum(len(numbers) for ranks, numbers in groups if ranks)
+    hosts = asked.hosts or (workers, apart)
+    return ProcessHosts.in_blocks(workers, servers, hosts, link, asked.cores, groups)
 
 
 def _settings(values: dict[str, str | None], asked: Asked, source: str) -> Iterator[Setting]:
     for name, value in values.items():
-        if value is not None:
+        if value:
             told = getattr(asked, name, None) is not None
             yield Setting(name, value, source if told else "default")
 
@@ -354,6 +446,7 @@ def _place_settings(places: ProcessHosts, asked: Asked, source: str) -> Iterator
     hosts, link = places.cluster.hosts, places.cluster.link
     most = max(host.cores for host in hosts)
     values = {
+        "cluster": places.cluster.text if asked.cluster is not None else None,
         "hosts": str(len(hosts)),
         "cores": f"{most} per host" if len(hosts) > 1 else str(most),
         "bandwidth": f"{link.bandwidth * 8 / 1e6:g} Mbit/s" if link else None,

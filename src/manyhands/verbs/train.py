@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from manyhands.cluster import Cluster
 from manyhands.failure import Refused, refusing
@@ -14,19 +17,21 @@ from manyhands.files.run_folders import check_free, claim, new_folder, release, 
 from manyhands.live.agent.agent import launch
 from manyhands.live.devices import devices
 from manyhands.live.hosts.host_list import Hosts
+from manyhands.live.processes.fork_server import environment
 from manyhands.live.request import Request, RunSetting
 from manyhands.live.worker import torchrun
 from manyhands.pacing import Pace, words
 from manyhands.reports import Run
 from manyhands.script import loading as script
 from manyhands.script.origin import Overrides, override
-from manyhands.strategies import Strategy
+from manyhands.strategies import Strategy, protocol_of
 from manyhands.strategies import strategy as read_strategy
 from manyhands.verbs.command import Command, choose, current
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
+    from manyhands.intervals import Every
     from manyhands.job import Job
     from manyhands.live.worker.trainer import Trainer
 
@@ -34,7 +39,7 @@ _folders: set[Path] = set()
 _MANY = 1024
 """More workers than a host has GPUs."""
 _LOOPBACK = "127.0.0.1"
-_LIMITS = ("epochs", "samples", "seconds", "target", "seed")
+_LIMITS = ("epochs", "samples", "seconds", "target", "seed", "lr", "evaluate_every", "measures")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +57,9 @@ class TrainOptions:
     seconds: float | None = None
     target: str | None = None
     seed: int | None = None
+    lr: str | None = None
+    evaluate_every: str | None = None
+    measures: str | None = None
     slow: tuple[Pace, ...] | None = None
     output: Path | None = None
 
@@ -61,7 +69,7 @@ def train(
     strategy: str | Strategy | None = None,
     *,
     workers: int | None = None,
-    cluster: Cluster | None = None,
+    cluster: str | Cluster | None = None,
     hosts: str | None = None,
     listen: str | None = None,
     loop: Callable[[Trainer], object] | None = None,
@@ -70,6 +78,9 @@ def train(
     seconds: float | None = None,
     target: str | None = None,
     seed: int | None = None,
+    lr: str | float | None = None,
+    evaluate_every: str | Every | None = None,
+    measures: str | None = None,
     slow: Iterable[str | Pace] | None = None,
     output: str | Path | None = None,
 ) -> Run:
@@ -96,6 +107,11 @@ def train(
         seconds: stop after this many seconds of training, in place of the job's limit.
         target: stop when a validation metric reaches a value: "accuracy >= 0.97".
         seed: seed of the run, in place of the job's.
+        lr: learning rate, in place of the optimizer's: 0.01; or a factor of it: "0.5x".
+        evaluate_every: when to evaluate: "5000" samples or "10s", in addition to the end of every
+            epoch; or "0.25 epochs", in place of it. Default: the job's.
+        measures: what to record at evaluations beside metrics, separated by commas:
+            "gradient_norm, spread, staleness". Default: the job's.
         slow: workers that are slowed on purpose: `["2:4x"]` makes worker 2 compute 4 times as
             long, `["all:1.2x"]` every worker 1.2 times.
         output: folder for the run. Default: a new one in `runs`.
@@ -138,7 +154,7 @@ def train(
         asked = TrainOptions(
             strategy=strategy,
             workers=workers,
-            cluster=cluster,
+            cluster=None if cluster is None else Cluster.parse(cluster),
             hosts=hosts,
             listen=listen,
             loop=loop,
@@ -147,6 +163,9 @@ def train(
             seconds=seconds,
             target=target,
             seed=seed,
+            lr=None if lr is None else str(lr),
+            evaluate_every=None if evaluate_every is None else str(evaluate_every),
+            measures=measures,
             slow=None if slow is None else tuple(map(Pace.read, slow)),
             output=None if output is None else Path(output),
         )
@@ -190,7 +209,9 @@ def train_from(namespace: Mapping[str, Any], job: Job, asked: TrainOptions | Non
             settings=plan.settings,
             slow=plan.slow,
             hosts=spread,
+            server_hosts=plan.server_hosts,
             listen=plan.listen,
+            link=_link(command),
             key=command.key_file,
             patience=command.patience,
             quiet=command.quiet,
@@ -204,6 +225,16 @@ def train_from(namespace: Mapping[str, Any], job: Job, asked: TrainOptions | Non
     run = Run(folder, worker=torchrun.rank() if torchrun.is_torchrun() else 0)
     command.runs.append(run)
     return run
+
+
+def _link(command: Command) -> float | None:
+    """Bytes per second of the slowest link of a declared network; None if none was declared."""
+    if command.cluster is None:
+        return command.link
+    declared = Cluster.parse(command.cluster)
+    names = [host.name for host in declared.hosts]
+    links = [declared.between(*pair) for pair in itertools.combinations(names, 2)]
+    return min((link.bandwidth for link in links if link is not None), default=None)
 
 
 def _hosts(command: Command, asked: TrainOptions) -> Hosts | None:
@@ -232,6 +263,8 @@ class _Plan:
     slow: tuple[Pace, ...]
     listen: str | None
     """The address at which other hosts reach this one, if one was chosen."""
+    server_hosts: tuple[str, ...] = ()
+    """The host of each server, if a declared cluster determines it."""
 
 
 def _plan(job: Job, asked: TrainOptions, command: Command, hosts: Hosts | None) -> _Plan:
@@ -244,7 +277,7 @@ def _plan(job: Job, asked: TrainOptions, command: Command, hosts: Hosts | None) 
     recipe, told_by = choose(
         command.strategy, asked.strategy, "single()" if count == 1 else "allreduce()"
     )
-    chosen = read_strategy(recipe)
+    chosen, server_hosts = _on_cluster(read_strategy(recipe), command.cluster, count)
     if counted_by == "default" and chosen.needs(count).only_one_worker:
         count = 1
     chosen.check(count)
@@ -256,6 +289,7 @@ def _plan(job: Job, asked: TrainOptions, command: Command, hosts: Hosts | None) 
         **{name: _first(getattr(command, name), getattr(asked, name)) for name in _LIMITS},
         durability=command.durability,
     )
+    _check_measures(override(job, overrides), chosen)
     settings = (
         RunSetting("strategy", str(chosen), told_by),
         RunSetting("workers", str(count), counted_by),
@@ -263,12 +297,47 @@ def _plan(job: Job, asked: TrainOptions, command: Command, hosts: Hosts | None) 
         *_job_settings(job, command, overrides),
         *_place_settings(hosts, cluster, command),
         RunSetting("cores", str(cluster.cores), "default"),
+        RunSetting("threads", _threads(cluster, hosts.counts[0][1] if hosts else count), "default"),
         RunSetting("torch", version("torch"), "default"),
         RunSetting("manyhands", version("manyhands"), "default"),
     )
     output = command.output or asked.output
     listen = command.listen or asked.listen or _address(asked.cluster)
-    return _Plan(chosen, count, cluster, overrides, output, settings, paces, listen)
+    return _Plan(chosen, count, cluster, overrides, output, settings, paces, listen, server_hosts)
+
+
+def _on_cluster(
+    chosen: Strategy, text: str | None, workers: int
+) -> tuple[Strategy, tuple[str, ...]]:
+    """The strategy with islands as a declared cluster has them, and the host of each server."""
+    protocol = protocol_of(chosen)
+    if text is None or protocol is None:
+        return chosen, ()
+    declared = Cluster.parse(text)
+    fitted = protocol.on_islands(declared.islands())
+    servers = fitted.needs(workers).server_processes
+    return fitted, declared.server_hosts(workers, servers, fitted.groups(workers))
+
+
+def _check_measures(job: Job, strategy: Strategy) -> None:
+    """Raise ValueError, naming the fix, if the job's measures cannot be recorded live."""
+    if "spread" in job.measures:
+        raise ValueError(
+            "spread is the distance between all replicas at one moment, which is known in a "
+            "simulation only: use manyhands simulate, or leave it out of the measures"
+        )
+    if "gradient_norm" in job.measures and not strategy.gradient_norms:
+        raise ValueError(
+            f"under {strategy} no worker has the whole gradient: leave gradient_norm out of the "
+            "measures, or use single(), allreduce() or a strategy with servers"
+        )
+
+
+def _threads(cluster: Cluster, here: int) -> str:
+    """Threads of each process on this host, which has so many workers."""
+    if torchrun.is_torchrun():
+        return str(torch.get_num_threads())
+    return environment(cluster.hosts[0].cores, here)["OMP_NUM_THREADS"]
 
 
 def _first(*given: Any) -> Any:
@@ -295,7 +364,7 @@ def _checked(cluster: Cluster) -> Cluster:
         raise ValueError(
             f"train starts processes on this machine only, and the cluster has "
             f'{len(cluster.hosts)} hosts: name them with hosts=, as in "a:4, b:4", and join from '
-            "the others; or use simulate"
+            "the others; or use simulate, or `manyhands train --cluster`, which makes a network"
         )
     (host,) = cluster.hosts
     present = _devices()
@@ -325,11 +394,16 @@ def _place_settings(
     yield RunSetting("workers by host", str(hosts), source)
     if command.network is not None:
         yield RunSetting("network", command.network, "command line")
+    if command.cluster is not None:
+        yield RunSetting("cluster", command.cluster, "command line")
 
 
 def _job_settings(job: Job, command: Command, overrides: Overrides) -> Iterator[RunSetting]:
     """The job's limits and seed that are in force."""
-    for name, value in override(job, overrides).settings.items():
+    settings = override(job, overrides).settings
+    if overrides.lr is not None:
+        settings |= {"lr": overrides.lr}
+    for name, value in settings.items():
         told = getattr(command, name, None) is not None
         yield RunSetting(name, value, "command line" if told else "script")
 

@@ -2,8 +2,8 @@
 
 Its decisions are those of the live coordinator, `manyhands.leasing.lease_service`. Its time is not
 modelled: leases, commits and evaluations take no virtual time. (Live, the next lease is requested
-while the current one is computed.) An evaluation happens when an epoch has been committed
-completely, so no message is in flight: a consistent cut.
+while the current one is computed.) An evaluation happens when all samples before it have been
+committed, so no message is in flight: a consistent cut.
 """
 
 from __future__ import annotations
@@ -19,14 +19,13 @@ from manyhands.wire.leasing import Ask, Commit, Evaluate, Forgo, Nothing, Saved,
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from simpy import Event
-
     from manyhands.job import Job
     from manyhands.leasing.lease_service import Letters
     from manyhands.virtual.log import Logs, WorkerLog
-    from manyhands.virtual.simulator.kernel import Kernel
+    from manyhands.virtual.simulator.kernel import Kernel, VirtualEvent
     from manyhands.wire.leasing import Leasing
 
+_ASK = Ask()
 _DRAIN_EVERY = 2000
 """Commits between two writes of the traces."""
 
@@ -50,7 +49,7 @@ class LeaseChannel:
         """Messages of the service that the worker has not received yet."""
         self._unheard: list[Leasing] = []
         """Messages of the worker that were sent while the link was cut."""
-        self._listener: Event | None = None
+        self._listener: VirtualEvent | None = None
         self._asks = False
         """Whether its last `Ask` has not been answered yet."""
 
@@ -58,8 +57,11 @@ class LeaseChannel:
         """Ask for a lease, and wait for the answer."""
         if not self._asks:
             self._asks = True
-            self.say(Ask())
-        word = await self._receive(log)
+            self.say(_ASK)
+        if self._words and not self.is_cut_off:
+            word = self._words.popleft()
+        else:
+            word = await self._receive(log)
         self._asks = isinstance(word, Nothing)
         return word
 
@@ -107,7 +109,7 @@ class LeaseChannel:
 
     async def _receive(self, log: WorkerLog) -> Leasing:
         if not self._words or self.is_cut_off:
-            begun, self._listener = self._kernel.now, self._kernel.env.event()
+            begun, self._listener = self._kernel.now, self._kernel.event()
             await happens(self._listener)
             log.span("wait", begun)
         return self._words.popleft()
@@ -159,8 +161,10 @@ class VirtualCoordinator:
         """Samples committed at the last evaluation."""
         self._accounted = (0, 0, 0)
         self._epochs = 0
+        self._size = len(job.data)
         if job.seconds is not None:
             kernel.after(job.seconds, self.stop)
+        self._evaluate_later()
 
     def _new_service(self) -> LeaseService:
         """A lease service in its initial state."""
@@ -173,8 +177,25 @@ class VirtualCoordinator:
             pauses=evaluates,
             lockstep=self._lockstep,
             by_rank=self._by_rank,
+            points=self._job.evaluation_points,
         )
         return LeaseService(leases, evaluates=evaluates, lockstep=self._lockstep)
+
+    def _evaluate_later(self) -> None:
+        """Have an evaluation follow when the job's interval in seconds is over."""
+        interval, number = self._job.evaluation_seconds, self._round
+
+        def pause() -> None:
+            # If there was one meanwhile, the interval has begun anew.
+            if self._round != number or self.is_over:
+                return
+            if self._service.is_evaluating:
+                self._evaluate_later()
+            else:
+                self._pass_on(self._service.pause())
+
+        if interval is not None and self._job.validation is not None:
+            self._kernel.after(interval, pause)
 
     @property
     def leases(self) -> Leases:
@@ -218,18 +239,20 @@ class VirtualCoordinator:
         self._pass_on(self._service.stop())
 
     def _pass_on(self, letters: Letters) -> None:
-        self._account()
-        self._note_epochs()
+        leases = self._service.leases
+        if self._accounted != (leases.committed, leases.repeated, leases.lost):
+            self._account()
         if self._service.round != self._round:
             self._round = self._service.round
             self._judge()
+            self._evaluate_later()
         for worker, message in letters:
             channel = self._channels.get(worker)
             if channel is not None:
                 channel.tell(message)
 
     def _account(self) -> None:
-        leases = self.leases
+        leases = self._service.leases
         account = (leases.committed, leases.repeated, leases.lost)
         if account == self._accounted:
             return
@@ -238,10 +261,11 @@ class VirtualCoordinator:
         self._accounts += 1
         if self._accounts % _DRAIN_EVERY == 0:
             self._logs.drain()
+        self._note_epochs(leases.committed + leases.lost)
 
-    def _note_epochs(self) -> None:
-        size = len(self._job.data)
-        while self.leases.committed + self.leases.lost >= (self._epochs + 1) * size:
+    def _note_epochs(self, done: int) -> None:
+        size = self._size
+        while done >= (self._epochs + 1) * size:
             detail = {"number": str(self._epochs), "samples": str((self._epochs + 1) * size)}
             self._logs.coordinator.event("epoch", detail)
             self._epochs += 1

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from manyhands.trace import Header, Recorder
+from manyhands.trace import Header, Recorder, TrafficCount
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,8 +34,17 @@ class WorkerLog:
         self._kernel = kernel
         self._step = 0
         self._samples = 0
-        self._sent: dict[str, int] = {}
-        self._received: dict[str, int] = {}
+        self.traffic = TrafficCount()
+        self._commits = self._committed = 0
+        """Number of commits, and of their samples, that are not in the trace yet."""
+        self.residual: Callable[[], float] = lambda: 0.0
+        """The norm of what codecs have not sent, if the trace is of one worker."""
+
+    def note_residual(self, name: str = "residual") -> None:
+        """Record the norm of what codecs have not sent, if there is anything."""
+        norm = self.residual()
+        if norm:
+            self.recorder.point(name, norm, samples=self._samples)
 
     def span(self, kind: Kind, begun: float) -> None:
         """Record a span from `begun` until now; none if no time has passed."""
@@ -45,14 +54,6 @@ class WorkerLog:
         """Record a span of `seconds` from `begun`; none if no time has passed."""
         if seconds > 0:
             self.recorder.span(kind, begun, seconds, self._step)
-
-    def sent(self, server: str, nbytes: int) -> None:
-        """Bytes went out."""
-        self._sent[server] = self._sent.get(server, 0) + nbytes
-
-    def received(self, server: str, nbytes: int) -> None:
-        """Bytes came in."""
-        self._received[server] = self._received.get(server, 0) + nbytes
 
     def loss(self, value: float, samples: int) -> None:
         """Record the loss of a batch."""
@@ -68,14 +69,16 @@ class WorkerLog:
         self._step += 1
 
     def committed(self, samples: int) -> None:
-        """Record committed samples."""
-        self.recorder.count(samples=samples, steps=1)
+        """Count committed samples."""
+        self._commits += 1
+        self._committed += samples
 
     def settle(self) -> None:
-        """Hand the counted bytes to the trace."""
-        if self._sent or self._received:
-            self.recorder.count(sent=self._sent, received=self._received)
-            self._sent, self._received = {}, {}
+        """Hand the counted samples and bytes to the trace."""
+        self.traffic.hand_to(self.recorder)
+        if self._commits:
+            self.recorder.count(samples=self._committed, steps=self._commits)
+            self._commits = self._committed = 0
 
 
 class ServerLog:
@@ -83,22 +86,19 @@ class ServerLog:
 
     def __init__(self, recorder: Recorder, peer: Callable[[str], str], kernel: Kernel) -> None:
         self.recorder = recorder
-        self._peer = peer
+        self.peer = peer
+        """The name of the trace that contains a worker's records."""
         self._kernel = kernel
-        self._sent: dict[str, int] = {}
-        self._received: dict[str, int] = {}
+        self.traffic = TrafficCount()
+        self._own = self.traffic
+
+    def count_in(self, worker: WorkerLog) -> None:
+        """Count bytes in a worker's trace: this server is in its process."""
+        self.traffic = worker.traffic
 
     def span(self, kind: Kind, begun: float, version: int) -> None:
         """Record a span from `begun` until now."""
         self.recorder.span(kind, begun, self._kernel.now - begun, version)
-
-    def sent(self, worker: str, nbytes: int) -> None:
-        """Bytes went out."""
-        self._sent[worker] = self._sent.get(worker, 0) + nbytes
-
-    def received(self, worker: str, nbytes: int) -> None:
-        """Bytes came in."""
-        self._received[worker] = self._received.get(worker, 0) + nbytes
 
     def staleness(self, versions: int, worker: str) -> None:
         """Record the staleness of an applied update."""
@@ -106,16 +106,7 @@ class ServerLog:
 
     def settle(self) -> None:
         """Hand the counted bytes to the trace."""
-        sent, received = self._by_trace(self._sent), self._by_trace(self._received)
-        self.recorder.count(sent=sent, received=received)
-        self._sent, self._received = {}, {}
-
-    def _by_trace(self, by_worker: dict[str, int]) -> dict[str, int]:
-        total: dict[str, int] = {}
-        for worker, nbytes in by_worker.items():
-            peer = self._peer(worker)
-            total[peer] = total.get(peer, 0) + nbytes
-        return total
+        self._own.hand_to(self.recorder)
 
 
 class Logs:
@@ -125,16 +116,21 @@ class Logs:
         folder: the run's folder.
         workers: number of workers.
         kernel: the clock.
+        follows_staleness: whether the staleness of updates is recorded over time.
     """
 
-    def __init__(self, folder: Path, workers: int, kernel: Kernel) -> None:
+    def __init__(
+        self, folder: Path, workers: int, kernel: Kernel, *, follows_staleness: bool = False
+    ) -> None:
         self._folder = folder / "trace"
         self._kernel = kernel
         self._workers = workers
+        self._follows_staleness = follows_staleness
         self._lives: dict[int, WorkerLog] = {}
         self._others: WorkerLog | None = None
         self._servers: list[ServerLog] = []
         self._others_name = f"workers-{FULL}-{workers - 1}"
+        self._own_trace = frozenset(f"worker-{rank}" for rank in range(FULL))
         self.coordinator = self._recorder("coordinator", 0, "", "coordinator")
 
     def worker(self, member: VirtualProcess, rank: int) -> WorkerLog:
@@ -156,10 +152,22 @@ class Logs:
         self._servers.append(ServerLog(recorder, self._peer, self._kernel))
         return self._servers[-1]
 
+    def follow_residual(self, rank: int, norm: Callable[[], float]) -> None:
+        """Record what codecs have not sent, of a worker that has a trace of its own."""
+        if rank in self._lives:
+            self._lives[rank].residual = norm
+
+    def end(self, rank: int) -> None:
+        """Record that a worker has trained to the end."""
+        log = self._lives.get(rank)
+        if log is not None:
+            log.note_residual("residual/end")
+
     def close(self, rank: int) -> None:
         """Write the last sums of a worker that has ended."""
         log = self._lives.pop(rank, None)
         if log is not None:
+            log.note_residual()
             log.settle()
             log.recorder.flush()
 
@@ -183,7 +191,7 @@ class Logs:
 
     def _peer(self, worker: str) -> str:
         """The name of the trace that contains a worker's records."""
-        return worker if int(worker.rpartition("-")[2]) < FULL else self._others_name
+        return worker if worker in self._own_trace else self._others_name
 
     def _recorder(
         self, role: str, rank: int, host: str, name: str, full_steps: int = 2000
@@ -198,7 +206,9 @@ class Logs:
             wall=self._kernel.now,
             kind="virtual",
         )
-        return Recorder(header, self._sink(name), lambda: self._kernel.now, full_steps)
+        recorder = Recorder(header, self._sink(name), lambda: self._kernel.now, full_steps)
+        recorder.follows_staleness = self._follows_staleness
+        return recorder
 
     def _sink(self, name: str) -> Callable[[bytes], object]:
         """A function that appends to the trace file of that name."""

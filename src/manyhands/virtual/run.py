@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from manyhands.files.checkpoint import MODEL, member_file, save_model
 from manyhands.virtual.conditions.faults import Faults
 from manyhands.virtual.log import Logs
 from manyhands.virtual.simulator.kernel import Kernel
+from manyhands.virtual.time_only import TimeOnlyWorld
 from manyhands.virtual.world import World
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from manyhands.protocols import StrategyProtocol
     from manyhands.trace import Setting
     from manyhands.virtual.conditions.process_hosts import ProcessHosts
-    from manyhands.virtual.world import Conditions
+    from manyhands.virtual.conditions.run_conditions import Conditions
 
     Standing = Callable[[], tuple[float, int]]
     """Virtual seconds, and samples trained on."""
@@ -38,6 +38,7 @@ def simulate_job(
     faults: Faults | None = None,
     settings: Sequence[Setting] = (),
     begun: Callable[[Standing], object] = lambda _: None,
+    time_only: bool = False,
 ) -> World:
     """Run a job under a protocol on virtual hosts, and write its trace and model to a folder.
 
@@ -53,6 +54,7 @@ def simulate_job(
         faults: the schedule of faults.
         settings: the run's settings, for the trace.
         begun: called at the start with a function that returns the progress.
+        time_only: compute no numbers; all times are the same as with numbers.
 
     Returns:
         The final state of the simulation.
@@ -66,23 +68,21 @@ def simulate_job(
     faults.check(len(places.workers), servers, peers=needs.peer_servers)
     job.make_ready()
     kernel = Kernel()
-    logs = Logs(folder, len(places.workers), kernel)
+    follows = "staleness" in job.measures
+    logs = Logs(folder, len(places.workers), kernel, follows_staleness=follows)
     end = {"status": "finished", "words": ""}
     try:
         with _one_thread(), _rare_collections(), torch.random.fork_rng(devices=[]):
             for setting in settings:
                 logs.coordinator.setting(setting.name, setting.value, setting.source)
-            world = World(job, protocol, places, conditions, kernel, logs)
+            of_kind = TimeOnlyWorld if time_only else World
+            world = of_kind(job, protocol, places, conditions, kernel, logs)
             for fault in faults.faults:
                 world.expect(fault)
             world.begin()
             begun(lambda: (kernel.now, world.committed))
             kernel.run()
-            sha256 = save_model(world.shared(), folder / MODEL)
-            logs.coordinator.event("parameters", {"sha256": sha256})
-            if needs.ensemble:
-                for rank, model in world.members():
-                    save_model(model, folder / member_file(rank))
+            world.store(folder)
     except Exception as error:
         end = {"status": "failed", "words": str(error).partition("\n")[0] or type(error).__name__}
         raise

@@ -13,14 +13,15 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from manyhands.leasing.fences import Fences
+from manyhands.parameters import as_bytes
 from manyhands.protocols import (
+    CHANGES_PARAMETERS,
+    USES_PAYLOAD,
     Add,
     Answer,
     Call,
-    Descend,
     HeldCalls,
-    Move,
-    Scale,
+    ShardOperation,
     Shift,
     Step,
     carry_out,
@@ -30,13 +31,13 @@ from manyhands.virtual.worker.endpoint import HEAD, caller
 
 if TYPE_CHECKING:
     import torch
-    from simpy import Event
 
     from manyhands.parameters import Holder
     from manyhands.protocols import Action, StrategyProtocol, Terms
-    from manyhands.virtual.log import ServerLog
+    from manyhands.protocols.compression.shard import CodedShard
+    from manyhands.virtual.log import ServerLog, WorkerLog
     from manyhands.virtual.simulator.cores import Cores
-    from manyhands.virtual.simulator.kernel import Kernel
+    from manyhands.virtual.simulator.kernel import Kernel, VirtualEvent
     from manyhands.virtual.simulator.member import VirtualProcess
     from manyhands.virtual.simulator.network import Network
     from manyhands.virtual.worker.endpoint import Parcel
@@ -82,7 +83,7 @@ class Server:
         self._service = service
         self._log = log
         self._inbox: deque[Parcel] = deque()
-        self._idle: Event | None = None
+        self._idle: VirtualEvent | None = None
         self._early: HeldCalls[Parcel] = HeldCalls(protocol)
         """Calls that are held until their turn."""
         self._heard: dict[str, int] = {}
@@ -94,6 +95,21 @@ class Server:
         """Calls that are not answered yet, by caller and number."""
         self._sending: torch.Tensor | None = None
         """A copy of the current parameters, for answers in flight."""
+        self.coded: CodedShard | None = None
+        """Decodes pushes and encodes answers, if there are codecs."""
+        self.coding: float | None = None
+        """Bytes per second at which vectors are encoded and decoded; None takes no time."""
+        self._unsent: list[tuple[Parcel, Answer, torch.Tensor | None]] = []
+        """Answers that are being encoded."""
+
+    def use_codecs(self, coded: CodedShard | None, speed: float | None) -> None:
+        """Decode pushes and encode answers, at so many bytes per second; None takes no time."""
+        self.coded = coded
+        self.coding = None if coded is None else speed
+
+    def count_in(self, worker: WorkerLog) -> None:
+        """Count bytes in a worker's trace: this server is in its process."""
+        self._log.count_in(worker)
 
     def has_handled(self, parcel: Parcel) -> bool:
         """Whether it has handled a call already."""
@@ -103,7 +119,9 @@ class Server:
         """Queue a call that has arrived."""
         if self._is_anew and parcel.life != self.member.life:
             return
-        self._log.received(parcel.endpoint.name, parcel.nbytes)
+        if (scope := parcel.scope) is not None:
+            about = (self._log.peer(parcel.endpoint.name), parcel.phase, scope)
+            self._log.traffic.received(*about, payload=parcel.size, envelope=HEAD)
         parcel.arrived = self._kernel.now
         self._inbox.append(parcel)
         if self._idle is not None:
@@ -114,7 +132,7 @@ class Server:
         """Handle calls in order of arrival, until the run ends."""
         while True:
             while not self._inbox:
-                self._idle = self._kernel.env.event()
+                self._idle = self._kernel.event()
                 await happens(self._idle)
             parcel = self._inbox[0]
             if self._service and parcel.payload is not None and not self.has_handled(parcel):
@@ -122,11 +140,17 @@ class Server:
                 self._log.span("compute", begun, self.state.version)
             self._inbox.popleft()
             self._handle(parcel)
+            if self.coding is not None and self.coded is not None:
+                seconds = self.coded.take_work() / self.coding
+                if seconds:
+                    begun = await self._cores.compute(self.member, seconds)
+                    self._log.span("encode", begun, self.state.version)
+                self._send_all()
 
     def crash(self) -> None:
         """Discard calls that were received and not handled yet."""
-        lost = [*self._early.drain(), *self._inbox]
-        self._inbox = deque()
+        lost = [*self._early.drain(), *self._inbox, *(parcel for parcel, _, _ in self._unsent)]
+        self._inbox, self._unsent = deque(), []
         self._idle = None
         for parcel in lost:
             parcel.lose()
@@ -147,8 +171,11 @@ class Server:
         self.told += 1
         if self._fences.put(worker, least):
             self.holder.forget(caller(worker, least - 1))
+            if self.coded is not None:
+                self.holder.references.forget(caller(worker, least - 1))
             self._leave(worker)
             self._handle_held()
+            self._send_all()
 
     def _leave(self, worker: str) -> None:
         self._early.drop(worker)
@@ -189,25 +216,27 @@ class Server:
         elif not self._early.hold(self.state, call, parcel):
             self._heard[parcel.sender] = parcel.number
             self._open[key] = parcel
+            if self.coded is not None:
+                parcel.payload = self.coded.received(call, parcel.payload)
             self.state, actions = self._protocol.on_message(self.state, call)
             for action in actions:
                 self._carry_out(action)
 
     def _carry_out(self, action: Action) -> None:
         parcel = None
-        if isinstance(action, Add | Step | Shift) and action.call is not None:
+        if isinstance(action, USES_PAYLOAD) and action.call is not None:
             parcel = self._open[action.call.sender, action.call.number]
         carry_out(self.holder, action, None if parcel is None else parcel.payload)
         match action:
             case Answer(call=call):
                 self._reply(self._open.pop((call.sender, call.number)), action)
-            case Add() | Step() | Shift():
+            case Add() | Step() | Shift() | ShardOperation():
                 if action.staleness is not None:
                     worker = "" if action.call is None else action.call.worker
                     self._log.staleness(action.staleness, worker)
                 if parcel is not None:
                     parcel.payload = None
-        if isinstance(action, Step | Move | Descend | Shift | Scale):
+        if isinstance(action, CHANGES_PARAMETERS):
             self._sending = None
 
     def _reply(self, parcel: Parcel, answer: Answer) -> None:
@@ -215,12 +244,28 @@ class Server:
         if endpoint.is_dead:
             return
         payload = self._payload(answer)
-        nbytes = HEAD + (0 if payload is None else payload.nbytes)
-        self._log.sent(endpoint.name, nbytes)
+        if self.coding is None:
+            self._send(parcel, answer, payload)
+        else:
+            self._unsent.append((parcel, answer, payload))
+
+    def _send_all(self) -> None:
+        """Send the answers that are encoded by now."""
+        unsent, self._unsent = self._unsent, []
+        for parcel, answer, payload in unsent:
+            if not parcel.endpoint.is_dead:
+                self._send(parcel, answer, payload)
+
+    def _send(self, parcel: Parcel, answer: Answer, payload: torch.Tensor | None) -> None:
+        endpoint = parcel.endpoint
+        size = 0 if payload is None else payload.nbytes
+        if (scope := parcel.scope) is not None:
+            about = (self._log.peer(endpoint.name), parcel.phase, scope)
+            self._log.traffic.sent(*about, payload=size, envelope=HEAD)
         self._network.send(
             self.member,
             endpoint.member,
-            nbytes,
+            HEAD + size,
             deliver=partial(
                 endpoint.take, parcel, answer.message, payload, self._kernel.now - parcel.arrived
             ),
@@ -228,12 +273,13 @@ class Server:
         )
 
     def _payload(self, answer: Answer) -> torch.Tensor | None:
-        if not answer.parameters:
+        source = answer.payload(self.holder)
+        if self.coded is not None:
+            return self.coded.answer(answer, source)
+        if source is None:
             return None
-        if answer.recall:
-            return self.holder.recall(answer.call.sender).clone()
-        if answer.gathered:
-            return self.holder.gathered().clone()
+        if source is not self.holder.bytes:
+            return as_bytes(source).clone()
         if self._sending is None:
             self._sending = self.holder.bytes.clone()
         return self._sending

@@ -5,15 +5,18 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
 from manyhands.failure import RunFailed
-from manyhands.pacing import factor
+from manyhands.files.checkpoint import MODEL, member_file, save_model
 from manyhands.parameters import Holder, UpdateCounts, lerp
 from manyhands.parameters.ignored_targets import counting_among
 from manyhands.protocols import Terms
+from manyhands.protocols.compression.making import with_codecs
+from manyhands.protocols.compression.shard import CodedShard
+from manyhands.protocols.compression.worker import CodedEndpoint
 from manyhands.sampling.permutation import member_seed, mix
 from manyhands.virtual.conditions.faults import Crash, Cut, Fault, Isolate, Lose, Pause
 from manyhands.virtual.coordinator import LeaseChannel, VirtualCoordinator
@@ -21,66 +24,31 @@ from manyhands.virtual.server import Server
 from manyhands.virtual.simulator.cores import Cores
 from manyhands.virtual.simulator.member import VirtualProcess
 from manyhands.virtual.simulator.network import Network
+from manyhands.virtual.worker.coding_time import CodingTime
 from manyhands.virtual.worker.endpoint import VirtualEndpoint
 from manyhands.virtual.worker.evaluation import evaluate
+from manyhands.virtual.worker.measures import ReplicaMeasures
 from manyhands.virtual.worker.replica import VirtualReplica
 from manyhands.virtual.worker.shared_model import Replication, SharedModel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from torch import nn
 
+    from manyhands.endpoint import Endpoint
     from manyhands.job import Job
-    from manyhands.pacing import Pace
     from manyhands.protocols import StrategyProtocol
-    from manyhands.virtual.conditions.compute_times import Times
     from manyhands.virtual.conditions.process_hosts import ProcessHosts
-    from manyhands.virtual.log import Logs
+    from manyhands.virtual.conditions.run_conditions import Conditions
+    from manyhands.virtual.log import Logs, WorkerLog
     from manyhands.virtual.simulator.kernel import Kernel
 
 _RNG, _TIMES = 2, 3
 """Purposes for `mix`: the random generators of a worker's protocol, and of its compute times."""
-
-
 _ENDED_WITHIN = 1.0
 """Seconds until a lost worker that reappears is ended: the heartbeat of its agent."""
-
-
-@dataclass(frozen=True)
-class Conditions:
-    """Times and rates of a virtual run."""
-
-    times: Times
-    """Compute time of a batch."""
-    slow: tuple[Pace, ...] = ()
-    """Workers that are slowed."""
-    stretch: float = 1.0
-    """Factor of all compute times: smaller parts of a batch take less."""
-    service: float = 0.0
-    """Core seconds that a server needs per update."""
-    detection: float = 5.0
-    """Seconds until the loss of a worker is detected and its samples are leased again."""
-    copy_rate: float = 2e9
-    """Bytes per second at which messages are copied within one host."""
-    handover: float = 0.0
-    """Additional seconds of a message within one host, until its receiver has it."""
-    saving: float = 0.0
-    """Seconds that storing the model takes, at the end of the run."""
-
-    def __post_init__(self) -> None:
-        seconds = (self.service, self.detection, self.handover, self.saving)
-        if min(seconds) < 0 or self.copy_rate <= 0:
-            raise ValueError(
-                "service, detection, handover and saving must be 0 or more seconds, and copy_rate "
-                f"above 0, got service={self.service}, detection={self.detection}, "
-                f"handover={self.handover}, saving={self.saving}, copy_rate={self.copy_rate}"
-            )
-
-    def seconds(self, rank: int, rng: random.Random) -> Callable[[], float]:
-        """A function that draws the compute times of one worker's batches."""
-        draw, longer = self.times.of(rank, rng), self.stretch * factor(self.slow, rank)
-        return draw if longer == 1 else lambda: longer * draw()
 
 
 @dataclass(eq=False, slots=True)
@@ -95,6 +63,8 @@ class _Worker:
     works: bool = False
     missed: set[int] = field(default_factory=set)
     """Incarnations that ended and whose samples were leased again."""
+    isolated: set[int] = field(default_factory=set)
+    """Those of them that were alive then, and not reachable."""
 
 
 class World:
@@ -109,6 +79,11 @@ class World:
         logs: the traces.
         shared_model: computes gradients; by default the job's model.
     """
+
+    server_class: ClassVar[type[Server]] = Server
+    replica_class: ClassVar[type[VirtualReplica]] = VirtualReplica
+    coded_shard_class: ClassVar[type[CodedShard]] = CodedShard
+    coded_endpoint_class: ClassVar[type[CodedEndpoint]] = CodedEndpoint
 
     def __init__(
         self,
@@ -128,16 +103,13 @@ class World:
         self._logs = logs
         self._network = Network(kernel, places.cluster, conditions.copy_rate, conditions.handover)
         self._cores = {host.name: Cores(kernel, host.cores) for host in places.cluster.hosts}
-        clip = job.clip if needs.clips == "workers" else None
-        if shared_model is None:
-            counted = counting_among(job, str(protocol), len(places.workers))
-            shared_model = SharedModel(counted, needs.shards, clip)
-        self._shared_model = shared_model
+        self._shared_model = shared_model or self._new_model(len(places.workers))
         self._terms = Terms(job.batch_sizes, len(places.workers), self._shared_model.rate)
         self._servers = {
             f"server-{number}": self._server(number, host)
             for number, host in enumerate(places.workers if needs.peer_servers else places.servers)
         }
+        self._server_names = tuple(self._servers)
         self._common = self._share()
         writes = torch.zeros(len(places.workers), dtype=torch.int64)
         self._writes = (
@@ -159,16 +131,24 @@ class World:
             lockstep=needs.lockstep,
             by_rank=needs.by_rank,
         )
+        self._measures = ReplicaMeasures(job, logs.coordinator, self._shared_model, self._replicas)
         self._losses: list[tuple[str, int]] = []
         """Lost workers, each with its first incarnation that has not ended."""
         self._working = 0
         self._returning = 0
 
+    def _new_model(self, workers: int) -> SharedModel:
+        """The model that computes the gradients of so many workers."""
+        clip = self._job.clip if self._needs.clips == "workers" else None
+        counted = counting_among(self._job, str(self._protocol), workers)
+        return SharedModel(counted, self._needs.shards, clip)
+
     def _server(self, number: int, host: str) -> Server:
         member = VirtualProcess(f"server-{number}", host)
-        return Server(
+        holder = self._holder(number)
+        server = self.server_class(
             member,
-            self._holder(number),
+            holder,
             self._protocol,
             replace(self._terms, number=number),
             self._kernel,
@@ -177,6 +157,12 @@ class World:
             self._conditions.service,
             self._logs.server(member, number),
         )
+        server.use_codecs(self._coded(number, holder), self._conditions.coding)
+        return server
+
+    def _coded(self, number: int, holder: Holder) -> CodedShard | None:
+        about = (self._protocol, number, self._terms.workers)
+        return self.coded_shard_class.of(*about, holder, self._job.seed)
 
     def _holder(self, number: int) -> Holder:
         if not self._needs.peer_servers:
@@ -239,6 +225,14 @@ class World:
                 own = worker.replication
                 yield rank, self._shared_model.shared([own.parameters[0].clone()], own)
 
+    def store(self, folder: Path) -> None:
+        """Write the shared model to the run's folder; for an ensemble, all of its members, too."""
+        sha256 = save_model(self.shared(), folder / MODEL)
+        self._logs.coordinator.event("parameters", {"sha256": sha256})
+        if self._needs.ensemble:
+            for rank, model in self.members():
+                save_model(model, folder / member_file(rank))
+
     @property
     def committed(self) -> int:
         """Samples trained on so far."""
@@ -249,7 +243,13 @@ class World:
         """Number of updates that each server has applied."""
         return tuple(server.state.version for server in self._servers.values())
 
+    def _replicas(self) -> list[list[torch.Tensor]]:
+        """The parameters of every live worker."""
+        kept = (worker.replication for worker in self._workers if worker.member.alive)
+        return [one.parameters for one in kept if one is not None]
+
     def _evaluate(self) -> dict[str, float]:
+        self._measures.record(self.committed)
         if self._needs.ensemble:
             members = [worker.replication for worker in self._workers if worker.member.alive]
             replicas = [one.parameters[0].clone() for one in members if one is not None]
@@ -278,8 +278,13 @@ class World:
         life = member.begin()
         rng = random.Random(mix(self._job.seed, _RNG, rank, life))  # noqa: S311 - no secrets
         log = self._logs.worker(member, rank)
-        endpoint = VirtualEndpoint(member, self._servers, self._kernel, self._network, rng, log)
+        own = _server_of(member.name) if self._needs.peer_servers else ""
+        endpoint = VirtualEndpoint(
+            member, self._servers, self._kernel, self._network, rng, log, own
+        )
         worker.endpoint = endpoint
+        if own:
+            self._servers[own].count_in(log)
         if self._needs.peer_servers and life > 1:
             self._bring_back(rank)
             for other in self._workers:
@@ -290,10 +295,10 @@ class World:
             self._shared_model, rank, local=local, beside=keeps, common=self._common
         )
         worker.channel = self.coordinator.begin(member.name)
-        replica = VirtualReplica(
+        replica = self.replica_class(
             member,
             rank,
-            tuple(self._servers),
+            self._server_names,
             self._terms,
             worker.replication,
             self._shared_model,
@@ -305,17 +310,32 @@ class World:
             self._writes,
         )
         replica.saving = self._conditions.saving
-        replica.refresh = partial(self._protocol.refresh, replica, endpoint)
-        replica.stand_by = partial(self._protocol.stand_by, replica, endpoint)
+        used = self._with_codecs(endpoint, rank, log)
+        replica.refresh = partial(self._protocol.refresh, replica, used)
+        replica.stand_by = partial(self._protocol.stand_by, replica, used)
         replica.evaluators = self._needs.evaluating
-        work = self._protocol.worker(replica, endpoint)
+        replica.enter = endpoint.enter
+        work = self._protocol.worker(replica, used)
         worker.works = True
         self._working += 1
         self._kernel.start(member, work, partial(self._end_worker, worker))
 
+    def _with_codecs(self, endpoint: VirtualEndpoint, rank: int, log: WorkerLog) -> Endpoint:
+        """The endpoint of a protocol's worker, which encodes and decodes if there are codecs."""
+        about = (self._protocol, rank, self._terms.workers, self._shared_model.layout)
+        times = (endpoint, self._cores[endpoint.member.host], self._kernel, log)
+        effort, kind = CodingTime.at(self._conditions.coding, *times), self.coded_endpoint_class
+        coded = with_codecs(endpoint, *about, self._job.seed, effort=effort, kind=kind)
+        if coded is None:
+            return endpoint
+        endpoint.on_loss = coded.lose
+        self._logs.follow_residual(rank, coded.residuals)
+        return coded
+
     def _end_worker(self, worker: _Worker) -> None:
         self._working -= worker.works
         worker.works = False
+        self._logs.end(self._workers.index(worker))
         self._check_end()
 
     def _check_end(self) -> None:
@@ -420,13 +440,14 @@ class World:
         self._working -= worker.works
         worker.works = False
         self._returning += fault.restart is not None
+        worker.isolated.add(life)
         self._declare_lost(worker, life)
         self._check_end()
 
     def _heal(self, worker: _Worker, life: int, channel: LeaseChannel, fault: Isolate) -> None:
         """Restore the link of an isolated worker; if it was declared lost, end its process."""
         channel.heal()
-        if life in worker.missed:
+        if life in worker.isolated:
             self._kernel.after(_ENDED_WITHIN, partial(self._end_isolated, worker, life, fault))
 
     def _end_isolated(self, worker: _Worker, life: int, fault: Isolate) -> None:
@@ -444,7 +465,9 @@ class World:
     def _bring_back(self, rank: int) -> None:
         """Restart a worker's own server together with it."""
         own = self._servers[f"server-{rank}"]
-        own.begin_anew(self._holder(rank))
+        holder = self._holder(rank)
+        own.begin_anew(holder)
+        own.coded = self._coded(rank, holder)
         own.told = len(self._losses)
         self._start_server(own)
         for other in self._workers:

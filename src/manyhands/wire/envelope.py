@@ -11,6 +11,8 @@ no payload is sent.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
 from manyhands.wire.message import WireError
@@ -47,6 +49,8 @@ class Offer(Envelope, frozen=True, tag=1):
     into: SharedBytes | None = None
     room: int = 0
     """Size of the caller's buffer for the payload of the answer, in bytes."""
+    phase: Annotated[int, msgspec.Meta(ge=0, le=3)] = 1
+    """The caller's phase, for the responder's count of bytes: an index into `trace.PHASES`."""
 
 
 class Grant(Envelope, frozen=True, tag=2):

@@ -41,7 +41,7 @@ class Forgo(Message, frozen=True):
 
 
 class Evaluate(Message, frozen=True):
-    """All samples of an epoch are committed: evaluate part `index` of `parts`."""
+    """All samples before this evaluation are committed: evaluate part `index` of `parts`."""
 
     round: int
     index: int

@@ -1,6 +1,8 @@
 """Messages of protocols between workers and servers. Tensors are sent in separate frames."""
 
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
+
+import msgspec
 
 from manyhands.wire.message import Message
 
@@ -23,6 +25,8 @@ class Push(Message, frozen=True):
     mass: float = 0.0
     number: int = 0
     """For a sum over several workers: its number, so that it counts once."""
+    rests: bool = False
+    """Whether the sender has no samples after this, as if it had sent `Rest` too."""
 
 
 class Pull(Message, frozen=True):
@@ -90,9 +94,40 @@ class Parameters(Message, frozen=True):
     """For a sum of updates that is to be forwarded: as in `Push`."""
 
 
+Item: TypeAlias = bool | int | float | str | None
+"""A value in a message of a protocol of one's own."""
+
+CUSTOM_LIMIT: Final = 320
+"""Bytes of the kind and the values of a `Custom` message: a journal has room for them."""
+
+
+class Custom(Message, frozen=True):
+    """A message of a protocol of one's own: its kind, and values by name.
+
+    Tensors are sent as a payload, not as values.
+
+    Raises:
+        ValueError: the encoded values have more than `CUSTOM_LIMIT` bytes.
+    """
+
+    kind: str
+    values: dict[str, Item | tuple[Item, ...]] = msgspec.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        size = len(self.kind.encode()) + len(_encode(self.values))
+        if size > CUSTOM_LIMIT:
+            raise ValueError(
+                f"a message '{self.kind[:40]}' has {size} bytes of values, the limit is "
+                f"{CUSTOM_LIMIT}: send large values as a payload"
+            )
+
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
 class Left(Message, frozen=True):
     """A worker is lost. This is not sent: a server writes it to its journal."""
 
 
-Said = Push | Change | Pull | Rest | Turn | Join | Mix | Arrived | Left | Parameters
+Said = Push | Change | Pull | Rest | Turn | Join | Mix | Arrived | Left | Parameters | Custom
 """All messages of protocols; nothing else is decoded."""

@@ -46,12 +46,12 @@ def test_the_default_metric_of_a_regression_is_its_loss() -> None:
         model=lambda: nn.Linear(4, 1), loss=functional.mse_loss, data=VALUES, validation=VALUES
     )
     attempt(regression)
-    assert regression.measures == ()
-    assert [metric.name for metric in job(validation=CLASSES).measures] == ["accuracy"]
+    assert regression.metric_objects == ()
+    assert [metric.name for metric in job(validation=CLASSES).metric_objects] == ["accuracy"]
 
 
 def test_one_metric_may_be_given_without_a_list() -> None:
-    assert [metric.name for metric in job(metrics="f1").measures] == ["f1"]
+    assert [metric.name for metric in job(metrics="f1").metric_objects] == ["f1"]
 
 
 def test_a_target_of_a_metric_that_a_regression_does_not_have_is_refused() -> None:

@@ -79,7 +79,9 @@ def finished(started) -> None:
     assert run.samples == 960
 
 
-@pytest.mark.parametrize("strategy", ["gossip()", "hogwild()", "synchronous()"])
+@pytest.mark.parametrize(
+    "strategy", ["gossip()", pytest.param("hogwild()", marks=pytest.mark.slow), "synchronous()"]
+)
 def test_a_worker_killed_before_it_reported_itself_is_started_again(run_script, strategy):
     started = run_script(SCRIPT, strategy)
     (started.folder / "go").touch()

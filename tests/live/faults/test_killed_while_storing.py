@@ -43,7 +43,15 @@ SCRIPT = """
 
 
 @pytest.mark.timeout(170)
-@pytest.mark.parametrize("text", ["asynchronous()", "synchronous()", "gossip()", "hogwild()"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "asynchronous()",
+        "gossip()",
+        pytest.param("synchronous()", marks=pytest.mark.slow),
+        pytest.param("hogwild()", marks=pytest.mark.slow),
+    ],
+)
 def test_another_worker_stores_the_model_if_the_first_is_killed_while_it_saves(run_script, text):
     started = run_script(SCRIPT, text)
     wait_for((started.folder / "saving").exists, 90, "saving")

@@ -16,6 +16,12 @@ JOB = """
 
     EARLY
 
+    def shown(process):
+        try:
+            return process.cmdline()
+        except psutil.Error:  # it has just ended
+            return []
+
     def tell():
         main, me = sys.modules["__main__"], psutil.Process()
         names = sorted(os.listdir("/proc/self/fd"), key=int)
@@ -38,7 +44,7 @@ JOB = """
             "fork_servers": [
                 child.pid
                 for child in me.parent().children()
-                if "manyhands.live.processes.fork_server" in child.cmdline()
+                if "manyhands.live.processes.fork_server" in shown(child)
             ],
         }))
 

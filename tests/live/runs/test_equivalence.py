@@ -82,7 +82,7 @@ def by_hand(kind: str) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("kind", ["sgd", "adamw"])
+@pytest.mark.parametrize("kind", [pytest.param("sgd", marks=pytest.mark.slow), "adamw"])
 def test_allreduce_with_1_to_4_workers_equals_single_equals_plain_pytorch(run_script, kind):
     # 1,001 = 27 · 37 + 2: the last batch leaves workers 2 and 3 of four empty.
     wanted = [["single()", 1], *(["allreduce()", n] for n in (1, 2, 3, 4))]

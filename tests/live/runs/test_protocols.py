@@ -33,7 +33,7 @@ VARIANTS = {
     "ssp": ["ssp(staleness=2)"],
     "averaging": ["averaging(every=4)"],
     "local_sgd": ["local_sgd(every=8, warmup=20)"],
-    "diloco": ["diloco(every=10)"],
+    "diloco": ["diloco(every=10)", "diloco(every=12, fragments=3, overlap=3, wait_for=3)"],
     "hierarchical": ["hierarchical(outer=diloco(every=10))"],
     "easgd": ["easgd()", "easgd(order=asynchronous)", "easgd(order=round_robin)"],
     "gossip": ["gossip()", "gossip(graph=random_pairs, order=asynchronous)"],
@@ -42,10 +42,27 @@ VARIANTS = {
 }
 """How each protocol is written where its name alone would not show it."""
 EVERY = [text for cls in ALL for text in VARIANTS.get(cls.name, [f"{cls.name}()"])]
+OF_A_KIND = {
+    "softsync(wait_for=3)": "synchronous(servers=2)",
+    "ssp(staleness=2)": "asynchronous(damping=inverse, delay_compensation=0.1)",
+    "averaging(every=4)": "diloco(every=10)",
+    "local_sgd(every=8, warmup=20)": "diloco(every=10)",
+    "diloco(every=12, fragments=3, overlap=3, wait_for=3)": "diloco(every=10)",
+    "easgd()": "easgd(order=round_robin)",
+    "easgd(order=asynchronous)": "easgd(order=round_robin)",
+    "ensemble()": "gossip()",
+    "broadcast()": "gossip(graph=random_pairs, order=asynchronous)",
+    "hogwild()": "tests/live/runs/test_hogwild.py",
+    "central_storage()": "tests/live/runs/test_hogwild.py",
+}
+"""Those that are slow tests, and where the same processes and messages are tested every day."""
 
 
 @pytest.mark.timeout(170)
-@pytest.mark.parametrize("text", EVERY)
+@pytest.mark.parametrize(
+    "text",
+    [pytest.param(text, marks=pytest.mark.slow) if text in OF_A_KIND else text for text in EVERY],
+)
 def test_four_workers_learn_mnist(run_script, text):
     started = run_script(LEARNS, text)
     assert started.finish(150) == 0, started.text()
@@ -74,8 +91,11 @@ def test_four_workers_take_lenet_to_97_percent_in_two_epochs(start, tmp_path, te
     "text",
     [
         "synchronous(servers=2)",
-        "diloco(every=5)",
         "gossip()",
+        pytest.param("diloco(every=5)", marks=pytest.mark.slow),
+        pytest.param("broadcast()", marks=pytest.mark.slow),
+        pytest.param("diloco(every=6, fragments=2, overlap=2)", marks=pytest.mark.slow),
+        pytest.param("diloco(every=6, fragments=2, wait_for=3)", marks=pytest.mark.slow),
         pytest.param("hierarchical(outer=synchronous())", marks=pytest.mark.slow),
     ],
 )

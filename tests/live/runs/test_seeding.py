@@ -1,5 +1,7 @@
 """Processes of a run draw alike, however they are started."""
 
+import pytest
+
 import manyhands as mh
 
 SCRIPT = """
@@ -51,9 +53,13 @@ def stored(run_script, how, workers, name):
     return mh.Run(started.folder / name).state_dict()
 
 
-def test_processes_that_are_started_apart_train_on_the_same_data(run_script):
+@pytest.mark.parametrize(
+    "strategies",
+    [["allreduce()", "synchronous()"], pytest.param(["tensor()"], marks=pytest.mark.slow)],
+)
+def test_processes_that_are_started_apart_train_on_the_same_data(run_script, strategies):
     alone = stored(run_script, "single()", 1, "alone")
-    for how in ("allreduce()", "tensor()", "synchronous()"):
+    for how in strategies:
         together = stored(run_script, how, 2, how.partition("(")[0])
         apart = max((together[name] - alone[name]).abs().max().item() for name in alone)
         assert apart < 1e-12, how

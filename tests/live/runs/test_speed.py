@@ -55,7 +55,6 @@ SLOWED = ("allreduce()", 2, "all:3x")
 FAMILIES = [
     SLOWED,
     ("asynchronous()", 2, None),
-    ("gossip()", 2, None),
     ("hogwild()", 2, None),
     ("pipeline(microbatches=2)", 2, None),
 ]

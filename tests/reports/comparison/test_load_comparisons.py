@@ -52,6 +52,21 @@ def test_runs_are_compared_with_each_other(make_stage, tmp_path) -> None:
     assert len(again.comparison.runs) == 2
 
 
+def test_runs_that_differ_in_more_than_their_seeds_are_not_repeats(make_stage, tmp_path) -> None:
+    alike = {"strategy": "a()", "workers": "1", "cores": "2"}
+    put(make_stage(), tmp_path / "one", seed="0", global_batch="64", **alike)
+    put(make_stage(), tmp_path / "two", seed="1", global_batch="64", **alike)
+    put(make_stage(), tmp_path / "three", seed="0", global_batch="128", clip="1.0", **alike)
+    (source,) = gather([tmp_path])
+    assert sorted((run.strategy, run.repeat) for run in source.comparison.runs) == [
+        ("a(), global_batch 128, clip 1.0", 0),
+        ("a(), global_batch 64", 0),
+        ("a(), global_batch 64", 1),
+    ]
+    (same,) = gather([tmp_path / "one", tmp_path / "two"])
+    assert {run.strategy for run in same.comparison.runs} == {"a()"}
+
+
 def test_live_and_virtual_runs_are_comparisons_of_their_own(make_stage, tmp_path) -> None:
     put(make_stage("virtual"), tmp_path / "one", strategy="a()")
     put(make_stage(), tmp_path / "two", strategy="a()")

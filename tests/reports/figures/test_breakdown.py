@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from manyhands.reports import Shares, breakdown
+from manyhands.reports.figures.breakdown import CodingSeconds, coding_seconds
 from manyhands.trace import KINDS, Header, ProcessTrace, Span, Totals, Trace
 
 
@@ -40,6 +41,7 @@ def test_a_planted_straggler(make_stage: Callable) -> None:
                 "compute": own / wall,
                 "wait": (slowest - own) / wall,
                 "communication": exchange / wall,
+                "coding": 0.0,
                 "data": 0.0,
                 "evaluation": 0.0,
                 "other": 0.0,
@@ -50,6 +52,26 @@ def test_a_planted_straggler(make_stage: Callable) -> None:
     assert result.overall.compute == pytest.approx(mean / wall)
     assert result.overall.wait == pytest.approx((slowest - mean) / wall)
     assert result.overall.communication == pytest.approx(exchange / wall)
+
+
+def test_encoding_and_decoding_are_a_part_of_their_own(make_stage: Callable) -> None:
+    stage = make_stage()
+    worker, server = stage.process("worker"), stage.process("server")
+    for step in range(10):
+        worker.recorder.span("compute", 4.0 * step, 2.0, step)
+        worker.recorder.span("encode", 4.0 * step + 2.0, 1.0, step)
+        worker.recorder.span("receive", 4.0 * step + 3.0, 1.0, step)
+        server.recorder.span("encode", 4.0 * step + 3.0, 0.5, step)
+    worker.clock.now = 40.0
+    found = breakdown(stage.trace()).overall
+    assert (found.compute, found.coding, found.communication) == pytest.approx((0.5, 0.25, 0.25))
+    assert coding_seconds(stage.trace()) == CodingSeconds(workers=10.0, servers=5.0)
+
+
+def test_without_codecs_nothing_is_coded(make_stage: Callable) -> None:
+    stage = make_stage()
+    stage.process("worker").recorder.span("compute", 0.0, 1.0, 0)
+    assert coding_seconds(stage.trace()) is None
 
 
 def test_a_straggler_who_changes_from_step_to_step(make_stage: Callable) -> None:
@@ -129,7 +151,8 @@ def test_kinds_and_their_categories(stage) -> None:
         {
             "compute": 0.1,
             "wait": 0.1,
-            "communication": 0.3,
+            "communication": 0.2,
+            "coding": 0.1,
             "data": 0.1,
             "evaluation": 0.2,
             "other": 0.2,

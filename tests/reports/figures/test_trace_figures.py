@@ -5,16 +5,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from manyhands.reports import (
+    PhaseBytes,
     accounting,
     loss_curve,
+    measure,
     staleness,
     staleness_by_process,
     staleness_by_sender,
+    summary,
     time_to,
     traffic,
     validation,
 )
+from manyhands.reports.comparison.columns import columns
 from manyhands.reports.figures import trace_figures as figures
+from manyhands.trace import Flow
 
 
 def test_examples_in_docstrings() -> None:
@@ -37,6 +42,57 @@ def test_bytes_by_all_processes(finished) -> None:
     assert result.sent == 40_000_000
     assert result.sent_per_sample == 20_000
     assert result.measured
+
+
+def columns_of(run) -> dict[str, float | None]:
+    found = columns([], None, "", "", "")
+    return {column.name: column.of(run, None) for column in found if column.section == "traffic"}
+
+
+def test_bytes_by_phase_and_scope_are_summed_over_processes(stage) -> None:
+    for rank in range(2):
+        flows = {
+            "training/between": Flow(100, 110, 50, 55),
+            "training/within": Flow(1, 2, 3, 4),
+            "start/within": Flow(0, 0, 7, 8),
+        }
+        sent = {"server-0": 112}
+        stage.process("worker", rank).recorder.count(samples=5, sent=sent, traffic=flows)
+    server = stage.process("server", 0)
+    server.recorder.count(sent={"worker-0": 3}, traffic={"training/between": Flow(2, 3, 0, 0)})
+    result = traffic(stage.trace())
+    assert result.flow("training", "between") == Flow(202, 223, 100, 110)
+    assert result.flow("training") == Flow(204, 227, 106, 118)
+    assert result.flow("evaluation") == Flow()
+    run = measure(stage.trace())
+    assert (run.sent, run.sent_per_sample) == (227, 22.7)
+    assert run.traffic["training"] == PhaseBytes(
+        payload_between=202,
+        wire_between=223,
+        payload_within=2,
+        wire_within=4,
+        workers_sent=202,
+        workers_received=106,
+    )
+    assert run.traffic["start"] == PhaseBytes(workers_received=14)
+    assert columns_of(run) == {
+        "sent_per_sample": 22.7,
+        "payload_per_sample": 20.4,
+        "between_per_sample": 22.3,
+    }
+    words = " ".join(summary(stage.trace()).split())
+    assert "sent 227 B, 23 B per sample; 204 B of payload in training, 223 B between hosts" in words
+
+
+def test_a_run_on_one_host_has_no_column_of_zeros(stage) -> None:
+    flows = {"training/within": Flow(100, 110, 0, 0)}
+    stage.process("worker", 0).recorder.count(samples=5, sent={"server-0": 110}, traffic=flows)
+    run = measure(stage.trace())
+    assert columns_of(run)["payload_per_sample"] == 20
+    assert columns_of(run)["between_per_sample"] is None
+    assert "100 B of payload in training, all within the host" in " ".join(
+        summary(stage.trace()).split()
+    )
 
 
 def test_bytes_that_nobody_counted(stage) -> None:

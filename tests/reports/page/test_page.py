@@ -167,6 +167,7 @@ def test_charts_are_what_plotly_knows_and_a_strategy_has_one_colour(tmp_path) ->
         "Accuracy over time",
         "Accuracy over samples",
         "Where the time went",
+        "Time to target",
         "Scaling",
         "Staleness",
         "Bytes sent per sample",

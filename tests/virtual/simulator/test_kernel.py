@@ -24,7 +24,7 @@ def a_member(name: str = "worker-0", host: str = "a") -> VirtualProcess:
 
 
 async def sleep(kernel: Kernel, seconds: float) -> None:
-    await happens(kernel.env.timeout(seconds))
+    await happens(kernel.timeout(seconds))
 
 
 def test_coroutines_run_on_virtual_time(kernel: Kernel) -> None:
@@ -106,7 +106,7 @@ def test_an_error_ends_the_run(kernel: Kernel) -> None:
 
 def test_when_nothing_can_happen_any_more_it_says_who_waits(kernel: Kernel) -> None:
     async def work() -> None:
-        await happens(kernel.env.event())
+        await happens(kernel.event())
 
     kernel.start(a_member("worker-7"), work(), lambda: None)
     with pytest.raises(RunFailed, match=r"deadlock after 0 s: .* worker-7 still waiting"):

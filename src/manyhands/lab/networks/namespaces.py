@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
 _TOOLS = ("unshare", "nsenter", "ip", "tc")
 _APART = "servers apart"
-_QUEUE = "100ms"
-"""How long a packet may wait at a link before it is dropped."""
+_QUEUE = 0.1
+"""Seconds that a packet may wait at a link before it is dropped."""
 _BURST = 0.004
 """Seconds in which a link sends its burst: several intervals of the kernel's timer."""
 _SMALLEST_BURST = 65536
 """Smallest burst in bytes: the kernel passes as many to a link at a time."""
-_MOST = 250
+MOST = 250
 """The most hosts, limited by the address range."""
 
 
@@ -106,37 +106,50 @@ def network(count: int, rate: float, latency: float = 0.0) -> Iterator[list[Name
     Raises:
         NotPermitted: this machine does not allow network namespaces.
     """
-    if not 1 <= count <= _MOST:
-        raise ValueError(f"a network on one machine has 1 to {_MOST} hosts, got {count}")
+    if not 1 <= count <= MOST:
+        raise ValueError(f"a network on one machine has 1 to {MOST} hosts, got {count}")
     with contextlib.ExitStack() as stack:
-        bridge = stack.enter_context(_first_namespace())
+        bridge = stack.enter_context(first_namespace())
         places = [
-            stack.enter_context(_namespace(f"10.77.0.{1 + number}", bridge.user))
+            stack.enter_context(namespace(f"10.77.0.{1 + number}", bridge.user))
             for number in range(count)
         ]
         links = [f"link{number}" for number in range(count)]
         for link, place in zip(links, places, strict=True):
-            shape = _shape(rate)
-            _do(
-                bridge,
-                f"ip link add {link} type veth peer name eth0 netns {place.holder}",
-                f"ip link set {link} up",
-                f"tc qdisc add dev {link} {shape}",
-            )
-            _do(
-                place,
-                "ip link set lo up",
-                f"ip address add {place.address}/24 dev eth0",
-                "ip link set eth0 up",
-                f"tc qdisc add dev eth0 {shape}",
-            )
-        if latency:
-            command = bridge.inside(sys.executable, "-I", relay.__file__, str(latency), *links)
-            stack.enter_context(_held(*command))
-        else:
-            _do(bridge, "ip link add bridge0 type bridge", "ip link set bridge0 up")
-            _do(bridge, *(f"ip link set {link} master bridge0" for link in links))
+            connect(bridge, link, place, rate)
+        stack.enter_context(switch(bridge, "bridge0", links, latency))
         yield places
+
+
+def connect(bridge: NamespaceHost, link: str, place: NamespaceHost, rate: float) -> None:
+    """Connect a namespace to the bridge's by a link of `rate` bytes/s in both directions."""
+    shape = shaped(rate)
+    execute(
+        bridge,
+        f"ip link add {link} type veth peer name eth0 netns {place.holder}",
+        f"ip link set {link} up",
+        f"tc qdisc add dev {link} {shape}",
+    )
+    execute(
+        place,
+        "ip link set lo up",
+        f"ip address add {place.address}/24 dev eth0",
+        "ip link set eth0 up",
+        f"tc qdisc add dev eth0 {shape}",
+    )
+
+
+@contextlib.contextmanager
+def switch(bridge: NamespaceHost, name: str, links: list[str], latency: float) -> Iterator[None]:
+    """Forward frames between links of the bridge's namespace, each `latency` seconds later."""
+    if latency:
+        command = bridge.inside(sys.executable, "-I", relay.__file__, str(latency), *links)
+        with held(*command):
+            yield
+        return
+    execute(bridge, f"ip link add {name} type bridge", f"ip link set {name} up")
+    execute(bridge, *(f"ip link set {link} master {name}" for link in links))
+    yield
 
 
 @functools.cache
@@ -146,36 +159,41 @@ def check_permitted() -> None:
         pass
 
 
-def _shape(rate: float) -> str:
+def shaped(rate: float, queue: float = _QUEUE) -> str:
+    """The options of `tc qdisc add` for a link of `rate` bytes/s with a queue of so many seconds.
+
+    The queue is how long a packet may wait at the link before it is dropped.
+    """
     burst = max(_SMALLEST_BURST, round(rate * _BURST))
-    return f"root tbf rate {round(rate * 8)}bit burst {burst} latency {_QUEUE}"
+    return f"root tbf rate {round(rate * 8)}bit burst {burst} latency {round(queue * 1e3)}ms"
 
 
 @contextlib.contextmanager
-def _first_namespace() -> Iterator[NamespaceHost]:
+def first_namespace() -> Iterator[NamespaceHost]:
     """The bridge's namespace; without root, it is created in a new user namespace."""
     missing = [tool for tool in _TOOLS if shutil.which(tool, path=_path()) is None]
     if missing:
         raise NotPermitted(_refusal(f"the tool {missing[0]} is not installed"))
     if os.geteuid() == 0:
-        with _namespace("", ()) as place:
+        with namespace("", ()) as place:
             yield place
         return
-    with _held("unshare", "--user", "--map-root-user", "--net", "cat") as holder:
+    with held("unshare", "--user", "--map-root-user", "--net", "cat") as holder:
         yield NamespaceHost(
             holder, "", (f"--user=/proc/{holder}/ns/user", "--preserve-credentials")
         )
 
 
 @contextlib.contextmanager
-def _namespace(address: str, user: tuple[str, ...]) -> Iterator[NamespaceHost]:
+def namespace(address: str, user: tuple[str, ...]) -> Iterator[NamespaceHost]:
+    """A new network namespace, which exists within the context."""
     enter = ("nsenter", *user, "--") if user else ()
-    with _held(*enter, "unshare", "--net", "cat") as holder:
+    with held(*enter, "unshare", "--net", "cat") as holder:
         yield NamespaceHost(holder, address, user)
 
 
 @contextlib.contextmanager
-def _held(*command: str) -> Iterator[int]:
+def held(*command: str) -> Iterator[int]:
     """A process that ends when its standard input is closed; yields its id."""
     with subprocess.Popen(  # noqa: S603 - our own commands
         command,
@@ -200,7 +218,8 @@ def _held(*command: str) -> Iterator[int]:
             holder.kill()
 
 
-def _do(place: NamespaceHost, *commands: str) -> None:
+def execute(place: NamespaceHost, *commands: str) -> None:
+    """Execute commands in a namespace, one after the other; raises NotPermitted if one fails."""
     for command in commands:
         done = subprocess.run(  # noqa: S603 - our own commands
             place.inside(*command.split()),

@@ -23,8 +23,9 @@ from manyhands.live.agent.checks import (
     crowded,
     explain_full_disk,
 )
+from manyhands.live.agent.codec_check import codec_note
 from manyhands.live.agent.progress_line import ProgressLine
-from manyhands.live.agent.remote_worker import RemoteWorker
+from manyhands.live.agent.remote_process import RemoteProcess
 from manyhands.live.agent.trial_batch import try_out
 from manyhands.live.agent.worker_output import WorkerOutput
 from manyhands.live.assignment import Assignment, Leasing
@@ -75,11 +76,12 @@ def launch(request: Request) -> None:
         request.job.make_ready()
         job = override(request.job, request.overrides)
         try_out(job, request.workers, devices(request.here))
+        notes = [words for words in (warning, codec_note(request, job)) if words]
         with explain_full_disk(request.folder):
-            _launch(request, loaded, warning)
+            _launch(request, loaded, notes)
 
 
-def _launch(request: Request, loaded: ForkServer | None, warning: str) -> None:
+def _launch(request: Request, loaded: ForkServer | None, notes: list[str]) -> None:
     # One descriptor for each watched process. The fork server keeps the limit from before.
     raise_descriptors()
     (request.folder / "logs").mkdir(exist_ok=True)
@@ -87,8 +89,8 @@ def _launch(request: Request, loaded: ForkServer | None, warning: str) -> None:
     job = override(request.job, request.overrides)
     display = ProgressLine(job.budget, job.seconds, time.monotonic)
     files = TraceFiles(display.say)
-    if warning:
-        display.say(warning)
+    for words in notes:
+        display.say(words)
     sink = partial(files.append, trace_file(request.folder, head))
     recorder = Recorder(head, sink, time.monotonic)
     for setting in request.settings:
@@ -155,6 +157,12 @@ class _Run:
         self._workers: dict[str, Process] = {}
         self._remote = _remote_workers(request.hosts)
         """The workers on other hosts, by name."""
+        self._remote_servers = {
+            f"server-{number}": RemoteProcess(f"server-{number}", host)
+            for number, host in enumerate(request.server_hosts)
+            if host != request.host
+        }
+        """The servers on other hosts, whose agents restart them; a reported failure is final."""
         self._restarts = 0
         self._returns = 0
         self._returning: set[str] = set()
@@ -168,8 +176,8 @@ class _Run:
         return [*filter(None, first), *self._servers.values(), *self._workers.values()]
 
     @property
-    def _watched(self) -> list[Process | RemoteWorker]:
-        return [*self._processes, *self._remote.values()]
+    def _watched(self) -> list[Process | RemoteProcess]:
+        return [*self._processes, *self._remote.values(), *self._remote_servers.values()]
 
     def execute(self) -> None:
         """Start the processes, watch them and end them."""
@@ -245,6 +253,8 @@ class _Run:
             assignment = msgspec.structs.replace(
                 assignment,
                 hosts=request.hosts.counts,
+                server_hosts=request.server_hosts,
+                restarts_servers=job.durability != "none",
                 address=self._place[0],
                 port=self._place[1],
                 key=str(self._invitation.key),
@@ -265,6 +275,8 @@ class _Run:
             evaluates=job.validation is not None,
             lockstep=self._needs.lockstep,
             by_rank=self._needs.by_rank,
+            points=job.evaluation_points,
+            evaluation_seconds=job.evaluation_seconds,
         )
 
     def _start(self, line: Line) -> None:
@@ -272,7 +284,7 @@ class _Run:
         unfit = self._host_processes.await_fork_server(lambda: self._follow_closely(line))
         if unfit:
             self._recorder.event("no fork server", {"words": unfit})
-        for number in range(self._needs.server_processes):
+        for number in filter(self._request.has_server, range(self._needs.server_processes)):
             name = f"server-{number}"
             self._servers[name] = self._host_processes.fork(name, _SERVER, str(number))
         for rank in range(self._request.here):
@@ -290,7 +302,7 @@ class _Run:
             self._follow(line, _POLL)
             self._output.look()
             self._look_after(line)
-            workers: dict[str, Process | RemoteWorker] = {**self._workers, **self._remote}
+            workers: dict[str, Process | RemoteProcess] = {**self._workers, **self._remote}
             # A restarted worker that has not joined yet does not delay the end of the run.
             here = [worker for name, worker in workers.items() if name not in self._returning]
             if here and all(worker.poll() is not None for worker in here):
@@ -351,7 +363,7 @@ class _Run:
             self._display.say(f"{exit_} before all workers had joined; it is restarted")
         elif not begun and not here:
             # Its host may join again, and the agent there restarts workers that were killed.
-            self._remote[exit_.name] = RemoteWorker(exit_.name, exit_.host)
+            self._remote[exit_.name] = RemoteProcess(exit_.name, exit_.host)
             self._display.say(
                 f"{exit_} before all workers had joined; waiting for {exit_.host} to restart it"
             )
@@ -398,6 +410,8 @@ class _Run:
                 self._display.show(message)
             elif isinstance(message, Ended) and message.name in self._remote:
                 self._remote[message.name].set_ended(message)
+            elif isinstance(message, Ended) and message.name in self._remote_servers:
+                self._remote_servers[message.name].set_ended(message)
             elif isinstance(message, Eject) and message.name in self._workers:
                 self._workers[message.name].eject(message.words)
             elif isinstance(message, Missed) and message.name in self._missed:
@@ -450,11 +464,11 @@ class _Run:
                 return
 
 
-def _remote_workers(hosts: Hosts | None) -> dict[str, RemoteWorker]:
+def _remote_workers(hosts: Hosts | None) -> dict[str, RemoteProcess]:
     if hosts is None:
         return {}
     ranks = ((host, rank) for host in hosts.names[1:] for rank in hosts.ranks(host))
-    return {f"worker-{rank}": RemoteWorker(f"worker-{rank}", host) for host, rank in ranks}
+    return {f"worker-{rank}": RemoteProcess(f"worker-{rank}", host) for host, rank in ranks}
 
 
 def _environment(request: Request) -> dict[str, str]:

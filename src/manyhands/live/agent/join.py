@@ -31,9 +31,10 @@ from manyhands.live.processes.descriptors import raise_descriptors
 from manyhands.live.processes.fork_server import environment, fork_server
 from manyhands.live.processes.host_processes import HostProcesses, private_folder
 from manyhands.live.processes.parent_death import signals_raise
-from manyhands.live.processes.supervision import Process, end
+from manyhands.live.processes.supervision import Process, await_end, end
 from manyhands.transport.control import WatchedLine
 from manyhands.transport.interfaces import address_towards
+from manyhands.transport.memory import can_share, reserve
 from manyhands.transport.security import JobKey
 from manyhands.wire import Status
 from manyhands.wire.joining import Admitted, Disband, Knock, Rejected, Withdraw
@@ -43,9 +44,12 @@ if TYPE_CHECKING:
     from manyhands.script.origin import Origin
 
 _PREFLIGHT = "manyhands.live.agent.preflight"
+_SERVER = "manyhands.live.server.process"
 _WORKER = "manyhands.live.worker.process"
 _POLL = 0.1
 _GRACE = 1.0
+_RESTARTS = 1000
+"""How many times servers may be restarted on this host."""
 _ANSWER_WITHIN = 120.0
 """Seconds in which the first host must answer a request for admission."""
 
@@ -81,11 +85,13 @@ def join(application: Application) -> None:
     name = f"agent-{application.host}.{secrets.token_hex(4)}"
     key = JobKey.read(application.key)
     line = WatchedLine(f"tcp://{application.place}", name, key)
+    journals: tuple[int, ...] = ()
     try:
         with signals_raise(), private_folder() as private:
             admitted = _knock(application, line)
             theirs = msgspec.json.decode(admitted.assignment, type=Assignment)
-            assignment = _own(theirs, application, private)
+            journals = _reserve_journals(theirs, application.host)
+            assignment = _own(theirs, application, private, journals)
             ranks = Hosts(theirs.hosts).ranks(application.host)
             _say(f"joined {application.place} as {application.host}: workers {_span(ranks)}")
             settings = environment(Cluster.local().cores, len(ranks))
@@ -103,6 +109,8 @@ def join(application: Application) -> None:
     finally:
         # Messages that are still queued are sent.
         line.close(linger=2.0)
+        for descriptor in journals:
+            os.close(descriptor)
 
 
 def _knock(application: Application, line: WatchedLine) -> Admitted:
@@ -133,7 +141,20 @@ def _knock(application: Application, line: WatchedLine) -> Admitted:
             _say(f"waiting for {application.place} to answer")
 
 
-def _own(theirs: Assignment, application: Application, private: Path) -> Assignment:
+def _reserve_journals(theirs: Assignment, host: str) -> tuple[int, ...]:
+    """Shared memory for the journals of this host's servers; it outlives them, not this process.
+
+    All servers have an entry, because they are counted over all hosts; one of another host takes no
+    memory.
+    """
+    if host not in theirs.server_hosts or not can_share():
+        return ()
+    return tuple(reserve() for _ in theirs.server_hosts)
+
+
+def _own(
+    theirs: Assignment, application: Application, private: Path, journals: tuple[int, ...]
+) -> Assignment:
     """The first host's assignment with the script, folder, addresses and key of this host."""
     host = application.host
     folder = application.folder
@@ -155,6 +176,7 @@ def _own(theirs: Assignment, application: Application, private: Path) -> Assignm
         servers=tuple(f"ipc://{private}/{Path(at).name}" for at in theirs.servers),
         agent=os.getpid(),
         devices=(),
+        journals=journals,
         address=address_towards(application.address, application.port),
         key=str(application.key.resolve()),
     )
@@ -193,17 +215,24 @@ class _HostRun:
         self._display: ProgressLine | None = None
         self._preflight: Process | None = None
         self._workers: dict[str, Process] = {}
+        self._servers: dict[str, Process] = {}
         self._link = CoordinatorLink(assignment, number, line)
         self._over: Disband | None = None
         self._begun = False
         """Whether all workers of the run have joined."""
         self._returns = 0
+        self._restarts = 0
+
+    @property
+    def _members(self) -> list[Process]:
+        return [*self._servers.values(), *self._workers.values()]
 
     def execute(self) -> None:
         """Start the processes, watch them and end them."""
         try:
             self._host_processes.await_fork_server(self._follow)
             self._run_preflight()
+            self._start_servers()
             for rank in self._ranks if self._over is None else ():
                 name = f"worker-{rank}"
                 self._workers[name] = self._host_processes.fork(name, _WORKER, str(rank))
@@ -214,9 +243,12 @@ class _HostRun:
                 self._line.send(Withdraw(str(error) or type(error).__name__))
             raise
         finally:
-            processes = [*filter(None, [self._preflight]), *self._workers.values()]
+            # Servers leave when the coordinator dismisses them, and send their traces then.
+            finished = self._over is not None and not self._over.failed
+            await_end(self._servers.values(), _GRACE if finished else 0.0)
+            processes = [*filter(None, [self._preflight]), *self._members]
             end(processes, _GRACE)
-            self._link.report_ends(self._workers.values())
+            self._link.report_ends(self._members)
             self._link.leave()
             for process in processes:
                 process.close()
@@ -225,6 +257,12 @@ class _HostRun:
                 self._display.end()
         if self._over.failed:
             raise RunFailed(f"the run failed: {self._over.words}")
+
+    def _start_servers(self) -> None:
+        for number, host in enumerate(self._assignment.server_hosts):
+            if host == self._assignment.host and self._over is None:
+                name = f"server-{number}"
+                self._servers[name] = self._host_processes.fork(name, _SERVER, str(number))
 
     def _run_preflight(self) -> None:
         """Check in a process of its own that this host can take part; note its devices."""
@@ -258,7 +296,30 @@ class _HostRun:
                 self._over = message
         if self._over is None:
             self._start_again()
-            self._link.beat(self._workers.values())
+            ended = self._restart_servers()
+            self._link.beat([*self._workers.values(), *ended])
+
+    def _restart_servers(self) -> list[Process]:
+        """Restart servers that were killed: each continues from its journal.
+
+        Returns:
+            The servers that have ended for good.
+        """
+        ended = []
+        for name, server in list(self._servers.items()):
+            exit_ = server.poll()
+            if exit_ is None:
+                continue
+            killed = exit_.code < 0 and exit_.report is None
+            if not (killed and self._assignment.restarts_servers and self._restarts < _RESTARTS):
+                ended.append(server)
+            else:
+                self._restarts += 1
+                _say(f"{exit_}; it is restarted")
+                server.close()
+                number, log = name.removeprefix("server-"), f"{name}.{self._restarts}"
+                self._servers[name] = self._host_processes.fork(name, _SERVER, number, log)
+        return ended
 
     def _start_again(self) -> None:
         """Restart workers that were killed before the run began: no state is lost with them.

@@ -151,7 +151,7 @@ def _try(job: Job, model: nn.Module, name: str, batch: Any) -> None:
             check_scalar(job.loss(outputs, targets))
     if name == "validation":
         with _naming("the target"):
-            measures = job.measures
+            measures = job.metric_objects
         for metric in measures:
             where = f"the metric {metric.name!r} on a validation batch"
             with _naming(where, f"{shapes}; metrics=() omits it"):

@@ -52,7 +52,7 @@ class _JoinedHost:
     number: int
     heard: float
     ended: set[str] = field(default_factory=set)
-    """Its workers that have ended."""
+    """Its workers and servers that have ended."""
     written: int = 0
     """Bytes of its agent's trace."""
     admission: int = 0
@@ -80,6 +80,7 @@ class Admission:
     ) -> None:
         self._hub = hub
         self._hosts = Hosts(assignment.hosts)
+        self._server_hosts = assignment.server_hosts
         self._assignment = msgspec.json.encode(assignment)
         self._facts = assignment.facts
         self._folder = Path(assignment.folder)
@@ -153,7 +154,15 @@ class Admission:
                 self._dismiss(name, joined, "its agent has left")
 
     def _is_of(self, joined: _JoinedHost, process: str) -> bool:
-        return process in {f"worker-{rank}" for rank in self._hosts.ranks(joined.host)}
+        return process in self._processes(joined.host)
+
+    def _processes(self, host: str) -> list[str]:
+        """The names of a host's workers and servers."""
+        servers = (at for at, name in enumerate(self._server_hosts) if name == host)
+        return [
+            *(f"worker-{rank}" for rank in self._hosts.ranks(host)),
+            *(f"server-{number}" for number in servers),
+        ]
 
     def _answer(self, name: str, knock: Knock) -> None:
         joined = self._joined.get(name)
@@ -221,12 +230,11 @@ class Admission:
                 self._dismiss(name, joined, f"no heartbeat from its host for {silent:.0f} s")
 
     def _dismiss(self, name: str, joined: _JoinedHost, words: str) -> None:
-        """Remove a host that is lost, and report the ends of its workers."""
+        """Remove a host that is lost, and report the ends of its workers and servers."""
         del self._joined[name]
         self._gone[name] = f"the run continues without {joined.host}: {words}"
         self._recorder.event("host", {"name": joined.host, "words": words})
-        for rank in self._hosts.ranks(joined.host):
-            process = f"worker-{rank}"
+        for process in self._processes(joined.host):
             if process not in joined.ended and self._over is None:
                 self._hub.send(
                     "agent-0", Ended(process, joined.host, 0, -9, words=words, at=joined.heard)

@@ -48,6 +48,7 @@ class LiveLeaseService:
             pauses=numbers.evaluates,
             lockstep=numbers.lockstep,
             by_rank=numbers.by_rank,
+            points=numbers.points,
         )
         self._service = LeaseService(
             self._leases, evaluates=numbers.evaluates, lockstep=numbers.lockstep
@@ -57,6 +58,9 @@ class LiveLeaseService:
         self._clock = clock
         self._begun: float | None = None
         self._stopped = False
+        self._evaluations = 0
+        self._evaluated_at = 0.0
+        """When the last evaluation was complete, or training began."""
         self._epochs = 0
         self._accounted = (0, 0, 0)
         self._channels: dict[str, ReliableChannel] = {}
@@ -76,7 +80,7 @@ class LiveLeaseService:
     def open(self, workers: Iterable[str]) -> None:
         """Begin with these workers; the job's time limit counts from here."""
         self._service.open(workers)
-        self._begun = self._clock()
+        self._begun = self._evaluated_at = self._clock()
 
     def admit(self, worker: str) -> None:
         """Admit a worker to a run that is under way."""
@@ -125,15 +129,29 @@ class LiveLeaseService:
         self._account()
 
     def check_timers(self) -> None:
-        """Stop when the job's time is up, and resend messages that were not acknowledged."""
+        """Evaluate or stop when it is time, and resend messages that were not acknowledged."""
         for channel in self._channels.values():
             channel.check_timers()
+        self._check_evaluation()
         limit = self._numbers.seconds
         if limit is None or self._begun is None or self._stopped:
             return
         if self._clock() - self._begun >= limit:
             self._stopped = True
             self._send(self._service.stop())
+
+    def _check_evaluation(self) -> None:
+        """Pause for an evaluation when the interval since the last one is over."""
+        interval = self._numbers.evaluation_seconds
+        if interval is None or self._begun is None or not self._numbers.evaluates:
+            return
+        now = self._clock()
+        if self._evaluations != self._service.evaluations:
+            self._evaluations, self._evaluated_at = self._service.evaluations, now
+        if now - self._evaluated_at >= interval:
+            # Until this evaluation is complete, another one is not due.
+            self._evaluated_at = now
+            self._send(self._service.pause())
 
     def _account(self) -> None:
         leases = self._leases

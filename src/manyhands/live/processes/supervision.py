@@ -220,13 +220,14 @@ def end(processes: Iterable[Process], grace: float) -> None:
     for process in running:
         process.signal(signal.SIGTERM)
         process.signal(signal.SIGCONT)
-    _wait_all(running, grace)
+    await_end(running, grace)
     for process in running:
         process.signal(signal.SIGKILL)
-    _wait_all(running, 5.0)
+    await_end(running, 5.0)
 
 
-def _wait_all(processes: Iterable[Process], seconds: float) -> None:
+def await_end(processes: Iterable[Process], seconds: float) -> None:
+    """Wait until all processes have ended, at most this many seconds."""
     deadline = time.monotonic() + seconds
     for process in processes:
         process.wait(max(0.0, deadline - time.monotonic()))

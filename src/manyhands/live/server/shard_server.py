@@ -18,19 +18,20 @@ from manyhands.live.member.shared_parameters import SharedParameters
 from manyhands.live.processes.incarnation import incarnation
 from manyhands.live.server.journal import Journal, NoJournal
 from manyhands.live.server.journal_storage import IN_MEMORY, FileLog, MemoryLog
-from manyhands.parameters import Holder
+from manyhands.parameters import Holder, as_bytes
 from manyhands.protocols import (
+    USES_PAYLOAD,
     Action,
-    Add,
     Answer,
     Call,
     HeldCalls,
     ServerState,
-    Shift,
+    ShardOperation,
     Step,
     Terms,
     carry_out,
 )
+from manyhands.protocols.compression.shard import CodedShard
 from manyhands.sampling.permutation import member_seed
 from manyhands.script.loading import load
 from manyhands.script.origin import override
@@ -82,6 +83,7 @@ class ShardServer:
         self._protocol = protocol
         needs = protocol.needs(assignment.workers)
         self._recorder = recorder
+        recorder.follows_staleness = "staleness" in job.measures
         self._progress = progress
         if needs.peer_servers:
             seed = member_seed(job.seed, number) if needs.ensemble else job.seed
@@ -91,16 +93,20 @@ class ShardServer:
             self._holder = Holder(job, number % needs.shards, needs.shards, clip=clip)
         terms = Terms(job.batch_sizes, assignment.workers, self._holder.rate, number)
         self._state = protocol.begin(terms)
+        self._coded = CodedShard.of(protocol, number, assignment.workers, self._holder, job.seed)
         size = self._holder.shard.nbytes
+        room = 0 if self._coded is None else self._coded.room
+        self._limit = max(size, protocol.payload_limit(size), room)
+        """Bytes of the largest payload, of a call or of an answer."""
         self._shared: torch.Tensor | None = None
         """The parameters in shared memory, if workers read them there."""
         if needs.shared_memory:
             self._shared = SharedParameters(assignment, size, self._fill).parameters
         # A peer server ends with its worker: there is no successor to read a journal.
         self._journal = (
-            NoJournal(size)
+            NoJournal(self._limit)
             if needs.peer_servers
-            else self._open_journal(assignment, job, number, size)
+            else self._open_journal(assignment, job, number, self._limit)
         )
         self._open: dict[tuple[str, int], Incoming | None] = {}
         """Calls without an answer; None for a predecessor's call until it is sent again."""
@@ -113,13 +119,16 @@ class ShardServer:
             assignment.servers[number],
             incarnation=incarnation(),
             slots=SLOTS,
-            size=size,
+            size=self._limit,
             eager=eager_limit(assignment.workers),
             key=assignment.job_key(),
             outside=outside,
             supply=self._journal.supply,
+            own=f"worker-{number}" if needs.peer_servers else "",
         )
         self._responder.restore(done)
+        self._recorded = time.monotonic()
+        """When bytes were last added to the trace."""
 
     def _open_journal(self, assignment: Assignment, job: Job, number: int, size: int) -> Journal:
         """Open the journal that the job's durability requires."""
@@ -149,9 +158,17 @@ class ShardServer:
                 self._handle(self._gather(incoming))
             for fence in notices.take_fenced():
                 self._fence(fence.name, fence.least)
+            self._record_traffic()
+        self._responder.traffic.hand_to(self._recorder)
         self._responder.close()
         self._journal.close()
         self._journal.remove()
+
+    def _record_traffic(self) -> None:
+        """Add bytes to the trace about once a second: a server may be killed."""
+        if time.monotonic() - self._recorded >= 1.0:
+            self._recorded = time.monotonic()
+            self._responder.traffic.hand_to(self._recorder)
 
     def _next(self, timeout: float) -> Incoming | None:
         """The next call that the protocol admits.
@@ -185,7 +202,7 @@ class ShardServer:
         """Decide about calls, journal those that change the state, and execute them."""
         begun = time.monotonic()
         self._make_room()
-        state, decided = self._state, list[tuple[Incoming, ServerState, list[Action]]]()
+        state, decided = self._state, list[tuple[Incoming, Call, ServerState, list[Action]]]()
         for incoming in arrived:
             key = (incoming.sender, incoming.number)
             room = incoming.room > 0
@@ -196,13 +213,13 @@ class ShardServer:
                 continue
             self._open[key] = incoming
             after, actions = self._react(state, call, repeated=incoming.repeated)
-            if after is not state or _touches(actions):
+            if after is not state or self._touches(actions):
                 self._journal_call(call, incoming)
             state = after
-            decided.append((incoming, after, actions))
-        for incoming, after, actions in decided:
+            decided.append((incoming, call, after, actions))
+        for incoming, call, after, actions in decided:
             brought = incoming.payload is not None
-            self._decide(after, actions, incoming.payload)
+            self._decide(call, after, actions, incoming.payload)
             if (incoming.sender, incoming.number) in self._open and incoming.payload is not None:
                 # The payload has been used; its slot is needed before the call can be answered.
                 self._journal.settle()
@@ -223,25 +240,30 @@ class ShardServer:
         return self._protocol.on_message(state, call)
 
     def _decide(
-        self, after: ServerState, actions: list[Action], payload: memoryview | None = None
+        self,
+        call: Call,
+        after: ServerState,
+        actions: list[Action],
+        payload: memoryview | None = None,
     ) -> None:
         """Execute the actions and enter the state that follows."""
-        update = None if payload is None else torch.frombuffer(payload, dtype=torch.uint8)
-        if update is not None and len(update) != self._holder.shard.nbytes:
-            raise ValueError(
-                f"expected an update of {self._holder.shard.nbytes} bytes, got {len(update)}"
-            )
+        update = torch.frombuffer(payload, dtype=torch.uint8) if payload else None
+        if self._coded is not None:
+            begun = time.monotonic()
+            update = self._coded.received(call, update)
+            self._note_coding(begun, worked=update is not None)
         self._state = after
         for action in actions:
             carry_out(self._holder, action, update)
-            if isinstance(action, Step):
+            if isinstance(action, Step | ShardOperation):
                 self._publish()
             if isinstance(action, Answer):
                 key = (action.call.sender, action.call.number)
                 incoming = self._open.pop(key)
+                frame = self._frame(action)
                 if incoming is not None:
-                    self._answer(incoming, action)
-            elif isinstance(action, Add | Step | Shift) and action.staleness is not None:
+                    self._answer(incoming, action, frame)
+            elif isinstance(action, USES_PAYLOAD) and action.staleness is not None:
                 sender = "" if action.call is None else action.call.worker
                 self._recorder.staleness(action.staleness, sender)
         self._progress.step = self._state.version
@@ -270,12 +292,32 @@ class ShardServer:
         if self._journal.append(call, payload or memoryview(b"")) and incoming is not None:
             self._responder.surrender(incoming)
 
-    def _answer(self, incoming: Incoming, answer: Answer) -> None:
+    def _frame(self, answer: Answer) -> torch.Tensor | None:
+        """The payload of an answer under codecs; None if there are none.
+
+        It is made once, also if the answer is not sent: references depend on it.
+        """
+        if self._coded is None:
+            return None
+        begun, source = time.monotonic(), self._source(answer)
+        frame = self._coded.answer(answer, source)
+        self._note_coding(begun, worked=source is not None)
+        return frame
+
+    def _note_coding(self, begun: float, *, worked: bool) -> None:
+        """Record the time of decoding a push or encoding an answer; it is part of `compute`."""
+        if worked:
+            seconds = time.monotonic() - begun
+            self._recorder.span("encode", begun, seconds, self._state.version)
+
+    def _answer(
+        self, incoming: Incoming, answer: Answer, frame: torch.Tensor | None = None
+    ) -> None:
         self._journal.settle()
-        payload = self._payload(incoming, answer)
+        payload = self._payload(incoming, answer, frame)
 
         def renew() -> tuple[Said, memoryview | None]:
-            if answer.remember or answer.recall:
+            if answer.remember or answer.recall or self._coded is not None:
                 return answer.message, payload
             # As if the answer had been lost: the current parameters and their version.
             self._journal.settle()
@@ -286,24 +328,28 @@ class ShardServer:
 
         self._responder.reply(incoming, answer.message, payload, renew)
 
-    def _payload(self, incoming: Incoming, answer: Answer) -> memoryview | None:
-        """The payload of an answer."""
-        if not answer.parameters:
+    def _source(self, answer: Answer) -> torch.Tensor | None:
+        """The tensor of an answer. A copy kept for the sender does not change meanwhile."""
+        if answer.remember:
+            answer = dataclasses.replace(answer, recall=True)
+        return answer.payload(self._holder)
+
+    def _payload(
+        self, incoming: Incoming, answer: Answer, frame: torch.Tensor | None = None
+    ) -> memoryview | None:
+        """The bytes of an answer: its frame under codecs, or its tensor."""
+        source = self._source(answer) if self._coded is None else frame
+        if source is None:
             return None
-        payload: memoryview = self._source(incoming.sender, answer).numpy().data
-        if len(payload) != incoming.room:
+        payload: memoryview = as_bytes(source).numpy().data
+        fits = len(payload) <= min(incoming.room, self._limit)
+        exact = type(answer) is Answer and self._coded is None
+        if not fits or (exact and len(payload) != incoming.room):
             raise ValueError(
                 f"{incoming.message} of {incoming.sender} has room for {incoming.room} bytes, "
                 f"but the answer has {len(payload)}"
             )
         return payload
-
-    def _source(self, sender: str, answer: Answer) -> torch.Tensor:
-        """The tensor that is sent; a copy kept for the sender does not change meanwhile."""
-        if answer.gathered:
-            return self._holder.gathered()
-        kept = answer.remember or answer.recall
-        return self._holder.recall(sender) if kept else self._holder.bytes
 
     def _recover(self) -> dict[str, int]:
         """Restore a predecessor's snapshot and replay the calls since then."""
@@ -321,10 +367,13 @@ class ShardServer:
                 self._open[call.sender, call.number] = None
                 done[call.sender] = call.number
             self._state = after
+            payload = journaled.payload if len(journaled.payload) else None
+            if self._coded is not None and not isinstance(call.message, Left):
+                payload = self._coded.received(call, payload)
             for action in actions:
-                payload = journaled.payload if len(journaled.payload) else None
                 carry_out(self._holder, action, payload)
                 if isinstance(action, Answer):
+                    self._frame(action)
                     self._open.pop((action.call.sender, action.call.number), None)
             again += 1
         if version or again:
@@ -365,10 +414,13 @@ class ShardServer:
         after, actions = self._react(self._state, call, repeated=False)
         self._journal_call(call)
         self._holder.forget_worker(name)
-        self._decide(after, actions)
+        self._decide(call, after, actions)
         self._journal.settle()
 
-
-def _touches(actions: list[Action]) -> bool:
-    """Whether actions change the shard, or copies that are kept for callers."""
-    return any(not isinstance(action, Answer) or action.remember for action in actions)
+    def _touches(self, actions: list[Action]) -> bool:
+        """Whether actions change the shard, or what is kept for callers."""
+        keeps = self._coded is not None
+        return any(
+            not isinstance(action, Answer) or action.remember or (keeps and action.parameters)
+            for action in actions
+        )

@@ -7,20 +7,23 @@ import time
 from typing import TYPE_CHECKING
 
 from manyhands.endpoint import MembershipChanged
+from manyhands.parameters import as_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Container
+    from collections.abc import Callable, Container
 
     import torch
 
     from manyhands.endpoint import Said
     from manyhands.live.member.progress import Progress
-    from manyhands.trace import Recorder
+    from manyhands.trace import Phase, Recorder
     from manyhands.transport.caller import Caller
 
 
 _PATIENCE = 1.0
 """Seconds between checks, while waiting for an answer, whether the other side is lost."""
+_BETWEEN_NORMS = 1.0
+"""Seconds between records of what codecs have not sent."""
 
 
 class LiveEndpoint:
@@ -41,6 +44,17 @@ class LiveEndpoint:
         self._gone = gone
         self._recorder = recorder
         self._progress = progress
+        self._recorded = time.monotonic()
+        """When bytes were last added to the trace."""
+        self.coding = 0.0
+        """Seconds of encoding and decoding so far."""
+        self.residual: Callable[[], float] = lambda: 0.0
+        """The norm of what codecs have not sent; set by `run_free`."""
+        self._residual_noted = -_BETWEEN_NORMS
+
+    def enter(self, phase: Phase) -> None:
+        """Count traffic to another phase from now on."""
+        self._caller.phase = phase
 
     def reaches(self, name: str) -> bool:
         """Whether a member is not known to be lost."""
@@ -61,6 +75,21 @@ class LiveEndpoint:
         begun = time.monotonic()
         self._caller.post(to, message, _memory(payload), _memory(into))
         self._recorder.span("send", begun, time.monotonic() - begun, self._progress.step)
+
+    def note_coding(self, begun: float) -> None:
+        """Record the time that encoding or decoding took, and now and then what was not sent."""
+        now = time.monotonic()
+        self.coding += now - begun
+        self._recorder.span("encode", begun, now - begun, self._progress.step)
+        if now - self._residual_noted >= _BETWEEN_NORMS:
+            self._residual_noted = now
+            self.note_residual("residual")
+
+    def note_residual(self, name: str) -> None:
+        """Record the norm of what codecs have not sent, if there is anything."""
+        norm = self.residual()
+        if norm:
+            self._recorder.point(name, norm, samples=self._progress.samples)
 
     def _await(self, sender: str, timeout: float | None) -> Said:
         begun = time.monotonic()
@@ -86,6 +115,9 @@ class LiveEndpoint:
         waited = min(self._caller.held, spent)
         self._recorder.span("wait", begun, waited, step)
         self._recorder.span("receive", begun + waited, spent - waited, step)
+        if begun + spent - self._recorded >= 1.0:
+            self._recorded = begun + spent
+            self._caller.traffic.hand_to(self._recorder)
         return answer
 
 
@@ -94,4 +126,4 @@ def _look_again(waited: float, timeout: float | None) -> float:
 
 
 def _memory(tensor: torch.Tensor | None) -> memoryview | None:
-    return None if tensor is None else tensor.numpy().data
+    return None if tensor is None else as_bytes(tensor).numpy().data

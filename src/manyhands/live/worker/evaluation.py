@@ -84,7 +84,7 @@ def evaluate(
     training = model.training
     model.eval()
     total = torch.zeros(0, dtype=torch.float64, device=device)
-    sizes = (0,) * len(job.measures)
+    sizes = (0,) * len(job.metric_objects)
     measured = CountedLoss(own_loss(job))
     drawn = [(VALIDATION, indices) for indices in wanted]
     loaded = (loading or Loading(job)).batches(data, drawn)
@@ -95,7 +95,7 @@ def evaluate(
             if answers is None:
                 continue
             loss = measured(answers, targets).double().reshape(())
-        statistics = [metric.statistics(answers, targets) for metric in job.measures]
+        statistics = [metric.statistics(answers, targets) for metric in job.metric_objects]
         sizes = tuple(item.numel() for item in statistics)
         head = measured.sums(loss, count or 1)
         row = torch.cat([head, *statistics])
@@ -103,7 +103,7 @@ def evaluate(
             row = torch.zeros_like(row)
         total = total + row if len(total) else row
     model.train(training)
-    return MetricTotals(total, job.measures, sizes)
+    return MetricTotals(total, job.metric_objects, sizes)
 
 
 def no_totals(

@@ -26,7 +26,7 @@ class PeerServer(VitalThread):
         rank: the worker's rank.
         job: the job.
         heartbeat: the worker's heartbeat thread, which receives fences of lost workers.
-        recorder: the worker's trace; staleness is recorded there.
+        recorder: the worker's trace; staleness and bytes are recorded there.
         outside: the listening socket for other hosts.
     """
 
@@ -44,7 +44,7 @@ class PeerServer(VitalThread):
         """The peer servers of lost workers."""
         self.dismissed = False
         self._heartbeat = heartbeat
-        quiet: Any = _Staleness(recorder)
+        quiet: Any = _StalenessAndTraffic(recorder)
         self._server = ShardServer(assignment, rank, quiet, Progress(), job, outside)
 
     def run(self) -> None:
@@ -63,11 +63,12 @@ class PeerServer(VitalThread):
         self.join()
 
 
-class _Staleness:
-    """A recorder that keeps only the staleness of updates: the spans are the worker's."""
+class _StalenessAndTraffic:
+    """A recorder that keeps only the staleness of updates and bytes: the spans are the worker's."""
 
     def __init__(self, recorder: Recorder) -> None:
         self.staleness = recorder.staleness
+        self.count = recorder.count
 
     def span(self, *_: object) -> None:
         """Nothing."""

@@ -166,6 +166,7 @@ def _work_free(
         clock=time.monotonic,
         key=assignment.job_key(),
         segment=segments[0] if segments else None,
+        own=f"server-{rank}" if needs.peer_servers else "",
     )
     caller.epoch = roll.epoch
     peer_server = None

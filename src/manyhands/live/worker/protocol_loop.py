@@ -11,12 +11,14 @@ import torch
 from manyhands.endpoint import MembershipChanged, Parameters, Pull
 from manyhands.live.worker.endpoint import LiveEndpoint
 from manyhands.live.worker.replica import LiveReplica
+from manyhands.protocols.compression.making import with_codecs
 from manyhands.sampling.permutation import mix
 from manyhands.seeding import seed_all
 
 if TYPE_CHECKING:
     from collections.abc import Container, Coroutine
 
+    from manyhands.endpoint import Endpoint
     from manyhands.job import Job
     from manyhands.live.member.progress import Progress
     from manyhands.live.worker.slowdown import Slowdown
@@ -42,7 +44,7 @@ def drive(coroutine: Coroutine[Any, Any, None]) -> None:
 
 
 async def _pull_members(
-    replica: LiveReplica, endpoint: LiveEndpoint, pulled: list[torch.Tensor]
+    replica: LiveReplica, endpoint: Endpoint, pulled: list[torch.Tensor]
 ) -> None:
     """Pull the replica of every present worker for this evaluation.
 
@@ -83,7 +85,11 @@ def run_free(
     """Train under a protocol until the run is over; return the replica, at the shared state."""
     seed_all(mix(job.seed, 1, rank))
     seed = mix(job.seed, 2, rank)
-    endpoint = LiveEndpoint(f"worker-{rank}", seed, caller, gone, recorder, progress)
+    sender = LiveEndpoint(f"worker-{rank}", seed, caller, gone, recorder, progress)
+    coded = with_codecs(sender, protocol, rank, workers, copy.layout, job.seed, sender.note_coding)
+    endpoint: Endpoint = coded or sender
+    if coded is not None:
+        sender.residual = coded.residuals
     replica = LiveReplica(
         job, protocol, rank, workers, copy, line, device, recorder, progress, writes, pacer
     )
@@ -102,13 +108,16 @@ def run_free(
     replica.refresh = lambda: drive(refresh())
     replica.stand_by = lambda: drive(stand_by())
     replica.pull_members = pull_members
+    replica.enter = sender.enter
+    replica.coding = lambda: sender.coding
     recorder.event("training")
     drive(protocol.worker(replica, endpoint))
     replica.close()
+    sender.note_residual("residual/end")
     recorder.event("trained")
-    recorder.traffic(sent=caller.sent, received=caller.received)
     if replica.stores:
         replica.refresh()
         replica.adopt()
         replica.check_finite()
+    caller.traffic.hand_to(recorder)
     return replica

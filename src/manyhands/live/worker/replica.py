@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from manyhands.live.member.progress import Progress
     from manyhands.parameters import Copy, UpdateCounts
     from manyhands.protocols import StrategyProtocol
-    from manyhands.trace import Recorder
+    from manyhands.trace import Phase, Recorder
     from manyhands.transport.reliable_channel import ReliableLine
     from manyhands.wire.leasing import Leasing
 
@@ -87,6 +87,7 @@ class LiveReplica:
         self.stores = False
         """Whether this worker stores the model."""
         self._job = job
+        recorder.follows_staleness = "staleness" in job.measures
         self._leased = LeasedBatches(job)
         self._loading = Loading(job)
         self._divergence = Divergence(job, rank, recorder, copy.model.parameters)
@@ -113,6 +114,11 @@ class LiveReplica:
         """Brings the replica to the shared state; set by `run_free`."""
         self.stand_by: Callable[[], None] = lambda: None
         """Called instead of `refresh` when other workers evaluate; set by `run_free`."""
+        self.enter: Callable[[Phase], None] = lambda _: None
+        """Begins a phase, to which traffic is counted; set by `run_free`."""
+        self.coding: Callable[[], float] = lambda: 0.0
+        """Seconds of encoding and decoding so far; set by `run_free`."""
+        self._phase: Phase = "start"
 
     def batches(self) -> AsyncIterator[LiveBatch | None]:
         """Batches until the run ends."""
@@ -138,15 +144,26 @@ class LiveReplica:
                 case Granted():
                     self._line.send(Ask())
                     self._has_batch = True
+                    self._enter("training")
                     return self._load(message)
                 case Evaluate():
+                    before = self._phase
+                    self._enter("evaluation")
                     self._evaluate(message)
+                    self._enter(before)
                     self._line.send(Ask())
                 case Nothing():
+                    self._enter("idle")
                     return None
                 case Over(stores=stores):
                     self.stores = stores
+                    self._enter("idle")
                     raise StopAsyncIteration
+
+    def _enter(self, phase: Phase) -> None:
+        if phase != self._phase:
+            self._phase = phase
+            self.enter(phase)
 
     def _receive(self) -> Leasing:
         while not self._received:
@@ -192,7 +209,7 @@ class LiveReplica:
                     ready(shard)
             return
         self._load_ahead()
-        begun = time.monotonic()
+        begun, coded = time.monotonic(), self.coding()
         self._progress.phase = "compute"
         self._copy.received()
         if self._writes is not None:
@@ -204,7 +221,9 @@ class LiveReplica:
         ready = self._pacer.before(ready)
         loss = self._copy.gradient(batch.inputs, batch.targets, ready, check)
         self._pacer.stretch()
-        self._recorder.span("compute", begun, time.monotonic() - begun, self._progress.step)
+        # Shards are encoded within the backward pass, as soon as they are complete.
+        spent = time.monotonic() - begun - (self.coding() - coded)
+        self._recorder.span("compute", begun, spent, self._progress.step)
         self._progress.losses.append((loss, batch.samples))
         if not self._on_cpu:
             self._divergence.training(loss, batch.dealt)
@@ -233,9 +252,10 @@ class LiveReplica:
         """The buffer for other parameters, such as a server's or a neighbour's."""
         return self._copy.beside[server]
 
-    def draw(self, by: float) -> None:
-        """Interpolate the parameters towards those in the buffers."""
-        for shard in self._copy.layout.shards:
+    def draw(self, by: float, server: int | None = None) -> None:
+        """Interpolate the parameters, or those of one server, towards those in the buffers."""
+        shards = self._copy.layout.shards
+        for shard in shards if server is None else (shards[server],):
             number = shard.number
             lerp(shard, self._copy.parameters[number], self._copy.beside[number], by)
 
@@ -251,10 +271,10 @@ class LiveReplica:
             number = shard.number
             trade(shard, self._copy.parameters[number], self._copy.beside[number], by)
 
-    def lay_aside(self) -> None:
-        """Copy the parameters to the buffers."""
-        for beside, parameters in zip(self._copy.beside, self._copy.parameters, strict=True):
-            beside.copy_(parameters)
+    def lay_aside(self, server: int | None = None) -> None:
+        """Copy the parameters, or those of one server, to the buffers."""
+        for number in range(len(self._copy.beside)) if server is None else (server,):
+            self._copy.beside[number].copy_(self._copy.parameters[number])
 
     def moved(self, server: int) -> torch.Tensor:
         """Replace a buffer by its difference from the parameters, and return it."""
@@ -282,6 +302,14 @@ class LiveReplica:
     def parameters(self, server: int) -> torch.Tensor:
         """The parameters of a server's shard, as used by the model."""
         return self._copy.parameters[server]
+
+    def update_vector(self, server: int) -> torch.Tensor:
+        """The update for a server as one vector."""
+        return self._copy.layout.shards[server].vector(self.update(server))
+
+    def parameter_vector(self, server: int) -> torch.Tensor:
+        """The parameters of a server as one vector."""
+        return self._copy.layout.shards[server].vector(self.parameters(server))
 
     def commit(self, *batches: LeasedBatch) -> None:
         """Commit the leases of batches: their updates are part of the shared state."""
@@ -338,6 +366,9 @@ class LiveReplica:
         if cut.index == 0:
             for name, value in values.items():
                 self._recorder.point(f"validation/{name}", value, samples=cut.samples)
+        if norms := self._copy.norms.take():
+            mean, count = norms
+            self._recorder.point("measure/gradient_norm", mean, samples=cut.samples, weight=count)
         self._divergence.validation(values, cut.samples)
         if job.goal and job.goal.reached(values):
             if cut.index == 0:

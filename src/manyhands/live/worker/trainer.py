@@ -13,13 +13,15 @@ from manyhands.data.taking import as_pair
 from manyhands.engine import out_of_memory
 from manyhands.failure import OutOfMemory
 from manyhands.live.member.divergence import Divergence
+from manyhands.live.worker.collective_traffic import CollectiveTraffic
 from manyhands.live.worker.evaluation import evaluate, sum_totals
 from manyhands.live.worker.loading import Loading, move
 from manyhands.live.worker.slowdown import Slowdown
+from manyhands.parameters.clipping import MeanOf, norm
 from manyhands.parameters.ignored_targets import counting
 from manyhands.sampling.permutation import mix, shares
 from manyhands.seeding import seed_all
-from manyhands.transport.waits import Waits
+from manyhands.transport.waits import Waits, overlap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -108,12 +110,15 @@ class Trainer:
         """The validation metrics of the last evaluation."""
         self._group = group
         self._recorder = recorder
+        recorder.follows_staleness = "staleness" in job.measures
+        self._norms = MeanOf() if "gradient_norm" in job.measures else None
         self._progress = progress
         self._clock = clock
         # In lockstep every sample that is dealt is trained on: none is repeated, none lost.
         progress.accounts = True
         self._pacer = pacer or Slowdown()
         self._waits = Waits(clock, self._note_wait, self._pacer.stretch)
+        self._traffic = CollectiveTraffic(group, self._waits)
         seed_all(job.seed)
         self._strategy = strategy
         with self._exchanging(), self._naming_remedy():
@@ -133,7 +138,7 @@ class Trainer:
         self._divergence = Divergence(job, self.rank, recorder, self.model.parameters)
         self._due: Batch | None = None
         self._stepped = -1
-        self._begun = clock()
+        self._begun = self._evaluated_at = clock()
         self._next_look = 0
 
     def _slow_down(self) -> None:
@@ -147,7 +152,7 @@ class Trainer:
                 )
 
     def batches(self) -> Iterator[Batch]:
-        """This worker's batches until the run ends; evaluates after every epoch.
+        """This worker's batches until the run ends; evaluates where the job says.
 
         Raises:
             RuntimeError: it was called before, or a batch was not stepped.
@@ -159,10 +164,12 @@ class Trainer:
             )
         budget = self.job.budget or sys.maxsize
         arguments = (len(self.job.data), self.job.batch_sizes, self.job.seed)
-        deal = (*arguments, self._bound.replica, self._bound.replicas, budget, self._bound.copies)
+        group = (self._bound.replica, self._bound.replicas, budget, self._bound.copies)
+        deal = (*arguments, *group, self.job.evaluation_points)
         wanted = ((share.epoch, share.indices) for share in shares(*deal))
         data = self._loading.batches(self.job.data, wanted)
         dealt = 0
+        self._traffic.enter("training")
         for share in shares(*deal):
             asked = self._clock()
             inputs, targets = as_pair(move(next(data), self.device))
@@ -176,11 +183,17 @@ class Trainer:
                 )
             dealt += share.total
             if share.ends_epoch:
-                self._end_epoch(share.epoch, dealt)
-            if self._is_over(share, dealt):
-                if not share.ends_epoch:
-                    # The time limit ended the run within an epoch: evaluate once more.
-                    self._measure(dealt)
+                self._note_epoch(share.epoch, dealt)
+            if share.evaluates:
+                self._measure(dealt)
+                if self._reaches_target(dealt):
+                    return
+            over, due = self._look_at_clock(share.step)
+            if (over or due) and not share.evaluates:
+                # Also if the time limit ended the run since the last evaluation.
+                self._measure(dealt)
+                over = over or self._reaches_target(dealt)
+            if over:
                 return
 
     def step(self, batch: Batch) -> torch.Tensor:
@@ -213,6 +226,9 @@ class Trainer:
             if self._bound.speaks:
                 self._divergence.training(loss, share.dealt)
             begun = self._clock()
+            if self._norms is not None:
+                gradients = (one.grad for one in self.model.parameters())
+                self._norms.add(norm([one for one in gradients if one is not None]))
             if self.job.clip is not None:
                 self._bound.clip(self.job.clip)
             self._bound.step(self._bound.counts)
@@ -232,6 +248,8 @@ class Trainer:
             The values by name, which `values` keeps.
         """
         begun = self._clock()
+        before = self._traffic.phase
+        self._traffic.enter("evaluation")
         with self._group.watched():
             self._average_buffers()
             self._progress.phase = "evaluate"
@@ -248,6 +266,7 @@ class Trainer:
             with self._exchanging():
                 totals = sum_totals(totals, self._group)
         self._waits.take()
+        self._traffic.enter(before)
         self.values = totals.values()
         self._recorder.span("evaluate", begun, self._clock() - begun, self._progress.step)
         return self.values
@@ -261,8 +280,9 @@ class Trainer:
         """End training; return the state of the whole model, whose tensors are fetched later."""
         self._loading.close()
         self._divergence.finally_()
+        self._traffic.enter("idle")
         self._average_buffers()
-        self._record_traffic()
+        self._traffic.record(self._recorder)
         return self._bound.state()
 
     def _account_gradient(self, share: Share, begun: float, loss: torch.Tensor) -> None:
@@ -276,15 +296,20 @@ class Trainer:
     def _account_time(self, share: Share, begun: float) -> None:
         """Record the spans of computation and waiting since `begun`.
 
-        If a worker waited very many times within a step, the trace shows one wait at the end.
+        If a worker waited very many times within a step, the trace shows one wait at the end. What
+        was encoded and decoded meanwhile in another thread is no wait; the rest of it was hidden
+        behind computation and is not counted.
         """
-        now, waits = self._clock(), self._waits.take()
+        now, waits, coding = self._clock(), self._waits.take(), self._waits.take_coding()
         if len(waits) > _MOST_WAITS:
             waited = min(sum(seconds for _, seconds in waits), now - begun)
             waits = [(now - waited, waited)]
         for start, seconds in waits if self.workers > 1 else ():
             self._recorder.span("compute", begun, start - begun, share.step)
-            self._recorder.span(self._bound.waiting, start, seconds, share.step)
+            coded = overlap(start, seconds, coding) if coding else 0.0
+            self._recorder.span(self._bound.waiting, start, seconds - coded, share.step)
+            if coded:
+                self._recorder.span("encode", start + seconds - coded, coded, share.step)
             begun = start + seconds
         self._recorder.span("compute", begun, now - begun, share.step)
 
@@ -292,55 +317,60 @@ class Trainer:
         for versions in self._bound.applied():
             self._recorder.staleness(versions, f"worker-{self.rank}")
 
-    def _end_epoch(self, epoch: int, dealt: int) -> None:
+    def _note_epoch(self, epoch: int, dealt: int) -> None:
         # The budget may end the last pass early, which then is no epoch.
         if self.rank == 0 and dealt % len(self.job.data) == 0:
             self._recorder.event("epoch", {"number": str(epoch), "samples": str(dealt)})
-        self._measure(dealt)
 
     def _measure(self, dealt: int) -> None:
-        self._record_traffic()
+        self._traffic.record(self._recorder)
         if self.job.validation is None:
             return
         values = self.evaluate()
         for name, value in values.items():
             if self.rank == 0:
                 self._recorder.point(f"validation/{name}", value, samples=dealt)
+        norms = self._norms.take() if self._norms is not None else None
+        if norms and self.rank == 0:
+            mean, count = norms
+            self._recorder.point("measure/gradient_norm", mean, samples=dealt, weight=count)
         self._divergence.validation(values, dealt)
+        self._evaluated_at = self._clock()
 
-    def _is_over(self, share: Share, dealt: int) -> bool:
+    def _reaches_target(self, dealt: int) -> bool:
         goal = self.job.goal
-        if goal and share.ends_epoch and goal.reached(self.values):
-            if self.rank == 0:
-                self._recorder.event("target", {"target": str(goal), "samples": str(dealt)})
-            return True
-        return self.job.seconds is not None and self._time_is_up(share.step)
-
-    def _time_is_up(self, step: int) -> bool:
-        """Whether the job's time limit is reached, by the clock of the first worker.
-
-        Workers must stop at the same step: from time to time the first one broadcasts its decision,
-        together with the step of the next broadcast.
-        """
-        if step < self._next_look:
+        if goal is None or not goal.reached(self.values):
             return False
-        spent = self._clock() - self._begun
+        if self.rank == 0:
+            self._recorder.event("target", {"target": str(goal), "samples": str(dealt)})
+        return True
+
+    def _look_at_clock(self, step: int) -> tuple[bool, bool]:
+        """Whether the time limit is reached, and whether an evaluation is due by time.
+
+        Workers must stop and evaluate at the same step: from time to time the first one broadcasts
+        what its clock says, together with the step of the next broadcast.
+        """
+        limit, interval = self.job.seconds, self.job.evaluation_seconds
+        if (limit is None and interval is None) or step < self._next_look:
+            return False, False
+        now = self._clock()
+        spent = now - self._begun
         pace = spent / (step + 1)
-        over = int(spent >= (self.job.seconds or 0.0))
-        decision = torch.tensor([over, step + max(1, int(_AGREE_EVERY / pace))], device=self.device)
+        over = limit is not None and spent >= limit
+        due = interval is not None and now - self._evaluated_at >= interval
+        soon = min(_AGREE_EVERY, interval or _AGREE_EVERY)
+        following = step + max(1, int(soon / pace))
+        decision = torch.tensor([over, due, following], dtype=torch.int64, device=self.device)
         with self._exchanging():
             self._group.broadcast(decision)
-        over, self._next_look = decision.tolist()
-        return bool(over)
+        over, due, self._next_look = decision.tolist()
+        return bool(over), bool(due)
 
     def _average_buffers(self) -> None:
         with self._exchanging():
             self._bound.average_buffers()
         self._account_updates()
-
-    def _record_traffic(self) -> None:
-        sent, received = self._group.traffic()
-        self._recorder.traffic(sent=sent, received=received)
 
     def _note_wait(self, waiting: bool) -> None:
         self._progress.phase = "exchange" if waiting else "compute"

@@ -21,6 +21,10 @@ _NEIGHBOURS: Final = (
     "averages in pairs, and all workers of a replica would have to choose the same neighbour: use "
     "averaging(every=…), which averages all replicas, or {0} alone"
 )
+_ADDED: Final = (
+    "adds the updates of all workers in every step, which costs more than allreduce between "
+    "replicas: use averaging(every=…) or diloco(every=…), or {0} alone"
+)
 _WHY_NOT: Final = {
     "allreduce": _LOCKSTEP,
     "synchronous": _LOCKSTEP,
@@ -32,6 +36,7 @@ _WHY_NOT: Final = {
     "easgd": "needs servers that hold the centre: use diloco(every=…), or {0} alone",
     "gossip": _NEIGHBOURS,
     "push_sum": _NEIGHBOURS,
+    "broadcast": _ADDED,
     "ensemble": "has replicas that never synchronise, which are separate runs: use {0} alone",
     "hierarchical": "has its own islands, and replicas are islands already: use its outer={1}",
 }
@@ -48,6 +53,11 @@ def check_outer(outer: Value) -> LocalSteps:
         raise ValueError(  # noqa: TRY004 - what is wrong is the value
             f"outer must be averaging, local_sgd or diloco, got {outer}, which "
             f"{why.format(outer, getattr(outer, 'outer', None))}"
+        )
+    if getattr(outer, "streams", False):
+        raise ValueError(
+            f"outer={outer}: replicas synchronise all parameters at once by collectives: leave out "
+            "fragments, overlap and wait_for"
         )
     if outer.servers != 1:
         raise ValueError(

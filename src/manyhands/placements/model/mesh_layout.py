@@ -20,17 +20,26 @@ if TYPE_CHECKING:
     from manyhands.transport.mesh import Mesh
 
 
-def distribute(model: nn.Module, mesh: Mesh, plan: TensorPlan) -> None:
+def distribute(
+    model: nn.Module, mesh: Mesh, plan: TensorPlan, reduced_as: str | None = None
+) -> None:
     """Split the model's layers along `tensor`, then shard it along `data` and `shard`.
 
     Args:
         model: the model, on any device, including meta.
         mesh: a mesh with these three axes; axes of length one have no effect.
         plan: the layers to split along `tensor`.
+        reduced_as: name of the dtype in which gradients are reduced; their own by default.
     """
     _split(model, mesh, plan)
     if mesh.axes["data"] * mesh.axes["shard"] > 1:
-        shard(model, separate_units(model), _sharing(mesh), reshard_after_forward=True)
+        shard(
+            model,
+            separate_units(model),
+            _sharing(mesh),
+            reshard_after_forward=True,
+            reduced_as=reduced_as,
+        )
 
 
 @dataclass(frozen=True, eq=False)

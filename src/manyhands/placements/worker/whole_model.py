@@ -65,7 +65,7 @@ class WholeModel(Bound):
 
     def gradient(self, inputs: Any, targets: Any, weight: float) -> torch.Tensor:
         """Compute the gradient; DDP averages over workers during the backward pass."""
-        with untouched(self.model, when=not weight):
+        with untouched(self.model, when=not weight), self._reducing():
             loss = backward(
                 self._job, self._device, self.module, inputs, targets, weight, self._more_to_come
             )
@@ -79,6 +79,12 @@ class WholeModel(Bound):
         quiet: Callable[[], AbstractContextManager[object]]
         quiet = getattr(self.module, "no_sync", contextlib.nullcontext)
         return quiet()
+
+    def _reducing(self) -> AbstractContextManager[object]:
+        """Context of a step's backward passes, for a reduction that DDP does not do itself."""
+        reducing: Callable[[], AbstractContextManager[object]]
+        reducing = getattr(self.module, "reducing", contextlib.nullcontext)
+        return reducing()
 
     def _check_unused(self) -> None:
         if self.replicas == 1 or getattr(self.module, "find_unused_parameters", False):

@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from manyhands.costs import StepPayload
 from manyhands.endpoint import (
     Change,
     Join,
@@ -18,6 +19,7 @@ from manyhands.endpoint import (
     Terms,
 )
 from manyhands.protocols.actions import Action, Answer, Call, Shift
+from manyhands.protocols.compression.coding import Compressed
 from manyhands.protocols.gossip import lockstep, pairwise
 from manyhands.protocols.gossip.lockstep import GossipState
 from manyhands.protocols.gossip.topologies import GRAPHS, Graph
@@ -26,10 +28,11 @@ from manyhands.protocols.protocol import ServerState, StrategyProtocol
 
 if TYPE_CHECKING:
     from manyhands.endpoint import Endpoint, LeasedBatch, Replica
+    from manyhands.protocols.compression.coding import Coding
 
 
 @dataclass(frozen=True, repr=False)
-class Gossip(StrategyProtocol):
+class Gossip(StrategyProtocol, Compressed):
     """Take local steps, and average parameters with neighbours: there is no central server.
 
     In lockstep, x_i ← Σ_j W_ij·x_j − η·∇f_i(x_i) over the neighbours j and i itself, with equal
@@ -40,8 +43,8 @@ class Gossip(StrategyProtocol):
     the averaging preserves the mean of all replicas, which is the model.
 
     Use it if no host has the bandwidth for a parameter server, or if links are slow and workers
-    differ in speed: a worker exchanges 2·m bytes with each neighbour, whatever the number of
-    workers. The replicas differ, and more so with fewer neighbours.
+    differ in speed: a worker sends m bytes to each neighbour and receives m, whatever the number
+    of workers. The replicas differ, and more so with fewer neighbours.
 
     Example: `gossip(graph=ring, order=asynchronous)`
 
@@ -76,6 +79,26 @@ class Gossip(StrategyProtocol):
     def neighbours(self) -> Graph:
         """The topology: the neighbours of a rank in a round."""
         return GRAPHS[self.graph]
+
+    def coding_of(self, server: int, workers: int) -> Coding | None:
+        """Replicas develop on their own: the difference to what was sent before is sent."""
+        del server, workers
+        return self.coding("states")
+
+    def step_payload(self, workers: int, size: int) -> StepPayload:
+        """In lockstep a worker sends its replica to every neighbour, and receives theirs.
+
+        Asynchronously each step exchanges two replicas with one neighbour; a worker takes part in
+        its own exchange and, on average, in one of another worker.
+        """
+        if self.graph == "random_pairs":
+            # With an odd number one worker has no partner in a round.
+            neighbours = (workers - workers % 2) / workers
+        else:
+            neighbours = len(self.neighbours(0, workers, 0))
+        pushed, answered = self.exchanged(size, 1)
+        both = neighbours * pushed if self.lockstep else min(1, neighbours) * (pushed + answered)
+        return StepPayload(sent=both, received=both, between_workers=True)
 
     async def worker(self, replica: Replica, endpoint: Endpoint) -> None:
         """Exchange replicas while the gradient is computed; then mix, and step."""

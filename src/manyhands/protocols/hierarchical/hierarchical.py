@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from manyhands.endpoint import Pull, Terms
 from manyhands.notation import Value  # noqa: TC001 - the types of fields are read
 from manyhands.protocols.averaging import LocalSteps
+from manyhands.protocols.compression.coding import Compressed
 from manyhands.protocols.diloco import DiLoCo
 from manyhands.protocols.hierarchical.inner_server import (
     Island,
@@ -16,7 +17,7 @@ from manyhands.protocols.hierarchical.inner_server import (
     repeat_on_island,
 )
 from manyhands.protocols.hierarchical.inner_sum import InnerSum, InnerSumRound
-from manyhands.protocols.hierarchical.levels import check_levels
+from manyhands.protocols.hierarchical.levels import check_levels, step_payload
 from manyhands.protocols.hierarchical.outer_server import (
     OuterRound,
     begin_outer,
@@ -27,13 +28,19 @@ from manyhands.protocols.hierarchical.outer_server import (
 from manyhands.protocols.hierarchical.outer_sum import OuterSum, OuterSumRound, begin_outer_sum
 from manyhands.protocols.hierarchical.worker import InnerWorker, OuterExchange
 from manyhands.protocols.parts.pull_and_rest import answer
-from manyhands.protocols.protocol import ServerState, Site, StrategyProtocol
+from manyhands.protocols.protocol import ServerState, StrategyProtocol, WorkerGroup
 from manyhands.protocols.synchronous import Synchronous
 from manyhands.sampling.division import part
 
 if TYPE_CHECKING:
+    from manyhands.costs import StepPayload
     from manyhands.endpoint import Endpoint, Replica
     from manyhands.protocols.actions import Action, Answer, Call
+    from manyhands.protocols.compression.coding import Coding
+
+
+_ISLANDS = 2
+"""Number of islands where nothing determines it."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -60,6 +67,9 @@ class Hierarchical(StrategyProtocol):
 
     name: ClassVar[str] = "hierarchical"
     support: ClassVar[Literal["experimental"]] = "experimental"
+    lacks: ClassVar[dict[str, str]] = {
+        "codec": "give it to a level, as in outer=diloco(codec=topk(0.01))"
+    }
     own_parameters: ClassVar[bool] = True
     clips: ClassVar[Literal["servers"]] = "servers"
 
@@ -67,11 +77,16 @@ class Hierarchical(StrategyProtocol):
     """Strategy within an island: synchronous, with one server."""
     outer: Value = field(default_factory=DiLoCo)
     """Strategy between islands: averaging, local_sgd, diloco or synchronous, with one server."""
-    islands: int = 2
-    """Number of islands, at most one per worker; workers are divided among them in rank order."""
+    islands: int | None = None
+    """Number of islands, at most one per worker; workers are divided among them in rank order.
+    None: one for each site of the declared cluster, or else for each host; 2 without either."""
 
     def __post_init__(self) -> None:
-        check_levels(self.islands, self.inner, self.outer)
+        check_levels(self._islands, self.inner, self.outer)
+
+    @property
+    def _islands(self) -> int:
+        return _ISLANDS if self.islands is None else self.islands
 
     @property
     def _inner(self) -> Synchronous:
@@ -115,14 +130,45 @@ class Hierarchical(StrategyProtocol):
         """The ranks of an island's workers."""
         return range(workers)[part(workers, island, self._count(workers))]
 
-    def sites(self, workers: int) -> tuple[Site, ...]:
-        """One site for every island with its server, and one for the outer server."""
+    def groups(self, workers: int) -> tuple[WorkerGroup, ...]:
+        """One group for every island with its server, and one for the outer server."""
         islands = range(self._count(workers))
         own = [(self.members(island, workers), range(island, island + 1)) for island in islands]
         return (*own, (range(0), self.shared_by(workers)))
 
     def _count(self, workers: int) -> int:
-        return min(self.islands, workers)
+        return min(self._islands, workers)
+
+    def on_islands(self, sizes: tuple[int, ...]) -> Hierarchical:
+        """With as many islands as there are sizes, unless their number was given.
+
+        Raises:
+            ValueError: workers that are divided evenly would not be divided as the cluster is.
+        """
+        if self.islands is not None or not sizes:
+            return self
+        fitted, total = replace(self, islands=len(sizes)), sum(sizes)
+        if tuple(len(fitted.members(island, total)) for island in range(len(sizes))) != sizes:
+            raise ValueError(
+                f"{self} divides workers evenly, and the cluster has sites or hosts of "
+                f"{', '.join(map(str, sizes))} workers: give the number of islands, as in islands=2"
+            )
+        return fitted
+
+    def coding_of(self, server: int, workers: int) -> Coding | None:
+        """The inner strategy's codecs on an island's server, the outer one's on the outer."""
+        if server < self._count(workers):
+            return self._inner.coding("updates")
+        assert isinstance(self.outer, Compressed)
+        return self.outer.coding("updates" if self._sums else "replicas")
+
+    def step_payload(self, workers: int, size: int) -> StepPayload:
+        """2·m with the island's server in every step.
+
+        In an outer round one worker of every island exchanges another 2·m with the outer server,
+        and 2·m with its island's, to which it brings the result.
+        """
+        return step_payload(self._inner, self.outer, self._count(workers), workers, size)
 
     def _names(self, replica: Replica) -> tuple[str, str]:
         """The names of the worker's island server and of the outer server."""

@@ -1,10 +1,12 @@
-"""Checks of the two levels of a hierarchical strategy."""
+"""The two levels of a hierarchical strategy: which can be combined, and what they send."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from manyhands.costs import StepPayload
 from manyhands.protocols.averaging import LocalSteps
+from manyhands.protocols.compression.coding import HEAD, Compressed
 from manyhands.protocols.synchronous import Synchronous
 
 if TYPE_CHECKING:
@@ -32,11 +34,34 @@ def check_levels(islands: int, inner: Value, outer: Value) -> None:
             "or have no server"
         )
     for name, level in (("inner", inner), ("outer", outer)):
+        if getattr(level, "streams", False):
+            raise ValueError(
+                f"{name}={level}: islands synchronise all parameters at once and wait for each "
+                "other: leave out fragments, overlap and wait_for"
+            )
         if level.servers != 1:
             raise ValueError(
                 f"{name}={level} has {level.servers} servers, which could get out of step when a "
                 "worker is lost: use servers=1, and more islands"
             )
+
+
+def step_payload(
+    inner: Synchronous, outer: Value, islands: int, workers: int, size: int
+) -> StepPayload:
+    """The bytes of a step of one worker, with both levels' codecs."""
+    assert isinstance(outer, Compressed)
+    every = outer.every if isinstance(outer, LocalSteps) else 1
+    rounds = islands / (workers * every)
+    outer_sent, outer_received = (rounds * part for part in outer.exchanged(size, 1))
+    sent, received = inner.exchanged(size, 1)
+    head = HEAD if inner.coding("updates") else 0
+    return StepPayload(
+        sent=sent + outer_sent + rounds * size,
+        received=received + outer_received + rounds * (size + head),
+        outer_sent=outer_sent,
+        outer_received=outer_received,
+    )
 
 
 def _instead(islands: int, outer: Value) -> str:

@@ -20,4 +20,6 @@ def damp(kind: Damping, staleness: int, usual: float) -> float:
     >>> damp("inverse", 3, 3), damp("inverse", 6, 3), damp("root", 12, 3), damp("inverse", 0, 3)
     (1.0, 0.5, 0.5, 1.0)
     """
+    if kind == "none":
+        return 1.0
     return float(min(1.0, (max(1.0, usual) / max(1, staleness)) ** _POWERS[kind]))

@@ -46,9 +46,9 @@ class PersistentMap(Generic[V]):
         """A copy without a name, in the same order."""
         if name not in self:
             return self
-        return PersistentMap(
-            {other: value for other, value in self._own().items() if other != name}
-        )
+        entries = dict(self._own())
+        del entries[name]
+        return PersistentMap(entries)
 
     def get(self, name: str, default: V) -> V:
         """The value of a name, or `default`."""

@@ -4,15 +4,29 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from manyhands.costs import StepPayload
 from manyhands.endpoint import Push
+from manyhands.protocols.compression.coding import Compressed
 from manyhands.protocols.parts.pull_and_rest import ServerBased, answer, rest
 
 if TYPE_CHECKING:
     from manyhands.endpoint import Endpoint, Replica
+    from manyhands.protocols.compression.coding import Coding
 
 
-class PushGradients(ServerBased):
+class PushGradients(ServerBased, Compressed):
     """A protocol whose workers push gradients and receive parameters."""
+
+    def coding_of(self, server: int, workers: int) -> Coding | None:
+        """Gradients are updates: what was not sent is added to the next."""
+        del server, workers
+        return self.coding("updates")
+
+    def step_payload(self, workers: int, size: int) -> StepPayload:
+        """Every worker sends a gradient and receives the parameters."""
+        del workers
+        sent, received = self.exchanged(size, self.servers)
+        return StepPayload(sent=sent, received=received)
 
     async def worker(self, replica: Replica, endpoint: Endpoint) -> None:
         """Pull; then, for every batch: compute, push, and receive the parameters again."""
@@ -33,9 +47,13 @@ class PushGradients(ServerBased):
                 )
 
             await replica.gradient(batch, ready=push)
-            answers = [await answer(endpoint, name) for name in replica.servers]
-            replica.versions[:] = [one.version for one in answers]
-            if all(one.applied for one in answers):
+            versions, applied = [], True
+            for name in replica.servers:
+                said = await answer(endpoint, name)
+                versions.append(said.version)
+                applied = applied and said.applied
+            replica.versions[:] = versions
+            if applied:
                 replica.commit(batch)
             else:
                 replica.forgo(batch)

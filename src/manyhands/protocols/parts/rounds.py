@@ -31,6 +31,8 @@ class Round(ServerState):
     """Weight of all contributions in global batches."""
     dealt: int = 0
     """Samples of the run before the latest global batch that a contribution is from."""
+    late: int = 0
+    """Contributions that came too late for an earlier round, and were answered at once."""
 
 
 class Rounds(ServerBased):
@@ -39,7 +41,8 @@ class Rounds(ServerBased):
     A round is complete when `needed` workers, or all present workers, have contributed. It does
     not wait for workers that are lost or have no samples; a worker that pulls is present from
     then on. The contribution of a lost worker counts, but does not stand for any present worker,
-    not even for its own next incarnation.
+    not even for its own next incarnation. Nor does a late contribution, which counts when the next
+    round is complete, or when no worker is present.
     """
 
     @property
@@ -61,9 +64,19 @@ class Rounds(ServerBased):
         """Contributions that complete a round; None for those of all present workers."""
         return None
 
+    @property
+    def counts_empty_rounds(self) -> bool:
+        """Whether a round without samples is a version too, so that versions number the rounds."""
+        return False
+
     @abstractmethod
     def conclude(self, state: Round) -> list[Action]:
         """The actions that apply the sum of a complete round."""
+
+    def is_late(self, state: Round, call: Call) -> bool:
+        """Whether a push is answered at once, because its round is over; it counts in this one."""
+        del state, call
+        return False
 
     def damping_factor(self, state: Round, call: Call) -> float:
         """The weight of a contribution's samples: 1, or less if it is stale."""
@@ -79,7 +92,17 @@ class Rounds(ServerBased):
         """Add a contribution; if it completes the round, conclude it and answer all workers."""
         assert isinstance(state, Round)
         match call.message:
-            case Push(samples=samples, dealt=dealt):
+            case Push(samples=samples, rests=rests) if self.is_late(state, call):
+                given = replace(
+                    _with(state, call.worker),
+                    samples=state.samples + samples,
+                    shares=state.shares + samples,
+                    late=state.late + bool(samples),
+                )
+                left = _without(given, call.worker) if rests else given
+                after, actions = self._close(left, self.gather(state, call, samples))
+                return after, [*actions, self._answer_now(call, after.version)]
+            case Push(samples=samples, dealt=dealt, rests=rests):
                 factor = self.damping_factor(state, call)
                 before = (state.waiting[call.worker],) if call.worker in state.waiting else ()
                 given = replace(
@@ -91,7 +114,8 @@ class Rounds(ServerBased):
                     weight=state.weight + factor * state.terms.weigh(samples, dealt),
                     dealt=max(state.dealt, dealt),
                 )
-                return self._close(given, self.gather(state, call, factor * samples))
+                left = _without(given, call.worker) if rests else given
+                return self._close(left, self.gather(state, call, factor * samples))
             case Pull():
                 return _with(state, call.worker), [self._answer_now(call, state.version)]
             case Rest():
@@ -120,10 +144,10 @@ class Rounds(ServerBased):
     def _close(self, state: Round, actions: list[Action]) -> tuple[Round, list[Action]]:
         givers = len(state.waiting) + len(state.gone)
         enough = self.needed is not None and givers >= self.needed
-        if not givers or (len(state.waiting) < len(state.present) and not enough):
+        if not (givers or state.late) or (len(state.waiting) < len(state.present) and not enough):
             return state, actions
         conclusion = self.conclude(state)
-        version = state.version + bool(conclusion)
+        version = state.version + (bool(conclusion) or self.counts_empty_rounds)
         now = replace(
             state,
             version=version,
@@ -133,6 +157,7 @@ class Rounds(ServerBased):
             shares=0.0,
             weight=0.0,
             dealt=0,
+            late=0,
         )
         calls = (*state.gone, *state.waiting.values())
         answers = [self._answer_now(call, now.version) for call in calls]

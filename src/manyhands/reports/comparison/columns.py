@@ -48,10 +48,19 @@ SECTIONS: Final = {
     "cost": "Cost",
 }
 
+MEASURES: Final = {
+    "gradient_norm": ("Gradient norm", "Mean norm of gradients before clipping."),
+    "spread": ("Spread", "Mean distance of the workers' replicas to their mean."),
+    "spread_most": ("Largest spread", "Largest distance between two replicas."),
+    "staleness": ("Staleness", "Mean staleness of applied updates, in versions."),
+}
+"""Titles and explanations of what runs measure beside metrics."""
+
 PART_TITLES: Final = {
     "compute": "Computing",
     "wait": "Waiting",
     "communication": "Communicating",
+    "coding": "Encoding and decoding",
     "data": "Loading data",
     "evaluation": "Evaluating",
     "other": "Other",
@@ -60,6 +69,7 @@ _PART_EXPLANATIONS: Final = {
     "compute": "Forward, backward and optimizer.",
     "wait": "Waiting for another worker.",
     "communication": "Transfers of updates and parameters, not overlapped with other work.",
+    "coding": "Codecs: encoding what is sent and decoding what is received.",
     "data": "Waiting for the next batch.",
     "evaluation": "Metrics on the validation data.",
     "other": "Time that was not recorded otherwise.",
@@ -84,6 +94,7 @@ def columns(
         ),
         *(_final(name) for name in metrics),
         *([_within(metric, budget)] if metric else []),
+        *(_measure(name) for name in MEASURES),
         *(_share(part) for part in PART_TITLES),
         *_REST,
         _cost(currency),
@@ -155,6 +166,24 @@ def _within(name: str, budget: str) -> Column:
         show=_metric_number(name),
         better="lower" if lower_is_better(name) else "higher",
         full=1.0 if is_share(name) else None,
+    )
+
+
+def _measure(name: str) -> Column:
+    title, explanation = MEASURES[name]
+
+    def last(run: RunResult, _: Yardstick) -> float | None:
+        curve = run.measures.get(name)
+        return curve.value[-1] if curve and curve.value else None
+
+    return Column(
+        name=f"measure_{name}",
+        title=f"{title} in the end",
+        unit="versions" if name == "staleness" else "no unit",
+        explanation=f"{explanation} Since the evaluation before the last.",
+        section="staleness" if name == "staleness" else "learning",
+        of=last,
+        show=formatting.value,
     )
 
 
@@ -296,14 +325,51 @@ _SPEED: Final = (
     ),
 )
 
+
+def _payload_per_sample(run: RunResult, _: Yardstick) -> float | None:
+    training = run.traffic.get("training")
+    if training is None or not run.seen:
+        return None
+    return (training.payload_between + training.payload_within) / run.seen
+
+
+def _between_per_sample(run: RunResult, _: Yardstick) -> float | None:
+    """Nothing for a run on one host, where no phase has traffic between hosts."""
+    training = run.traffic.get("training")
+    if training is None or not run.seen:
+        return None
+    several = any(phase.wire_between for phase in run.traffic.values())
+    return training.wire_between / run.seen if several else None
+
+
 _REST: Final = (
     Column(
         name="sent_per_sample",
         title="Sent per sample",
         unit="bytes",
-        explanation="Bytes that all processes sent, divided by the samples.",
+        explanation="Wire bytes that all processes sent, at any time, divided by the samples.",
         section="traffic",
         of=lambda run, _: run.sent_per_sample,
+        show=formatting.size,
+        better="lower",
+    ),
+    Column(
+        name="payload_per_sample",
+        title="Payload per sample",
+        unit="bytes",
+        explanation="Bytes of tensors that all processes sent in training, per sample.",
+        section="traffic",
+        of=_payload_per_sample,
+        show=formatting.size,
+        better="lower",
+    ),
+    Column(
+        name="between_per_sample",
+        title="Between hosts per sample",
+        unit="bytes",
+        explanation="Wire bytes of training that went from one host to another, per sample.",
+        section="traffic",
+        of=_between_per_sample,
         show=formatting.size,
         better="lower",
     ),

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from msgspec import structs
+
 from manyhands.reports.comparison.measure import measure
 from manyhands.reports.comparison.results import FILE, Comparison, Machine, RunResult, read_results
 from manyhands.reports.figures.outcome import settings
@@ -14,6 +16,8 @@ from manyhands.trace import Trace, read
 _OF_A_RUN: Final = frozenset(("strategy", "workers", "seed"))
 """Settings by which runs of one comparison differ."""
 _VERSIONS: Final = ("manyhands", "python", "torch")
+_OF_PLACES: Final = frozenset(("hosts", "workers by host", "cores", "threads", "stretch"))
+"""Settings that follow from the number of workers and from the machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +64,16 @@ def of_runs(
     """A comparison of separate runs.
 
     The first run of every strategy makes the first repeat, and so on, in the order of time. What
-    all runs have in common is taken for the comparison's; the machine is known by name only.
+    all runs have in common is taken for the comparison's; the machine is known by name only. A
+    setting that differs between runs is part of their strategies' names, so that runs which differ
+    in more than their seeds are not taken for repeats.
     """
     ordered = sorted(traces, key=lambda trace: trace.wall)
     runs: list[RunResult] = []
-    for trace in ordered:
-        run = measure(trace, target=target, price=price)
+    for trace, label in zip(ordered, _labels(ordered), strict=True):
+        run = measure(trace, strategy=label, target=target, price=price)
         alike = [r for r in runs if (r.kind, r.label) == (run.kind, run.label)]
-        runs.append(measure(trace, repeat=len(alike), target=target, price=price))
+        runs.append(structs.replace(run, repeat=len(alike)))
     common = _common(ordered)
     hosts = {worker.header.host for trace in ordered for worker in trace.workers}
     return Comparison(
@@ -77,6 +83,7 @@ def of_runs(
         job={name: value for name, value in common.items() if name not in _VERSIONS},
         machine=Machine(host=min(hosts, default="")),
         hosts=max(1, len(hosts)),
+        cluster=common.get("cluster", ""),
         budget=_budget(common),
         budget_seconds=float(common["seconds"]) if "seconds" in common else None,
         target=target or common.get("target"),
@@ -86,6 +93,25 @@ def of_runs(
         repeats=1 + max(run.repeat for run in runs),
         runs=tuple(runs),
     )
+
+
+def _labels(traces: Sequence[Trace]) -> list[str | None]:
+    """The name of every run's strategy, with the settings in which runs differ; None if unknown."""
+    each = [{setting.name: setting.value for setting in settings(trace)} for trace in traces]
+    names = dict.fromkeys(name for one in each for name in one)
+    differing = [
+        name
+        for name in names
+        if name not in _OF_A_RUN | _OF_PLACES | {*_VERSIONS}
+        and len({one.get(name) for one in each}) > 1
+    ]
+    return [
+        one.get("strategy")
+        and ", ".join(
+            [one["strategy"], *(f"{name} {one[name]}" for name in differing if name in one)]
+        )
+        for one in each
+    ]
 
 
 def _common(traces: Sequence[Trace]) -> dict[str, str]:

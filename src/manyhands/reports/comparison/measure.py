@@ -3,9 +3,16 @@
 import re
 from typing import Final, Literal
 
-from manyhands.reports.comparison.results import PARTS, Curve, RunResult, StalenessSummary
-from manyhands.reports.figures.breakdown import breakdown
-from manyhands.reports.figures.outcome import ending, settings
+from manyhands.reports.comparison.results import (
+    PARTS,
+    Curve,
+    PhaseBytes,
+    RunResult,
+    StalenessSummary,
+)
+from manyhands.reports.figures.breakdown import breakdown, coding_seconds
+from manyhands.reports.figures.measures import measured
+from manyhands.reports.figures.outcome import ending, parameters_digest, settings
 from manyhands.reports.figures.speed import accounting, throughput, training_seconds
 from manyhands.reports.figures.trace_figures import (
     loss_curve,
@@ -14,7 +21,7 @@ from manyhands.reports.figures.trace_figures import (
     traffic,
     validation_series,
 )
-from manyhands.trace import Trace
+from manyhands.trace import PHASES, Trace
 
 _TARGET: Final = re.compile(r"\s*(\w+)\s*(>=|<=)\s*(\S+)\s*")
 
@@ -29,6 +36,8 @@ def measure(
     folder: str | None = None,
     target: str | None = None,
     price: float | None = None,
+    swept: dict[str, int | float | str] | None = None,
+    curve: str = "",
 ) -> RunResult:
     """The figures of one run.
 
@@ -41,6 +50,8 @@ def measure(
         folder: where the run is, relative to the comparison's; by default as it was read.
         target: as in "accuracy >= 0.98".
         price: of a worker for an hour.
+        swept: the values of swept options.
+        curve: the sweep of the strategy, as it was written.
     """
     told = {setting.name: setting.value for setting in settings(trace)}
     if workers is None:
@@ -70,17 +81,24 @@ def measure(
         later_epoch=speed.later_epoch,
         evaluation=speed.evaluation,
         validation=curves,
+        measures=_measures(trace),
         loss=_loss(trace),
         time_to_target=reached and reached[0],
         samples_to_target=reached and reached[1],
         shares=_shares(trace),
+        coding=_coding(trace),
         sent=sent,
         sent_per_sample=sent / kept.seen if sent is not None and kept.seen else None,
+        traffic=_traffic(trace),
         staleness=_staleness(trace),
         seen=kept.seen,
         repeated=kept.repeated,
         lost=kept.lost,
         cost=None if price is None else price * workers * hours,
+        swept=swept or {},
+        curve=curve,
+        threads=_threads(trace, told.get("threads")),
+        parameters_sha256=parameters_digest(trace),
     )
 
 
@@ -93,6 +111,8 @@ def failed(
     repeat: int,
     seed: int,
     folder: str,
+    swept: dict[str, int | float | str] | None = None,
+    curve: str = "",
 ) -> RunResult:
     """A run that left no trace to measure, and why."""
     return RunResult(
@@ -104,6 +124,8 @@ def failed(
         folder=folder,
         status="failed",
         words=words,
+        swept=swept or {},
+        curve=curve,
     )
 
 
@@ -135,6 +157,17 @@ def _validation(trace: Trace) -> dict[str, Curve]:
     }
 
 
+def _measures(trace: Trace) -> dict[str, Curve]:
+    return {
+        name: Curve(
+            seconds=tuple(point.seconds for point in points),
+            samples=tuple(point.samples for point in points),
+            value=tuple(point.value for point in points),
+        )
+        for name, points in measured(trace).items()
+    }
+
+
 def _loss(trace: Trace) -> Curve:
     points = loss_curve(trace)
     return Curve(
@@ -160,7 +193,13 @@ def _shares(trace: Trace) -> dict[str, float]:
     if not trace.workers:
         return {}
     overall = breakdown(trace).overall
-    return {part: getattr(overall, part) for part in PARTS}
+    shares = {part: getattr(overall, part) for part in PARTS}
+    return {part: share for part, share in shares.items() if share or part != "coding"}
+
+
+def _coding(trace: Trace) -> dict[str, float]:
+    found = coding_seconds(trace)
+    return {} if found is None else {"workers": found.workers, "servers": found.servers}
 
 
 def _sent(trace: Trace) -> int | None:
@@ -171,6 +210,30 @@ def _sent(trace: Trace) -> int | None:
     # Workers that applied updates themselves, and sent none, wrote into shared memory.
     shared = any(worker.staleness for worker in trace.workers)
     return 0 if alone or shared else None
+
+
+def _traffic(trace: Trace) -> dict[str, PhaseBytes]:
+    counted = traffic(trace)
+    if not counted.flows:
+        return {}
+    return {
+        phase: PhaseBytes(
+            payload_between=counted.flow(phase, "between").payload_sent,
+            wire_between=counted.flow(phase, "between").wire_sent,
+            payload_within=counted.flow(phase, "within").payload_sent,
+            wire_within=counted.flow(phase, "within").wire_sent,
+            workers_sent=counted.workers_flow(phase).payload_sent,
+            workers_received=counted.workers_flow(phase).payload_received,
+        )
+        for phase in PHASES
+    }
+
+
+def _threads(trace: Trace, told: str | None) -> int | None:
+    """Threads of each process; a virtual run computes in one."""
+    if trace.kind == "virtual":
+        return 1
+    return int(told) if told and told.isdecimal() else None
 
 
 def _staleness(trace: Trace) -> StalenessSummary | None:

@@ -7,17 +7,36 @@ is null, which is not the same as 0. New fields come with a default; a change of
 
 import os
 from pathlib import Path
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
+
+from manyhands.cluster import Cluster
+from manyhands.reports.comparison.records import (
+    DataRecord,
+    DesignRecord,
+    ModelRecord,
+    OptimizerRecord,
+    ScriptRecord,
+)
+from manyhands.reports.comparison.tables import Table, frame, rows, write_csv, write_jsonl
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SCHEMA: Final = 1
 """What this code writes, and the newest that it reads."""
 
 FILE: Final = "results.json"
 
-PARTS: Final = ("compute", "wait", "communication", "data", "evaluation", "other")
+PARTS: Final = ("compute", "wait", "communication", "coding", "data", "evaluation", "other")
 """What a worker's time of training is divided into, in the order in which it is shown."""
+
+
+CONDITIONS: Final = (
+    *("slow", "network", "times", "bandwidth", "latency", "cores", "hosts", "coding"),
+)
+"""Conditions of runs that can be swept: runs are compared where they are equal."""
 
 
 class _Value(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,6 +64,22 @@ class StalenessSummary(_Value, frozen=True, kw_only=True):
     updates: int
     histogram: dict[int, int]
     """How many updates were how old."""
+
+
+class PhaseBytes(_Value, frozen=True, kw_only=True):
+    """Bytes that the processes of a run sent in one phase, each message counted once."""
+
+    payload_between: int = 0
+    """Bytes of tensors, between hosts;"""
+    wire_between: int = 0
+    """with their envelopes."""
+    payload_within: int = 0
+    """Likewise between processes of one host, in shared memory where they can."""
+    wire_within: int = 0
+    workers_sent: int = 0
+    """Payload by direction: what the workers' processes sent;"""
+    workers_received: int = 0
+    """what they received."""
 
 
 class RunResult(_Value, frozen=True, kw_only=True):
@@ -93,16 +128,24 @@ class RunResult(_Value, frozen=True, kw_only=True):
     """Seconds of each evaluation on average; null where none took any time."""
     validation: dict[str, Curve] = {}
     """By metric."""
+    measures: dict[str, Curve] = {}
+    """What was measured beside metrics, by name: at every evaluation, since the one before."""
     loss: Curve = Curve()
     """Of training, averaged over all workers' samples."""
     time_to_target: float | None = None
     """Seconds of training until the target was first met; null if it was not."""
     samples_to_target: int | None = None
     shares: dict[str, float] = {}
-    """Of the workers' time of training: `PARTS`, together 1."""
+    """Of the workers' time of training: `PARTS`, together 1; `coding` only if there was any."""
+    coding: dict[str, float] = {}
+    """Seconds of encoding and decoding, over all `workers` and over all `servers`; empty without a
+    codec."""
     sent: int | None = None
-    """Bytes that all processes sent; null if they were not counted."""
+    """Wire bytes that all processes sent, in all phases, between hosts and within them; null if
+    they were not counted."""
     sent_per_sample: float | None = None
+    traffic: dict[str, PhaseBytes] = {}
+    """By phase: `start`, `training`, `evaluation` and `idle`; empty if they were not counted."""
     staleness: StalenessSummary | None = None
     """Null where no update can be stale: in lockstep."""
     seen: int = 0
@@ -113,11 +156,29 @@ class RunResult(_Value, frozen=True, kw_only=True):
     """never trained on."""
     cost: float | None = None
     """Price × workers × hours, start-up included; null without a price."""
+    swept: dict[str, int | float | str] = {}
+    """The values of the swept options that this run has, by name: `{"wait_for": 3}`."""
+    curve: str = ""
+    """The sweep of its strategy as it was written, `softsync(wait_for=1..8)`; empty if none."""
+    threads: int | None = None
+    """Of each process that computes; null: not recorded."""
+    started: str = ""
+    """UTC, as in `2026-01-31T12:00:00Z`; empty: not recorded."""
+    ended: str = ""
+    parameters_sha256: str | None = None
+    """Of the final parameters; null if the run stored none."""
 
     @property
     def label(self) -> str:
         """The strategy and on how many workers, as in `ssp(staleness=4) × 4`."""
-        return f"{self.strategy} × {self.workers}"
+        return f"{self.strategy} × {self.workers}{self.condition}"
+
+    @property
+    def condition(self) -> str:
+        """The swept conditions that the run had, as in `, bandwidth=10mbit`; usually empty."""
+        return "".join(
+            f", {name}={value}" for name, value in self.swept.items() if name in CONDITIONS
+        )
 
 
 class Machine(_Value, frozen=True, kw_only=True):
@@ -139,8 +200,11 @@ class Comparison(_Value, frozen=True, kw_only=True):
 
     Example:
         >>> import manyhands as mh
-        >>> mh.Comparison(strategies=("allreduce()", "single()"), workers=(4,)).schema
+        >>> comparison = mh.Comparison(strategies=("allreduce()", "single()"), workers=(4,))
+        >>> comparison.schema
         1
+        >>> comparison.to_csv("runs.csv").name
+        'runs.csv'
     """
 
     schema: int = SCHEMA
@@ -148,11 +212,23 @@ class Comparison(_Value, frozen=True, kw_only=True):
     """Version; so for"""
     python: str = ""
     torch: str = ""
+    numpy: str = ""
+    os: str = ""
+    """The operating system and its version."""
     created: str = ""
-    """UTC, as in `2026-01-31T12:00:00Z`."""
+    """When it was started first: UTC, as in `2026-01-31T12:00:00Z`."""
+    ended: str = ""
+    """When its last run had ended."""
     script: str = ""
+    source: ScriptRecord | None = None
+    """The script's content; null for a job that was in no script."""
     job: dict[str, str] = {}
     """The settings in force, by name."""
+    model: ModelRecord | None = None
+    optimizer: OptimizerRecord | None = None
+    data: DataRecord | None = None
+    design: DesignRecord | None = None
+    """What was asked for; null if it was not recorded."""
     machine: Machine = Machine()
     hosts: int = 1
     processes_per_core: float | None = None
@@ -162,6 +238,10 @@ class Comparison(_Value, frozen=True, kw_only=True):
     network: str = ""
     """Empty for the machine's own; else in words: `100mbit, every worker in a namespace`, or the
     links between virtual hosts."""
+    cluster: str = ""
+    """The declared cluster as text; empty if none was declared, or if it has no text."""
+    layout: Cluster | None = None
+    """The declared cluster: its hosts, sites and links, and the host of the servers."""
     budget: str = ""
     """What every run was given, in words: `60,000 samples`."""
     budget_seconds: float | None = None
@@ -180,7 +260,45 @@ class Comparison(_Value, frozen=True, kw_only=True):
     """In the order in which they were named."""
     workers: tuple[int, ...] = ()
     repeats: int = 1
+    sweeps: tuple[str, ...] = ()
+    """What was swept, as it was written: `softsync(wait_for=1..8)`."""
     runs: tuple[RunResult, ...] = ()
+
+    def frame(self, table: Table = "runs") -> "pd.DataFrame":
+        """A table of the runs as a pandas data frame; `docs/results.md` lists its columns.
+
+        Args:
+            table: "runs", a row per run; "curves", a row per point of a validation metric or of
+                the training loss; "staleness", a row per staleness that occurred.
+
+        Raises:
+            ModuleNotFoundError: the extra `manyhands[pandas]` is not installed.
+        """
+        return frame(rows(self.runs, table))
+
+    def to_csv(self, path: Path | str, table: Table = "runs") -> Path:
+        """Write a table of the runs as CSV.
+
+        Args:
+            path: the file to write.
+            table: as for `frame`.
+
+        Returns:
+            The path.
+        """
+        return write_csv(rows(self.runs, table), path)
+
+    def to_jsonl(self, path: Path | str, table: Table = "runs") -> Path:
+        """Write a table of the runs as JSON lines: one object per row.
+
+        Args:
+            path: the file to write.
+            table: as for `frame`.
+
+        Returns:
+            The path.
+        """
+        return write_jsonl(rows(self.runs, table), path)
 
 
 def read_results(path: Path | str) -> Comparison:

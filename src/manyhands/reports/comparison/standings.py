@@ -1,6 +1,7 @@
 """Standings of a comparison: groups of comparable runs, and their figures over repeats.
 
-Runs are compared in a *field*: those of one kind, live or virtual, with the same number of workers.
+Runs are compared in a *field*: those of one kind, live or virtual, with the same number of workers
+and, where conditions such as the bandwidth were swept, under the same conditions.
 Live and virtual seconds are never in one field. One worker alone (`single()`) is part of every
 field of its kind, because "do not distribute" is a possible answer.
 """
@@ -53,6 +54,8 @@ class Field:
     workers: int
     standings: tuple[Standing, ...]
     """In the order of the comparison, one worker alone first."""
+    conditions: str = ""
+    """Swept conditions of its runs, as in `, bandwidth=10mbit`; usually empty."""
 
     @cached_property
     def columns(self) -> tuple[Column, ...]:
@@ -85,22 +88,24 @@ class Field:
 
 def fields(comparison: Comparison) -> tuple[Field, ...]:
     """The fields of a comparison: live before virtual, most workers first."""
-    found = []
-    for kind in ("live", "virtual"):
-        runs = [run for run in comparison.runs if run.kind == kind]
-        alone = _alone(runs)
-        sizes = {run.workers for run in runs if run.strategy != ALONE} or {1}
-        for workers in sorted(sizes, reverse=True) if runs else ():
-            competing = [run for run in runs if run.workers == workers or run.strategy == ALONE]
-            found.append(
-                Field(
-                    comparison,
-                    kind,
-                    workers,
-                    tuple(_standings(comparison, competing, alone)),
-                )
-            )
-    return tuple(found)
+    conditions = dict.fromkeys(run.condition for run in comparison.runs)
+    return tuple(
+        field
+        for kind in ("live", "virtual")
+        for condition in conditions
+        for field in _fields(comparison, kind, condition)
+    )
+
+
+def _fields(comparison: Comparison, kind: Kind, condition: str) -> Iterable[Field]:
+    """The fields of one kind under the same conditions, most workers first."""
+    runs = [run for run in comparison.runs if (run.kind, run.condition) == (kind, condition)]
+    alone = _alone(runs)
+    sizes = {run.workers for run in runs if not _is_alone(run)} or {1}
+    for workers in sorted(sizes, reverse=True) if runs else ():
+        competing = [run for run in runs if run.workers == workers or _is_alone(run)]
+        standings = tuple(_standings(comparison, competing, alone))
+        yield Field(comparison, kind, workers, standings, condition)
 
 
 def metric(comparison: Comparison, kind: Kind) -> str | None:
@@ -138,6 +143,11 @@ def _standings(
                     metric=metric(comparison, runs[0].kind),
                 ),
             )
+
+
+def _is_alone(run: RunResult) -> bool:
+    """Whether it is one worker alone, also with a swept learning rate."""
+    return ALONE in {run.strategy, run.curve}
 
 
 def _alone(runs: list[RunResult]) -> dict[str, dict[int, float]]:

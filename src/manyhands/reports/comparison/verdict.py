@@ -28,6 +28,7 @@ DOING: Final = {
     "compute": "computing",
     "wait": "waiting for other workers",
     "communication": "communication",
+    "coding": "encoding and decoding",
     "data": "loading data",
     "evaluation": "evaluation",
     "other": "time that was not recorded",
@@ -171,8 +172,8 @@ def _recommendation(field: Field, contests: Mapping[Question, Contest]) -> str:
     if speed is None:
         return "No run has finished."
     virtual = "virtual " if field.kind == "virtual" else ""
-    where = f"on {field.workers} {virtual}worker{plural(field.workers)}"
-    if field.comparison.network and field.kind == "live":
+    where = f"on {field.workers} {virtual}worker{plural(field.workers)}{field.conditions}"
+    if field.comparison.network and field.kind == "live" and "network=" not in where:
         where += f" ({field.comparison.network})"
     if not speed.differences:
         return f"Only {speed.best.strategy} was run {where}: there is nothing to compare it with."

@@ -1,4 +1,4 @@
-"""Where the workers' time went: compute, wait, communication, data, evaluation, other.
+"""Where the workers' time went: compute, wait, communication, coding, data, evaluation, other.
 
 Most of it is a worker's own sums. Only the time it was exposed to a collective (`exchange`) needs
 the others to be understood: it is both waiting for the slowest worker and communicating. The last
@@ -24,11 +24,13 @@ CATEGORY: Final = {
     "wait": "wait",
     "send": "communication",
     "receive": "communication",
-    "encode": "communication",
+    "encode": "coding",
     "data": "data",
     "evaluate": "evaluation",
 }
 """What a kind of span is shown as; `exchange` is a wait and communication, `start` is neither."""
+FREE: Final = "free"
+"""The setting `coding` of a virtual run whose codecs take no time."""
 _OUTSIDE_STEPS: Final = frozenset(("start", "evaluate"))
 
 _Seconds = dict[str, float]
@@ -42,6 +44,8 @@ class Shares:
     compute: float
     wait: float
     communication: float
+    coding: float = 0.0
+    """Encoding and decoding, if there is a codec."""
     data: float
     evaluation: float
     other: float
@@ -73,6 +77,25 @@ def breakdown(trace: Trace) -> Breakdown:
         overall=_shares(life for of_one in lives.values() for life in of_one),
         workers={name: _shares(of_one) for name, of_one in lives.items()},
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodingSeconds:
+    """Seconds of encoding and decoding, over all processes of a role."""
+
+    workers: float
+    servers: float
+
+
+def coding_seconds(trace: Trace) -> CodingSeconds | None:
+    """How long codecs took; None if nothing was encoded."""
+    seconds = {"worker": 0.0, "server": 0.0}
+    for process in trace.processes:
+        if process.header.role in seconds:
+            seconds[process.header.role] += process.totals.seconds.get("encode", 0.0)
+    if not any(seconds.values()):
+        return None
+    return CodingSeconds(workers=seconds["worker"], servers=seconds["server"])
 
 
 def _by_category(worker: ProcessTrace, waiting: float, begin: float) -> _Seconds:
@@ -115,6 +138,7 @@ def _shares(lives: Iterable[tuple[_Seconds, float]]) -> Shares:
         compute=share("compute"),
         wait=share("wait"),
         communication=share("communication"),
+        coding=share("coding"),
         data=share("data"),
         evaluation=share("evaluation"),
         other=max(0.0, 1.0 - busy),

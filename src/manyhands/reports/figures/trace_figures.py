@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from manyhands.reports.figures.speed import accounting, per, training_seconds
-from manyhands.trace import Point, Trace
+from manyhands.trace import SCOPES, Flow, Phase, Point, Scope, Totals, Trace, flow_key
 
 VALIDATION: Final = "validation/"
 """What the names of validation metrics begin with."""
@@ -19,13 +19,28 @@ _LOWER: Final = frozenset(("loss", "error", "perplexity", "mse", "rmse", "mae"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
-    """Bytes that all processes sent and received."""
+    """Bytes that all processes sent and received (docs/meanings.md, Bytes)."""
 
     sent: int
+    """Wire bytes, in all phases, between hosts and within them."""
     received: int
     sent_per_sample: float
     measured: bool
     """False if no process counted any peer, which is not the same as having sent nothing."""
+    flows: Mapping[str, Flow]
+    """Payload and wire bytes by phase and scope, as in `training/between`; empty in traces of
+    earlier versions."""
+    of_workers: Mapping[str, Flow]
+    """The part of `flows` that the workers' processes counted, with their peer servers."""
+
+    def flow(self, phase: Phase, scope: Scope | None = None) -> Flow:
+        """The bytes of a phase, in one scope or in both."""
+        scopes = SCOPES if scope is None else (scope,)
+        return sum((self.flows.get(flow_key(phase, one), Flow()) for one in scopes), Flow())
+
+    def workers_flow(self, phase: Phase) -> Flow:
+        """The bytes of a phase that the workers' processes sent and received."""
+        return sum((self.of_workers.get(flow_key(phase, one), Flow()) for one in SCOPES), Flow())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +85,8 @@ def traffic(trace: Trace) -> Traffic:
         received=sum(sum(each.received.values()) for each in totals),
         sent_per_sample=per(sent, accounting(trace).seen),
         measured=any(each.sent or each.received for each in totals),
+        flows=_flows(totals),
+        of_workers=_flows([worker.totals for worker in trace.workers]),
     )
 
 
@@ -188,6 +205,14 @@ def lower_is_better(name: str) -> bool:
     (True, True, False)
     """
     return not _LOWER.isdisjoint(name.lower().replace("/", "_").replace("-", "_").split("_"))
+
+
+def _flows(totals: Iterable[Totals]) -> dict[str, Flow]:
+    flows: dict[str, Flow] = {}
+    for each in totals:
+        for kind, flow in each.traffic.items():
+            flows[kind] = flows.get(kind, Flow()) + flow
+    return flows
 
 
 def _spread(histograms: Iterable[Mapping[int, int]]) -> Spread | None:

@@ -9,6 +9,7 @@ from typing import Final
 
 from manyhands.reports.comparison.results import Comparison, RunResult
 from manyhands.reports.comparison.standings import Field, Kind, fields, ordered
+from manyhands.reports.comparison.sweeps import sweeps
 from manyhands.reports.comparison.verdict import Contest, Question, Verdict, judge
 from manyhands.reports.formatting import count, listed, plural, size
 from manyhands.reports.page.charts import Chart, charts
@@ -16,6 +17,7 @@ from manyhands.reports.page.markup import Markup, element, in_script, joined
 from manyhands.reports.page.palette import Look, looks
 from manyhands.reports.page.sheet import sheet
 from manyhands.reports.page.swatch import bands, named
+from manyhands.reports.page.sweep_section import sweep_section
 from manyhands.reports.page.timelines import timelines
 from manyhands.trace import Trace
 
@@ -126,7 +128,7 @@ def _subtitle(comparison: Comparison) -> str:
         comparison.budget and f"{comparison.budget} each",
         f"{comparison.repeats} repeat{plural(comparison.repeats)}",
         comparison.target and f"target {comparison.target}",
-        comparison.network,
+        comparison.cluster or comparison.network,
         comparison.paced,
     ]
     return " · ".join(words for words in told if words)
@@ -191,14 +193,10 @@ def _answer(contest: Contest, look: Mapping[str, Look]) -> Markup:
 def _section(part: _Part, look: Mapping[str, Look], drawn: list[Chart]) -> Markup:
     field = part.fields[0]
     title, explanation = _KINDS[part.kind]
-    figures = []
-    for chart in charts(part.fields, look):
-        figures.append(_figure(chart, len(drawn)))
-        drawn.append(chart)
     others = [
         element(
             "details",
-            element("summary", f"On {each.workers} worker{plural(each.workers)}"),
+            element("summary", f"On {each.workers} worker{plural(each.workers)}{each.conditions}"),
             element("p", _emphasised(verdict.recommendation, look)),
             _reasons(verdict, look),
             sheet(each, verdict, look),
@@ -206,12 +204,20 @@ def _section(part: _Part, look: Mapping[str, Look], drawn: list[Chart]) -> Marku
         for each, verdict in zip(part.fields[1:], part.verdicts[1:], strict=True)
     ]
     strategies = [standing.strategy for standing in field.standings]
+    curves = [
+        sweep_section(sweep, _badge(part.kind), lambda chart: _drawn(chart, drawn))
+        for sweep in sweeps(part.comparison)
+        if sweep.kind == part.kind
+    ]
+    alike = tuple(each for each in part.fields if each.conditions == field.conditions)
+    figures = [_drawn(chart, drawn) for chart in charts(alike, look)]
     return element(
         "section",
+        *curves,
         element(
             "h2",
             _badge(part.kind),
-            f"{title} runs on {field.workers} worker{plural(field.workers)}",
+            f"{title} runs on {field.workers} worker{plural(field.workers)}{field.conditions}",
         ),
         element("p", explanation, class_="note"),
         _failures(part),
@@ -223,6 +229,12 @@ def _section(part: _Part, look: Mapping[str, Look], drawn: list[Chart]) -> Marku
         *others,
         class_=f"part {part.kind}",
     )
+
+
+def _drawn(chart: Chart, drawn: list[Chart]) -> Markup:
+    """A chart's figure; the page draws it from the list of all charts."""
+    drawn.append(chart)
+    return _figure(chart, len(drawn) - 1)
 
 
 def _figure(chart: Chart, number: int) -> Markup:
@@ -352,6 +364,7 @@ def _circumstances(comparison: Comparison) -> Markup:
         "Hosts": str(comparison.hosts),
         "Processes per core": count(processes) if processes else "not recorded",
         "Paced": comparison.paced or "nothing",
+        "Cluster": comparison.cluster,
         "Network": comparison.network or "the machine's own",
         "Price": f"{comparison.price:g} {comparison.currency} per worker and hour".replace(
             "  ", " "

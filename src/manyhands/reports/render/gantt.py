@@ -1,9 +1,11 @@
-"""A pipeline's schedule for the eye: a row for every worker, a box for every action, as one SVG."""
+"""A pipeline's schedule drawn: a row for every worker, as SVG and as text."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 from xml.sax.saxutils import escape
+
+from manyhands.schedules import LETTERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,6 +51,40 @@ def gantt(title: str, table: Table, done: Replay, end: float | None = None) -> s
         end: until when it is shown; to its end by default.
     """
     return "\n".join(_picture(title, table, done, end or done.makespan)) + "\n"
+
+
+def text_rows(table: Table, done: Replay, width: int = 80) -> list[str]:
+    r"""The same as text, a line for every worker; all durations must be multiples of 1.
+
+    An action is its letter (`LETTERS`) and the number of its microbatch, from 1; letters of a
+    worker's later stages are lower-case. What is wider than `width` goes on below.
+
+    >>> from manyhands.schedules import Durations, one_f_one_b, replay
+    >>> table = one_f_one_b(stages=2, microbatches=2, ranks=2)
+    >>> print("\n".join(text_rows(table, replay(table, Durations.even(2, 1, 1, 1)))))
+    worker 0  F1F2....B1--..B2--
+    worker 1  ..F1B1--F2B2--....
+    """
+    cell = 1 + len(str(table.microbatches))
+    margin = len(f"worker {len(done.ranks) - 1}")
+    rows = []
+    for actions in done.ranks:
+        row = ["."] * (round(done.makespan) * cell)
+        for timed in actions:
+            begin, end = round(timed.start) * cell, round(timed.stop) * cell
+            letter = LETTERS[timed.action.kind]
+            if timed.action.stage >= len(table.ranks):
+                letter = letter.lower()
+            label = f"{letter}{timed.action.microbatch + 1}"
+            row[begin:end] = list(label.ljust(end - begin, "-")[: end - begin])
+        rows.append("".join(row))
+    part = max(1, (width - margin - 2) // cell) * cell
+    lines = []
+    for begin in range(0, len(rows[0]), part):
+        lines += [""] if begin else []
+        for rank, line in enumerate(rows):
+            lines.append(f"{f'worker {rank}'.ljust(margin)}  {line[begin : begin + part]}")
+    return lines
 
 
 def _picture(title: str, table: Table, done: Replay, end: float) -> Iterator[str]:

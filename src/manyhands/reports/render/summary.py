@@ -3,8 +3,9 @@
 import textwrap
 from collections.abc import Iterable
 
-from manyhands.reports.figures.breakdown import breakdown
+from manyhands.reports.figures.breakdown import FREE, breakdown, coding_seconds
 from manyhands.reports.figures.outcome import division, ending, mishaps, parameters_digest, settings
+from manyhands.reports.figures.residuals import residuals
 from manyhands.reports.figures.speed import accounting, epochs, throughput
 from manyhands.reports.figures.trace_figures import (
     MetricCurve,
@@ -16,7 +17,7 @@ from manyhands.reports.figures.trace_figures import (
     validation,
 )
 from manyhands.reports.formatting import count, duration, plural, size, value
-from manyhands.trace import Setting, Trace, digest
+from manyhands.trace import PHASES, Setting, Trace, digest
 
 _WIDTH = 80
 _LABEL = 15
@@ -36,6 +37,8 @@ def summary(trace: Trace) -> str:
         ("time", _time(trace)),
         ("paced", _paced(settings(trace))),
         ("sent", _sent(trace)),
+        ("coding", _coding(trace)),
+        ("residual", _residual(trace)),
         ("staleness", _staleness(trace)),
         ("samples", _samples(trace)),
         ("mishaps", _mishaps(trace)),
@@ -56,7 +59,7 @@ def summary(trace: Trace) -> str:
     )
     for label, words in rows:
         # Explicit settings are shown completely; defaults may be shortened.
-        lines += _row(label, words, most=3 if label == "settings" else 2)
+        lines += _row(label, words, most=3 if label in ("settings", "time") else 2)
     return "\n".join(lines)
 
 
@@ -158,6 +161,7 @@ def _time(trace: Trace) -> str:
         "compute": share.compute,
         "wait": share.wait,
         "communication": share.communication,
+        **({"coding": share.coding} if share.coding else {}),
         "data": share.data,
         "evaluation": share.evaluation,
         "other": share.other,
@@ -173,7 +177,38 @@ def _sent(trace: Trace) -> str:
         # Workers that applied updates themselves, and sent none, wrote into shared memory.
         shared = any(worker.staleness for worker in trace.workers)
         return "nothing" if alone or shared else "not measured"
-    return f"{size(measured.sent)}, {size(measured.sent_per_sample)} per sample"
+    words = f"{size(measured.sent)}, {size(measured.sent_per_sample)} per sample"
+    if not measured.flows:
+        return words
+    training, between = measured.flow("training"), measured.flow("training", "between")
+    several = any(measured.flow(phase, "between").wire_sent for phase in PHASES)
+    where = f"{size(between.wire_sent)} between hosts" if several else "all within the host"
+    return f"{words}; {size(training.payload_sent)} of payload in training, {where}"
+
+
+def _coding(trace: Trace) -> str:
+    found = coding_seconds(trace)
+    if found is None:
+        told = {setting.name: setting.value for setting in settings(trace)}
+        is_free = told.get("coding") == FREE
+        return "encoding is free here; --coding gives it a speed" if is_free else ""
+    servers = f", {duration(found.servers)} on servers" if found.servers else ""
+    return f"encoding and decoding took {duration(found.workers)} on workers{servers}"
+
+
+def _residual(trace: Trace) -> str:
+    found = residuals(trace)
+    if found is None:
+        return ""
+    said = []
+    if found.at_end is not None:
+        said.append(f"norm {value(found.at_end)} not sent at the end")
+    if found.lost:
+        names = ", ".join(
+            f"worker {rank}: norm {value(norm)}" for rank, norm in sorted(found.lost.items())
+        )
+        said.append(f"lost with {names}")
+    return "; ".join(said)
 
 
 def _staleness(trace: Trace) -> str:

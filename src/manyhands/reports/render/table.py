@@ -1,6 +1,6 @@
 """A comparison in the terminal: the figures that decide it, and the verdict, in 80 columns."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from rich import box
@@ -12,6 +12,7 @@ from rich.text import Text
 from manyhands.reports.comparison.columns import Column
 from manyhands.reports.comparison.results import Comparison
 from manyhands.reports.comparison.standings import Field, Standing, fields, ordered
+from manyhands.reports.comparison.sweeps import BestValue, Sweep, SweepPoint, answers, best, sweeps
 from manyhands.reports.comparison.verdict import Contest, judge
 from manyhands.reports.figures.trace_figures import lower_is_better
 from manyhands.reports.formatting import plural
@@ -21,6 +22,7 @@ _PARTS: Final = {
     "compute": "comp",
     "wait": "wait",
     "communication": "comm",
+    "coding": "coding",
     "data": "data",
     "evaluation": "eval",
     "other": "other",
@@ -28,9 +30,12 @@ _PARTS: Final = {
 """Headings that leave room for the figures."""
 _REST: Final = {
     "sent_per_sample": "sent/sample",
-    "staleness_mean": "mean staleness",
+    "between_per_sample": "between",
+    "staleness_mean": "staleness",
     "staleness_p99": "99 % within",
 }
+_CODECS: Final = {"sent_per_sample": "sent/sample", "coding": "coding, %"}
+"""What a codec saves and takes; what is learnt stands beside it."""
 _LONGEST: Final = 34
 """Letters of a strategy's name in a line; a longer one goes on in the next."""
 
@@ -40,15 +45,20 @@ def table(comparison: Comparison) -> RenderableType:
 
     Live runs stand before virtual ones, in tables of their own.
     """
+    swept = sweeps(comparison)
     found = fields(comparison)
     parts: list[RenderableType] = []
-    for field in found:
+    for field in () if swept else found:
         alike = [each.workers for each in found if each.kind == field.kind]
         # One worker is what the others are held against; it has its line in the scaling table.
         if field.workers > 1 or alike == [1]:
             parts += _field(field)
         if field.workers == min(alike) and len(alike) > 1:
             parts.append(_scaling([each for each in found if each.kind == field.kind]))
+    for sweep in swept:
+        parts += _sweep(sweep)
+    if swept:
+        parts.append(_recommendations(found))
     parts += (
         Text(f"{run.label}, repeat {run.repeat}, {run.words}", style="red")
         for run in comparison.runs
@@ -57,10 +67,62 @@ def table(comparison: Comparison) -> RenderableType:
     return Group(*(parts or [Text("no run has ended yet", style="dim")]))
 
 
+def _sweep(sweep: Sweep) -> Iterator[RenderableType]:
+    """A table for every curve, ordered by the swept value, and which value is best."""
+    columns = sweep.columns
+    for curve in sweep.curves:
+        yield Text(f"{sweep.kind} runs of {curve.name}", style="bold")
+        result = _table(sweep.option)
+        marks = [best(curve, column) if sweep.is_choice else None for column in columns]
+        for column in columns:
+            result.add_column(_heading(column), justify="right")
+        for point in curve.points:
+            cells = [
+                _marked(_figure(point.field, point.standing, column.name, spread=True), mark, point)
+                for column, mark in zip(columns, marks, strict=True)
+            ]
+            result.add_row(str(point.value), *cells)
+        yield Padding(result, (0, 0, 1, 0))
+    if sweep.comparators:
+        result = _table("for comparison")
+        for column in columns:
+            result.add_column(_heading(column), justify="right")
+        for point in sweep.comparators:
+            cells = [
+                Text(_figure(point.field, point.standing, column.name, spread=True))
+                for column in columns
+            ]
+            result.add_row(f"{point.standing.strategy}{point.field.conditions}", *cells)
+        yield Padding(result, (0, 0, 1, 0))
+    lines = [_reason(line) for line in answers(sweep)]
+    if lines:
+        yield Padding(Group(*lines), (0, 0, 1, 0))
+
+
+def _marked(figure: str, mark: BestValue | None, point: SweepPoint) -> Text:
+    """A figure, green if it is the best and cyan if it is not worse by more than the margin."""
+    if mark is None:
+        return Text(figure)
+    if point == mark.point:
+        return Text(figure, style="bold green")
+    return Text(figure, style="cyan" if mark.answer(point.value) == "even" else "")
+
+
+def _recommendations(found: Sequence[Field]) -> RenderableType:
+    """What each group of comparable runs says, in a line; where there is one, with its reasons."""
+    judged = [judge(field) for field in found if len(field.finished) > 1]
+    if len(judged) == 1:
+        reasons = (_reason(line) for line in judged[0].reasons)
+        return Padding(Group(Text(judged[0].recommendation, style="bold"), *reasons), (0, 0, 1, 0))
+    return Padding(Group(*(_reason(each.recommendation) for each in judged)), (0, 0, 1, 0))
+
+
 def _field(field: Field) -> Iterator[RenderableType]:
     verdict = judge(field)
     runs = f"{field.kind} runs on {field.workers} worker{plural(field.workers)}"
     yield Text(runs, style="bold")
+    if field.comparison.cluster:
+        yield Text(f"cluster: {field.comparison.cluster}", style="dim")
     if speed := verdict.contests.get("speed"):
         yield _contested(field, speed, ("speedup", "efficiency", "cost"))
     if end := verdict.contests.get("end"):
@@ -74,6 +136,9 @@ def _field(field: Field) -> Iterator[RenderableType]:
         yield _contested(field, end, (*others, "within", "time_to_target"))
     yield from _figures(field, "% of the time", _PARTS)
     yield from _figures(field, "traffic and staleness", _REST)
+    if field.column("coding"):
+        learnt = {} if end is None else {end.column.name: _heading(end.column)}
+        yield from _figures(field, "bytes, coding, learning", {**_CODECS, **learnt})
     yield Text(verdict.recommendation, style="bold")
     yield Padding(Group(*(_reason(line) for line in verdict.reasons)), (0, 0, 1, 0))
 

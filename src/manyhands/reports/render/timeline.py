@@ -26,6 +26,7 @@ _COLOURS: Final = {
     "compute": "#0072B2",
     "wait": "#E69F00",
     "communication": "#009E73",
+    "coding": "#D55E00",
     "data": "#56B4E9",
     "evaluation": "#CC79A7",
 }

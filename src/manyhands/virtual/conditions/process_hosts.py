@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from manyhands.sampling.division import part
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from manyhands.protocols import Site
+    from manyhands.protocols import WorkerGroup
 
 
 @dataclass(frozen=True)
@@ -37,29 +38,21 @@ class ProcessHosts:
         return cls(Cluster(hosts, link), for_workers, for_servers)
 
     @classmethod
-    def colocated(cls, workers: int, servers: int, link: Link, cores: int = 1) -> ProcessHosts:
-        """A host for every worker; servers are distributed over these hosts in turn."""
-        names = tuple(f"host-{number}" for number in range(workers))
-        hosts = tuple(_host(name, cores) for name in names)
-        beside = tuple(names[number % workers] for number in range(servers))
-        return cls(Cluster(hosts, link), names, beside)
+    def colocated(
+        cls,
+        workers: int,
+        servers: int,
+        link: Link,
+        cores: int = 1,
+        groups: Sequence[WorkerGroup] = (),
+    ) -> ProcessHosts:
+        """A host for every worker; servers are distributed over these hosts in turn.
 
-    @classmethod
-    def on_sites(cls, sites: Sequence[Site], link: Link, cores: int | None = None) -> ProcessHosts:
-        """A host for every site, by default with a core for each of its workers."""
-        workers: dict[int, str] = {}
-        servers: dict[int, str] = {}
-        hosts = []
-        for number, (ranks, numbers) in enumerate(sites):
-            host = _host(f"host-{number}", cores or max(1, len(ranks)))
-            hosts.append(host)
-            workers |= dict.fromkeys(ranks, host.name)
-            servers |= dict.fromkeys(numbers, host.name)
-        return cls(
-            Cluster(tuple(hosts), link),
-            tuple(workers[rank] for rank in range(len(workers))),
-            tuple(servers[number] for number in range(len(servers))),
-        )
+        A server that belongs to a group of workers is on the host of the group's first worker.
+        """
+        names = tuple(f"host-{number}" for number in range(workers))
+        cluster = Cluster(tuple(_host(name, cores) for name in names), link)
+        return cls.spread(cluster, workers, servers, groups)
 
     @classmethod
     def in_blocks(
@@ -69,18 +62,19 @@ class ProcessHosts:
         hosts: tuple[int, int],
         link: Link,
         cores: int | None = None,
-        sites: Sequence[Site] = (),
+        groups: Sequence[WorkerGroup] = (),
     ) -> ProcessHosts:
         """Workers in blocks of ranks on some hosts, and servers in turn on others.
 
-        A server that belongs to a site is on the host of the site's first worker. By default a host
-        has a core for each of its workers.
+        A server that belongs to a group of workers is on the host of the group's first worker. By
+        default a host has a core for each of its workers.
         """
         here, apart = hosts
         on = _blocks(workers, here)
-        most = [max(1, on.count(number)) for number in range(here)] + [1] * apart
+        sizes = Counter(on)
+        most = [max(1, sizes[number]) for number in range(here)] + [1] * apart
         made = tuple(_host(f"host-{at}", cores or own) for at, own in enumerate(most))
-        local = {number: on[ranks[0]] for ranks, numbers in sites if ranks for number in numbers}
+        local = {number: on[ranks[0]] for ranks, numbers in groups if ranks for number in numbers}
         others = [number for number in range(servers) if number not in local]
         local |= {number: here + turn % apart for turn, number in enumerate(others)}
         return cls(
@@ -91,20 +85,11 @@ class ProcessHosts:
 
     @classmethod
     def spread(
-        cls, cluster: Cluster, workers: int, servers: int, sites: Sequence[Site] = ()
+        cls, cluster: Cluster, workers: int, servers: int, groups: Sequence[WorkerGroup] = ()
     ) -> ProcessHosts:
-        """Workers in blocks of ranks on the hosts of a cluster, as in live runs.
-
-        Servers are distributed in turn; one that belongs to a site is on the host of the site's
-        first worker.
-        """
-        names = [host.name for host in cluster.hosts]
-        on = [names[at] for at in _blocks(workers, len(names))]
-        beside = [names[number % len(names)] for number in range(servers)]
-        for ranks, numbers in sites:
-            for number in numbers if ranks else ():
-                beside[number] = on[ranks[0]]
-        return cls(cluster, tuple(on), tuple(beside))
+        """Workers and servers on the hosts that the cluster gives them, as in live runs."""
+        beside = cluster.server_hosts(workers, servers, groups)
+        return cls(cluster, cluster.worker_hosts(workers), beside)
 
 
 def _blocks(workers: int, hosts: int) -> list[int]:

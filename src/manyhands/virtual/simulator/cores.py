@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from manyhands.virtual.simulator.kernel import happens
+from manyhands.virtual.simulator.kernel import happens, passes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from simpy import Event
-
-    from manyhands.virtual.simulator.kernel import Kernel
+    from manyhands.virtual.simulator.kernel import Kernel, VirtualEvent
     from manyhands.virtual.simulator.member import VirtualProcess
 
 
@@ -31,7 +29,7 @@ class Cores:
         self._kernel = kernel
         self._free = count
         self._holding: set[VirtualProcess] = set()
-        self._queue: deque[tuple[VirtualProcess, Event]] = deque()
+        self._queue: deque[tuple[VirtualProcess, VirtualEvent]] = deque()
 
     async def compute(
         self, member: VirtualProcess, seconds: float, begin: Callable[[], object] | None = None
@@ -45,19 +43,19 @@ class Cores:
             self._free -= 1
             self._holding.add(member)
         else:
-            turn = kernel.env.event()
+            turn = kernel.event()
             self._queue.append((member, turn))
             await happens(turn)
         begun, stopped = kernel.now, member.stopped
         if begin is not None:
             begin()
         due = begun + seconds
-        await happens(kernel.env.timeout(seconds))
+        await passes(seconds)
         while member.stopped != stopped:
             due += member.stopped - stopped
             stopped = member.stopped
             if due > kernel.now:
-                await happens(kernel.env.timeout(due - kernel.now))
+                await passes(due - kernel.now)
         self._give_up(member)
         return begun
 

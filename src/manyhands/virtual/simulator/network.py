@@ -9,6 +9,9 @@ latency + size / bandwidth. Each port shares independently: bandwidth that a tra
 one port, because it is limited at the other, is not given to other transfers. Within one host there
 is no port and no link: a message is copied, and the receiving process has to wake up.
 
+A message between two sites of a cluster also passes the uplink of its sender's site and the
+downlink of its receiver's site. Both are ports of the same kind, shared by all hosts of the site.
+
 A message is lost if its receiver dies before it is complete, if its sender dies before the last
 byte has left, or if the link between the two is cut at any moment in between.
 """
@@ -42,17 +45,19 @@ class Transfer:
     began: float
     lives: tuple[int, int]
     """Incarnations of the sender and the receiver when the first byte left."""
+    leaving: int = 1
+    """Ports on the sender's side that have not sent it completely: its host's, its site's."""
+    entering: int = 1
+    """Ports on the receiver's side that have not received it completely."""
     left: float = math.inf
     """When the last byte left."""
-    taken: bool = False
-    """Whether the receiver's port has received it completely."""
     ports: list[Port] = field(default_factory=list)
     """The ports that it occupies."""
     is_lost: bool = False
 
 
 class Port:
-    """One direction of a host's traffic, shared equally by its transfers.
+    """One direction of the traffic of a host or a site, shared equally by its transfers.
 
     `_given` counts the bytes per transfer since the port was last idle; a transfer is complete when
     that count has grown by its size since it joined.
@@ -83,11 +88,24 @@ class Port:
 
     def join(self, transfer: Transfer) -> None:
         """Add a transfer to the port."""
-        self._give()
-        self._joined += 1
-        until = self._given + transfer.nbytes
-        self._here[transfer] = until
+        here, now = self._here, self._kernel.now
         transfer.ports.append(self)
+        self._joined += 1
+        if not here:
+            # As `_changed` would: an idle port has counted no bytes.
+            until = float(transfer.nbytes)
+            here[transfer] = until
+            self._next.append((until, self._joined, transfer))
+            self._changes = changes = self._changes + 1
+            self._looks = number = self._looks + 1
+            seconds = until / self._bandwidth
+            self._since, self._due = now, now + seconds
+            self._kernel.after(seconds, partial(self._look, number, changes))
+            return
+        self._given += (now - self._since) * self._bandwidth / len(here)
+        self._since = now
+        until = self._given + transfer.nbytes
+        here[transfer] = until
         heappush(self._next, (until, self._joined, transfer))
         self._changed()
 
@@ -102,39 +120,54 @@ class Port:
         return [one for one in self._here if member in (one.sender, one.receiver)]
 
     def _give(self) -> None:
-        now = self._kernel.now
-        if self._here:
-            self._given += (now - self._since) * self._bandwidth / len(self._here)
+        now, here = self._kernel.now, self._here
+        if here:
+            self._given += (now - self._since) * self._bandwidth / len(here)
         self._since = now
 
     def _changed(self) -> None:
         """Schedule the check for the next complete transfer; a check too early is harmless."""
-        self._changes += 1
-        while self._next and self._next[0][2] not in self._here:
-            heappop(self._next)
-        if not self._next:
+        kernel, here, upcoming = self._kernel, self._here, self._next
+        self._changes = changes = self._changes + 1
+        while upcoming and upcoming[0][2] not in here:
+            heappop(upcoming)
+        if not upcoming:
             self._given, self._due = 0.0, math.inf
             self._looks += 1
             return
-        seconds = max(0.0, self._next[0][0] - self._given) * len(self._here) / self._bandwidth
-        due = self._kernel.now + seconds
+        missing = upcoming[0][0] - self._given
+        seconds = missing * len(here) / self._bandwidth if missing > 0 else 0.0
+        due = kernel.now + seconds
         if due < self._due:
             self._due = due
-            self._looks += 1
-            self._kernel.after(seconds, partial(self._look, self._looks, self._changes))
+            self._looks = number = self._looks + 1
+            kernel.after(seconds, partial(self._look, number, changes))
 
     def _look(self, number: int, changes: int) -> None:
         if number != self._looks:
             return
+        here, upcoming = self._here, self._next
+        if changes == self._changes and len(here) == 1:
+            # The only transfer is complete, as predicted: the port is idle.
+            transfer = upcoming[0][2]
+            here.clear()
+            upcoming.clear()
+            self._given, self._due, self._since = 0.0, math.inf, self._kernel.now
+            self._changes += 1
+            self._looks += 1
+            transfer.ports.remove(self)
+            self._done(transfer)
+            return
         self._due = math.inf
         self._give()
-        if changes == self._changes:
+        given = self._given
+        if changes == self._changes and upcoming[0][0] > given:
             # Exactly at the predicted time, independent of rounding in the sums.
-            self._given = max(self._given, self._next[0][0])
+            self._given = given = upcoming[0][0]
         through = []
-        while self._next and self._next[0][0] <= self._given:
-            transfer = heappop(self._next)[2]
-            if self._here.pop(transfer, None) is not None:
+        while upcoming and upcoming[0][0] <= given:
+            transfer = heappop(upcoming)[2]
+            if here.pop(transfer, None) is not None:
                 transfer.ports.remove(self)
                 through.append(transfer)
         self._changed()
@@ -162,6 +195,9 @@ class Network:
         self._links: dict[tuple[str, str], Link | None] = {}
         self._out: dict[str, Port] = {}
         self._in: dict[str, Port] = {}
+        self._up: dict[str, Port] = {}
+        """By site, the port to the other sites; so for"""
+        self._down: dict[str, Port] = {}
         self._cuts: dict[tuple[str, str], list[tuple[float, float]]] = {}
         """By pair of processes, in either order, the times at which their link is cut."""
         self._losing: dict[tuple[str, str], int] = {}
@@ -189,14 +225,17 @@ class Network:
         lose: Callable[[], object],
     ) -> None:
         """Send some bytes; then either `deliver` or `lose` is called, once."""
-        if not self.reaches(sender, receiver):
+        if not receiver.alive or (self._cuts and not self.reaches(sender, receiver)):
             lose()
             return
-        if self._losing.get((sender.name, receiver.name)):
+        if self._losing and self._losing.get((sender.name, receiver.name)):
             self._losing[sender.name, receiver.name] -= 1
             self._kernel.after(0.0, lose)
             return
-        link, now = self._link(sender.host, receiver.host), self._kernel.now
+        link = self._links.get((sender.host, receiver.host))
+        if link is None:
+            link = self._link(sender.host, receiver.host)
+        now = self._kernel.now
         lives = (sender.life, receiver.life)
         transfer = Transfer(sender, receiver, nbytes, link, deliver, lose, now, lives)
         if link is None:
@@ -204,7 +243,10 @@ class Network:
             transfer.left = now + seconds
             self._kernel.after(seconds + self._handover, partial(self._arrive, transfer))
             return
-        self._port(self._out, sender.host).join(transfer)
+        (self._out.get(sender.host) or self._port(self._out, sender.host)).join(transfer)
+        if self._cluster.sites and self._crosses(transfer):
+            transfer.leaving = transfer.entering = 2
+            self._site_port(self._up, sender.host).join(transfer)
         if link.latency:
             self._kernel.after(link.latency, partial(self._reach, transfer))
         else:
@@ -212,8 +254,9 @@ class Network:
 
     def drop(self, member: VirtualProcess) -> None:
         """Lose the unsent and unreceived messages of a process that died."""
-        for ports in (self._out, self._in):
-            port = ports.get(member.host)
+        site = self._cluster.site_of(member.host)
+        at_site = () if site is None else (self._up.get(site.name), self._down.get(site.name))
+        for port in (self._out.get(member.host), self._in.get(member.host), *at_site):
             for transfer in port.of(member) if port else ():
                 # A message that has left its sender arrives even if the sender dies.
                 if transfer.receiver is member or transfer.left == math.inf:
@@ -232,36 +275,60 @@ class Network:
         port = ports.get(host)
         if port is None:
             links = [link for one, other, link in self._cluster.links if host in (one, other)]
-            links += [self._cluster.link] if self._cluster.link else []
+            site = self._cluster.site_of(host)
+            own = self._cluster.link if site is None else site.link or site.uplink
+            links += [own] if own else []
             fastest = max(link.bandwidth for link in links)
             done = self._leave if ports is self._out else self._take_in
             port = ports[host] = Port(self._kernel, fastest, done)
         return port
 
+    def _crosses(self, transfer: Transfer) -> bool:
+        """Whether the transfer passes the uplinks of two sites; a pair's own link passes none."""
+        one, other = transfer.sender.host, transfer.receiver.host
+        own = any({one, other} == {*pair} for *pair, _ in self._cluster.links)
+        return not own and self._cluster.site_of(one) != self._cluster.site_of(other)
+
+    def _site_port(self, ports: dict[str, Port], host: str) -> Port:
+        site = self._cluster.site_of(host)
+        if site is None or site.uplink is None:
+            raise ValueError(f"the site of {host} has no link to the other sites: set its uplink")
+        port = ports.get(site.name)
+        if port is None:
+            done = self._leave if ports is self._up else self._take_in
+            port = ports[site.name] = Port(self._kernel, site.uplink.bandwidth, done)
+        return port
+
     def _reach(self, transfer: Transfer) -> None:
-        """The first byte reaches the receiver's port."""
+        """The first byte reaches the receiver's port, and that of its site."""
         if transfer.is_lost:
             return
         if self._is_sound(transfer):
-            self._port(self._in, transfer.receiver.host).join(transfer)
+            if transfer.entering > 1:
+                self._site_port(self._down, transfer.receiver.host).join(transfer)
+            host = transfer.receiver.host
+            (self._in.get(host) or self._port(self._in, host)).join(transfer)
         else:
             self._lose(transfer)
 
     def _leave(self, transfer: Transfer) -> None:
         """The last byte leaves, no faster than the link's bandwidth allows."""
+        transfer.leaving -= 1
+        if transfer.leaving:
+            return
         slowest = transfer.link.bandwidth if transfer.link else math.inf
         transfer.left = max(self._kernel.now, transfer.began + transfer.nbytes / slowest)
-        self._expect(transfer)
+        if not transfer.entering:
+            self._expect(transfer)
 
     def _take_in(self, transfer: Transfer) -> None:
-        """The receiver's port has received it, no earlier than the last byte arrives."""
-        transfer.taken = True
-        self._expect(transfer)
+        """A port of the receiver has received it, no earlier than the last byte arrives."""
+        transfer.entering -= 1
+        if not transfer.entering and transfer.left != math.inf:
+            self._expect(transfer)
 
     def _expect(self, transfer: Transfer) -> None:
-        """Schedule the arrival for when both ports are done."""
-        if not transfer.taken or transfer.left == math.inf:
-            return
+        """All ports are done: schedule the arrival of the last byte."""
         wait = transfer.left + (transfer.link.latency if transfer.link else 0.0) - self._kernel.now
         if wait > 0:
             self._kernel.after(wait, partial(self._arrive, transfer))
@@ -287,13 +354,16 @@ class Network:
         sender, receiver = transfer.sender, transfer.receiver
         sending, receiving = transfer.lives
         return (
-            receiver.is_in(receiving)
-            and (sender.is_in(sending) or sender.died(sending) >= transfer.left)
-            and not self._is_cut(sender, receiver, transfer.began)
+            receiver.alive
+            and receiver.life == receiving
+            and ((sender.alive and sender.life == sending) or sender.died(sending) >= transfer.left)
+            and not (self._cuts and self._is_cut(sender, receiver, transfer.began))
         )
 
     def _is_cut(self, one: VirtualProcess, other: VirtualProcess, since: float) -> bool:
         """Whether the link between the two is or, since then, was cut."""
+        if not self._cuts:
+            return False
         cuts = self._cuts.get((one.name, other.name))
         if cuts is None:
             return False

@@ -14,17 +14,18 @@ from functools import partial
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from manyhands.endpoint import MembershipChanged
-from manyhands.virtual.simulator.kernel import happens
+from manyhands.parameters import as_bytes
+from manyhands.virtual.simulator.kernel import VirtualEvent, happens
 from manyhands.virtual.simulator.member import Crashed
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     import torch
-    from simpy import Event
 
     from manyhands.endpoint import Said
+    from manyhands.trace import Phase, Scope
     from manyhands.virtual.log import WorkerLog
     from manyhands.virtual.simulator.kernel import Kernel
     from manyhands.virtual.simulator.member import VirtualProcess
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
 
 PROBE = 1.0
 """Seconds after which a lost call is sent again, as in the live messenger."""
-HEAD = 64
-"""Bytes of a message without its payload."""
+HEAD = 100
+"""Bytes of a message without its payload: the typical size of a live envelope."""
 
 
 class Callee(Protocol):
@@ -61,20 +62,23 @@ class Parcel:
     into: torch.Tensor | None
     life: int
     """Incarnation of the server when it was posted."""
+    sender: str
+    """The name of the caller."""
+    phase: Phase
+    """The phase in which it was posted, to which its traffic is counted."""
+    scope: Scope | None
+    """How its traffic is counted; None for a server in the caller's own process."""
     arrived: float = 0.0
     """When the server received it."""
+    due: float = 0.0
+    """When it is encoded, and can be sent."""
 
     @property
-    def sender(self) -> str:
-        """The name of the caller."""
-        return self.endpoint.caller
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes to send: with the payload only if the server has not handled the call yet."""
+    def size(self) -> int:
+        """Bytes of payload to send: none if the server has handled the call already."""
         if self.payload is None or self.server.has_handled(self):
-            return HEAD
-        return HEAD + self.payload.nbytes
+            return 0
+        return self.payload.nbytes
 
     def lose(self) -> None:
         """Handle the loss of the call or of its answer."""
@@ -101,7 +105,9 @@ class _Connection:
     """Whether the server is lost."""
     vain: int = 0
     """Number of calls to a lost server whose `receive` has not raised yet."""
-    listener: Event | None = None
+    listener: VirtualEvent | None = None
+    scope: Scope | None = None
+    """How the traffic is counted; None for a server in the caller's own process."""
 
 
 def caller(name: str, life: int) -> str:
@@ -123,6 +129,7 @@ class VirtualEndpoint:
         network: the network.
         rng: the worker's random generator.
         log: its trace.
+        own: name of the server in the worker's own process, if any; its traffic is not counted.
     """
 
     def __init__(
@@ -133,8 +140,15 @@ class VirtualEndpoint:
         network: Network,
         rng: random.Random,
         log: WorkerLog,
+        own: str = "",
     ) -> None:
         self.name = member.name
+        self.own = own
+        self.on_loss: Callable[[str], None] = lambda _: None
+        """Called with the name of a server that is lost."""
+        self.busy_until = 0.0
+        """When everything posted so far is encoded, if that takes time."""
+        self.phase: Phase = "start"
         self.caller = caller(member.name, member.life)
         """The name for servers: every incarnation is a separate caller with its own numbers."""
         self.rng = rng
@@ -150,7 +164,11 @@ class VirtualEndpoint:
     @property
     def is_dead(self) -> bool:
         """Whether this incarnation has ended: its actions have no effect any more."""
-        return not self.member.is_in(self._life)
+        return not self.member.alive or self.member.life != self._life
+
+    def enter(self, phase: Phase) -> None:
+        """Count traffic to another phase from now on."""
+        self.phase = phase
 
     def clock(self) -> float:
         """Virtual seconds."""
@@ -171,8 +189,19 @@ class VirtualEndpoint:
             line.vain += 1
             return
         line.number += 1
-        copied = None if payload is None else payload.clone()
-        parcel = Parcel(self, server, line.number, message, copied, into, server.member.life)
+        parcel = Parcel(
+            self,
+            server,
+            line.number,
+            message,
+            None if payload is None else as_bytes(payload).clone(),
+            None if into is None else as_bytes(into),
+            server.member.life,
+            self.caller,
+            self.phase,
+            line.scope,
+        )
+        parcel.due = self.busy_until
         line.calls.append(parcel)
         line.unsent.append(parcel)
         self._send(line)
@@ -180,8 +209,15 @@ class VirtualEndpoint:
     def _connection(self, name: str) -> _Connection:
         line = self._lines.get(name)
         if line is None:
-            line = self._lines[name] = _Connection()
+            line = self._lines[name] = self._new_connection(name)
         return line
+
+    def _new_connection(self, name: str, *, gone: bool = False, vain: int = 0) -> _Connection:
+        scope: Scope | None = None
+        if name != self.own:
+            same = self.member.host == self._servers[name].member.host
+            scope = "within" if same else "between"
+        return _Connection(gone=gone, vain=vain, scope=scope)
 
     def reaches(self, name: str) -> bool:
         """Whether a member is alive, as far as is known."""
@@ -190,14 +226,15 @@ class VirtualEndpoint:
     def lose(self, name: str) -> None:
         """Handle the loss of a server: pending receives raise MembershipChanged."""
         line = self._connection(name)
+        self.on_loss(name)
         vain = line.vain + len(line.calls) + len(line.answers)
-        self._lines[name] = _Connection(gone=True, vain=vain)
+        self._lines[name] = self._new_connection(name, gone=True, vain=vain)
         if line.listener is not None:
             line.listener.succeed()
 
     def reconnect(self, name: str) -> None:
         """Use the successor of a lost server, which has no state of earlier calls."""
-        self._lines[name] = _Connection(vain=self._connection(name).vain)
+        self._lines[name] = self._new_connection(name, vain=self._connection(name).vain)
 
     async def receive(self, sender: str, timeout: float | None = None) -> Said:
         """Wait for an answer."""
@@ -214,11 +251,11 @@ class VirtualEndpoint:
 
     async def _answer(self, line: _Connection, sender: str, timeout: float | None) -> None:
         kernel = self._kernel
-        begun, line.listener = kernel.now, kernel.env.event()
+        begun, line.listener = kernel.now, VirtualEvent(kernel)
         if timeout is None:
             await happens(line.listener)
         else:
-            await happens(kernel.env.any_of([line.listener, kernel.env.timeout(timeout)]))
+            await happens(kernel.first_of(line.listener, kernel.timeout(timeout)))
         # Time at the server is waiting; the rest is communication.
         waited = min(line.held, kernel.now - begun)
         self._log.time("wait", begun, waited)
@@ -239,15 +276,24 @@ class VirtualEndpoint:
         if line.sending or line.broken or not line.unsent:
             return
         parcel = line.unsent[0]
-        line.sending, nbytes = True, parcel.nbytes
-        self._log.sent(parcel.server.name, nbytes)
+        if parcel.due > self._kernel.now:
+            self._kernel.after(parcel.due - self._kernel.now, partial(self._send_later, line))
+            return
+        line.sending, size = True, parcel.size
+        if (scope := parcel.scope) is not None:
+            about = (parcel.server.name, parcel.phase, scope)
+            self._log.traffic.sent(*about, payload=size, envelope=HEAD)
         self._network.send(
             self.member,
             parcel.server.member,
-            nbytes,
+            HEAD + size,
             deliver=partial(self._delivered, line, parcel),
             lose=partial(self._undelivered, line, parcel),
         )
+
+    def _send_later(self, line: _Connection) -> None:
+        if not self.is_dead:
+            self._send(line)
 
     def _delivered(self, line: _Connection, parcel: Parcel) -> None:
         line.sending = False
@@ -288,8 +334,10 @@ class VirtualEndpoint:
         line = self._lines[parcel.server.name]
         if self.is_dead or parcel not in line.calls:
             return
-        nbytes = HEAD + (0 if payload is None else payload.nbytes)
-        self._log.received(parcel.server.name, nbytes)
+        if (scope := parcel.scope) is not None:
+            about = (parcel.server.name, parcel.phase, scope)
+            size = 0 if payload is None else payload.nbytes
+            self._log.traffic.received(*about, payload=size, envelope=HEAD)
         line.calls.remove(parcel)
         if parcel in line.unsent and not (line.sending and line.unsent[0] is parcel):
             line.unsent.remove(parcel)
@@ -303,11 +351,11 @@ class VirtualEndpoint:
 
 
 def _fill(parcel: Parcel, payload: torch.Tensor) -> None:
-    """Copy an answer's payload into the buffer of its call; sizes must match, as live."""
+    """Copy an answer's payload to the start of the buffer of its call; it must fit, as live."""
     room = 0 if parcel.into is None else parcel.into.nbytes
-    if parcel.into is None or payload.nbytes != room:
+    if parcel.into is None or payload.nbytes > room:
         raise ValueError(
-            f"{parcel.message} of {parcel.sender}: expected {room} bytes from "
+            f"{parcel.message} of {parcel.sender}: expected at most {room} bytes from "
             f"{parcel.server.name}, got {payload.nbytes}"
         )
-    parcel.into.copy_(payload)
+    parcel.into[: payload.nbytes].copy_(payload)

@@ -38,13 +38,13 @@ def evaluate(job: Job, model: nn.Module) -> dict[str, float]:
             outputs = model(inputs)
             loss = measured(outputs, targets).double().reshape(())
         sums += measured.sums(loss, len(indices))
-        statistics = [metric.statistics(outputs, targets) for metric in job.measures]
+        statistics = [metric.statistics(outputs, targets) for metric in job.metric_objects]
         if totals:
             statistics = [total + more for total, more in zip(totals, statistics, strict=True)]
         totals = statistics
     model.train(training)
     counted, total_loss = sums.tolist()
     values = {"loss": total_loss / counted if counted else math.nan}
-    for metric, total in zip(job.measures, totals, strict=True):
+    for metric, total in zip(job.metric_objects, totals, strict=True):
         values[metric.name] = metric.value(total)
     return values

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import msgspec
 import torch
 
 from manyhands.leasing.leases import Lease
 from manyhands.parameters import difference, lerp, trade
-from manyhands.virtual.simulator.kernel import happens
+from manyhands.virtual.simulator.kernel import passes
 from manyhands.virtual.simulator.member import Crashed
 from manyhands.wire.leasing import Evaluate, Granted, Nothing, Over
 
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
 
     from manyhands.endpoint import LeasedBatch, Terms
     from manyhands.parameters import Shard, UpdateCounts
+    from manyhands.trace import Phase
     from manyhands.virtual.coordinator import LeaseChannel
     from manyhands.virtual.log import WorkerLog
     from manyhands.virtual.simulator.cores import Cores
@@ -83,6 +83,9 @@ class VirtualReplica:
         """Called in its place if the worker has no part in the evaluation."""
         self.evaluators: Callable[[int], int] = int
         """Number of workers that evaluate."""
+        self.enter: Callable[[Phase], None] = lambda _: None
+        """Begins a phase, to which traffic is counted."""
+        self._phase: Phase = "start"
         self.saving = 0.0
         """Seconds that storing the model takes."""
         self.replication = replication
@@ -113,29 +116,40 @@ class VirtualReplica:
             self._log.next_step()
             self._has_batch = False
         while True:
-            match await self._channel.lease(self._log):
-                case Granted() as granted:
-                    self._has_batch = True
-                    lease = Lease(**msgspec.structs.asdict(granted))
-                    round_ = lease.number // self.terms.workers
-                    return VirtualBatch(lease, lease.samples, lease.total, round_, lease.dealt)
+            word = await self._channel.lease(self._log)
+            if isinstance(word, Granted):
+                self._has_batch = True
+                if self._phase != "training":
+                    self._enter("training")
+                return _batch(word, self.terms.workers)
+            match word:
                 case Evaluate() as cut:
                     again: Leasing = cut
+                    before = self._phase
+                    self._enter("evaluation")
+                    self._log.note_residual()
                     while isinstance(again, Evaluate):
                         await self._refresh(again)
                         again = await self._channel.looked_up(again, self._log)
+                    self._enter(before)
                 case Nothing():
+                    self._enter("idle")
                     return None
                 case Over(stores=stores):
+                    self._enter("idle")
                     if stores:
                         await self._store()
                     raise StopAsyncIteration
+
+    def _enter(self, phase: Phase) -> None:
+        self._phase = phase
+        self.enter(phase)
 
     async def _store(self) -> None:
         """Store the model, which takes the configured time."""
         if self.saving:
             await self.refresh()
-            await happens(self._kernel.env.timeout(self.saving))
+            await passes(self.saving)
         self._check_alive()
         self._channel.saved()
 
@@ -159,19 +173,25 @@ class VirtualReplica:
         self._check_alive()
         if not isinstance(batch, VirtualBatch):
             raise TypeError(f"expected a batch of this replica, got {type(batch).__name__}")
-        completed = list(range(len(self.replication.parameters)))
-        if batch.samples:
+        if not batch.samples:
+            completed = list(range(len(self.replication.parameters)))
+        else:
             asked = self._kernel.now
             begun = await self._cores.compute(self._member, self._seconds(), self._look)
             self._log.time("wait", asked, begun - asked)
             self._log.span("compute", begun)
-            loss, completed = self._shared_model.gradient(self.replication, batch.lease)
-            self._log.loss(loss, batch.samples)
-            where = f"at sample {batch.dealt:,} on worker {self.rank}"
-            self._shared_model.divergence.check(self._log.recorder, loss, "training", where)
+            completed = self._compute(batch)
         for server in completed:
             if ready is not None:
                 ready(server)
+
+    def _compute(self, batch: VirtualBatch) -> list[int]:
+        """Compute the update of a batch; return the shards in order of completion."""
+        loss, completed = self._shared_model.gradient(self.replication, batch.lease)
+        self._log.loss(loss, batch.samples)
+        where = f"at sample {batch.dealt:,} on worker {self.rank}"
+        self._shared_model.divergence.check(self._log.recorder, loss, "training", where)
+        return completed
 
     def _look(self) -> None:
         """Read the parameters at the start of the computation."""
@@ -187,6 +207,10 @@ class VirtualReplica:
         self._shared_model.apply(
             self.replication, self.terms.weigh(samples, batch.dealt), batch.dealt
         )
+        self._note_write()
+
+    def _note_write(self) -> None:
+        """Count an update, if workers write shared parameters themselves."""
         if self._writes is not None:
             versions = self._writes.by_others(self.rank) - self._read
             self._log.staleness(versions, self._member.name)
@@ -196,9 +220,9 @@ class VirtualReplica:
         """The second buffer for a server's parameters."""
         return self.replication.beside[server]
 
-    def draw(self, by: float) -> None:
-        """Move the parameters towards those in the second buffer."""
-        self._pairs(lerp, by)
+    def draw(self, by: float, server: int | None = None) -> None:
+        """Move the parameters, or those of one server, towards those in the second buffer."""
+        self._pairs(lerp, by, server)
 
     def scale(self, by: float) -> None:
         """Multiply the parameters."""
@@ -215,20 +239,21 @@ class VirtualReplica:
         self._pairs(trade, by)
 
     def _pairs(
-        self, move: Callable[[Shard, torch.Tensor, torch.Tensor, float], None], by: float
+        self,
+        move: Callable[[Shard, torch.Tensor, torch.Tensor, float], None],
+        by: float,
+        server: int | None = None,
     ) -> None:
-        mine = self.replication
-        for shard, here, there in zip(
-            self._shared_model.layout.shards, mine.parameters, mine.beside, strict=True
-        ):
-            move(shard, here, there, by)
+        mine, shards = self.replication, self._shared_model.layout.shards
+        for shard in shards if server is None else (shards[server],):
+            move(shard, mine.parameters[shard.number], mine.beside[shard.number], by)
         mine.touched = True
 
-    def lay_aside(self) -> None:
-        """Copy the parameters to the second buffer."""
+    def lay_aside(self, server: int | None = None) -> None:
+        """Copy the parameters, or those of one server, to the second buffer."""
         mine = self.replication
-        for beside, parameters in zip(mine.beside, mine.parameters, strict=True):
-            beside.copy_(parameters)
+        for number in range(len(mine.beside)) if server is None else (server,):
+            mine.beside[number].copy_(mine.parameters[number])
 
     def moved(self, server: int) -> torch.Tensor:
         """The difference to the second buffer, computed in its memory."""
@@ -265,6 +290,14 @@ class VirtualReplica:
         self.replication.touched = True
         return self.replication.parameters[server]
 
+    def update_vector(self, server: int) -> torch.Tensor:
+        """The update for a server as one vector; as `update`."""
+        return self._shared_model.layout.shards[server].vector(self.update(server))
+
+    def parameter_vector(self, server: int) -> torch.Tensor:
+        """The parameters of a server as one vector."""
+        return self._shared_model.layout.shards[server].vector(self.parameters(server))
+
     def commit(self, *batches: LeasedBatch) -> None:
         """Commit batches: their updates are part of the shared parameters."""
         for batch in batches:
@@ -279,8 +312,15 @@ class VirtualReplica:
             self._channel.forgo(batch.lease.number)
 
     def _check_alive(self) -> None:
-        if not self._member.is_in(self._life):
+        if not self._member.alive or self._member.life != self._life:
             raise Crashed(f"{self._member.name} is dead and cannot compute")
+
+
+def _batch(granted: Granted, workers: int) -> VirtualBatch:
+    number, start, stop = granted.number, granted.start, granted.stop
+    total, dealt = granted.total, granted.dealt
+    lease = Lease(number, granted.epoch, start, stop, total, dealt)
+    return VirtualBatch(lease, stop - start, total, number // workers, dealt)
 
 
 class _Batches:
@@ -292,8 +332,8 @@ class _Batches:
     def __aiter__(self) -> _Batches:
         return self
 
-    async def __anext__(self) -> VirtualBatch | None:
-        return await self._take()
+    def __anext__(self) -> Awaitable[VirtualBatch | None]:
+        return self._take()
 
 
 async def _nothing() -> None:

@@ -17,7 +17,7 @@ from manyhands.virtual.divergence import VirtualDivergence
 from manyhands.virtual.worker.loading import loader
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from torch import nn
 
@@ -88,6 +88,10 @@ class SharedModel:
         self.layout = self._copy.layout
         self.rate = self._copy.rate
         self._first = [buffer.clone() for buffer in self._copy.model.buffers()]
+        self.norms = self._copy.norms
+        """Norms of gradients, if the job measures them."""
+        self.computed: Callable[[], object] | None = None
+        """Called after every gradient, if distances between replicas are measured."""
         self._loaded: Replication | None = None
         """The worker whose parameters, buffers and update are loaded."""
 
@@ -124,6 +128,8 @@ class SharedModel:
                 kept.copy_(buffer)
         if worker.optimizer is not None:
             worker.updates = [update.clone() for update in self._copy.updates]
+        if self.computed is not None:
+            self.computed()
         return loss.item(), completed
 
     def optimizer(self, parameters: Sequence[torch.Tensor]) -> LocalOptimizer:

@@ -1,0 +1,139 @@
+"""Options that several subcommands have: one name, one help text and one type for each."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+VIRTUAL = "Virtual cluster"
+
+Script = Annotated[Path, typer.Argument(help="A Python file with a job at its top level.")]
+Arguments = Annotated[list[str] | None, typer.Argument(help="Arguments for the script, after --.")]
+Strategy = Annotated[
+    str | None,
+    typer.Option(help="How to train, as in 'ssp(staleness=4)'; see `manyhands strategies`."),
+]
+Workers = Annotated[int | None, typer.Option(min=1, help="Number of workers.")]
+Epochs = Annotated[float | None, typer.Option(help="Stop after this many passes over the data.")]
+Samples = Annotated[int | None, typer.Option(min=1, help="Stop after this many samples.")]
+Seconds = Annotated[float | None, typer.Option(help="Stop after this many seconds of training.")]
+Target = Annotated[
+    str | None,
+    typer.Option(help="Stop when a validation metric reaches a value: 'accuracy >= 0.97'."),
+]
+Seed = Annotated[int | None, typer.Option(help="Seed of the run, in place of the job's.")]
+LR = Annotated[
+    str | None,
+    typer.Option(
+        "--lr", help="Learning rate, in place of the optimizer's: 0.01; or a factor of it: 0.5x."
+    ),
+]
+EvaluateEvery = Annotated[
+    str | None,
+    typer.Option(
+        help="When to evaluate: 5000 (samples) or 10s, in addition to the end of every epoch; or "
+        "'0.25 epochs', in place of it."
+    ),
+]
+Measures = Annotated[
+    str | None,
+    typer.Option(
+        help="What to record at evaluations beside metrics, separated by commas: gradient_norm, "
+        "spread, staleness."
+    ),
+]
+Slow = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Slow a worker on purpose: '2:4x' makes worker 2 compute 4 times as long; 'all:1.2x'."
+    ),
+]
+JobName = Annotated[
+    str | None,
+    typer.Option(help="Name of the script's job; code below its main guard is not executed."),
+]
+Output = Annotated[
+    Path | None, typer.Option(help="Folder for the run; default: a new one in runs.")
+]
+Network = Annotated[
+    str | None,
+    typer.Option(
+        help="Put each worker behind a link of its own, on this machine: '100mbit', "
+        "'100mbit, 20ms' (slow there and back too) or '100mbit, servers apart'."
+    ),
+]
+ClusterText = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster",
+        help="Sites, hosts and links: '2 sites of 8 workers, 1gbit within, 100mbit and 40ms "
+        "between'. Real processes run in network namespaces of this machine.",
+    ),
+]
+Times = Annotated[
+    str | None,
+    typer.Option(
+        help="Seconds that a worker computes on a batch: 'lognormal(0.1, cv=0.3)'.",
+        rich_help_panel=VIRTUAL,
+    ),
+]
+Bandwidth = Annotated[
+    str | None,
+    typer.Option(
+        help="Bandwidth of the links between hosts: '100mbit'; default: all are on one host.",
+        rich_help_panel=VIRTUAL,
+    ),
+]
+Latency = Annotated[
+    str | None,
+    typer.Option(help="Latency of the links: '0.5ms'; default: 0.1ms.", rich_help_panel=VIRTUAL),
+]
+Cores = Annotated[
+    int | None, typer.Option(min=1, help="Cores of each host.", rich_help_panel=VIRTUAL)
+]
+
+Coding = Annotated[
+    str | None,
+    typer.Option(
+        help="Speed at which codecs encode, and decode, vectors: '2GB/s'; default: in no time.",
+        rich_help_panel=VIRTUAL,
+    ),
+]
+TimeOnly = Annotated[
+    bool | None,
+    typer.Option(
+        "--time-only",
+        help="Compute no gradients, parameters and metrics: only times, in far less time.",
+        rich_help_panel=VIRTUAL,
+    ),
+]
+
+# Of several runs.
+Sweep = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Values to compare, for a curve: 'softsync(wait_for=1..8)', 'workers=2..16 step 2' or "
+        "'bandwidth={10mbit, 1gbit}'; can be given several times."
+    ),
+]
+WorkerCounts = Annotated[
+    str | None, typer.Option(help="Number of workers: 4; several to compare them: 1,2,4.")
+]
+FirstSeed = Annotated[
+    int | None,
+    typer.Option(help="Seed of the first repeat, in place of the job's; each further adds 1."),
+]
+Repeats = Annotated[int, typer.Option(min=1, help="Number of runs of each strategy.")]
+Margin = Annotated[
+    float, typer.Option(help="A difference in speed that does not matter: 0.05 is 5 %.")
+]
+Price = Annotated[
+    float | None, typer.Option(min=0, help="Price of a worker for an hour, for the cost of runs.")
+]
+ComparisonOutput = Annotated[
+    Path | None,
+    typer.Option(
+        help="Folder for the comparison; an interrupted one is continued. Default: a new one in "
+        "comparisons."
+    ),
+]

@@ -1,0 +1,36 @@
+"""The subcommand that measures before a run is made, and its options.
+
+What it does is loaded only when it is called, as in `manyhands.cli.app`.
+"""
+
+from typing import Annotated
+
+import typer
+
+from manyhands.cli.options import Arguments, JobName, Script, Workers
+
+
+def codecs(
+    script: Script,
+    arguments: Arguments = None,
+    *,
+    codec: Annotated[
+        list[str] | None,
+        typer.Option(help="A codec, as in 'topk(0.05)'; can be given several times. Default: all."),
+    ] = None,
+    network: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A network, as in '100mbit' or '100mbit, 20ms'; can be given several times. "
+            "Default: from 10mbit to 10gbit."
+        ),
+    ] = None,
+    workers: Workers = None,
+    job: JobName = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Measure what codecs save and take for a job, and print on which networks they pay."""
+    from manyhands.cli.codecs import codecs as run  # noqa: PLC0415 - see above
+
+    options = {"codec": codec, "network": network, "workers": workers, "job": job, "json": json}
+    run(script, arguments or [], options)

@@ -1,0 +1,70 @@
+"""The subcommands that export runs and comparisons, or make them again, and their options.
+
+What they do is loaded only when one is called, as in `manyhands.cli.app`.
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def export(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(help="A results.json, folders of comparisons, or folders of runs."),
+    ],
+    output: Annotated[
+        Path | None, typer.Option(help="Folder to write; default: export in the first folder.")
+    ] = None,
+    formats: Annotated[
+        str | None,
+        typer.Option("--format", help="Files to write, default all: csv,jsonl,svg,pdf."),
+    ] = None,
+) -> None:
+    """Export runs that were made: tables as CSV and JSON lines, charts as SVG and PDF."""
+    from manyhands.cli.export import export as write  # noqa: PLC0415 - see above
+
+    write(paths, output, formats)
+
+
+def reproduce(
+    results: Annotated[Path, typer.Argument(help="A results.json, or the folder that holds it.")],
+    output: Annotated[
+        Path | None,
+        typer.Option(help="Folder for the new comparison; default: a new one in comparisons."),
+    ] = None,
+    script: Annotated[
+        Path | None,
+        typer.Option(help="The script to use; default: the stored one, or its file if unchanged."),
+    ] = None,
+) -> None:
+    """Make a stored comparison again, and say whether it came out the same (exit code 0) or not."""
+    from manyhands.cli.reproduce import reproduce as run  # noqa: PLC0415 - see above
+
+    run(results, output, script)
+
+
+def tensorboard(
+    run: Annotated[Path, typer.Argument(help="A run's folder.")],
+    output: Annotated[
+        Path | None, typer.Option(help="Folder to write; default: tensorboard in the run's folder.")
+    ] = None,
+) -> None:
+    """Export a run's loss, metrics and throughput as TensorBoard scalars."""
+    from manyhands.cli.tensorboard import tensorboard as export  # noqa: PLC0415 - see above
+
+    export(run, output)
+
+
+def timeline(
+    run: Annotated[Path, typer.Argument(help="A run's folder.")],
+    output: Annotated[
+        Path | None,
+        typer.Option(help="File to write, a picture if it ends in .svg; default: timeline.json."),
+    ] = None,
+) -> None:
+    """Export a run's timeline as a Chrome trace for Perfetto, or draw it as an SVG."""
+    from manyhands.cli.timeline import timeline as export  # noqa: PLC0415 - see above
+
+    export(run, output)

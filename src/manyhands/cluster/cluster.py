@@ -1,0 +1,300 @@
+"""A cluster: hosts, sites, links, and which host each worker and each server is on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from manyhands.cluster.host import Host, Link, Site
+from manyhands.cluster.text import ClusterLayout, read, write
+from manyhands.cluster.this_machine import this_host
+from manyhands.sampling.division import part
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Hosts, the links between them, and the places of workers and servers.
+
+    `mh.simulate` and `mh.compare(virtual=True)` run on any cluster; a live `mh.compare` on one that
+    has a text, with a network namespace for each host. `mh.train` starts processes on this machine,
+    which `Cluster.local()` describes.
+
+    `str(cluster)` is the text that `Cluster.parse` reads as an equal cluster, if the cluster has
+    one.
+
+    Raises:
+        ValueError: there is no host, two hosts have one name, a link or a site names an unknown
+            host, a site has no link that it needs, or only some hosts have a number of workers.
+
+    Example:
+        >>> import manyhands as mh
+        >>> hosts = tuple(mh.Host(name, cores=4, memory=16 << 30) for name in ("a", "b", "c"))
+        >>> slow, fast = mh.Link(12.5e6), mh.Link(1.25e9)
+        >>> cluster = mh.Cluster(hosts, link=slow, links=(("a", "b", fast),))
+        >>> cluster.cores
+        12
+        >>> cluster.between("a", "b") == fast, cluster.between("a", "c") == slow
+        (True, True)
+        >>> sites = mh.Cluster.parse("2 sites of 8 workers, 1gbit within, 100mbit and 40ms between")
+        >>> len(sites.hosts), sites.between("host-0", "host-8").bandwidth
+        (16, 12500000.0)
+    """
+
+    hosts: tuple[Host, ...]
+    """At least one, each with a name of its own; site by site, if there are sites."""
+    link: Link | None = None
+    """The link between two hosts that neither `links` nor `sites` name; within one host there is
+    none."""
+    links: tuple[tuple[str, str, Link], ...] = ()
+    """Links of single pairs: `("a", "b", Link(1.25e9))`."""
+    sites: tuple[Site, ...] = ()
+    """The sites that the hosts are divided into; empty if they are not."""
+    servers: str | None = None
+    """Name of the host with the servers; None: on all hosts in turn. A server that belongs to a
+    group of workers, as the server of an island, is on the host of the group's first worker."""
+
+    def __post_init__(self) -> None:
+        names = [host.name for host in self.hosts]
+        if not names:
+            raise ValueError("a cluster needs at least one host")
+        if len(set(names)) != len(names):
+            raise ValueError(f"two hosts have one name: {', '.join(names)}")
+        for first, second, _ in self.links:
+            for name in (first, second):
+                if name not in names:
+                    raise ValueError(f"a link names host {name!r}, which the cluster lacks")
+        if self.servers is not None and self.servers not in names:
+            raise ValueError(f"servers are on host {self.servers!r}, which the cluster lacks")
+        if len({host.workers is None for host in self.hosts}) > 1:
+            raise ValueError("some hosts have a number of workers and others do not: set it on all")
+        self._check_sites(names)
+
+    def _check_sites(self, names: list[str]) -> None:
+        if not self.sites:
+            return
+        if [name for site in self.sites for name in site.hosts] != names:
+            raise ValueError("every host must be in one site, and hosts be listed site by site")
+        if len({site.name for site in self.sites}) != len(self.sites):
+            raise ValueError(f"two sites have one name: {', '.join(s.name for s in self.sites)}")
+        for site in self.sites:
+            if len(site.hosts) > 1 and site.link is None:
+                raise ValueError(f"site {site.name} has several hosts: set its link")
+            if len(self.sites) > 1 and site.uplink is None:
+                raise ValueError(f"site {site.name} has no link to the other sites: set its uplink")
+
+    @classmethod
+    def local(cls) -> Cluster:
+        """This machine: the cores that this process may use, its memory and its GPUs.
+
+        GPUs are counted without loading torch: those of the NVIDIA driver that
+        `CUDA_VISIBLE_DEVICES` allows, if the installed torch is built for CUDA.
+        """
+        return cls(hosts=(this_host(),))
+
+    @classmethod
+    def parse(cls, source: str | Cluster) -> Cluster:
+        """A cluster from its text; a cluster is returned as it is.
+
+        Sites and hosts are counted from 0 and named `site-0`, `host-0` and so on; workers are on
+        them in the order of ranks.
+
+        Args:
+            source: as in "2 sites of 8 workers, 1gbit within, 100mbit and 40ms between",
+                "2 hosts of 4 workers, 1gbit" or "4 workers".
+
+        Returns:
+            The cluster.
+
+        Raises:
+            ValueError: the text does not describe a cluster.
+        """
+        return _made(read(source)) if isinstance(source, str) else source
+
+    @cached_property
+    def text(self) -> str:
+        """The text that `parse` reads as an equal cluster; empty if there is none."""
+        layout = _layout(self)
+        return "" if layout is None or _made(layout) != self else write(layout)
+
+    def __str__(self) -> str:
+        return self.text or repr(self)
+
+    @property
+    def cores(self) -> int:
+        """Cores of all hosts together."""
+        return sum(host.cores for host in self.hosts)
+
+    @property
+    def workers(self) -> int | None:
+        """Workers of all hosts together; None if the hosts do not say."""
+        counts = [host.workers for host in self.hosts if host.workers is not None]
+        return sum(counts) if counts else None
+
+    def site_of(self, host: str) -> Site | None:
+        """The site of a host.
+
+        Args:
+            host: its name.
+
+        Returns:
+            The site; None if there are no sites.
+        """
+        return self._sites.get(host)
+
+    @cached_property
+    def _sites(self) -> dict[str, Site]:
+        return {name: site for site in self.sites for name in site.hosts}
+
+    def between(self, first: str, second: str) -> Link | None:
+        """The link between two hosts.
+
+        Args:
+            first: the name of one host.
+            second: the name of the other.
+
+        Returns:
+            The pair's own link, that of their site, or the common one. Between two sites: the
+            least bandwidth on the way, and the sum of the latencies. None within one host, or
+            without links.
+        """
+        if first == second:
+            return None
+        for one, other, link in self.links:
+            if {one, other} == {first, second}:
+                return link
+        here, there = self.site_of(first), self.site_of(second)
+        if here is None or there is None:
+            return self.link
+        return here.link if here == there else _across(here, there)
+
+    def default_workers(self) -> int:
+        """The workers of all hosts, if they say how many; otherwise one per device.
+
+        Returns:
+            Without devices one per core, at most four or one per host.
+        """
+        if self.workers is not None:
+            return self.workers
+        devices = sum(len(host.devices) for host in self.hosts)
+        return devices or min(self.cores, max(4, len(self.hosts)))
+
+    def check_workers(self, count: int) -> None:
+        """Check a number of workers that was given beside the cluster.
+
+        Args:
+            count: the number of workers.
+
+        Raises:
+            ValueError: the cluster has another number of workers.
+        """
+        if self.workers not in (None, count):
+            raise ValueError(
+                f"workers is {count}, but the cluster has {self.workers}: omit one of the two"
+            )
+
+    def worker_hosts(self, count: int) -> tuple[str, ...]:
+        """The hosts of workers: each host has a block of consecutive ranks.
+
+        Args:
+            count: the number of workers.
+
+        Returns:
+            The name of the host of each rank.
+        """
+        self.check_workers(count)
+        total = len(self.hosts)
+        blocks = (
+            host.workers if host.workers is not None else len(range(count)[part(count, at, total)])
+            for at, host in enumerate(self.hosts)
+        )
+        names = (host.name for host in self.hosts)
+        return tuple(name for name, size in zip(names, blocks, strict=True) for _ in range(size))
+
+    def server_hosts(
+        self, workers: int, servers: int, groups: Iterable[tuple[range, range]] = ()
+    ) -> tuple[str, ...]:
+        """The hosts of servers.
+
+        Args:
+            workers: the number of workers.
+            servers: the number of servers.
+            groups: ranks of workers and the numbers of the servers that belong to them.
+
+        Returns:
+            The name of the host of each server.
+        """
+        names = [host.name for host in self.hosts]
+        found = [self.servers or names[number % len(names)] for number in range(servers)]
+        on = self.worker_hosts(workers)
+        for ranks, numbers in groups:
+            for number in numbers if ranks else ():
+                found[number] = on[ranks[0]]
+        return tuple(found)
+
+    def islands(self) -> tuple[int, ...]:
+        """The workers of each part of the cluster that is well connected within itself.
+
+        Returns:
+            The workers of each site, or without sites of each host with several workers. Empty if
+            the cluster is not divided, or does not say where workers are.
+        """
+        own = {host.name: host.workers or 0 for host in self.hosts}
+        if self.workers is None or len(self.hosts) == 1:
+            return ()
+        if self.sites:
+            sizes = tuple(sum(own[name] for name in site.hosts) for site in self.sites)
+            return sizes if len(sizes) > 1 else ()
+        return tuple(own.values()) if max(own.values()) > 1 else ()
+
+
+def _across(here: Site, there: Site) -> Link:
+    """The way between two sites as one link."""
+    uplinks = [site.uplink for site in (here, there) if site.uplink is not None]
+    inner = [site.link for site in (here, there) if site.link is not None]
+    latency = max(link.latency for link in uplinks) + sum(link.latency for link in inner)
+    return Link(min(link.bandwidth for link in (*uplinks, *inner)), latency)
+
+
+def _made(layout: ClusterLayout) -> Cluster:
+    """The cluster of a text."""
+    sites = layout.sites or 1
+    names = [f"host-{number}" for number in range(sites * layout.hosts)]
+    cores = layout.cores or layout.workers
+    hosts = tuple(Host(name, cores, memory=0, workers=layout.workers) for name in names)
+    servers = None if layout.servers is None else names[layout.servers]
+    if layout.sites is None:
+        return Cluster(hosts, layout.within, servers=servers)
+    divided = tuple(
+        Site(
+            f"site-{number}",
+            tuple(names[number * layout.hosts : (number + 1) * layout.hosts]),
+            layout.within,
+            layout.between,
+        )
+        for number in range(sites)
+    )
+    return Cluster(hosts, sites=divided, servers=servers)
+
+
+def _layout(cluster: Cluster) -> ClusterLayout | None:
+    """The content of a cluster's text; other clusters may have the same."""
+    first, names = cluster.hosts[0], [host.name for host in cluster.hosts]
+    if first.workers is None:
+        return None
+    site = cluster.sites[0] if cluster.sites else None
+    try:
+        return ClusterLayout(
+            workers=first.workers,
+            hosts=len(names) if site is None else len(site.hosts),
+            sites=len(cluster.sites) if site else None,
+            within=cluster.link if site is None else site.link,
+            between=None if site is None else site.uplink,
+            cores=None if first.cores == first.workers else first.cores,
+            servers=None if cluster.servers is None else names.index(cluster.servers),
+        )
+    except ValueError:
+        return None

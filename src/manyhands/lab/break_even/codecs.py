@@ -1,0 +1,181 @@
+"""What each codec saves and takes for a job, and the bandwidth below which it pays."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from manyhands.codecs import CATALOG, BFloat16, Half
+from manyhands.costs import (
+    CodingCost,
+    allreduce_pays_below,
+    allreduce_step_seconds,
+    pays_below,
+    push_step_seconds,
+)
+from manyhands.lab.break_even.gradients import first_gradients
+from manyhands.lab.networks.namespaces import NetworkShape
+from manyhands.protocols.compression.timing import measure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from manyhands.codecs import Codec
+    from manyhands.job import Job
+
+NETWORKS = ("10mbit", "100mbit", "1gbit", "10gbit")
+_SECONDS = 0.3
+"""Measurement of a codec."""
+_WITHOUT_DEFAULTS = {
+    "threshold": "threshold(density=0.01)",
+    "chain": "chain(topk(), int8())",
+}
+
+
+@dataclass(frozen=True)
+class NetworkFigures:
+    """A codec on one network. Times are those of a step, in seconds."""
+
+    bandwidth: float
+    """Bytes per second."""
+    latency: float
+    saved: float
+    """What the link is used less, for one vector in one direction."""
+    push: float
+    """A step that pushes to a server and waits for its answer, both encoded."""
+    push_plain: float
+    """The same without a codec."""
+    allreduce: float
+    """A step of allreduce."""
+    allreduce_plain: float
+
+    @property
+    def gain(self) -> float:
+        """How many times faster a step with a push and an answer is; below 1 it is slower."""
+        return self.push_plain / self.push
+
+
+@dataclass(frozen=True)
+class CodecFigures:
+    """A codec for a job's gradients."""
+
+    text: str
+    """The codec, as it was given."""
+    codec: Codec
+    cost: CodingCost
+    pays_below: float
+    """Bytes per second of the link below which it pays for pushes and answers; 0 for none."""
+    allreduce_pays_below: float
+    """The same for allreduce."""
+    worker_memory: int
+    """Bytes that a worker keeps: what was not sent, and the last answer."""
+    server_memory: int
+    """Bytes that all servers together keep at most: what each worker has received."""
+    networks: tuple[NetworkFigures, ...]
+
+    @property
+    def ratio(self) -> float:
+        """How many times fewer bytes are sent."""
+        return self.cost.dense / self.cost.coded
+
+
+@dataclass(frozen=True)
+class BreakEven:
+    """Codecs for one job, those first that make a step fastest on the network sorted by."""
+
+    dense: int
+    """Bytes of a gradient."""
+    samples: int
+    """Samples of a gradient."""
+    compute: float
+    """Seconds of a gradient here."""
+    workers: int
+    codecs: tuple[CodecFigures, ...]
+
+
+def break_even(
+    job: Job,
+    codecs: Sequence[str] = (),
+    networks: Sequence[str] = NETWORKS,
+    workers: int = 4,
+    *,
+    sort_by: int = 0,
+    note: Callable[[str], object] = lambda _: None,
+) -> BreakEven:
+    """Measure codecs on the first gradients of a job.
+
+    Args:
+        job: the job.
+        codecs: codecs as text; by default all, with their default settings.
+        networks: networks as text, as in `compare`.
+        workers: number of workers: they share a batch, and servers keep a reference for each.
+        sort_by: the index of the network whose steps decide the order.
+        note: called before a codec is measured.
+
+    Raises:
+        ValueError: a codec or a network cannot be read.
+    """
+    chosen = {text: CATALOG.read(text) for text in codecs or default_codecs()}
+    shapes = [NetworkShape.read(text) for text in networks]
+    gradients = first_gradients(job, workers)
+    figures = []
+    for text, codec in chosen.items():
+        note(text)
+        cost = measure(codec, gradients.updates, time.perf_counter, _SECONDS)
+        # Buffers are sent beside encoded gradients.
+        beside = gradients.buffers
+        cost = CodingCost(cost.dense + beside, cost.coded + beside, cost.encode, cost.decode)
+        figures.append(_figures(text, codec, cost, gradients.seconds, workers, shapes))
+    figures.sort(key=lambda one: (-one.networks[sort_by].gain, one.text))
+    dense = sum(vector.nbytes for vector in gradients.updates[0]) + gradients.buffers
+    return BreakEven(dense, gradients.samples, gradients.seconds, workers, tuple(figures))
+
+
+def default_codecs() -> list[str]:
+    """Every codec once, with its default settings or common ones.
+
+    A registered codec without default settings is left out.
+    """
+    found = []
+    for cls in CATALOG:
+        with contextlib.suppress(TypeError, ValueError):
+            found.append(_WITHOUT_DEFAULTS.get(cls.name) or str(cls()))
+    return found
+
+
+def _figures(
+    text: str,
+    codec: Codec,
+    cost: CodingCost,
+    compute: float,
+    workers: int,
+    shapes: Sequence[NetworkShape],
+) -> CodecFigures:
+    summed = isinstance(codec, Half | BFloat16)
+    residual = round(cost.dense) if codec.feeds_back else 0
+    reference = 0 if codec.lossless else round(cost.dense)
+    plain = CodingCost.plain(cost.dense)
+
+    def on(shape: NetworkShape) -> NetworkFigures:
+        link = (shape.rate, shape.latency)
+        return NetworkFigures(
+            *link,
+            saved=cost.saved(shape.rate),
+            push=push_step_seconds(compute, cost, cost, *link),
+            push_plain=push_step_seconds(compute, plain, plain, *link),
+            allreduce=allreduce_step_seconds(compute, cost, workers, *link, summed=summed),
+            allreduce_plain=allreduce_step_seconds(compute, plain, workers, *link, summed=True),
+        )
+
+    return CodecFigures(
+        text=text,
+        codec=codec,
+        cost=cost,
+        pays_below=pays_below(cost),
+        allreduce_pays_below=allreduce_pays_below(cost, workers, summed=summed),
+        worker_memory=residual + round(cost.dense),
+        server_memory=workers * reference,
+        networks=tuple(map(on, shapes)),
+    )

@@ -1,0 +1,1 @@
+"""Reduction of gradients by codecs and reducers, in place of DDP's own allreduce."""

@@ -1,0 +1,1 @@
+"""Codecs under protocols: what is sent between workers and servers, encoded and decoded."""

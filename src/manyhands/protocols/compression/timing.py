@@ -1,0 +1,54 @@
+"""Measurement of codecs: bytes, and seconds of encoding and decoding, on given vectors."""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import TYPE_CHECKING
+
+from manyhands.codecs import ErrorFeedback
+from manyhands.costs import CodingCost
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import torch
+
+    from manyhands.codecs import Codec
+
+
+def measure(
+    codec: Codec,
+    updates: Sequence[Sequence[torch.Tensor]],
+    clock: Callable[[], float],
+    seconds: float,
+) -> CodingCost:
+    """Encode and decode updates one after the other, as one worker's; medians of all but the first.
+
+    Args:
+        codec: the codec; its error feedback is part of encoding.
+        updates: at least one update, each as one vector per dtype; they are used again and again.
+        clock: the time in seconds.
+        seconds: go on for this long, and at least until each update was encoded once.
+    """
+    streams = [ErrorFeedback(codec) for _ in updates[0]]
+    into = [vector.new_empty(vector.shape) for vector in updates[0]]
+    encoding, decoding, sizes = list[float](), list[float](), list[int]()
+    begun, number = clock(), 0
+    # The first update has no residual, and everything is used for the first time.
+    while number <= len(updates) or clock() - begun < seconds:
+        update = updates[number % len(updates)]
+        before = clock()
+        payloads = [
+            stream.encode(vector, number) for stream, vector in zip(streams, update, strict=True)
+        ]
+        between = clock()
+        for payload, vector in zip(payloads, into, strict=True):
+            codec.decode(payload, vector)
+        after = clock()
+        if number:
+            encoding.append(between - before)
+            decoding.append(after - between)
+            sizes.append(sum(payload.numel() for payload in payloads))
+        number += 1
+    dense = sum(vector.nbytes for vector in updates[0])
+    return CodingCost(dense, round(median(sizes)), median(encoding), median(decoding))

@@ -1,0 +1,179 @@
+"""Streaming synchronisation: fragments of the parameters are exchanged in turn, while computing.
+
+A fragment has servers of its own, so each of its rounds is independent of the others'. All workers
+contribute to rounds in one order: by the number of the round, then by the fragment. So there is no
+deadlock: of all rounds that are not complete, no worker waits for another one before it has
+contributed to the first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from manyhands.endpoint import Push
+from manyhands.protocols.parts.pull_and_rest import ServerBased, answer, rest
+
+if TYPE_CHECKING:
+    from manyhands.endpoint import Endpoint, LeasedBatch, Replica
+
+MIX = 0.5
+"""How much of a fragment's local steps during an exchange is replaced by the result; 1 − α."""
+
+
+@dataclass
+class StreamedFragment:
+    """A worker's view of one fragment."""
+
+    servers: range
+    """The servers of the fragment."""
+    round: int = 0
+    """The number of the round that the worker contributes to next."""
+    samples: int = 0
+    """Samples that the worker was trained on since its last contribution."""
+    pushed: int = 0
+    """Steps of the worker up to its last contribution."""
+    settled: int = 0
+    """Steps of the worker up to the last contribution that was answered."""
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether the last contribution has not been answered yet."""
+        return self.settled < self.pushed
+
+
+class Streamer:
+    """A worker that synchronises one fragment after the other.
+
+    Args:
+        replica: the worker's replica. Its second buffer holds a fragment's parameters of the last
+            answer (if changes are sent), or what is under way.
+        endpoint: its endpoint.
+        every: steps in which each fragment is synchronised once.
+        fragments: number of fragments.
+        overlap: steps after which a result is merged.
+        changes: whether the changes since the last answer are sent, and not the parameters.
+    """
+
+    def __init__(
+        self,
+        replica: Replica,
+        endpoint: Endpoint,
+        *,
+        every: int,
+        fragments: int,
+        overlap: int,
+        changes: bool,
+    ) -> None:
+        self._replica = replica
+        self._endpoint = endpoint
+        self._every = every
+        self._overlap = overlap
+        self._changes = changes
+        each = len(replica.servers) // fragments
+        self._fragments = [
+            StreamedFragment(range(at * each, (at + 1) * each)) for at in range(fragments)
+        ]
+        self._moments = {(at + 1) * every // fragments for at in range(fragments)}
+        """Steps of an interval, from 1 on, after which a fragment is sent."""
+        self._step = 0
+        """Steps of the worker."""
+        self._alone = 0
+        """Steps of the worker before it was last brought to the shared parameters."""
+        self._batches: list[tuple[int, LeasedBatch]] = []
+        """Batches that are not committed yet, each with its step."""
+
+    async def run(self, protocol: ServerBased) -> None:
+        """Train until the run is over."""
+        await self._begin(protocol)
+        rested = False
+        async for batch in self._replica.batches():
+            if batch is None:
+                if self._batches:
+                    await self._finish()
+                elif not rested:
+                    await rest(self._replica, self._endpoint)
+                rested = True
+                continue
+            if rested:
+                await self._begin(protocol)
+                rested = False
+            await self._replica.gradient(batch)
+            self._replica.apply(batch)
+            await self._synchronise(batch)
+
+    async def _begin(self, protocol: ServerBased) -> None:
+        """Start from the shared parameters."""
+        await protocol.refresh(self._replica, self._endpoint)
+        self._replica.adopt()
+        self._alone = self._step
+        for fragment in self._fragments:
+            fragment.round = self._replica.versions[fragment.servers[0]]
+            if self._changes:
+                for server in fragment.servers:
+                    self._replica.lay_aside(server)
+
+    async def _synchronise(self, batch: LeasedBatch) -> None:
+        """Merge the results that are due, and send the next fragment if it is time."""
+        self._step += 1
+        self._batches.append((self._step, batch))
+        for fragment in self._fragments:
+            fragment.samples += batch.samples
+        await self._merge(self._step - self._overlap)
+        if (self._step - self._alone - 1) % self._every + 1 in self._moments:
+            places = range(len(self._fragments))
+            following = min(places, key=lambda at: (self._fragments[at].round, at))
+            self._send(self._fragments[following])
+            await self._merge(self._step - self._overlap)
+        self._commit()
+
+    async def _finish(self) -> None:
+        """Bring all fragments to the shared parameters, and rest: there are no samples at present.
+
+        No server waits for this worker any more, while it waits for their answers. Also a fragment
+        without samples is sent, as an empty contribution.
+        """
+        await self._merge(self._step)
+        self._step += 1
+        for fragment in self._fragments:
+            self._send(fragment, rests=True)
+        self._replica.rests = True
+        await self._merge(self._step)
+        self._commit()
+
+    def _send(self, fragment: StreamedFragment, *, rests: bool = False) -> None:
+        for server in fragment.servers:
+            message = Push(self._replica.versions[server], fragment.samples, rests=rests)
+            if self._changes:
+                self._replica.moved(server)
+            else:
+                self._replica.lay_aside(server)
+            beside = self._replica.beside(server)
+            payload = beside if fragment.samples else None
+            self._endpoint.post(self._replica.servers[server], message, payload, into=beside)
+        fragment.samples = 0
+        fragment.pushed = self._step
+        fragment.round += 1
+
+    async def _merge(self, until: int) -> None:
+        """Receive the results of what was sent up to a step, and merge each into the replica.
+
+        Without a step in between the result replaces the fragment; otherwise half of it, as in the
+        paper.
+        """
+        due = [one for one in self._fragments if one.is_under_way and one.pushed <= until]
+        for fragment in sorted(due, key=lambda one: one.pushed):
+            for server in fragment.servers:
+                said = await answer(self._endpoint, self._replica.servers[server])
+                self._replica.versions[server] = said.version
+                self._replica.draw(1.0 if self._step == fragment.pushed else MIX, server)
+            fragment.round = self._replica.versions[fragment.servers[0]]
+            fragment.settled = fragment.pushed
+            self._replica.adopt()
+
+    def _commit(self) -> None:
+        """Commit the batches that are part of all fragments."""
+        settled = min(fragment.settled for fragment in self._fragments)
+        done = [batch for step, batch in self._batches if step <= settled]
+        self._batches = self._batches[len(done) :]
+        self._replica.commit(*done)

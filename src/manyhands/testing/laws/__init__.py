@@ -1,0 +1,1 @@
+"""Laws: what must hold in every run of a protocol."""
