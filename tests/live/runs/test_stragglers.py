@@ -23,7 +23,7 @@ EVERYDAY = [
 @pytest.mark.parametrize("case", EVERYDAY, ids=lambda case: case.strategy)
 def test_waiting_for_all_for_some_and_for_none(launch, tmp_path, case: Case) -> None:
     found = stragglers.measure(case, tmp_path, epochs=3, launch=launch)
-    assert found.hold, found
+    assert found.plausible, found
 
 
 @pytest.mark.timed
