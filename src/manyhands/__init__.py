@@ -12,6 +12,7 @@ Verbs; each is a subcommand of `manyhands`, too:
 What to train:
 
     Job             model, optimizer, loss, data, global batch, and when to stop
+    Weighted        a loss that is a mean over tokens or labels, for Job(objective=…)
     metrics         accuracy, F1, or a function of your own; exact on any number of workers
     lr_schedules    learning-rate schedules: cosine, linear, step decay
     every           an interval: every(samples=5000), for Job(evaluate_every=…)
@@ -82,6 +83,7 @@ if TYPE_CHECKING:
     from manyhands.lr_schedules import LRSchedule
     from manyhands.metrics import Metric
     from manyhands.notation import NotationError
+    from manyhands.objective import Objective, Weighted
     from manyhands.pacing import Pace
     from manyhands.reports import Comparison, Run, RunResult
     from manyhands.sampling.batches import BatchSizes, EvaluationPoints
@@ -112,6 +114,7 @@ __all__ = [
     "Loss",
     "Metric",
     "NotationError",
+    "Objective",
     "Pace",
     "Refused",
     "Reproduction",
@@ -126,6 +129,7 @@ __all__ = [
     "Times",
     "Trace",
     "Trainer",
+    "Weighted",
     "__version__",
     "codecs",
     "compare",
@@ -166,6 +170,7 @@ _HOME = {
     "Loss": "manyhands.job",
     "Metric": "manyhands.metrics",
     "NotationError": "manyhands.notation",
+    "Objective": "manyhands.objective",
     "Pace": "manyhands.pacing",
     "Refused": "manyhands.failure",
     "Reproduction": "manyhands.lab.reproduction.reproduce",
@@ -180,6 +185,7 @@ _HOME = {
     "Times": "manyhands.virtual",
     "Trace": "manyhands.trace",
     "Trainer": "manyhands.live.worker.trainer",
+    "Weighted": "manyhands.objective",
     "compare": "manyhands.lab.compare",
     "register": "manyhands.strategies",
     "every": "manyhands.intervals",

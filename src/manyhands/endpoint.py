@@ -128,6 +128,9 @@ class LeasedBatch(Protocol):
     """Index of their global batch, from the start of the run."""
     dealt: int
     """Samples of the run before their global batch."""
+    mass: float
+    """The weight of the update in a mean if the loss has one, such as a number of tokens; 0 if it
+    is the number of samples. Known when `gradient` calls `ready` for the first time."""
 
 
 class Replica(Protocol):

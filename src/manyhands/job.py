@@ -29,6 +29,7 @@ from manyhands.sampling.batches import BatchSizes, EvaluationPoints
 
 if TYPE_CHECKING:
     from manyhands.lr_schedules import LRSchedule
+    from manyhands.objective import Objective
 
 Loss: TypeAlias = Callable[[Any, Any], torch.Tensor]
 """`loss(outputs, targets)`: the mean over the samples of a batch."""
@@ -144,10 +145,14 @@ class Job:
     """Returns a new model: its class, or a function without arguments."""
     optimizer: Callable[[nn.Module], torch.optim.Optimizer]
     """Returns the optimizer of a model: `lambda model: SGD(model.parameters(), lr=0.1)`."""
-    loss: Loss
+    loss: Loss | None = None
     """`loss(outputs, targets)`: the mean over the samples of a batch."""
+    objective: Objective | None = None
+    """In place of a loss: `objective(model, batch)`, which returns the mean loss over the samples
+    of a batch of any form, or `mh.Weighted(total, weight)` where the mean is over something else,
+    such as tokens. `model` is to be called; its attributes are those of the model."""
     data: SizedData
-    """Samples `(input, target)`: any map-style dataset."""
+    """Samples `(input, target)`, or of any form with an objective: any map-style dataset."""
     validation: SizedData | None = None
     """Samples on which the loss and the metrics are computed after every epoch."""
     evaluate_every: Every | None = None
@@ -163,7 +168,8 @@ class Job:
     )
     """One or several of: a name ("accuracy", "f1"), a `Metric`, or a function of (outputs, targets)
     that returns a value per sample. The loss is always computed too, as `loss`. Default:
-    "accuracy" if the targets of the validation data are integers, otherwise the loss alone."""
+    "accuracy" if the targets of the validation data are integers, otherwise the loss alone, as
+    with an objective. An objective with metrics returns `mh.Weighted` with outputs and targets."""
     global_batch: int | Mapping[float, int]
     """Samples in one step of all workers together, whatever their number; {0: 128, 2: 512} grows
     it to 512 after 2 epochs."""
@@ -218,11 +224,13 @@ class Job:
         self._check_evaluations()
         self._check_batch()
         self._check_rate()
-        given = ("accuracy",) if self.metrics is None else self.metrics
+        usual = ("accuracy",) if self.objective is None else ()
+        given = usual if self.metrics is None else self.metrics
         if isinstance(given, str) or not isinstance(given, Iterable):
             given = (given,)
         object.__setattr__(self, "_metrics", tuple(metric(spec) for spec in given))
-        object.__setattr__(self, "_settled", self.metrics is not None or self.validation is None)
+        settled = self.metrics is not None or self.validation is None or not usual
+        object.__setattr__(self, "_settled", settled)
         target = None if self.target is None else Target.read(self.target)
         object.__setattr__(self, "_target", target)
         self._check_target()
@@ -235,7 +243,13 @@ class Job:
                     f"{name} of type {type(data).__name__} has no length or no items; "
                     "give a map-style dataset (__len__ and __getitem__)"
                 )
-        for name in ("model", "optimizer", "loss"):
+        if (self.loss is None) == (self.objective is None):
+            raise TypeError(
+                "give the job one of loss=loss(outputs, targets) and objective=objective(model, "
+                f"batch), got {'neither' if self.loss is None else 'both'}"
+            )
+        computes = "loss" if self.objective is None else "objective"
+        for name in ("model", "optimizer", computes):
             if not callable(getattr(self, name)):
                 raise TypeError(
                     f"{name} must be something to call (a class or a function), "
@@ -359,6 +373,22 @@ class Job:
             return True  # a sample that is no pair is refused where it is used
         kind = getattr(targets, "dtype", None)
         return kind is not None and not (kind.is_floating_point or kind.is_complex)
+
+    @property
+    def criterion(self) -> Callable[[Any, Any], Any]:
+        """The loss or the objective, whichever was given."""
+        given = self.loss if self.objective is None else self.objective
+        if given is None:
+            raise TypeError("the job has neither a loss nor an objective")
+        return given
+
+    def divide(self, batch: Any) -> tuple[Any, Any]:
+        """The inputs and targets of a batch; the whole batch and None if there is an objective.
+
+        Raises:
+            TypeError: there is no objective, and the batch is no pair.
+        """
+        return as_pair(batch) if self.objective is None else (batch, None)
 
     @property
     def goal(self) -> Target | None:

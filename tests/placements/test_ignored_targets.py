@@ -1,4 +1,6 @@
-"""Targets that the loss leaves out: the mean is over those that count, or a warning is given."""
+"""Targets that the loss leaves out: the mean is over those that count, wherever they are."""
+
+import pytest
 
 SCRIPT = """
     import json, sys, warnings
@@ -8,8 +10,12 @@ SCRIPT = """
     from manyhands.job import Job
     from manyhands.models import GPT
 
-    workers, strategies, validate = map(json.loads, sys.argv[1:])
+    workers, strategies, options = map(json.loads, sys.argv[1:])
     torch.set_default_dtype(torch.float64)
+
+    class Mean(torch.nn.Module):
+        def forward(self, words):
+            return words.mean(1)
 
     def loss(outputs, targets):
         return F.cross_entropy(outputs, targets, ignore_index=-100)
@@ -26,11 +32,20 @@ SCRIPT = """
         optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=0.1),
         loss=loss,
         data=data,
-        validation=data if validate else None,
+        validation=data,
         global_batch=6,
-        samples=24,
+        samples=21,
         metrics=(),
     )
+    if options.pop("single", False):
+        labels = targets[:, 0].clone()
+        labels[::3] = -100
+        job = replace(
+            job,
+            model=lambda: torch.nn.Sequential(torch.nn.Embedding(10, 10), Mean()),
+            data=torch.utils.data.TensorDataset(tokens, labels),
+            validation=None,
+        )
 
     def work(store, rank, size):
         alone = forked.train(job, "single()", store, 0, 1) if rank == 0 else None
@@ -39,12 +54,13 @@ SCRIPT = """
         for how in strategies:
             with warnings.catch_warnings(record=True) as said:
                 warnings.simplefilter("always")
-                losses, values, state = forked.train(job, how, store, rank, size)
+                asked = replace(job, **options)
+                losses, values, state = forked.train(asked, how, store, rank, size)
             words = [str(one.message) for one in said if "weights means" in str(one.message)]
             apart = value = 0.0
             if rank == 0:
                 apart = max((state[k] - alone[2][k]).abs().max().item() for k in state)
-                if validate:
+                if job.validation is not None:
                     torch.manual_seed(0)
                     model = job.model()
                     model.load_state_dict(state)
@@ -57,17 +73,32 @@ SCRIPT = """
 """
 
 
-def test_stretches_are_weighed_by_the_targets_that_count(fork):
-    found = fork(SCRIPT, 2, ["context(ways=2)"], False)
-    apart, _, words = found[0]["context(ways=2)"]
-    assert apart < 1e-12
-    assert not words
+PARTS = ["tensor(ways=2)", "tensor(ways=2, samples=own)", "context(ways=2)", "offload()"]
+COPIES = ["allreduce()", "fully_sharded()", "zero(stage=1)", "zero(stage=2)"]
+STAGES = ["pipeline(microbatches=3)", 'place(["head on 1"])']
 
 
-def test_data_parallelism_warns_and_evaluates_exactly(fork):
-    found = fork(SCRIPT, 2, ["allreduce()"], True)
-    apart, value, words = found[0]["allreduce()"]
-    assert value < 1e-12
+@pytest.mark.parametrize(
+    ("workers", "strategies", "options"),
+    [
+        (2, [*COPIES, *PARTS, *STAGES], {}),
+        (3, COPIES, {}),
+        (2, [*COPIES[:2], "tensor(ways=2)", "context(ways=2)"], {"micro_batch": 1}),
+        (4, ["hybrid(shard=2, tensor=2)", "hybrid(data=2, pipeline=2, microbatches=3)"], {}),
+    ],
+    ids=["2", "3", "micro-batches", "4"],
+)
+def test_the_mean_is_over_all_targets_that_count(fork, workers, strategies, options):
+    found = fork(SCRIPT, workers, strategies, options)[0]
+    for how in strategies:
+        apart, value, words = found[how]
+        assert apart < 1e-12, how
+        assert value < 1e-12, how
+        assert not words
+
+
+def test_warns_where_a_mean_over_targets_looks_like_one_over_samples(fork):
+    apart, _, words = fork(SCRIPT, 2, ["allreduce()"], {"single": True})[0]["allreduce()"]
     # Not what one worker makes of it, and every worker that sees it says so.
     assert apart > 1e-6
     assert "allreduce() weights means by samples" in words[0]

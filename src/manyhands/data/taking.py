@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -41,10 +42,15 @@ def fetch(data: Any, collate: Callable[[list[Any]], Any] | None, indices: list[i
     return (collate or default_collate)(samples)
 
 
-def rebuilt(value: Any, items: list[Any]) -> Any:
-    """A list, tuple or named tuple like another, with other items."""
+def rebuilt(value: Any, items: Any) -> Any:
+    """A list, tuple, named tuple or mapping like another, with other items."""
     if hasattr(value, "_fields"):
         return type(value)(*items)
+    if isinstance(value, dict) and type(value) is not dict:
+        # A subclass may take other arguments than a mapping.
+        again = copy(value)
+        again.update(items)
+        return again
     return type(value)(items)
 
 
@@ -53,7 +59,8 @@ def as_pair(batch: Any) -> tuple[Any, Any]:
     if isinstance(batch, (list, tuple)) and len(batch) == 2:
         return batch[0], batch[1]
     raise TypeError(
-        "each sample of the data must be a pair (input, target), "
+        "each sample of the data must be a pair (input, target), or the job needs an "
+        "objective(model, batch) in place of its loss: "
         f"got a batch that is a {type(batch).__name__}"
         + (f" of {len(batch)}" if isinstance(batch, (list, tuple)) else "")
     )

@@ -17,6 +17,7 @@ from manyhands.lab.networks.namespaces import NetworkShape
 from manyhands.lab.networks.sites import network_words
 from manyhands.lab.reproduction.job_record import JobRecord, describe_job
 from manyhands.lab.reproduction.records import record_design, record_script
+from manyhands.parameters.loss_weight import own_loss
 from manyhands.reports import Comparison
 from manyhands.reports.formatting import plural
 from manyhands.verbs.simulate import LATENCY
@@ -140,7 +141,7 @@ def _settings(design: Design, job: Job) -> dict[str, str]:
         "job": design.script and design.script.job,
         "arguments": design.script and " ".join(design.script.arguments),
         **{name: value for name, value in job.settings.items() if name != "seed"},
-        "loss": getattr(job.loss, "__name__", type(job.loss).__name__),
+        "loss": getattr(own_loss(job), "__name__", type(own_loss(job)).__name__),
         "num_workers": job.num_workers or None,
         "training samples": f"{len(job.data):,}",
         "validation samples": None if job.validation is None else f"{len(job.validation):,}",

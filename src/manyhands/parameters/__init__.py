@@ -4,9 +4,9 @@ from manyhands.parameters.arithmetic import as_bytes, difference, lerp, trade
 from manyhands.parameters.copy import Copy
 from manyhands.parameters.ensemble import EnsembleModel
 from manyhands.parameters.holder import Holder
-from manyhands.parameters.ignored_targets import counting_among
 from manyhands.parameters.layout import Fragment, Layout, Shard
 from manyhands.parameters.local_optimizer import LocalOptimizer
+from manyhands.parameters.loss_weight import counting_among
 from manyhands.parameters.update_counts import UpdateCounts
 
 __all__ = [

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import weakref
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from manyhands.parameters.clipping import MeanOf, clip_norm, norm
-from manyhands.parameters.gradients import backward
+from manyhands.parameters.gradients import CalledModel, backward, samples_of
 from manyhands.parameters.initial.shard_values import make
 from manyhands.parameters.layout import Layout
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
     Fill = Callable[[torch.Tensor], None]
 
+_NOTHING = 1e-300
+"""The weight of a batch without any counted target: 0 would stand for its samples."""
 _ALIGNMENT = 64
 """Alignment of flat tensors in bytes."""
 
@@ -79,6 +82,9 @@ class Copy:
         self.beside = self.layout.split(room[first + aligned :]) if beside else []
         self._missing: list[int] = []
         self._arrived: set[str] = set()
+        self._factor: torch.Tensor | None = None
+        """The factor of accumulated gradients."""
+        self._called = CalledModel(self.model, self._forward)
         self._ready: Callable[[int], object] = _ignore
         self._gradients: dict[str, list[tuple[int, torch.Tensor, int, int]]] = {}
         self._place()
@@ -139,7 +145,8 @@ class Copy:
             if gradient is None:
                 target.zero_()
             else:
-                target.copy_(gradient.detach().reshape(-1)[start:stop])
+                piece = gradient.detach().reshape(-1)[start:stop]
+                target.copy_(piece if self._factor is None else piece * self._factor)
             self._missing[shard] -= 1
             if self._missing[shard] == 0:
                 self._ready(shard)
@@ -150,26 +157,30 @@ class Copy:
         targets: Any,
         ready: Callable[[int], object] | None = None,
         check: Callable[[torch.Tensor], object] | None = None,
+        weigh: Callable[[float], object] | None = None,
     ) -> torch.Tensor:
         """Compute the gradient of the mean loss into `updates`; return the loss.
 
         `ready(s)` is called as soon as the update of shard s is complete, while the backward pass
         still computes other shards. If updates are clipped, it is called when all are complete,
         because the factor depends on all of them. `check(loss)` is called before the
-        backward pass, when nothing has been sent yet; it may raise.
+        backward pass, when nothing has been sent yet; it may raise. `weigh(weight)` is called
+        before the last backward pass if the loss has a weight that is not its number of samples.
         """
         ready, complete = ready or _ignore, list[int]()
         self._ready = ready if self._clip is None else complete.append
         self._missing = [len(shard.parameters) for shard in self.layout.shards]
         self._arrived.clear()
+        self._factor = None
         loss = backward(
             self._job,
             self._device,
-            self._forward,
+            self._called,
             inputs,
             targets,
             more_to_come=self._more_to_come,
             check=check,
+            settle=partial(self._settle, weigh or _ignore, samples_of(inputs)),
         )
         self._fill_unused()
         if self._takes_norms or self._clip is not None:
@@ -182,9 +193,21 @@ class Copy:
             ready(shard)
         return loss
 
-    def _forward(self, inputs: Any) -> Any:
+    def _settle(
+        self,
+        weigh: Callable[[float], object],
+        samples: int,
+        weight: torch.Tensor,
+        factor: torch.Tensor,
+    ) -> None:
+        """Report the weight of a batch; keep the factor of the gradients that were accumulated."""
+        if float(weight) != samples:
+            weigh(float(weight) or _NOTHING)
+        self._factor = None if float(factor) == 1 else factor.to(self._device)
+
+    def _forward(self, *inputs: Any, **options: Any) -> Any:
         """The model's outputs; its buffers are stored before the last gradient is complete."""
-        outputs = self.model(inputs)
+        outputs = self.model(*inputs, **options)
         self.note_buffers(self.updates[-1])
         return outputs
 
@@ -238,5 +261,5 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().reshape(-1).view(torch.uint8)
 
 
-def _ignore(_: int) -> None:
+def _ignore(_: float) -> None:
     pass

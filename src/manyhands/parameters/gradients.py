@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from manyhands.objective import Weighted
+from manyhands.parameters.loss_weight import check_weight, counted_loss
 from manyhands.parameters.microbatches import divide, sizes_of
 from manyhands.parameters.module_units import units
 
@@ -18,8 +21,10 @@ if TYPE_CHECKING:
     from torch import nn
 
     from manyhands.job import Job
+    from manyhands.parameters.loss_weight import CountedLoss
 
-    Agree = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+    Agree = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
+    Settle = Callable[[torch.Tensor, torch.Tensor], object]
 
 
 def build(job: Job) -> nn.Module:
@@ -56,10 +61,48 @@ def autocast(job: Job, device: torch.device) -> AbstractContextManager[object]:
     return torch.autocast(device.type, getattr(torch, job.autocast))
 
 
+class CalledModel:
+    """The model as an objective sees it: calls go through a strategy, the rest is the model's own.
+
+    Args:
+        model: the worker's model.
+        forward: computes outputs, for instance through DDP.
+    """
+
+    def __init__(self, model: nn.Module, forward: Callable[..., Any]) -> None:
+        self._model = model
+        self._forward = forward
+
+    def __call__(self, *inputs: Any, **options: Any) -> Any:
+        """The model's outputs."""
+        return self._forward(*inputs, **options)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+
+def compute_loss(job: Job, forward: Callable[..., Any], inputs: Any, targets: Any) -> torch.Tensor:
+    """The mean loss of a batch, by the job's loss or objective.
+
+    Args:
+        job: the job.
+        forward: computes outputs; for an objective it is what stands for the model.
+        inputs: the inputs; the whole batch of a job with an objective.
+        targets: the targets of these inputs; None with an objective.
+    """
+    if job.objective is None:
+        return job.criterion(forward(inputs), targets)  # type: ignore[no-any-return]
+    loss = job.objective(forward, inputs)
+    if isinstance(loss, Weighted):
+        check_weight(loss)
+        return loss.mean
+    return loss
+
+
 def backward(
     job: Job,
     device: torch.device,
-    forward: Callable[[Any], Any],
+    forward: Callable[..., Any],
     inputs: Any,
     targets: Any,
     weight: float = 1.0,
@@ -67,10 +110,14 @@ def backward(
     largest: int = 0,
     agree: Agree | None = None,
     check: Callable[[torch.Tensor], object] | None = None,
+    settle: Settle | None = None,
 ) -> torch.Tensor:
     """Add `weight` times the gradient of the mean loss to the parameters'; return the loss.
 
-    A batch of more samples than the job's `micro_batch` is computed in parts.
+    A batch of more samples than the job's `micro_batch` is computed in parts. If the loss has a
+    weight of its own, such as a number of tokens, the gradient is `weight` / samples times that of
+    the total: the mean over all workers is known only when all weights are. The job's `CountedLoss`
+    has the weight of the batch then.
 
     Args:
         job: the job that defines the loss.
@@ -83,47 +130,132 @@ def backward(
         largest: samples of the largest batch of all workers, if every part needs a collective. It
             decides the number of parts; a worker with fewer parts computes its first one again.
         agree: called with the loss before the backward pass; returns the factor of the loss for the
-            backward pass, and the loss to report.
+            backward pass, the loss to report, and the weight of the part.
         check: called with the loss of every part before its backward pass; it may raise.
+        settle: called before the last backward pass with the weight of the batch, if the loss has
+            one, and the factor by which accumulated gradients then are those of its mean.
     """
-    samples = len(_first(inputs))
+    samples = samples_of(inputs)
     count = 1 if job.micro_batch is None else -(-max(samples, largest) // job.micro_batch)
+    part = _Part(job, device, forward, agree, check)
     if count == 1:
-        return _backward(job, device, forward, inputs, targets, weight, agree, check)
+        loss, own = part.loss(inputs, targets, samples)
+        if own is None:
+            part.backward(loss, weight)
+        elif settle is None:
+            part.backward(loss, weight * own / samples)
+        else:
+            settle(own, torch.ones_like(own))
+            part.backward(loss, weight)
+        return part.reported
     sizes = sizes_of(samples, min(count, samples))
-    total = torch.zeros((), device=device)
+    total, weights = torch.zeros((), device=device), torch.zeros((), device=device)
     parts = [*zip(divide(inputs, sizes), divide(targets, sizes), sizes, strict=True)]
     parts += [(*parts[0][:2], 0)] * (count - len(parts))
+    weighted = False
     for number, (some, wanted, size) in enumerate(parts):
         last = number == count - 1
         with contextlib.nullcontext() if last else more_to_come():
-            share = weight * size / samples
-            loss = _backward(job, device, forward, some, wanted, share, agree, check)
-        total = total + loss * (size / samples)
-    return total
+            loss, own = part.loss(some, wanted, size)
+            if own is None:
+                total = total + part.reported * (size / samples)
+                part.backward(loss, weight * size / samples)
+                continue
+            weighted, weights = True, weights + own
+            total = total + part.reported * own
+            if last and settle is not None:
+                settle(weights, samples / _at_least_one(weights))
+            part.backward(loss, weight * own / samples)
+    return total / _at_least_one(weights) if weighted else total
 
 
-def _backward(
+def _at_least_one(weight: torch.Tensor) -> torch.Tensor:
+    """The weight; 1 in place of 0."""
+    return torch.where(weight > 0, weight, 1)
+
+
+def evaluate_batch(
     job: Job,
+    measured: CountedLoss,
     device: torch.device,
-    forward: Callable[[Any], Any],
+    forward: Callable[..., Any],
     inputs: Any,
     targets: Any,
-    weight: float,
-    agree: Agree | None = None,
-    check: Callable[[torch.Tensor], object] | None = None,
-) -> torch.Tensor:
+) -> tuple[torch.Tensor, Any, Any] | None:
+    """The loss of a batch, and the outputs and targets that metrics compare.
+
+    Args:
+        job: the job.
+        measured: its loss or objective.
+        device: the device of the computation.
+        forward: computes outputs, or None if this worker has none; with an objective, the model.
+        inputs: see `compute_loss`.
+        targets: see `compute_loss`.
+    """
     with autocast(job, device):
-        loss = job.loss(forward(inputs), targets)
+        if job.objective is None:
+            outputs = forward(inputs)
+            if outputs is None:
+                return None
+            return measured(outputs, targets).double().reshape(()), outputs, targets
+        loss = measured(forward, inputs)
     check_scalar(loss)
-    reported = loss.detach()
-    if check is not None:
-        check(reported)
-    if agree is not None:
-        factor, reported = agree(reported)
-        loss = loss * factor
-    (loss if weight == 1 else loss * weight).backward()  # type: ignore[no-untyped-call]
-    return reported
+    found = measured.returned
+    if job.metric_objects and (found is None or found.outputs is None or found.targets is None):
+        names = ", ".join(metric.name for metric in job.metric_objects)
+        raise TypeError(
+            f"the metrics {names} need outputs and targets: return mh.Weighted(total, weight, "
+            "outputs, targets) from the objective, or give metrics=()"
+        )
+    outputs, targets = (None, None) if found is None else (found.outputs, found.targets)
+    return loss.double().reshape(()), outputs, targets
+
+
+class _Part:
+    """Computes parts of a batch, one after the other."""
+
+    def __init__(
+        self,
+        job: Job,
+        device: torch.device,
+        forward: Callable[..., Any],
+        agree: Agree | None,
+        check: Callable[[torch.Tensor], object] | None,
+    ) -> None:
+        self._job = job
+        self._device = device
+        self._forward = forward
+        self._agree = agree
+        self._check = check
+        self._counted = counted_loss(job)
+        self.reported = torch.zeros(())
+        """The loss to report of the last part."""
+
+    def loss(
+        self, inputs: Any, targets: Any, samples: int
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The loss of a part, and its weight if that is not its samples; 0 samples do not count."""
+        with autocast(self._job, self._device):
+            loss = compute_loss(self._job, self._forward, inputs, targets)
+        check_scalar(loss)
+        self.reported = loss.detach()
+        if self._check is not None:
+            self._check(self.reported)
+        own = None if self._counted is None else self._counted.weight(loss, samples or 1)
+        if self._agree is not None:
+            factor, self.reported, agreed = self._agree(self.reported)
+            loss = loss * factor
+            own = None if own is None else agreed
+        if own is not None and self._counted is not None:
+            own = own if samples else torch.zeros_like(own)
+            self._counted.add(own)
+        return loss, own
+
+    @staticmethod
+    def backward(loss: torch.Tensor, weight: float | torch.Tensor) -> None:
+        """Add the gradient of a part's loss, times a weight."""
+        plain = not isinstance(weight, torch.Tensor) and weight == 1
+        (loss if plain else loss * weight).backward()  # type: ignore[no-untyped-call]
 
 
 def check_scalar(loss: object) -> None:
@@ -135,8 +267,22 @@ def check_scalar(loss: object) -> None:
         )
 
 
-def _first(value: Any) -> Any:
+def samples_of(batch: Any) -> int:
+    """The number of samples in a batch: the length of its first tensor."""
+    first = _first(batch)
+    if first is None:
+        raise TypeError(
+            f"found no tensor in a batch of type {type(batch).__name__}, so the number of its "
+            "samples is unknown"
+        )
+    return len(first)
+
+
+def _first(value: Any) -> torch.Tensor | None:
     """The first tensor in a nested batch."""
-    if isinstance(value, dict):
-        return _first(next(iter(value.values())))
-    return _first(value[0]) if isinstance(value, (list, tuple)) else value
+    if isinstance(value, torch.Tensor):
+        return value if value.dim() else None
+    items = value.values() if isinstance(value, Mapping) else value
+    if not isinstance(value, (Mapping, list, tuple)):
+        return value if hasattr(value, "__len__") and not isinstance(value, str) else None
+    return next((found for item in items if (found := _first(item)) is not None), None)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from manyhands.data.taking import rebuilt
 from manyhands.sampling.division import part
@@ -25,8 +28,17 @@ def divide(batch: Any, sizes: Sequence[int]) -> Iterator[Any]:
 
 
 def _between(value: Any, begin: int, end: int) -> Any:
-    if isinstance(value, dict):
-        return {key: _between(item, begin, end) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
+    if value is None:
+        return None
+    if isinstance(value, Mapping):
+        return rebuilt(value, {key: _between(item, begin, end) for key, item in value.items()})
+    if isinstance(value, (list, tuple)) and any(map(_nested, value)):
         return rebuilt(value, [_between(item, begin, end) for item in value])
-    return value[begin:end]
+    if isinstance(value, torch.Tensor) and not value.dim():
+        return value
+    return value[begin:end] if hasattr(value, "__getitem__") else value
+
+
+def _nested(item: object) -> bool:
+    """Whether a list with such an item has one item per field, and not one per sample."""
+    return isinstance(item, (torch.Tensor, Mapping, list, tuple))

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from manyhands.files.checkpoint import State
+    from manyhands.transport.collectives import Group
 
 
 class Bound(ABC):
@@ -52,6 +53,10 @@ class Bound(ABC):
     counts: float = 1.0
     """Weight of the next step; set before its gradient, for placements that update during the
     backward pass."""
+    together: Group | None = None
+    """The workers whose gradients are averaged in a step; None for all."""
+    rescales: bool = True
+    """Whether gradients wait for `rescale` before they are used."""
     words: tuple[str, ...] = ()
     """How the model was divided among the workers, in lines for the log; may be empty."""
 
@@ -78,6 +83,15 @@ class Bound(ABC):
             The mean loss over the share's samples, on every worker of the replica.
         """
 
+    def rescale(self, factor: float) -> None:
+        """Multiply the gradient: the weight of all samples is known only after it is computed."""
+        gradients = [one.grad for one in self.model.parameters() if one.grad is not None]
+        if any(type(one) is not torch.Tensor for one in gradients):
+            from manyhands.engine.tensors import own  # noqa: PLC0415 - loads DTensor
+
+            gradients = [own(one) for one in gradients]
+        torch._foreach_mul_(gradients, factor)
+
     def clip(self, limit: float) -> None:
         """Clip the norm of the gradient, computed over the whole model, to the limit."""
         groups = self.optimizer.param_groups
@@ -95,6 +109,10 @@ class Bound(ABC):
     @abstractmethod
     def outputs(self, inputs: Any) -> Any:
         """The model's outputs for the inputs; must be valid on workers where `speaks` is True."""
+
+    def forward(self, *inputs: Any, **options: Any) -> Any:
+        """What an objective's call of the model computes at an evaluation, on all workers."""
+        return self.model(*inputs, **options)
 
     @abstractmethod
     def average_buffers(self) -> None:

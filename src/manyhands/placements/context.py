@@ -78,6 +78,12 @@ class Context(Placement):
         from manyhands.placements.forecasts.layer_sizes import inspect_layers  # noqa: PLC0415 - torch is lazy
         from manyhands.placements.model.sample_batch import example  # noqa: PLC0415
 
+        if job.objective is not None:
+            raise ValueError(
+                f"{self} divides inputs and targets along the sequence, and an objective gets "
+                "batches of any form: give loss=loss(outputs, targets) and pairs (input, target), "
+                "or use allreduce() or fully_sharded()"
+            )
         inputs = example(job, 1)
         if inputs.dim() < 2 or inputs.shape[1] % self.ways:
             raise ValueError(

@@ -111,6 +111,12 @@ class Pipeline(Placement):
         """
         from manyhands.splitting import Unsplittable  # noqa: PLC0415 - torch is lazy
 
+        if job.objective is not None:
+            raise ValueError(
+                f"{self} computes the loss from the outputs of the last stage, and an objective "
+                "calls the whole model: give loss=loss(outputs, targets) and pairs (input, "
+                "target), or use allreduce() or fully_sharded()"
+            )
         smallest = min(size for _, size in job.batch_sizes.changes)
         if smallest < self.microbatches:
             raise ValueError(

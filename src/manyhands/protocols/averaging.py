@@ -13,6 +13,8 @@ from manyhands.protocols.parts.pull_and_rest import answer, rest
 from manyhands.protocols.parts.rounds import Round, Rounds
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from manyhands.endpoint import Endpoint, LeasedBatch, Replica
     from manyhands.protocols.compression.coding import Coding
 
@@ -72,11 +74,18 @@ class LocalSteps(Rounds, Compressed):
         samples = sum(batch.samples for batch in alone)
         for server, name in enumerate(replica.servers):
             parameters = replica.parameters(server)
-            message = Push(replica.versions[server], samples)
+            message = Push(replica.versions[server], samples, mass=total_mass(alone))
             endpoint.post(name, message, payload=parameters, into=parameters)
         for server, name in enumerate(replica.servers):
             replica.versions[server] = (await answer(endpoint, name)).version
         replica.adopt()
+
+
+def total_mass(batches: Iterable[LeasedBatch]) -> float:
+    """The weight of several batches in a mean, as `LeasedBatch.mass`: 0 if it is their samples."""
+    own = [batch for batch in batches if batch.samples]
+    weight = sum(batch.mass or float(batch.samples) for batch in own)
+    return 0.0 if weight == sum(batch.samples for batch in own) else weight
 
 
 @dataclass(frozen=True, repr=False)
@@ -106,4 +115,4 @@ class Averaging(LocalSteps):
 
     def conclude(self, state: Round) -> list[Action]:
         """Replace the parameters with the mean."""
-        return [Move(by=1.0, over=state.samples)] if state.samples else []
+        return [Move(by=1.0, over=state.shares)] if state.samples else []

@@ -62,7 +62,8 @@ class CentralStorage(SynchronousRounds):
                 resting = False
             await replica.gradient(batch)
             update = replica.update(0) if batch.samples else None
-            endpoint.post(server, Push(read, batch.samples, batch.dealt), payload=update)
+            push = Push(read, batch.samples, batch.dealt, mass=batch.mass)
+            endpoint.post(server, push, payload=update)
             read = (await answer(endpoint, server)).version
             replica.commit(batch)
 

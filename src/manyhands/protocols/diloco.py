@@ -159,4 +159,4 @@ class DiLoCo(LocalSteps):
         if not state.samples:
             return []
         changes = self.wait_for is not None
-        return [Descend(state.samples, self.outer_lr, self.outer_momentum, changes)]
+        return [Descend(state.shares, self.outer_lr, self.outer_momentum, changes)]

@@ -13,6 +13,7 @@ from manyhands.protocols.protocol import ServerState, StrategyProtocol
 
 if TYPE_CHECKING:
     from manyhands.endpoint import Endpoint, Replica
+    from manyhands.job import Job
 
 
 @dataclass(frozen=True, repr=False)
@@ -39,6 +40,15 @@ class Ensemble(StrategyProtocol):
     peer_servers: ClassVar[bool] = True
     ensemble: ClassVar[bool] = True
     servers = 1
+
+    def check_job(self, job: Job, workers: int) -> None:
+        """Raise ValueError for an objective: it has no outputs to average."""
+        super().check_job(job, workers)
+        if job.objective is not None:
+            raise ValueError(
+                f"{self} averages the outputs of its replicas, and an objective has none: give "
+                "loss=loss(outputs, targets) and pairs (input, target)"
+            )
 
     def step_payload(self, workers: int, size: int) -> StepPayload:
         """Nothing: replicas are exchanged only in evaluations."""

@@ -45,7 +45,7 @@ class LocalSgd(LocalSteps):
 
     def conclude(self, state: Round) -> list[Action]:
         """Replace the parameters with the mean."""
-        return [Move(by=1.0, over=state.samples)] if state.samples else []
+        return [Move(by=1.0, over=state.shares)] if state.samples else []
 
     def interval(self, steps: int) -> int:
         """1 during the warm-up, then H."""

@@ -12,7 +12,7 @@ import torch
 from manyhands.failure import RunFailed
 from manyhands.files.checkpoint import MODEL, member_file, save_model
 from manyhands.parameters import Holder, UpdateCounts, lerp
-from manyhands.parameters.ignored_targets import counting_among
+from manyhands.parameters.loss_weight import counting_among
 from manyhands.protocols import Terms
 from manyhands.protocols.compression.making import with_codecs
 from manyhands.protocols.compression.shard import CodedShard
@@ -137,11 +137,10 @@ class World:
         self._working = 0
         self._returning = 0
 
-    def _new_model(self, workers: int) -> SharedModel:
+    def _new_model(self, workers: int) -> SharedModel:  # noqa: ARG002 - others need it
         """The model that computes the gradients of so many workers."""
         clip = self._job.clip if self._needs.clips == "workers" else None
-        counted = counting_among(self._job, str(self._protocol), workers)
-        return SharedModel(counted, self._needs.shards, clip)
+        return SharedModel(counting_among(self._job), self._needs.shards, clip)
 
     def _server(self, number: int, host: str) -> Server:
         member = VirtualProcess(f"server-{number}", host)

@@ -14,7 +14,7 @@ join them again, to announce a rest, or to report that this is done."""
 class Push(Message, frozen=True):
     """An update or a replica, computed from parameters of `version` on `samples` samples.
 
-    `total` is the number of samples in the global batch; a replica may have a `mass`.
+    `total` is the number of samples in the global batch.
     """
 
     version: int
@@ -23,10 +23,17 @@ class Push(Message, frozen=True):
     """For an update: samples of the run before its global batch, which decide its weight."""
     total: int = 0
     mass: float = 0.0
+    """The weight of a replica in push-sum; of an update or a replica in a mean, if it is not its
+    samples but, for instance, its tokens."""
     number: int = 0
     """For a sum over several workers: its number, so that it counts once."""
     rests: bool = False
     """Whether the sender has no samples after this, as if it had sent `Rest` too."""
+
+    @property
+    def weight(self) -> float:
+        """The weight in a mean."""
+        return self.mass or float(self.samples)
 
 
 class Pull(Message, frozen=True):

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from manyhands.data.taking import as_pair
 from manyhands.live.worker.loading import load_here
 from manyhands.parameters import Layout
 from manyhands.parameters.gradients import backward
@@ -59,7 +58,7 @@ def first_gradients(job: Job, workers: int) -> FirstGradients:
     updates, times = [], []
     for _ in range(steps):
         wanted = torch.tensor(list(itertools.islice(indices, samples)))
-        inputs, targets = as_pair(load_here(job, seeded, seed, wanted))
+        inputs, targets = job.divide(load_here(job, seeded, seed, wanted))
         begun = time.perf_counter()
         backward(job, torch.device("cpu"), model, inputs, targets)
         times.append(time.perf_counter() - begun)

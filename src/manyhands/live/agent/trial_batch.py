@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from manyhands.data.taking import as_pair, fetch, taker
+from manyhands.data.taking import fetch, taker
 from manyhands.failure import Refused
 from manyhands.files.checkpoint import check_savable
-from manyhands.parameters.gradients import autocast, check_scalar
+from manyhands.parameters.gradients import autocast, check_scalar, compute_loss, evaluate_batch
+from manyhands.parameters.loss_weight import CountedLoss, own_loss
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -138,17 +139,38 @@ def _load(job: Job, data: SizedData, samples: int) -> Any:
 
 
 @torch.no_grad()
+def _try_objective(job: Job, model: nn.Module, name: str, batch: Any) -> None:
+    where = f"objective(model, batch) on a {name} batch"
+    device = torch.device("cpu")
+    with _naming(where, f"batch {_shape(batch)}"):
+        if name == "training":
+            with autocast(job, device):
+                check_scalar(compute_loss(job, model, batch, None))
+            return
+        with _naming("the target"):
+            metrics = job.metric_objects
+        _, outputs, targets = evaluate_batch(
+            job, CountedLoss(own_loss(job)), device, model, batch, None
+        ) or (None, None, None)
+        for metric in metrics:
+            metric.statistics(outputs, targets)
+
+
+@torch.no_grad()
 def _try(job: Job, model: nn.Module, name: str, batch: Any) -> None:
     with _naming("the data"):
-        inputs, targets = as_pair(batch)
+        inputs, targets = job.divide(batch)
     model.train(name == "training")
+    if job.objective is not None:
+        _try_objective(job, model, name, batch)
+        return
     shapes = f"inputs {_shape(inputs)}"
     with autocast(job, torch.device("cpu")):
         with _naming(f"model(inputs) on a {name} batch", shapes):
             outputs = model(inputs)
         shapes += f", outputs {_shape(outputs)}, targets {_shape(targets)}"
         with _naming(f"loss(outputs, targets) on a {name} batch", shapes):
-            check_scalar(job.loss(outputs, targets))
+            check_scalar(compute_loss(job, lambda _: outputs, inputs, targets))
     if name == "validation":
         with _naming("the target"):
             measures = job.metric_objects

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from manyhands.data.taking import as_pair
 from manyhands.live.worker.loading import Loading, move
-from manyhands.parameters.gradients import autocast
-from manyhands.parameters.ignored_targets import CountedLoss, own_loss
+from manyhands.parameters.gradients import evaluate_batch
+from manyhands.parameters.loss_weight import CountedLoss, own_loss
 from manyhands.sampling.division import part
 from manyhands.seeding import VALIDATION
 
@@ -59,6 +58,7 @@ def evaluate(
     *,
     loading: Loading | None = None,
     divided: int | None = None,
+    speaks: bool = True,
 ) -> MetricTotals:
     """Compute one worker's statistics of the model on its part of the validation data.
 
@@ -71,31 +71,32 @@ def evaluate(
         device: the worker's device.
         rank: index of the part of the data.
         workers: number of parts.
-        outputs: called instead of the model; returns None on workers without the outputs.
+        outputs: called instead of the model; returns None on workers without the outputs. With
+            an objective, what stands for the model.
         loading: loads the batches; its processes are kept between evaluations.
         divided: number of workers among which a batch is divided, if more than `workers`.
+        speaks: whether this worker's statistics count; it computes in any case.
     """
     data = job.validation
     if data is None:
         raise ValueError("this job has no validation data to evaluate on")
     if not len(data):
         raise ValueError("the validation data is empty")
-    wanted, counted = _chunks(len(data), rank, workers, job, divided or workers)
+    chunks, counted = _chunks(len(data), rank, workers, job, divided or workers)
     training = model.training
     model.eval()
     total = torch.zeros(0, dtype=torch.float64, device=device)
     sizes = (0,) * len(job.metric_objects)
     measured = CountedLoss(own_loss(job))
-    drawn = [(VALIDATION, indices) for indices in wanted]
+    drawn = [(VALIDATION, indices) for indices in chunks]
     loaded = (loading or Loading(job)).batches(data, drawn)
     for count, batch in zip(counted, loaded, strict=True):
-        inputs, targets = as_pair(move(batch, device))
-        with autocast(job, device):
-            answers = (outputs or model)(inputs)
-            if answers is None:
-                continue
-            loss = measured(answers, targets).double().reshape(())
-        statistics = [metric.statistics(answers, targets) for metric in job.metric_objects]
+        inputs, targets = job.divide(move(batch, device))
+        found = evaluate_batch(job, measured, device, outputs or model, inputs, targets)
+        if found is None or not speaks:
+            continue
+        loss, answers, wanted = found
+        statistics = [metric.statistics(answers, wanted) for metric in job.metric_objects]
         sizes = tuple(item.numel() for item in statistics)
         head = measured.sums(loss, count or 1)
         row = torch.cat([head, *statistics])

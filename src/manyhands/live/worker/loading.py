@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import default_collate
@@ -88,8 +89,8 @@ def move(value: Any, device: torch.device) -> Any:
     """Move all tensors of a batch to a device."""
     if device.type == "cpu":
         return value
-    if isinstance(value, dict):
-        return {key: move(item, device) for key, item in value.items()}
+    if isinstance(value, Mapping):
+        return rebuilt(value, {key: move(item, device) for key, item in value.items()})
     if isinstance(value, (list, tuple)):
         return rebuilt(value, [move(item, device) for item in value])
     return value.to(device, non_blocking=True) if hasattr(value, "to") else value

@@ -153,7 +153,7 @@ def _work_free(
 
     shared = home if needs.shared_memory else None
     clip = job.clip if needs.clips == "workers" else None
-    counted = counting_among(job, assignment.strategy, assignment.workers)
+    counted = counting_among(job)
     copy = Copy(
         counted, needs.shards, device, allocate, shared, beside=needs.own_parameters, clip=clip
     )

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from manyhands.data.taking import as_pair
 from manyhands.endpoint import Terms
 from manyhands.live.member.divergence import Divergence
 from manyhands.live.worker.evaluation import MetricTotals, evaluate, no_totals
@@ -51,6 +50,7 @@ class LiveBatch:
         self.samples = lease.stop - lease.start
         self.total = lease.total
         self.dealt = lease.dealt
+        self.mass = 0.0
         self.round = round_
         self.inputs = inputs
         self.targets = targets
@@ -176,7 +176,7 @@ class LiveReplica:
             return LiveBatch(lease, round_, None, None)
         begun = time.monotonic()
         self._progress.phase = "data"
-        inputs, targets = as_pair(move(self._leased.take(lease), self._device))
+        inputs, targets = self._job.divide(move(self._leased.take(lease), self._device))
         self._recorder.span("data", begun, time.monotonic() - begun, self._progress.step)
         return LiveBatch(lease, round_, inputs, targets)
 
@@ -219,7 +219,8 @@ class LiveReplica:
         # accelerator's would cost time: that one is checked with the next batch.
         check = partial(self._divergence.training, sample=batch.dealt) if self._on_cpu else None
         ready = self._pacer.before(ready)
-        loss = self._copy.gradient(batch.inputs, batch.targets, ready, check)
+        weigh = partial(setattr, batch, "mass")
+        loss = self._copy.gradient(batch.inputs, batch.targets, ready, check, weigh)
         self._pacer.stretch()
         # Shards are encoded within the backward pass, as soon as they are complete.
         spent = time.monotonic() - begun - (self.coding() - coded)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from manyhands.data.taking import as_pair
 from manyhands.engine import out_of_memory
 from manyhands.failure import OutOfMemory
 from manyhands.live.member.divergence import Divergence
@@ -18,7 +17,8 @@ from manyhands.live.worker.evaluation import evaluate, sum_totals
 from manyhands.live.worker.loading import Loading, move
 from manyhands.live.worker.slowdown import Slowdown
 from manyhands.parameters.clipping import MeanOf, norm
-from manyhands.parameters.ignored_targets import counting
+from manyhands.parameters.gradients import CalledModel
+from manyhands.parameters.loss_weight import counting
 from manyhands.sampling.permutation import mix, shares
 from manyhands.seeding import seed_all
 from manyhands.transport.waits import Waits, overlap
@@ -124,11 +124,13 @@ class Trainer:
         with self._exchanging(), self._naming_remedy():
             counted, loss = counting(job)
             self._bound = strategy.bind(counted, group, device, self._waits)
+        self._counted = loss
         if self._bound.replicas > 1 or self._bound.parts > 1 or job.micro_batch is not None:
             loss.divided = str(strategy)
         if self._bound.words and self.rank == 0:
             recorder.event("divided", {str(at): line for at, line in enumerate(self._bound.words)})
         self.model = self._bound.model
+        self._called = CalledModel(self.model, self._bound.forward)
         self.optimizer = self._bound.optimizer
         # Random draws from here on (dropout) must differ between replicas, and agree on all
         # workers that hold parts of one replica.
@@ -172,7 +174,7 @@ class Trainer:
         self._traffic.enter("training")
         for share in shares(*deal):
             asked = self._clock()
-            inputs, targets = as_pair(move(next(data), self.device))
+            inputs, targets = self.job.divide(move(next(data), self.device))
             self._recorder.span("data", asked, self._clock() - asked, share.step)
             self._due = Batch(inputs, targets, share)
             yield self._due
@@ -222,6 +224,7 @@ class Trainer:
         with self._naming_remedy(), self._group.watched():
             loss = self._bound.gradient(batch.inputs, batch.targets, weight)
             self._waits.end()
+            self._weigh(share)
             self._account_gradient(share, begun, loss)
             if self._bound.speaks:
                 self._divergence.training(loss, share.dealt)
@@ -238,6 +241,25 @@ class Trainer:
         self._progress.step = share.step + 1
         self._stepped = batch.step
         return loss
+
+    def _weigh(self, share: Share) -> None:
+        """Make the gradient that of the mean over all weights, if the loss has weights.
+
+        Until here it is the gradient of the sum of all totals, divided by the number of samples.
+        """
+        own = self._counted.take()
+        if own is None or not self._bound.rescales:
+            return
+        counts = self._bound.speaks and share.samples > 0
+        sums = torch.stack([torch.full_like(own, share.samples), own]) * counts
+        sums = sums.to(self._group.device)
+        group = self._bound.together or self._group
+        if group.size > 1:
+            self._waits.begin()
+            group.sum(sums)
+            self._waits.end()
+        samples, weight = sums.tolist()
+        self._bound.rescale(samples / weight if weight else 0.0)
 
     def evaluate(self) -> dict[str, float]:
         """The loss and the job's metrics on its validation data, exact over all workers.
@@ -260,8 +282,9 @@ class Trainer:
                 self.device,
                 bound.replica,
                 bound.replicas,
-                self._answer,
+                self._answer if self.job.objective is None else self._called,
                 loading=self._loading,
+                speaks=bound.speaks,
             )
             with self._exchanging():
                 totals = sum_totals(totals, self._group)

@@ -11,7 +11,8 @@ from torch import nn
 from manyhands.engine.pipelines import Stage, runtime
 from manyhands.engine.sharding import is_sharded, reshard
 from manyhands.engine.tensors import gradient_of, norm, own
-from manyhands.parameters.gradients import check_scalar
+from manyhands.parameters.gradients import check_scalar, samples_of
+from manyhands.parameters.loss_weight import counted_loss
 from manyhands.parameters.microbatches import divide, sizes_of
 from manyhands.placements.bound import Bound
 from manyhands.placements.model.buffers import average_buffers, untouched
@@ -92,7 +93,7 @@ class Stages(Bound):
         return value
 
     def tell(self, loss: torch.Tensor) -> torch.Tensor:
-        """Send the loss, which the last worker has, to all workers."""
+        """Send the loss, and what else the last worker knows, to all workers."""
         word = loss.double().to(self._device)
         if self._at_end:
             # The sender does not wait: the other workers receive it later.
@@ -162,11 +163,14 @@ class LockstepPipeline(Stages):
         self.speaks = self._at_end and stage_group.speaks
         self._count, self._table = count, table
         self._runs: dict[tuple[int, ...], Callable[..., object]] = {}
-        self._losses: list[torch.Tensor] = []
+        self._losses: list[tuple[torch.Tensor, torch.Tensor | float]] = []
+        self._counted = counted_loss(job)
+        self._samples = 0
 
     def gradient(self, inputs: Any, targets: Any, weight: float) -> torch.Tensor:
         """Run the schedule; each microbatch's loss is weighted by its samples."""
         self._made.passing.check(inputs)
+        self._samples = len(inputs)
         sizes = sizes_of(len(inputs), self._count(len(inputs)))
         shares = [size / len(inputs) for size in sizes]
         wanted = zip(divide(targets, sizes), shares, (weight for _ in sizes), strict=True)
@@ -175,7 +179,10 @@ class LockstepPipeline(Stages):
         copied = [own(one) for one in self._gradients() if not is_sharded(one)]
         for copies in self._stage_group.copies:
             self._others.average(copied, copies)
-        return self.tell(sum(self._taken(), torch.zeros((), dtype=torch.float64)))
+        told = self.tell(self._mean())
+        if not self._at_end and told[1] >= 0 and self._counted is not None:
+            self._counted.add(told[1])
+        return told[0]
 
     def average_buffers(self) -> None:
         """Average over the replicas of the pipeline."""
@@ -209,12 +216,30 @@ class LockstepPipeline(Stages):
         return runtime(stages, order, len(sizes), self._loss)
 
     def _loss(self, outputs: Any, wanted: tuple[Any, float, float]) -> torch.Tensor:
-        target, share, weight = wanted
-        loss = self._job.loss(outputs, target)
-        check_scalar(loss)
-        self._losses.append(loss.detach().double() * share)
-        return loss * (share * weight)
+        """The loss of a microbatch, weighted by its samples or, if it has one, by its own weight.
 
-    def _taken(self) -> list[torch.Tensor]:
+        Weights of a loss are divided by the samples of the batch, as in `parameters.backward`.
+        """
+        target, share, weight = wanted
+        loss: torch.Tensor = self._job.criterion(outputs, target)
+        check_scalar(loss)
+        own = None if self._counted is None else self._counted.weight(loss, samples_of(target))
+        if own is None or self._counted is None:
+            self._losses.append((loss.detach().double() * share, share))
+            return loss * (share * weight)
+        self._counted.add(own)
+        self._losses.append((loss.detach().double() * own, own))
+        return loss * (own * weight / self._samples)
+
+    def _mean(self) -> torch.Tensor:
+        """The mean of the losses of all microbatches since the last call, and their weight.
+
+        The weight is −1 if the losses have none of their own.
+        """
         losses, self._losses = self._losses, []
-        return losses
+        total = sum((loss for loss, _ in losses), torch.zeros((), dtype=torch.float64))
+        weights = [own for _, own in losses if isinstance(own, torch.Tensor)]
+        if not weights:
+            return torch.stack([total, torch.full_like(total, -1.0)])
+        weight = torch.stack(weights).sum()
+        return torch.stack([total / weight.clamp(min=1), weight])

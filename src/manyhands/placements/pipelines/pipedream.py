@@ -152,7 +152,7 @@ class PipeDreamPipeline(Stages):
         gives: torch.Tensor = functional_call(self._section, self._stash, (given,))
         gradient = coming = None
         if self._rank == self._last:
-            gives = self._job.loss(gives, target)
+            gives = self._job.criterion(gives, target)
             check_scalar(gives)
         else:
             self._give(gives, self._rank + 1, _THERE)

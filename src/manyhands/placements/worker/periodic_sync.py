@@ -39,7 +39,7 @@ def bind_periodic_sync(
     copy, place = divmod(group.rank, size)
     inside = group.part("copy", range(copy * size, (copy + 1) * size))
     peers = group.part("beside", range(place, group.size, size))
-    return PeriodicSync(placement.bind(job, inside, device, waits), peers, outer, waits)
+    return PeriodicSync(placement.bind(job, inside, device, waits), inside, peers, outer, waits)
 
 
 class PeriodicSync(Bound):
@@ -52,14 +52,18 @@ class PeriodicSync(Bound):
 
     Args:
         inner: the replica, as trained by its own workers.
+        inside: these workers.
         peers: the workers that hold the same part in all replicas.
         outer: the protocol that defines the interval and the outer step.
         waits: records the synchronisations.
     """
 
-    def __init__(self, inner: Bound, peers: Group, outer: LocalSteps, waits: Waits) -> None:
+    def __init__(
+        self, inner: Bound, inside: Group, peers: Group, outer: LocalSteps, waits: Waits
+    ) -> None:
         self.model, self.optimizer = inner.model, inner.optimizer
         self.copies = peers.size
+        self.together, self.rescales = inner.together or inside, inner.rescales
         self.replica = peers.rank * inner.replicas + inner.replica
         self.replicas = peers.size * inner.replicas
         self.speaks, self.waiting, self.words = inner.speaks, inner.waiting, inner.words
@@ -98,6 +102,10 @@ class PeriodicSync(Bound):
         """The gradient of this replica."""
         return self._inner.gradient(inputs, targets, weight)
 
+    def rescale(self, factor: float) -> None:
+        """Multiply this replica's gradient."""
+        self._inner.rescale(factor)
+
     def clip(self, limit: float) -> None:
         """Clip the norm of this replica's gradient."""
         self._inner.clip(limit)
@@ -133,6 +141,10 @@ class PeriodicSync(Bound):
     def outputs(self, inputs: Any) -> Any:
         """The outputs of this replica: all replicas are equal at an evaluation."""
         return self._inner.outputs(inputs)
+
+    def forward(self, *inputs: Any, **options: Any) -> Any:
+        """As in `outputs`."""
+        return self._inner.forward(*inputs, **options)
 
     def average_buffers(self) -> None:
         """Synchronise if there were steps since the last time; then average the buffers."""

@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from manyhands.engine.tensors import leaves, memory_of
 from manyhands.files.checkpoint import Entry, State
-from manyhands.parameters.gradients import backward, build
+from manyhands.parameters.gradients import CalledModel, backward, build
 from manyhands.placements.bound import Bound
 from manyhands.placements.model.buffers import average_buffers, untouched
 from manyhands.placements.model.materialize import aliases, make_some
@@ -76,6 +76,7 @@ class Placed(Bound):
             _Placement(self.model.get_submodule(name), several, handle, self._on_the_way)
             for name, several in owners.items()
         ]
+        self._called = CalledModel(self.model, self._forward)
         self.optimizer = job.optimizer(self.model)
         self._shared = {
             name: group.part(f"place/{name}", several)
@@ -93,16 +94,16 @@ class Placed(Bound):
     def gradient(self, inputs: Any, targets: Any, weight: float) -> torch.Tensor:
         """Run forward and backward on the modules' workers; then sum the gradients of copies."""
         with untouched(self.model, when=not weight), self._on_the_way:
-            loss = backward(self._job, self._device, self._forward, inputs, targets, weight)
+            loss = backward(self._job, self._device, self._called, inputs, targets, weight)
             self._on_the_way.wait()
         for name, group in self._shared.items():
             self._sum_gradients(self.model.get_submodule(name), group)
         return loss
 
-    def _forward(self, inputs: Any) -> Any:
+    def _forward(self, *inputs: Any, **options: Any) -> Any:
         for call in self._calls:
             call.count = 0
-        return self.model(inputs)
+        return self.model(*inputs, **options)
 
     def _sum_gradients(self, module: nn.Module, group: Group) -> None:
         """Sum over the copies of a module; a copy that was not called in this step adds zero."""
@@ -132,6 +133,13 @@ class Placed(Bound):
         factor = float(torch.clamp(limit / (squares.sqrt() + 1e-6), max=1.0))
         for grad in grads.values():
             grad.mul_(factor)
+
+    def forward(self, *inputs: Any, **options: Any) -> Any:
+        """The outputs, as in `outputs`."""
+        with self._on_the_way:
+            answers = self._forward(*inputs, **options)
+            self._on_the_way.wait()
+        return answers
 
     def outputs(self, inputs: Any) -> Any:
         """The outputs, available on all workers because all module outputs are broadcast."""

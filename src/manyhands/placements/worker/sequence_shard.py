@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from manyhands.engine.fake_tensors import is_fake
 from manyhands.parameters.gradients import Checkpointed, backward
-from manyhands.parameters.ignored_targets import counting
+from manyhands.parameters.loss_weight import counting
 from manyhands.parameters.module_units import units
 from manyhands.placements.model.buffers import untouched
 from manyhands.placements.worker.whole_model import WholeModel
@@ -95,8 +95,10 @@ class SequenceShard(WholeModel):
             self._check_unused()
         return mean
 
-    def _agree(self, mean: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _agree(self, mean: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Weight the mean loss of this shard by its counted targets; also the mean over all.
+
+        The third item is the number of all counted targets.
 
         Padding is mostly at the end of a sequence, so shards differ in how many targets count.
         """
@@ -104,7 +106,8 @@ class SequenceShard(WholeModel):
         summed = own.clone()
         self._handle.allreduce([summed]).wait()
         counted, total = summed
-        return own[0] * self._ways / counted, total / counted
+        divisor = torch.where(counted > 0, counted, 1)
+        return own[0] * self._ways / divisor, total / divisor, counted.double()
 
     def _forward(self, inputs: Any) -> Any:
         with self._divided():

@@ -18,7 +18,7 @@ from torch.nn import functional
 from manyhands.engine.fake_tensors import is_fake
 from manyhands.engine.tensor_parallel import divide_layers
 from manyhands.engine.tensors import own
-from manyhands.parameters.gradients import build
+from manyhands.parameters.gradients import build, samples_of
 from manyhands.placements.model.materialize import make_in_parts
 from manyhands.placements.model.tied_parameters import keeping_ties
 from manyhands.placements.worker.sharded import sharded_state
@@ -99,7 +99,7 @@ class TensorOwnSamples(WholeModel):
 
     def gradient(self, inputs: Any, targets: Any, weight: float) -> torch.Tensor:
         """The gradient; those of split layers are sums over all samples, and are averaged here."""
-        self._samples.count(len(inputs))
+        self._samples.count(samples_of(inputs))
         loss = super().gradient(inputs, targets, weight)
         for one in self._split:
             if one.grad is not None:
@@ -108,7 +108,7 @@ class TensorOwnSamples(WholeModel):
 
     def outputs(self, inputs: Any) -> Any:
         """The outputs for this worker's samples; computed together with all other workers."""
-        self._samples.count(len(inputs))
+        self._samples.count(samples_of(inputs))
         return super().outputs(inputs)
 
     def state(self) -> State:

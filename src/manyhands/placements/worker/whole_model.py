@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from manyhands.files.checkpoint import State
-from manyhands.parameters.gradients import backward, build
+from manyhands.parameters.gradients import CalledModel, backward, build
 from manyhands.placements.bound import Bound
 from manyhands.placements.model.buffers import average_buffers, untouched
 from manyhands.placements.model.materialize import make_model
@@ -46,6 +46,7 @@ class WholeModel(Bound):
         self.model = self._make(job, device)
         self.optimizer = self._make_optimizer(job)
         self.module = wrap(self.model)
+        self._called = CalledModel(self.model, self.module)
         self.replica, self.replicas = group.rank, group.size
         self._job = job
         self._device = device
@@ -67,7 +68,7 @@ class WholeModel(Bound):
         """Compute the gradient; DDP averages over workers during the backward pass."""
         with untouched(self.model, when=not weight), self._reducing():
             loss = backward(
-                self._job, self._device, self.module, inputs, targets, weight, self._more_to_come
+                self._job, self._device, self._called, inputs, targets, weight, self._more_to_come
             )
         if not self._last.settled:
             self._last.settle()

@@ -114,6 +114,7 @@ def _errand(state: InnerSumRound, call: Call) -> Answer:
         state.version,
         errand="meet",
         samples=state.samples,
+        mass=state.shares,
         dealt=state.dealt,
         number=state.number,
     )

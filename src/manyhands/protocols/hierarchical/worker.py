@@ -37,7 +37,8 @@ class InnerWorker:
                     await self._join()
                 await replica.gradient(batch)
                 update = replica.update(0) if batch.samples else None
-                push = Push(replica.versions[0], batch.samples, batch.dealt, total=batch.total)
+                total, mass = batch.total, batch.mass
+                push = Push(replica.versions[0], batch.samples, batch.dealt, total, mass)
                 endpoint.post(self.own, push, payload=update, into=replica.parameters(0))
                 alone.append(batch)
             if await self._receive():
@@ -103,7 +104,7 @@ class OuterExchange:
                 await self._join()
             await replica.gradient(batch)
             update = replica.update(0) if batch.samples else None
-            push = Push(replica.versions[0], batch.samples, batch.dealt)
+            push = Push(replica.versions[0], batch.samples, batch.dealt, mass=batch.mass)
             endpoint.post(self.own, push, payload=update, into=replica.parameters(0))
             said = await answer(endpoint, self.own)
             if said.errand == "meet":
@@ -135,7 +136,8 @@ class OuterExchange:
     async def _carry(self, said: Parameters) -> Parameters:
         """Take the island's sum to the outer server, and return the parameters after its step."""
         room = self.replica.parameters(0)
-        push = Push(said.version, said.samples, said.dealt, number=said.number)
+        mass = 0.0 if said.mass == said.samples else said.mass
+        push = Push(said.version, said.samples, said.dealt, mass=mass, number=said.number)
         payload = room if said.samples else None
         self.endpoint.post(self.outer, push, payload=payload, into=room)
         there = await answer(self.endpoint, self.outer)

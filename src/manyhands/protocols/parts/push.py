@@ -10,7 +10,7 @@ from manyhands.protocols.compression.coding import Compressed
 from manyhands.protocols.parts.pull_and_rest import ServerBased, answer, rest
 
 if TYPE_CHECKING:
-    from manyhands.endpoint import Endpoint, Replica
+    from manyhands.endpoint import Endpoint, LeasedBatch, Replica
     from manyhands.protocols.compression.coding import Coding
 
 
@@ -38,11 +38,12 @@ class PushGradients(ServerBased, Compressed):
             if replica.rests:
                 await self.refresh(replica, endpoint)
 
-            def push(server: int, samples: int = batch.samples, dealt: int = batch.dealt) -> None:
+            def push(server: int, batch: LeasedBatch = batch) -> None:
+                read = replica.versions[server]
                 endpoint.post(
                     replica.servers[server],
-                    Push(replica.versions[server], samples, dealt),
-                    payload=replica.update(server) if samples else None,
+                    Push(read, batch.samples, batch.dealt, mass=batch.mass),
+                    payload=replica.update(server) if batch.samples else None,
                     into=replica.parameters(server),
                 )
 

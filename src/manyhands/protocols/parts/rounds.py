@@ -26,7 +26,8 @@ class Round(ServerState):
     samples: int = 0
     """Samples of all contributions."""
     shares: float = 0.0
-    """Weight of all contributions in the sum: samples, less where stale updates are damped."""
+    """Weight of all contributions in the sum: samples, or what a loss counts in place of them; less
+    where stale updates are damped."""
     weight: float = 0.0
     """Weight of all contributions in global batches."""
     dealt: int = 0
@@ -84,7 +85,7 @@ class Rounds(ServerBased):
         return 1.0
 
     def gather(self, state: Round, call: Call, share: float) -> list[Action]:
-        """The actions that add a contribution to the sum, weighted by its samples."""
+        """The actions that add a contribution to the sum, with its weight."""
         del state
         return [Add(call, share)] if share else []
 
@@ -92,17 +93,17 @@ class Rounds(ServerBased):
         """Add a contribution; if it completes the round, conclude it and answer all workers."""
         assert isinstance(state, Round)
         match call.message:
-            case Push(samples=samples, rests=rests) if self.is_late(state, call):
+            case Push(samples=samples, weight=weight, rests=rests) if self.is_late(state, call):
                 given = replace(
                     _with(state, call.worker),
                     samples=state.samples + samples,
-                    shares=state.shares + samples,
+                    shares=state.shares + weight,
                     late=state.late + bool(samples),
                 )
                 left = _without(given, call.worker) if rests else given
-                after, actions = self._close(left, self.gather(state, call, samples))
+                after, actions = self._close(left, self.gather(state, call, weight))
                 return after, [*actions, self._answer_now(call, after.version)]
-            case Push(samples=samples, dealt=dealt, rests=rests):
+            case Push(samples=samples, weight=weight, dealt=dealt, rests=rests):
                 factor = self.damping_factor(state, call)
                 before = (state.waiting[call.worker],) if call.worker in state.waiting else ()
                 given = replace(
@@ -110,12 +111,12 @@ class Rounds(ServerBased):
                     waiting=state.waiting.put(call.worker, call),
                     gone=(*state.gone, *before),
                     samples=state.samples + samples,
-                    shares=state.shares + factor * samples,
+                    shares=state.shares + factor * weight,
                     weight=state.weight + factor * state.terms.weigh(samples, dealt),
                     dealt=max(state.dealt, dealt),
                 )
                 left = _without(given, call.worker) if rests else given
-                return self._close(left, self.gather(state, call, factor * samples))
+                return self._close(left, self.gather(state, call, factor * weight))
             case Pull():
                 return _with(state, call.worker), [self._answer_now(call, state.version)]
             case Rest():

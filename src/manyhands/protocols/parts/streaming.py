@@ -31,6 +31,8 @@ class StreamedFragment:
     """The number of the round that the worker contributes to next."""
     samples: int = 0
     """Samples that the worker was trained on since its last contribution."""
+    mass: float = 0.0
+    """Their weight in a mean."""
     pushed: int = 0
     """Steps of the worker up to its last contribution."""
     settled: int = 0
@@ -119,6 +121,7 @@ class Streamer:
         self._batches.append((self._step, batch))
         for fragment in self._fragments:
             fragment.samples += batch.samples
+            fragment.mass += batch.mass or batch.samples
         await self._merge(self._step - self._overlap)
         if (self._step - self._alone - 1) % self._every + 1 in self._moments:
             places = range(len(self._fragments))
@@ -143,7 +146,9 @@ class Streamer:
 
     def _send(self, fragment: StreamedFragment, *, rests: bool = False) -> None:
         for server in fragment.servers:
-            message = Push(self._replica.versions[server], fragment.samples, rests=rests)
+            mass = 0.0 if fragment.mass == fragment.samples else fragment.mass
+            read = self._replica.versions[server]
+            message = Push(read, fragment.samples, mass=mass, rests=rests)
             if self._changes:
                 self._replica.moved(server)
             else:
@@ -151,7 +156,7 @@ class Streamer:
             beside = self._replica.beside(server)
             payload = beside if fragment.samples else None
             self._endpoint.post(self._replica.servers[server], message, payload, into=beside)
-        fragment.samples = 0
+        fragment.samples, fragment.mass = 0, 0.0
         fragment.pushed = self._step
         fragment.round += 1
 

@@ -28,14 +28,14 @@ class Formula(SharedModel):
         self._found = _contiguous(self._copy.updates)
         self._servers = list(range(case.shards))
 
-    def gradient(self, worker: Replication, lease: Lease) -> tuple[float, list[int]]:
+    def gradient(self, worker: Replication, lease: Lease) -> tuple[float, list[int], float]:
         """X − the mean target of the lease."""
         worker.computed += 1
         self._load(worker)
         found = self._found[:] = self._case.gradient(self._here, lease)
         if worker.optimizer is not None:
             worker.updates = [update.clone() for update in self._copy.updates]
-        return float(found @ found), self._servers[:: 1 if worker.rank % 2 else -1]
+        return float(found @ found), self._servers[:: 1 if worker.rank % 2 else -1], 0.0
 
 
 def _contiguous(parts: list[torch.Tensor]) -> NDArray[np.float64]:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from manyhands.parameters.gradients import autocast
-from manyhands.parameters.ignored_targets import CountedLoss, own_loss
+from manyhands.parameters.gradients import evaluate_batch
+from manyhands.parameters.loss_weight import CountedLoss, own_loss
 from manyhands.seeding import VALIDATION
 from manyhands.virtual.worker.loading import loader
 
@@ -34,11 +34,12 @@ def evaluate(job: Job, model: nn.Module) -> dict[str, float]:
     totals: list[torch.Tensor] = []
     for indices in torch.split(torch.arange(len(data)), job.batch_sizes.at(0)):
         inputs, targets = load(VALIDATION, indices)
-        with autocast(job, torch.device("cpu")):
-            outputs = model(inputs)
-            loss = measured(outputs, targets).double().reshape(())
+        found = evaluate_batch(job, measured, torch.device("cpu"), model, inputs, targets)
+        if found is None:
+            raise TypeError("the model returned no outputs")
+        loss, outputs, wanted = found
         sums += measured.sums(loss, len(indices))
-        statistics = [metric.statistics(outputs, targets) for metric in job.metric_objects]
+        statistics = [metric.statistics(outputs, wanted) for metric in job.metric_objects]
         if totals:
             statistics = [total + more for total, more in zip(totals, statistics, strict=True)]
         totals = statistics

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import default_collate
 
-from manyhands.data.taking import as_pair
 from manyhands.seeding import Seeded, epoch_seed
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ def loader(job: Job, data: SizedData) -> Callable[[int, torch.Tensor], tuple[Any
         seed = epoch_seed(job.seed, epoch)
         with seeded.drawing():
             if seeded.take is not None:
-                return as_pair(seeded.batch(seed, indices))
-            return as_pair(collate(seeded.__getitems__((seed, indices.tolist()))))
+                return job.divide(seeded.batch(seed, indices))
+            return job.divide(collate(seeded.__getitems__((seed, indices.tolist()))))
 
     return load

@@ -37,6 +37,7 @@ class VirtualBatch:
     total: int
     round: int
     dealt: int
+    mass: float = 0.0
 
 
 class VirtualReplica:
@@ -187,7 +188,7 @@ class VirtualReplica:
 
     def _compute(self, batch: VirtualBatch) -> list[int]:
         """Compute the update of a batch; return the shards in order of completion."""
-        loss, completed = self._shared_model.gradient(self.replication, batch.lease)
+        loss, completed, batch.mass = self._shared_model.gradient(self.replication, batch.lease)
         self._log.loss(loss, batch.samples)
         where = f"at sample {batch.dealt:,} on worker {self.rank}"
         self._shared_model.divergence.check(self._log.recorder, loss, "training", where)

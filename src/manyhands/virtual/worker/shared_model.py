@@ -107,8 +107,10 @@ class SharedModel:
         """The model's initial buffers."""
         return [buffer.clone() for buffer in self._first]
 
-    def gradient(self, worker: Replication, lease: Lease) -> tuple[float, list[int]]:
+    def gradient(self, worker: Replication, lease: Lease) -> tuple[float, list[int], float]:
         """Compute a worker's update; return the loss, and the shards in order of completion.
+
+        The third item is the weight of the update, as `LeasedBatch.mass`.
 
         Random numbers of the model depend on the seed, the worker and its count of batches only,
         those of the data on the seed, the epoch and the sample; not on earlier computations.
@@ -122,7 +124,8 @@ class SharedModel:
         self._load(worker)
         worker.seen = []
         completed: list[int] = []
-        loss = self._copy.gradient(inputs, targets, completed.append)
+        weights = [0.0]
+        loss = self._copy.gradient(inputs, targets, completed.append, weigh=weights.append)
         if worker.buffers:
             for kept, buffer in zip(worker.buffers, self._copy.model.buffers(), strict=True):
                 kept.copy_(buffer)
@@ -130,7 +133,7 @@ class SharedModel:
             worker.updates = [update.clone() for update in self._copy.updates]
         if self.computed is not None:
             self.computed()
-        return loss.item(), completed
+        return loss.item(), completed, weights[-1]
 
     def optimizer(self, parameters: Sequence[torch.Tensor]) -> LocalOptimizer:
         """The job's optimizer on a worker's parameters."""

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - as everybody calls it
 from torch import nn
 
-from manyhands.parameters.ignored_targets import CountedLoss
+from manyhands.parameters.loss_weight import CountedLoss
 
 OUTPUTS = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
 TARGETS = torch.tensor([0, 1, -100, 3, -100, -100])
@@ -45,17 +45,22 @@ def test_means_of_parts_add_up_to_the_mean(loss, counted):
         assert sums[1] / sums[0] == pytest.approx(mean.item(), rel=1e-5)
 
 
+def weigh(loss, some):
+    """The weight of the loss of some samples, as a strategy asks for it."""
+    return loss.weight(loss(OUTPUTS[some], TARGETS[some]), len(TARGETS[some]))
+
+
 def test_warns_once_where_means_are_weighed_by_samples():
     loss = CountedLoss(in_a_function)
-    loss(OUTPUTS[:2], TARGETS[:2])
-    loss(OUTPUTS[:3], TARGETS[:3])
+    assert weigh(loss, slice(2)) is None
+    assert weigh(loss, slice(3)) is None
     loss.divided = "allreduce()"
-    loss(OUTPUTS[:2], TARGETS[:2])
+    weigh(loss, slice(2))
     with pytest.warns(UserWarning, match=r"counts 2 of 3 targets.*allreduce\(\) weights means by"):
-        loss(OUTPUTS[:3], TARGETS[:3])
+        weigh(loss, slice(3))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        loss(OUTPUTS, TARGETS)
+        weigh(loss, slice(6))
 
 
 def test_says_nothing_if_equally_many_count():
@@ -64,4 +69,23 @@ def test_says_nothing_if_equally_many_count():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for some in (slice(0, 2), slice(3, 4)):
-            loss(OUTPUTS[some], TARGETS[some])
+            weigh(loss, some)
+
+
+def test_targets_are_counted_where_a_sample_has_several_or_classes_have_weights():
+    targets = TARGETS.view(3, 2)
+    loss = CountedLoss(lambda outputs, targets: F.cross_entropy(outputs, targets.flatten()))
+    assert loss.weight(loss(OUTPUTS, targets), 3).item() == 3
+    by_class = CountedLoss(nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 3.0, 4.0])))
+    assert weigh(by_class, slice(6)).item() == 7
+    single = CountedLoss(F.cross_entropy)
+    single.singles = True
+    assert weigh(single, slice(6)).item() == 3
+
+
+def test_the_mean_over_no_targets_is_zero():
+    loss, outputs = CountedLoss(F.cross_entropy), OUTPUTS[4:].clone().requires_grad_()
+    mean = loss(outputs, TARGETS[4:])
+    mean.backward()
+    assert mean.item() == 0
+    assert (outputs.grad == 0).all()
