@@ -28,6 +28,8 @@ from manyhands.notation.error import unknown
 from manyhands.sampling.batches import BatchSizes, EvaluationPoints
 
 if TYPE_CHECKING:
+    from torch.optim.lr_scheduler import LRScheduler
+
     from manyhands.lr_schedules import LRSchedule
     from manyhands.objective import Objective
 
@@ -40,7 +42,8 @@ Durability: TypeAlias = Literal["none", "process", "host", "power"]
 MEASURES = ("spread", "gradient_norm", "staleness")
 """What a run can record at evaluations beside metrics."""
 SETTINGS = (
-    *("epochs", "samples", "seconds", "target", "seed", "global_batch", "lr_schedule", "clip"),
+    *("epochs", "samples", "seconds", "target", "seed", "global_batch"),
+    *("lr_schedule", "lr_scheduler", "clip"),
     *("evaluate_every", "measures", "micro_batch", "autocast", "activation_checkpointing"),
     "durability",
 )
@@ -177,6 +180,12 @@ class Job:
     """Learning-rate schedule: a function from epochs (a fraction is possible) to the factor that
     the optimizer's learning rates are multiplied by, as `torch.optim.lr_scheduler.LambdaLR` takes:
     `mh.lr_schedules.cosine(10, warmup=0.5)`, or a function of your own."""
+    lr_scheduler: Callable[[torch.optim.Optimizer], LRScheduler] | None = None
+    """In place of `lr_schedule`: returns a scheduler of `torch.optim.lr_scheduler` for an
+    optimizer, `lambda optimizer: OneCycleLR(optimizer, 0.1, total_steps=1000)`. It is stepped once
+    per global batch of all workers together, so it means the same on any number of workers."""
+    scheduler_interval: Literal["step", "epoch"] = "step"
+    """When `lr_scheduler` is stepped: after every global batch, or after every epoch."""
     clip: float | None = None
     """Maximum norm of the gradient over all parameters, as in
     `torch.nn.utils.clip_grad_norm_`; None does not clip."""
@@ -335,6 +344,17 @@ class Job:
                 "lr_schedule must be a function from epochs to a factor of the learning "
                 f"rate, as mh.lr_schedules.cosine(10), not {self.lr_schedule!r}; the learning "
                 "rate itself is the optimizer's, and docs/meanings.md translates torch's schedulers"
+            )
+        if self.lr_schedule is not None and self.lr_scheduler is not None:
+            raise TypeError("give the job one of lr_schedule and lr_scheduler, got both")
+        if self.lr_scheduler is not None and not callable(self.lr_scheduler):
+            raise TypeError(
+                "lr_scheduler must be a function that returns a scheduler for an optimizer, "
+                f"as lambda optimizer: StepLR(optimizer, 30), not {self.lr_scheduler!r}"
+            )
+        if self.scheduler_interval not in ("step", "epoch"):
+            raise ValueError(
+                f'scheduler_interval must be "step" or "epoch", not {self.scheduler_interval!r}'
             )
         self.lr_factor(0)
 

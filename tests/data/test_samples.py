@@ -10,6 +10,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from manyhands.data import Samples, cifar10, mnist, tinyshakespeare
+from manyhands.data.taking import taker
 
 SETS = [mnist, cifar10, tinyshakespeare]
 
@@ -165,3 +166,13 @@ print(peak() - before)
     )
     # Its bytes, shared with every other process, are 45 MiB; as floats they would be 180.
     assert int(done.stdout) < 45 + 16
+
+
+def test_a_subset_is_taken_at_once(samples):
+    subset = torch.utils.data.Subset(samples, [5, 2, 9])
+    take = taker(subset)
+    assert take is not None
+    inputs, targets = take(torch.tensor([2, 0]))
+    assert torch.equal(inputs, torch.stack([samples[9][0], samples[5][0]]))
+    assert torch.equal(targets, torch.stack([samples[9][1], samples[5][1]]))
+    assert taker(torch.utils.data.Subset([(1, 2)], [0])) is None

@@ -86,6 +86,7 @@ def test_any_end_leaves_nothing_running(compare, tmp_path: Path, number: int) ->
     assert "Traceback" not in started.text()
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_is_a_result_and_others_are_still_compared(compare, tmp_path) -> None:
     write_script(tmp_path, unused=True)
     started = compare("--strategies", "allreduce, asynchronous", "--workers", "2", "--repeats", "1")
@@ -170,6 +171,7 @@ def test_a_strategy_slowed_by_a_fifth_is_slower_in_ten_of_ten(compare, tmp_path)
     assert answers == [("allreduce() slow all:1.2x",)] * 10
 
 
+@pytest.mark.slow
 def test_scaling_is_a_table_to_be_copied(start, tmp_path: Path) -> None:
     write_script(tmp_path)
     started = start(

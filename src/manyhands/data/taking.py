@@ -6,12 +6,13 @@ from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from torch.utils.data import TensorDataset, default_collate
+import torch
+from torch.utils.data import Subset, TensorDataset, default_collate
+
+from manyhands.data.samples import Samples
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    import torch
 
 
 @runtime_checkable
@@ -28,7 +29,17 @@ def taker(data: object) -> Callable[[torch.Tensor], Any] | None:
         return data.take
     if isinstance(data, TensorDataset):
         return partial(_index, data.tensors)
+    # Other data may draw random numbers, for which each sample of a subset has its own seed.
+    if type(data) is Subset and isinstance(data.dataset, (Samples, TensorDataset)):
+        inner = taker(data.dataset)
+        return None if inner is None else partial(_take_from, inner, torch.tensor(data.indices))
     return None
+
+
+def _take_from(
+    take: Callable[[torch.Tensor], Any], positions: torch.Tensor, indices: torch.Tensor
+) -> Any:
+    return take(positions[indices])
 
 
 def _index(tensors: tuple[torch.Tensor, ...], indices: torch.Tensor) -> Any:

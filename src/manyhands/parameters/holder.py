@@ -8,6 +8,7 @@ import torch
 
 from manyhands.parameters.arithmetic import add, descend, lerp, scale
 from manyhands.parameters.clipping import clip_norm
+from manyhands.parameters.group_schedule import GroupSchedule
 from manyhands.parameters.initial.deferred import HELD
 from manyhands.parameters.initial.shard_values import begin
 from manyhands.parameters.initial.trimming import trim
@@ -65,6 +66,7 @@ class Holder:
         self.rate = float(optimizer.param_groups[0]["lr"])
         """The initial learning rate."""
         self._lr_factor = job.lr_factor
+        self._schedule = GroupSchedule.of(job, optimizer)
         self._clip = clip
         self._sums: dict[int, torch.Tensor] = {}
         self._velocity: torch.Tensor | None = None
@@ -99,6 +101,8 @@ class Holder:
         """
         for parameter, fragment in zip(self._parameters, self._lines, strict=True):
             parameter.grad = fragment.view(update)
+        if self._schedule is not None:
+            self._schedule.apply(self.optimizer, dealt)
         weighted_step(self.optimizer, weight * self._lr_factor(dealt))
         for parameter in self._parameters:
             parameter.grad = None

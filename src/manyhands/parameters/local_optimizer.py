@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from manyhands.parameters.group_schedule import GroupSchedule
 from manyhands.parameters.weighted_step import weighted_step
 
 if TYPE_CHECKING:
@@ -44,11 +45,14 @@ class LocalOptimizer:
             group["params"] = members
         self.optimizer = optimizer
         self._lr_factor = job.lr_factor
+        self._schedule = GroupSchedule.of(job, optimizer)
 
     def step(self, updates: Sequence[torch.Tensor], weight: float, dealt: int) -> None:
         """Take a step with an update from a batch after `dealt` samples, weighted by `weight`."""
         for number, fragment, parameter in self._pieces:
             parameter.grad = fragment.view(updates[number])
+        if self._schedule is not None:
+            self._schedule.apply(self.optimizer, dealt)
         weighted_step(self.optimizer, weight * self._lr_factor(dealt))
         for _, _, parameter in self._pieces:
             parameter.grad = None

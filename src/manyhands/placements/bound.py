@@ -56,7 +56,8 @@ class Bound(ABC):
     together: Group | None = None
     """The workers whose gradients are averaged in a step; None for all."""
     rescales: bool = True
-    """Whether gradients wait for `rescale` before they are used."""
+    """Whether gradients wait for `rescale` and `step` before they are used; False if updates are
+    applied while later gradients are computed."""
     words: tuple[str, ...] = ()
     """How the model was divided among the workers, in lines for the log; may be empty."""
 

@@ -75,6 +75,7 @@ def told(folder, name):
     return json.loads(text.split("TOLD ")[1].splitlines()[0])
 
 
+@pytest.mark.slow
 def test_a_forked_process_is_as_one_started_afresh(run_script, tmp_path):
     found = {}
     for switch in ("1", "0"):

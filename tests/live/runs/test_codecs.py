@@ -102,6 +102,7 @@ def test_under_a_lossless_codec_a_killed_server_changes_no_bit(run_script, text)
     assert started.text().count("it is restarted") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_killed_worker_returns_without_its_residual(run_script) -> None:
     job = JOB.replace("epochs=2", "epochs=4")

@@ -94,6 +94,7 @@ def test_with_servers_lockstep_is_plain_pytorch_too(run_script):
     _equal_plain_pytorch(run_script, "adamw", [["synchronous(servers=3)", 4], ["softsync(3)", 3]])
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_without_an_optimizer_state_averaging_is_plain_pytorch_too(run_script):
     outer = "diloco(every=1, outer_lr=1.0, outer_momentum=0.0)"

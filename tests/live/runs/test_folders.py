@@ -2,6 +2,8 @@
 
 import sys
 
+import pytest
+
 from manyhands import Run
 
 SCRIPT = """
@@ -27,6 +29,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_runs_of_one_second_have_a_folder_a_journal_and_a_model_each(start, tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
     runs = [start(sys.executable, "script.py") for _ in range(2)]

@@ -187,6 +187,7 @@ def test_a_killed_worker_is_named_and_the_others_continue(run_script, nothing_le
         assert 2000 <= least <= 2000 + 2
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_a_server_of_central_storage_is_killed_and_no_step_is_lost(run_script, nothing_left):
     started = run_script(SLOW, "central_storage()", "2000")

@@ -80,6 +80,7 @@ def test_mistakes_in_the_surroundings_are_answered_in_words(start, tmp_path) -> 
         assert "Traceback" not in started.text()
 
 
+@pytest.mark.slow
 def test_jobs_in_a_list_and_in_another_module_are_trained(start, tmp_path) -> None:
     (tmp_path / "many.py").write_text(MANY)
     (tmp_path / "jobs.py").write_text(ONE)

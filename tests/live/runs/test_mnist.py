@@ -8,6 +8,7 @@ from manyhands.reports import Run
 from support import ROOT
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_lenet_on_mnist_reaches_97_5_percent_in_one_epoch_on_two_workers(start, tmp_path):
     command = (sys.executable, "-m", "manyhands", "train", ROOT / "examples" / "mnist.py")

@@ -91,6 +91,7 @@ SEVERAL = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_shared_lstm_under_place_and_sharded_ends_where_one_worker_does(run_script):
     place = 'place(modules=["encoder on 0, 1", "merge on 2"])'

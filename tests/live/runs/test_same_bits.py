@@ -63,6 +63,7 @@ def trained_twice(run_script, text: str) -> None:
     assert digests[0] == digests[1], started.text()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("text", EVERYDAY)
 def test_two_runs_with_one_seed_end_with_the_same_parameters(run_script, text):

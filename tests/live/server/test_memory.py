@@ -70,6 +70,7 @@ CONSTANT = 128 << 20
 """What is not proportional to the model: chunks under way in ZeroMQ, buffers of Python's."""
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(170)
 def test_64_workers_that_push_40_megabytes_each_fit_into_three_models_and_a_constant(
     run_script, tmp_path

@@ -134,6 +134,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_a_protocol_trains_alike_with_loaders_and_starts_them_once(run_script, tmp_path) -> None:
     found = {}
     for loaders in ("0", "2"):

@@ -182,6 +182,7 @@ def test_copies_of_a_pipeline_average_their_stages():
     )
 
 
+@pytest.mark.slow
 def test_a_stage_holds_as_many_microbatches_as_its_schedule_says():
     job = replace(JOB, global_batch=32)
     peaks = {
@@ -196,6 +197,7 @@ def test_a_stage_holds_as_many_microbatches_as_its_schedule_says():
     assert peaks["one_f_one_b"][1] > peaks["one_f_one_b"][2]
 
 
+@pytest.mark.slow
 def test_a_billion_parameters_on_a_thousand_workers_are_forecast_and_played():
     tokens = torch.zeros(1024, dtype=torch.int64)
     job = replace(

@@ -93,6 +93,7 @@ def test_two_copies_are_two_workers_of_the_protocol(fork):
     check(fork, 2, cases)
 
 
+@pytest.mark.slow
 def test_copies_in_parts_meet_place_by_place(fork):
     cases = [
         ["hybrid(data=2, shard=2, outer=diloco(every=3))", "diloco(every=3)", -2, "adamw", ALL],

@@ -24,6 +24,7 @@ from manyhands.data.taking import fetch, taker
 from manyhands.failure import Refused
 from manyhands.files.checkpoint import check_savable
 from manyhands.parameters.gradients import autocast, check_scalar, compute_loss, evaluate_batch
+from manyhands.parameters.group_schedule import GroupSchedule
 from manyhands.parameters.loss_weight import CountedLoss, own_loss
 
 if TYPE_CHECKING:
@@ -104,6 +105,8 @@ def _check_state(job: Job, model: nn.Module) -> None:
     with _naming("optimizer(model)"):
         optimizer = job.optimizer(model)
     check_optimizer(model, optimizer)
+    with _naming("lr_scheduler(optimizer)"):
+        GroupSchedule.of(job, optimizer)
 
 
 def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:

@@ -18,6 +18,7 @@ from manyhands.live.worker.loading import Loading, move
 from manyhands.live.worker.slowdown import Slowdown
 from manyhands.parameters.clipping import MeanOf, norm
 from manyhands.parameters.gradients import CalledModel
+from manyhands.parameters.group_schedule import GroupSchedule
 from manyhands.parameters.loss_weight import counting
 from manyhands.sampling.permutation import mix, shares
 from manyhands.seeding import seed_all
@@ -131,6 +132,7 @@ class Trainer:
             recorder.event("divided", {str(at): line for at, line in enumerate(self._bound.words)})
         self.model = self._bound.model
         self._called = CalledModel(self.model, self._bound.forward)
+        self._schedule = GroupSchedule.of(job, self._bound.optimizer)
         self.optimizer = self._bound.optimizer
         # Random draws from here on (dropout) must differ between replicas, and agree on all
         # workers that hold parts of one replica.
@@ -221,6 +223,8 @@ class Trainer:
         share = batch.share
         weight = self._bound.weigh(share.samples, share.total)
         self._bound.counts = share.total / share.whole * self.job.lr_factor(share.dealt)
+        if not self._bound.rescales:
+            self._set_groups(share)
         with self._naming_remedy(), self._group.watched():
             loss = self._bound.gradient(batch.inputs, batch.targets, weight)
             self._waits.end()
@@ -234,6 +238,8 @@ class Trainer:
                 self._norms.add(norm([one for one in gradients if one is not None]))
             if self.job.clip is not None:
                 self._bound.clip(self.job.clip)
+            if self._bound.rescales:
+                self._set_groups(share)
             self._bound.step(self._bound.counts)
         self._pacer.stretch()
         self._account_time(share, begun)
@@ -241,6 +247,11 @@ class Trainer:
         self._progress.step = share.step + 1
         self._stepped = batch.step
         return loss
+
+    def _set_groups(self, share: Share) -> None:
+        """Set what the job's scheduler sets, for the step with a batch."""
+        if self._schedule is not None:
+            self._schedule.apply(self.optimizer, share.dealt)
 
     def _weigh(self, share: Share) -> None:
         """Make the gradient that of the mean over all weights, if the loss has weights.

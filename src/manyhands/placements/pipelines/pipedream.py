@@ -75,6 +75,7 @@ class PipeDreamPipeline(Stages):
         microbatches: int,
     ) -> None:
         super().__init__(job, group, device, waits, made, microbatches)
+        self.rescales = False
         self._rank, self._last = group.rank, group.size - 1
         self._section = made.sections[group.rank].train().traced
         self._ahead = ahead(group.rank, group.size)
