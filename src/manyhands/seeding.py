@@ -89,7 +89,7 @@ class Seeded:
         self.data = data
         self.take = taker(data) if collate is None else None
         """Returns a whole batch; None if samples have to be collated."""
-        self.draws = collate is not None or not isinstance(data, (TensorDataset, list, tuple))
+        self.draws = collate is not None or type(data) not in (TensorDataset, list, tuple)
         """Whether loading may draw random numbers."""
         self._many = _many(data)
         self._last = 0

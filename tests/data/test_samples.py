@@ -176,3 +176,12 @@ def test_a_subset_is_taken_at_once(samples):
     assert torch.equal(inputs, torch.stack([samples[9][0], samples[5][0]]))
     assert torch.equal(targets, torch.stack([samples[9][1], samples[5][1]]))
     assert taker(torch.utils.data.Subset([(1, 2)], [0])) is None
+
+
+def test_a_subclass_loads_samples_in_its_own_way():
+    class Twice(torch.utils.data.TensorDataset):
+        def __getitem__(self, index):
+            return tuple(2 * tensor for tensor in super().__getitem__(index))
+
+    assert taker(Twice(torch.ones(4))) is None
+    assert taker(torch.utils.data.TensorDataset(torch.ones(4))) is not None

@@ -121,6 +121,7 @@ def train(
     inside: Annotated[str | None, typer.Option(hidden=True)] = None,
     link: Annotated[float | None, typer.Option(hidden=True)] = None,
     parent: Annotated[int | None, typer.Option(hidden=True)] = None,
+    double: Annotated[bool, typer.Option("--double", hidden=True)] = False,
 ) -> None:
     """Train a script's job on real processes. Options given here win over the script's."""
     from manyhands.cli.preload import end_with_parent, fork_server_ahead  # noqa: PLC0415 - see above
@@ -144,6 +145,7 @@ def train(
         "output": output,
         "quiet": quiet,
         "cluster": cluster,
+        "double": double or None,
     }
     if network is not None or (cluster is not None and inside is None):
         from manyhands.cli.network_run import train as spread  # noqa: PLC0415
@@ -504,6 +506,7 @@ def report(
 
 
 app.command(context_settings={"allow_interspersed_args": True})(planning.codecs)
+app.command(context_settings={"allow_interspersed_args": True})(planning.check)
 app.command()(publishing.export)
 app.command()(publishing.reproduce)
 app.command()(publishing.tensorboard)

@@ -1,13 +1,13 @@
-"""The subcommand that measures before a run is made, and its options.
+"""The subcommands that measure before a run is made, and their options.
 
-What it does is loaded only when it is called, as in `manyhands.cli.app`.
+What they do is loaded only when one is called, as in `manyhands.cli.app`.
 """
 
 from typing import Annotated
 
 import typer
 
-from manyhands.cli.options import Arguments, JobName, Script, Workers
+from manyhands.cli.options import Arguments, JobName, Script, Strategy, Workers
 
 
 def codecs(
@@ -33,4 +33,20 @@ def codecs(
     from manyhands.cli.codecs import codecs as run  # noqa: PLC0415 - see above
 
     options = {"codec": codec, "network": network, "workers": workers, "job": job, "json": json}
+    run(script, arguments or [], options)
+
+
+def check(
+    script: Script,
+    arguments: Arguments = None,
+    *,
+    strategy: Strategy = None,
+    workers: Workers = None,
+    steps: Annotated[int, typer.Option(min=1, help="Steps of all workers together.")] = 3,
+    job: JobName = None,
+) -> None:
+    """Say whether a job trains the same on several workers as on one, and if not, why."""
+    from manyhands.cli.check import check as run  # noqa: PLC0415 - see above
+
+    options = {"strategy": strategy, "workers": workers, "steps": steps, "job": job}
     run(script, arguments or [], options)

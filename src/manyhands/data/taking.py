@@ -27,7 +27,8 @@ def taker(data: object) -> Callable[[torch.Tensor], Any] | None:
     """A function that loads a whole batch at once; None if the data loads samples one by one."""
     if isinstance(data, TakesBatches):
         return data.take
-    if isinstance(data, TensorDataset):
+    # A subclass may load samples in its own way.
+    if type(data) is TensorDataset:
         return partial(_index, data.tensors)
     # Other data may draw random numbers, for which each sample of a subset has its own seed.
     if type(data) is Subset and isinstance(data.dataset, (Samples, TensorDataset)):

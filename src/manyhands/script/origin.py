@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from manyhands.data.taking import rebuilt
 from manyhands.intervals import Every
 
 if TYPE_CHECKING:
@@ -51,6 +53,8 @@ class Overrides(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     """When to evaluate: "5000" samples, "10s" or "0.5 epochs"."""
     measures: str | None = None
     """What to record at evaluations, separated by commas."""
+    double: bool | None = None
+    """Whether the model and all floating numbers of the data are converted to float64."""
 
 
 def override(job: Job, overrides: Overrides) -> Job:
@@ -70,7 +74,44 @@ def override(job: Job, overrides: Overrides) -> Job:
         given["evaluate_every"] = Every.read(overrides.evaluate_every)
     if overrides.lr is not None:
         given["optimizer"] = AtLearningRate(job.optimizer, *read_lr(overrides.lr))
+    if overrides.double:
+        given["model"] = DoubleModel(job.model)
+        given["collate_fn"] = DoubleBatches(job.collate_fn)
     return replace(job, **given)
+
+
+@dataclass(frozen=True)
+class DoubleModel:
+    """A job's model function, whose models are in float64."""
+
+    model: Callable[[], nn.Module]
+
+    def __call__(self) -> nn.Module:
+        """A new model."""
+        return self.model().double()
+
+
+@dataclass(frozen=True)
+class DoubleBatches:
+    """A job's `collate_fn`, whose batches have float64 in place of other floating numbers."""
+
+    collate: Callable[[list[Any]], Any] | None
+
+    def __call__(self, samples: list[Any]) -> Any:
+        """The batch of these samples."""
+        from torch.utils.data import default_collate  # noqa: PLC0415 - torch is lazy
+
+        return _as_double((self.collate or default_collate)(samples))
+
+
+def _as_double(value: Any) -> Any:
+    if hasattr(value, "is_floating_point"):
+        return value.double() if value.is_floating_point() else value
+    if isinstance(value, Mapping):
+        return rebuilt(value, {key: _as_double(item) for key, item in value.items()})
+    if isinstance(value, (list, tuple)):
+        return rebuilt(value, [_as_double(item) for item in value])
+    return value
 
 
 def read_lr(text: str | float) -> tuple[float, bool]:

@@ -33,6 +33,7 @@ class Command:
     lr: str | None = None
     evaluate_every: str | None = None
     measures: str | None = None
+    double: bool | None = None
     durability: str | None = None
     slow: tuple[Pace, ...] | None = None
     output: Path | None = None

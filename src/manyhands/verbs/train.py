@@ -288,6 +288,7 @@ def _plan(job: Job, asked: TrainOptions, command: Command, hosts: Hosts | None) 
     overrides = Overrides(
         **{name: _first(getattr(command, name), getattr(asked, name)) for name in _LIMITS},
         durability=command.durability,
+        double=command.double,
     )
     _check_measures(override(job, overrides), chosen)
     settings = (

@@ -35,7 +35,22 @@ def largest(values: Floats, count: int) -> Positions:
             found = beyond(values, limit)
             if found.size >= count:
                 return found[_largest(values[found], count)]
+        else:
+            return _largest_of_sparse(values, count)
     return _largest(values, count)
+
+
+def _largest_of_sparse(values: Floats, count: int) -> Positions:
+    """The same for a vector of which most numbers are 0, as the difference after a sparse update.
+
+    Of the zeros those with the lowest positions are taken. There are enough among the first
+    `count` numbers, because all others of these are taken already.
+    """
+    found = np.flatnonzero(values)
+    if found.size >= count:
+        return found[_largest(values[found], count)]
+    zeros = np.flatnonzero(values[:count] == 0)[: count - found.size]
+    return np.sort(np.concatenate([found, zeros]))
 
 
 def estimate(values: Floats, share: float, spare: float = 0.0) -> float:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
-from torch.utils.data import TensorDataset, default_collate
 
+from manyhands.data.taking import fetch, taker
 from manyhands.splitting import (
     Unsplittable,
 )
@@ -17,14 +17,9 @@ if TYPE_CHECKING:
 
 def example(job: Job, samples: int) -> torch.Tensor:
     """The inputs of the first samples of a job's data."""
-    data: Any = job.data
-    wanted = torch.arange(samples) % len(data)
-    if hasattr(data, "take") and job.collate_fn is None:
-        batch = data.take(wanted)
-    elif isinstance(data, TensorDataset) and job.collate_fn is None:
-        batch = [tensor[wanted] for tensor in data.tensors]
-    else:
-        batch = (job.collate_fn or default_collate)([data[index] for index in wanted.tolist()])
+    wanted = torch.arange(samples) % len(job.data)
+    take = taker(job.data) if job.collate_fn is None else None
+    batch = take(wanted) if take else fetch(job.data, job.collate_fn, wanted.tolist())
     inputs = batch[0]
     if not isinstance(inputs, torch.Tensor):
         raise Unsplittable(

@@ -1,0 +1,205 @@
+"""A few steps on one worker and on several, on real processes, and what differs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from manyhands.failure import RunFailed
+from manyhands.lab.check.fingerprint import elsewhere
+from manyhands.lab.check.probes import compare_processes, probe
+from manyhands.lab.launcher import end, start
+from manyhands.reports import Run
+from manyhands.reports.figures.speed import throughput
+from manyhands.strategies import strategy as read_strategy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import torch
+
+    from manyhands.job import Job
+
+_EQUAL = {"float64": 1e-9, "float32": 1e-4}
+"""The largest difference of parameters that are called equal, relative to those above 1."""
+_LONGEST = 900.0
+"""Seconds that a run may take."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How the parameters of two runs differ."""
+
+    largest: float
+    """The largest difference of a number; relative if the number is above 1."""
+    parameter: str
+    """The parameter that has it."""
+    differing: int
+    """Number of parameters that differ by more than rounding."""
+    parameters: int
+
+
+@dataclass(frozen=True)
+class Checked:
+    """Whether a job trains the same on several workers as on one."""
+
+    strategy: str
+    workers: int
+    steps: int
+    dtype: str
+    """float64, or float32 if the job cannot be converted."""
+    alone: Difference | None
+    """One worker twice: None if the runs are equal."""
+    apart: Difference | None
+    """One worker and several: None if the runs are equal."""
+    largest: float
+    """The largest difference of one worker and several."""
+    since: int
+    """The first step after which they differ, as far as was tried; 0 if they are equal."""
+    waits: bool
+    """Whether the strategy makes the steps of one worker; others are not compared."""
+    reasons: tuple[str, ...]
+    """What makes them differ, the most likely first."""
+    speeds: tuple[float, float] | None = None
+    """Samples per second of one worker and of all, in these few steps."""
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether nothing differs, and no reason for a difference was found."""
+        return self.alone is None and self.apart is None and not self.reasons
+
+
+def check(
+    script: Path,
+    name: str,
+    job: Job,
+    arguments: Sequence[str] = (),
+    *,
+    strategy: str = "allreduce()",
+    workers: int = 2,
+    steps: int = 3,
+    note: Callable[[str], object] = lambda _: None,
+) -> Checked:
+    """Compare a few steps of one worker with those of several.
+
+    Args:
+        script: the script with the job.
+        name: the job's name in it.
+        job: the job.
+        arguments: arguments of the script.
+        strategy: the strategy of several workers.
+        workers: their number.
+        steps: number of steps.
+        note: called with what is done next.
+
+    Raises:
+        RunFailed: a run failed.
+    """
+    note("probing the job")
+    reasons = probe(job)
+    note("loading the script in two processes")
+    prints = [elsewhere(script, name, list(arguments), number) for number in (0, 1)]
+    reasons += compare_processes(*prints)
+    lockstep = read_strategy(strategy).needs(workers).lockstep
+    with tempfile.TemporaryDirectory(prefix="manyhands-check-") as folder:
+        runs = _Runs(Path(folder), script, name, tuple(arguments), job, note)
+        note("one worker")
+        dtype = runs.settle_dtype(steps)
+        one = runs.made("single()", 1, steps, "one")
+        again = runs.made("single()", 1, steps, "again")
+        alone = difference(one.state_dict(), again.state_dict(), _EQUAL[dtype])
+        note(f"{strategy} on {workers} workers")
+        several = runs.made(strategy, workers, steps, "several")
+        found = difference(one.state_dict(), several.state_dict(), _EQUAL[dtype])
+        differs, since = found.largest > _EQUAL[dtype] and lockstep, 0
+        if differs:
+            since = runs.since(strategy, workers, steps, _EQUAL[dtype])
+        speeds = (throughput(one.trace).rate, throughput(several.trace).rate)
+    return Checked(
+        strategy=strategy,
+        workers=workers,
+        steps=steps,
+        dtype=dtype,
+        alone=alone if alone.largest > _EQUAL[dtype] else None,
+        apart=found if differs else None,
+        largest=found.largest,
+        since=since,
+        waits=lockstep,
+        reasons=tuple(reasons),
+        speeds=speeds,
+    )
+
+
+def difference(
+    one: dict[str, torch.Tensor], other: dict[str, torch.Tensor], equal: float
+) -> Difference:
+    """How the parameters of two runs differ."""
+    apart = {
+        name: float(((tensor - other[name]).abs() / tensor.abs().clamp(min=1)).max())
+        for name, tensor in one.items()
+        if tensor.is_floating_point() and tensor.numel()
+    }
+    if not apart:
+        return Difference(0.0, "", 0, 0)
+    worst = max(apart, key=lambda name: apart[name])
+    count = sum(value > equal for value in apart.values())
+    return Difference(apart[worst], worst, count, len(apart))
+
+
+@dataclass
+class _Runs:
+    """Runs of a script's job, each in a folder and with a log of its own."""
+
+    folder: Path
+    script: Path
+    name: str
+    arguments: tuple[str, ...]
+    job: Job
+    note: Callable[[str], object]
+    double: bool = True
+
+    def settle_dtype(self, steps: int) -> str:
+        """float64 if the job can be trained in it, else float32."""
+        try:
+            self.made("single()", 1, steps, "trial")
+        except RunFailed:
+            self.double = False
+        return "float64" if self.double else "float32"
+
+    def made(self, strategy: str, workers: int, steps: int, label: str) -> Run:
+        """A run of so many steps."""
+        output = self.folder / label
+        samples = sum(self.job.batch_sizes.at(0) for _ in range(steps))
+        command = [
+            *(sys.executable, "-m", "manyhands", "train", str(self.script)),
+            *("--job", self.name, "--strategy", strategy, "--workers", str(workers)),
+            *("--samples", str(samples), "--output", str(output), "--quiet"),
+            *(["--double"] if self.double else []),
+            *(["--", *self.arguments] if self.arguments else []),
+        ]
+        log = self.folder / f"{label}.txt"
+        process = start(command, log)
+        try:
+            code = process.wait(_LONGEST)
+        except subprocess.TimeoutExpired:
+            code = 1
+        finally:
+            end(process)
+        if code:
+            words = log.read_text(encoding="utf-8", errors="replace").strip()
+            raise RunFailed(f"{strategy} on {workers} workers failed:\n{words[-3000:]}")
+        return Run(output)
+
+    def since(self, strategy: str, workers: int, steps: int, equal: float) -> int:
+        """The first step after which one worker and several differ."""
+        for step in range(1, steps):
+            self.note(f"step {step}")
+            one = self.made("single()", 1, step, f"one-{step}")
+            several = self.made(strategy, workers, step, f"several-{step}")
+            if difference(one.state_dict(), several.state_dict(), equal).largest > equal:
+                return step
+        return steps

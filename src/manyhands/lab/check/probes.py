@@ -1,0 +1,241 @@
+"""Probes: what in a job makes N workers train another model than one worker, each in one sentence.
+
+They run in one process, on a few samples of the job's data.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+from torch.utils.data import default_collate
+
+from manyhands.lab.check.fingerprint import digest
+from manyhands.parameters.gradients import compute_loss, samples_of
+from manyhands.parameters.loss_weight import counted_loss, counting
+from manyhands.parameters.microbatches import divide
+from manyhands.seeding import Seeded, epoch_seed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from manyhands.job import Job
+    from manyhands.lab.check.fingerprint import Fingerprint
+
+_SAMPLES = 8
+_NEAR = 1e-4
+"""How far two losses may be from each other, relatively, to be called equal."""
+
+
+def probe(job: Job) -> list[str]:
+    """The reasons that can be found without any other process."""
+    found = [*_repeatable(job)]
+    torch.manual_seed(job.seed)
+    model = job.model()
+    batch = _batch(job)
+    found += _normalises(model)
+    found += _loss_parameters(job, model)
+    stepping = list(_own_steps(job, model, batch))
+    if stepping:
+        # Such a loss cannot be computed alone.
+        return [*found, *stepping]
+    return [*found, *_draws(job, model, batch), *_is_mean(job, model, batch)]
+
+
+def compare_processes(one: Fingerprint, other: Fingerprint) -> list[str]:
+    """The reasons that the job is another one in another process."""
+    found = []
+    if one.parameters != other.parameters:
+        found.append(
+            "the initial parameters differ from process to process, though the seed is the same: "
+            "random numbers are drawn from a generator that is not seeded, such as "
+            "numpy.random.default_rng() or a torch.Generator(); give it the job's seed"
+        )
+    if one.inputs == other.inputs and one.targets == other.targets:
+        return found
+    pairs = [sorted(zip(each.inputs, each.targets, strict=True)) for each in (one, other)]
+    if pairs[0] == pairs[1]:
+        found.append(
+            "the samples are in another order in every process (os.listdir, glob and sets have no "
+            "fixed order): sort file names, or the list of samples"
+        )
+    elif one.inputs == other.inputs:
+        found.append(
+            "the inputs are the same in every process and the targets are not: labels are "
+            "shuffled or drawn with a generator that is not seeded; give it a fixed seed"
+        )
+    else:
+        found.append(
+            "the samples differ from process to process: data is drawn, split or shuffled while "
+            "the script is loaded, with a generator that is not seeded; give it a fixed seed"
+        )
+    return found
+
+
+def _batch(job: Job) -> Any:
+    """The inputs and targets of the first samples."""
+    wanted = list(range(min(_SAMPLES, len(job.data))))
+    seeded = Seeded(job.data, job.collate_fn)
+    with seeded.drawing():
+        samples = seeded.__getitems__((epoch_seed(job.seed, 0), wanted))
+    return job.divide((job.collate_fn or default_collate)(samples))
+
+
+def _repeatable(job: Job) -> Iterator[str]:
+    """Whether a sample is the same when it is loaded again with the same seed."""
+    seeded, seed = Seeded(job.data, None), epoch_seed(job.seed, 0)
+    for index in range(min(_SAMPLES, len(job.data))):
+        with seeded.drawing():
+            once = digest(seeded.__getitems__((seed, [index])))
+            again = digest(seeded.__getitems__((seed, [index])))
+        if once != again:
+            yield (
+                f"sample {index} is another one when it is loaded again with the same seed: its "
+                "augmentation uses a generator of its own, such as numpy.random.default_rng(); use "
+                "torch, random or numpy.random, which are seeded for every sample"
+            )
+            return
+
+
+def _normalises(model: nn.Module) -> Iterator[str]:
+    for name, module in model.named_modules():
+        if isinstance(module, _BatchNorm) and not isinstance(module, nn.SyncBatchNorm):
+            yield (
+                f"{name} ({type(module).__name__}) normalises with the statistics of the samples "
+                "that one worker sees, which are fewer on more workers: use GroupNorm or "
+                "LayerNorm, or accept the difference (docs/meanings.md)"
+            )
+            return
+
+
+def _draws(job: Job, model: nn.Module, batch: Any) -> Iterator[str]:
+    """Whether the model draws random numbers while it is trained."""
+    torch.manual_seed(1)
+    one = _loss(job, model, batch)
+    torch.manual_seed(2)
+    if torch.equal(one, _loss(job, model, batch)):
+        return
+    names = [
+        name for name, one in model.named_modules() if isinstance(one, _DropoutNd) and one.p > 0
+    ]
+    what = f"{names[0]} (dropout)" if names else "the model or the loss"
+    yield (
+        f"{what} draws random numbers for the samples that a worker sees, so N workers draw others "
+        "than one: results agree on average, not in digits; set the probability to 0 to compare"
+    )
+
+
+def _own_steps(job: Job, model: nn.Module, batch: Any) -> Iterator[str]:
+    """Whether the loss does what the strategy does: backward passes and steps."""
+    before = [one.detach().clone() for one in model.parameters()]
+    model.zero_grad()
+    compute_loss(job, model, *batch)
+    changed = any(
+        not torch.equal(one, was) for one, was in zip(model.parameters(), before, strict=True)
+    )
+    computed = any(one.grad is not None and one.grad.any() for one in model.parameters())
+    model.zero_grad()
+    with torch.no_grad():
+        for one, was in zip(model.parameters(), before, strict=True):
+            one.copy_(was)
+    if changed or computed:
+        what = "changes the parameters" if changed else "computes gradients"
+        yield (
+            f"the loss {what} itself, so every step is made twice: return the loss, without "
+            "backward() and step()"
+        )
+
+
+def _loss_parameters(job: Job, model: nn.Module) -> Iterator[str]:
+    """Parameters of the loss, which no worker trains."""
+    own = {id(one) for one in model.parameters()}
+    for name, module in _modules_of(job.criterion):
+        left = [one for one in module.parameters() if one.requires_grad and id(one) not in own]
+        if left:
+            yield (
+                f"the loss has {len(left)} parameters of its own ({name}), which are neither "
+                "trained nor saved: make them a part of the model"
+            )
+
+
+def _modules_of(value: Any) -> Iterator[tuple[str, nn.Module]]:
+    """The modules that a loss is, or refers to."""
+    if isinstance(value, nn.Module):
+        yield type(value).__name__, value
+        return
+    function = inspect.unwrap(value) if callable(value) else value
+    if not inspect.isfunction(function):
+        return
+    known = inspect.getclosurevars(function)
+    for name, item in {**known.globals, **known.nonlocals}.items():
+        if isinstance(item, nn.Module):
+            yield name, item
+
+
+def _loss(job: Job, model: nn.Module, batch: Any) -> torch.Tensor:
+    with torch.no_grad():
+        return compute_loss(job, model, *batch).detach().double().reshape(())
+
+
+def _is_mean(job: Job, model: nn.Module, batch: Any) -> Iterator[str]:
+    """Whether the loss of a batch is the weighted mean of the losses of its parts."""
+    counted, loss = counting(job)
+    if counted_loss(job) is None:
+        loss.singles = True
+    model.eval()
+    samples = samples_of(batch[0])
+    if samples == 1:
+        return
+    whole, _ = _weighed(counted, model, batch)
+    first = max(1, samples // 4)
+    parts = zip(divide(batch[0], [first, 10**9]), divide(batch[1], [first, 10**9]), strict=True)
+    means, weights = zip(*(_weighed(counted, model, part) for part in parts), strict=True)
+    model.train()
+    total = sum(mean * weight for mean, weight in zip(means, weights, strict=True))
+    mean = total / max(sum(weights), 1e-300)
+    if abs(mean - whole) <= _NEAR * max(1e-12, abs(whole)):
+        return
+    if abs(sum(means) - whole) <= _NEAR * abs(whole):
+        yield (
+            "the loss is a sum over the samples of a batch, and a worker sees a part of them: "
+            "return the mean (reduction='mean')"
+        )
+        return
+    negative = any((one < 0).any() for one in _integers(batch))
+    yield (
+        "the loss of a batch is not the mean of the losses of its samples, so it depends on how a "
+        "batch is divided: "
+        + (
+            "targets below 0 are ignored, and the mean is over the others; return "
+            "mh.Weighted(total, weight) from Job(objective=...)"
+            if negative
+            else "if it is a mean over something else than samples, return mh.Weighted(total, "
+            "weight) from Job(objective=...); a loss between samples cannot be divided"
+        )
+    )
+
+
+def _weighed(job: Job, model: nn.Module, batch: Any) -> tuple[float, float]:
+    """The mean loss of a batch, and its weight."""
+    samples = samples_of(batch[0])
+    loss = _loss(job, model, batch)
+    counted = counted_loss(job)
+    own = None if counted is None else counted.weight(loss, samples)
+    return float(loss), float(samples if own is None else own)
+
+
+def _integers(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors of integers in a nested batch."""
+    if isinstance(value, torch.Tensor):
+        if not value.is_floating_point() and value.dtype != torch.bool:
+            yield value
+    elif hasattr(value, "values"):
+        for item in value.values():
+            yield from _integers(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _integers(item)
