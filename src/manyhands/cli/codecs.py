@@ -69,6 +69,7 @@ def _result(found: BreakEven) -> dict[str, Any]:
                 "fixed_size": one.codec.fixed_size,
                 "encode": one.cost.encode,
                 "decode": one.cost.decode,
+                "answer": {"encode": one.answer.encode, "decode": one.answer.decode},
                 "pays_below": _finite(one.pays_below),
                 "allreduce_pays_below": _finite(one.allreduce_pays_below),
                 "memory": {"worker": one.worker_memory, "servers": one.server_memory},
@@ -169,7 +170,7 @@ def _memory(found: BreakEven) -> str:
 def _who_pays(codecs: Sequence[CodecFigures], index: int) -> str:
     """Which codecs pay on a network, in a sentence."""
     network = bandwidth_words(codecs[0].networks[index].bandwidth)
-    paying = [one for one in codecs if one.networks[index].saved > one.cost.seconds]
+    paying = [one for one in codecs if one.networks[index].gain > 1]
     others = [one.text for one in codecs if one not in paying]
     if not paying:
         return f"At {network} no codec pays: sending takes less time than encoding and decoding."

@@ -15,6 +15,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+PAYLOAD_SHARE = 1448 / 1514
+"""Share of a full Ethernet frame that TCP can use."""
+
 
 @dataclass(frozen=True)
 class CodingCost:

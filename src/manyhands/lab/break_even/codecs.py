@@ -15,15 +15,17 @@ from manyhands.costs import (
     pays_below,
     push_step_seconds,
 )
+from manyhands.costs.compression import PAYLOAD_SHARE
 from manyhands.lab.break_even.gradients import first_gradients
 from manyhands.lab.networks.namespaces import NetworkShape
-from manyhands.protocols.compression.timing import measure
+from manyhands.protocols.compression.timing import measure, measure_answers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from manyhands.codecs import Codec
     from manyhands.job import Job
+    from manyhands.lab.break_even.gradients import FirstGradients
 
 NETWORKS = ("10mbit", "100mbit", "1gbit", "10gbit")
 _SECONDS = 0.3
@@ -65,6 +67,9 @@ class CodecFigures:
     """The codec, as it was given."""
     codec: Codec
     cost: CodingCost
+    """Of a push."""
+    answer: CodingCost
+    """Of an answer: a difference to what the worker has, which both sides keep."""
     pays_below: float
     """Bytes per second of the link below which it pays for pushes and answers; 0 for none."""
     allreduce_pays_below: float
@@ -123,14 +128,22 @@ def break_even(
     figures = []
     for text, codec in chosen.items():
         note(text)
-        cost = measure(codec, gradients.updates, time.perf_counter, _SECONDS)
         # Buffers are sent beside encoded gradients.
-        beside = gradients.buffers
-        cost = CodingCost(cost.dense + beside, cost.coded + beside, cost.encode, cost.decode)
-        figures.append(_figures(text, codec, cost, gradients.seconds, workers, shapes))
+        cost, answer = (
+            _with_buffers(by(codec, gradients.updates, time.perf_counter, _SECONDS), gradients)
+            for by in (measure, measure_answers)
+        )
+        # Beside the gradient, a step takes one of the optimizer, by the server.
+        compute = gradients.seconds + gradients.step
+        figures.append(_figures(text, codec, cost, answer, compute, workers, shapes))
     figures.sort(key=lambda one: (-one.networks[sort_by].gain, one.text))
     dense = sum(vector.nbytes for vector in gradients.updates[0]) + gradients.buffers
     return BreakEven(dense, gradients.samples, gradients.seconds, workers, tuple(figures))
+
+
+def _with_buffers(cost: CodingCost, gradients: FirstGradients) -> CodingCost:
+    beside = gradients.buffers
+    return CodingCost(cost.dense + beside, cost.coded + beside, cost.encode, cost.decode)
 
 
 def default_codecs() -> list[str]:
@@ -149,6 +162,7 @@ def _figures(
     text: str,
     codec: Codec,
     cost: CodingCost,
+    answer: CodingCost,
     compute: float,
     workers: int,
     shapes: Sequence[NetworkShape],
@@ -159,11 +173,12 @@ def _figures(
     plain = CodingCost.plain(cost.dense)
 
     def on(shape: NetworkShape) -> NetworkFigures:
-        link = (shape.rate, shape.latency)
+        link = (PAYLOAD_SHARE * shape.rate, shape.latency)
         return NetworkFigures(
-            *link,
-            saved=cost.saved(shape.rate),
-            push=push_step_seconds(compute, cost, cost, *link),
+            shape.rate,
+            shape.latency,
+            saved=cost.saved(link[0]),
+            push=push_step_seconds(compute, cost, answer, *link),
             push_plain=push_step_seconds(compute, plain, plain, *link),
             allreduce=allreduce_step_seconds(compute, cost, workers, *link, summed=summed),
             allreduce_plain=allreduce_step_seconds(compute, plain, workers, *link, summed=True),
@@ -173,9 +188,20 @@ def _figures(
         text=text,
         codec=codec,
         cost=cost,
-        pays_below=pays_below(cost),
+        answer=answer,
+        pays_below=pays_below(_both(cost, answer)),
         allreduce_pays_below=allreduce_pays_below(cost, workers, summed=summed),
         worker_memory=residual + round(cost.dense),
         server_memory=workers * reference,
         networks=tuple(map(on, shapes)),
+    )
+
+
+def _both(push: CodingCost, answer: CodingCost) -> CodingCost:
+    """A push and its answer together."""
+    return CodingCost(
+        push.dense + answer.dense,
+        push.coded + answer.coded,
+        push.encode + answer.encode,
+        push.decode + answer.decode,
     )

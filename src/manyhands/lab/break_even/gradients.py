@@ -38,6 +38,8 @@ class FirstGradients:
     """Samples of each gradient."""
     seconds: float
     """Median time of a gradient."""
+    step: float = 0.0
+    """Median time of a step of the optimizer."""
 
 
 def first_gradients(job: Job, workers: int) -> FirstGradients:
@@ -55,7 +57,7 @@ def first_gradients(job: Job, workers: int) -> FirstGradients:
     order = torch.randperm(len(job.data), generator=torch.Generator().manual_seed(job.seed))
     indices = itertools.cycle(order.tolist())
     steps = max(_LEAST, min(_STEPS, _MEMORY // max(1, shard.nbytes)))
-    updates, times = [], []
+    updates, times, steps_taken = [], [], []
     for _ in range(steps):
         wanted = torch.tensor(list(itertools.islice(indices, samples)))
         inputs, targets = job.divide(load_here(job, seeded, seed, wanted))
@@ -63,10 +65,12 @@ def first_gradients(job: Job, workers: int) -> FirstGradients:
         backward(job, torch.device("cpu"), model, inputs, targets)
         times.append(time.perf_counter() - begun)
         updates.append(_vectors(model, shard))
+        begun = time.perf_counter()
         optimizer.step()
+        steps_taken.append(time.perf_counter() - begun)
         optimizer.zero_grad()
     buffers = sum(buffer.nbytes for buffer in shard.buffers)
-    return FirstGradients(tuple(updates), buffers, samples, median(times))
+    return FirstGradients(tuple(updates), buffers, samples, median(times), median(steps_taken))
 
 
 def _vectors(model: torch.nn.Module, shard: Shard) -> tuple[torch.Tensor, ...]:

@@ -52,3 +52,55 @@ def measure(
         number += 1
     dense = sum(vector.nbytes for vector in updates[0])
     return CodingCost(dense, round(median(sizes)), median(encoding), median(decoding))
+
+
+def measure_answers(
+    codec: Codec,
+    updates: Sequence[Sequence[torch.Tensor]],
+    clock: Callable[[], float],
+    seconds: float,
+) -> CodingCost:
+    """Encode and decode answers of a server, whose parameters move by these updates.
+
+    An answer is the difference to what the worker has. The server decodes it, too, and keeps what
+    the worker will have; the worker adds it, and keeps a copy for the next. A codec without loss
+    encodes the parameters themselves.
+
+    Args:
+        codec: the codec.
+        updates: see `measure`.
+        clock: the time in seconds.
+        seconds: see `measure`.
+    """
+    parameters = [vector.clone() for vector in updates[0]]
+    held = [vector.clone() for vector in parameters]
+    there = [vector.clone() for vector in parameters]
+    kept = [vector.clone() for vector in parameters]
+    into = [vector.new_empty(vector.shape) for vector in parameters]
+    encoding, decoding, sizes = list[float](), list[float](), list[int]()
+    begun, number = clock(), 0
+    while number <= len(updates) or clock() - begun < seconds:
+        for vector, update in zip(parameters, updates[number % len(updates)], strict=True):
+            vector.add_(update, alpha=-1e-3)
+        before, payloads = clock(), []
+        for at, vector in enumerate(parameters):
+            if codec.lossless:
+                payloads.append(codec.encode(vector, number))
+                continue
+            payloads.append(codec.encode(vector - held[at], number))
+            codec.decode(payloads[-1], into[at])
+            held[at] = held[at] + into[at]
+        between = clock()
+        for at, payload in enumerate(payloads):
+            codec.decode(payload, into[at])
+            if not codec.lossless:
+                there[at].copy_(kept[at]).add_(into[at])
+                kept[at].copy_(there[at])
+        after = clock()
+        if number:
+            encoding.append(between - before)
+            decoding.append(after - between)
+            sizes.append(sum(payload.numel() for payload in payloads))
+        number += 1
+    dense = sum(vector.nbytes for vector in parameters)
+    return CodingCost(dense, round(median(sizes)), median(encoding), median(decoding))

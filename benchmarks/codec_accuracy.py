@@ -1,0 +1,137 @@
+"""What codecs cost in accuracy: LeNet on MNIST and a small GPT on Tiny Shakespeare, three seeds.
+
+Four workers of `synchronous` on the virtual cluster: gradients, encoding and decoding are real, and
+only the clock is not. Every codec with its error feedback, and some without it. `--task diloco`
+compares `diloco` with and without a codec in both directions. Differences are of the same seed
+with and without a codec.
+"""
+
+import argparse
+import functools
+import os
+import statistics
+import sys
+import tempfile
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - as everybody calls it
+
+import manyhands as mh
+from benchmarks.figures import keep, report
+
+WORKERS = 4
+CODECS = (
+    *("half()", "bfloat16()", "int8()", "int4()", "qsgd()", "ternary()", "onebit()"),
+    *("threshold(density=0.01)", "topk(0.01)", "topk(0.001)", "randomk(0.01)"),
+    *("chunked_topk()", "chain(topk(0.01), int8())"),
+)
+WITHOUT = ("onebit(feedback=false)", "topk(0.01, feedback=false)", "topk(0.001, feedback=false)")
+"""Without error feedback, to see what it is for."""
+DILOCO = (
+    "diloco(every=30)",
+    "diloco(every=30, codec=chunked_topk(chunk=4096, fraction=0.0156, bits=2))",
+)
+
+
+@dataclass
+class Values:
+    """The values of one side, one for each seed."""
+
+    name: str
+    values: list[float] = field(default_factory=list)
+
+    def row(self, plain: "Values", percent: bool) -> str:
+        """For the table."""
+        apart = [own - dense for own, dense in zip(self.values, plain.values, strict=True)]
+        scale, digits = (100.0, 2) if percent else (1.0, 4)
+        means = [scale * statistics.mean(each) for each in (self.values, apart)]
+        low, high = scale * min(self.values), scale * max(self.values)
+        return (
+            f"| `{self.name}` | {means[0]:.{digits}f} ({low:.{digits}f} to {high:.{digits}f}) "
+            f"| {means[1]:+.{digits}f} |"
+        )
+
+
+def mnist(samples: int) -> mh.Job:
+    """LeNet, two epochs."""
+    return mh.Job(
+        model=mh.models.LeNet,
+        optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9),
+        loss=F.cross_entropy,
+        data=torch.utils.data.Subset(mh.data.mnist("train"), range(samples)),
+        validation=mh.data.mnist("test"),
+        evaluate_every=mh.every(epochs=2),
+        global_batch=128,
+        epochs=2,
+    )
+
+
+def shakespeare(steps: int) -> mh.Job:
+    """A GPT of two blocks."""
+    test = mh.data.tinyshakespeare("test", 64)
+    return mh.Job(
+        model=functools.partial(mh.models.GPT, width=64, layers=2, heads=4, length=64),
+        optimizer=lambda model: torch.optim.AdamW(model.parameters(), lr=2e-3),
+        loss=F.cross_entropy,
+        data=mh.data.tinyshakespeare("train", 64),
+        validation=torch.utils.data.Subset(test, range(512)),
+        metrics=(),
+        global_batch=32,
+        samples=32 * steps,
+    )
+
+
+def one(task: str, size: int, strategy: str, seed: int) -> float:
+    """The accuracy, or the loss, of a run."""
+    torch.set_num_threads(1)
+    job = mnist(size) if task == "mnist" else shakespeare(size)
+    with tempfile.TemporaryDirectory() as folder:
+        run = mh.simulate(job, strategy, workers=WORKERS, seed=seed, output=f"{folder}/run")
+        return run.metrics["accuracy" if task == "mnist" else "loss"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--task", choices=("mnist", "gpt", "diloco"), default="mnist")
+    parser.add_argument("--size", type=int, help="samples of MNIST (60000), or steps of the GPT")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--only", default="", help="the codecs whose text holds this")
+    parser.add_argument("--keep", action="store_true", help="store the figures as results")
+    given = parser.parse_args()
+    size = given.size or {"mnist": 60_000, "gpt": 300, "diloco": 600}[given.task]
+    sides = {"none": "synchronous()"} | {
+        codec: f"synchronous(codec={codec})" for codec in (*CODECS, *WITHOUT) if given.only in codec
+    }
+    if given.task == "diloco":
+        sides = {text: text for text in DILOCO}
+    found = {name: Values(name) for name in sides}
+    with ProcessPoolExecutor(given.processes, get_context("spawn")) as pool:
+        asked = [
+            (name, pool.submit(one, given.task, size, text, seed))
+            for seed in range(given.seeds)
+            for name, text in sides.items()
+        ]
+        for name, value in asked:
+            found[name].values.append(value.result())
+            print(f"{name}: {found[name].values[-1]:.4f}", file=sys.stderr, flush=True)
+    plain = next(iter(found.values()))
+    percent = given.task == "mnist"
+    what = "accuracy, %" if percent else "validation loss"
+    print(f"| codec | {what}, mean (range) of {given.seeds} seeds | to none |\n| --- | --- | --- |")
+    for values in found.values():
+        print(values.row(plain, percent))
+    figures: dict[str, object] = {
+        "size": size,
+        **{name: values.values for name, values in found.items()},
+    }
+    if given.keep:
+        keep(f"codec_accuracy_{given.task}", figures)
+    report(f"codec_accuracy_{given.task}", figures)
+
+
+if __name__ == "__main__":
+    main()
