@@ -2,7 +2,8 @@
 
 Four workers, each on a host behind 100 Mbit/s; computing is paced: a worker sleeps for as long as a
 batch takes. A round of plain `diloco` moves 4 MB to the servers and back, and workers wait for it.
-Throughput is a fraction of that of workers which do nothing but compute. Live hosts are network
+Throughput is a fraction of that of workers which do nothing but compute, `ensemble()`, in the same
+comparison: beside the sleep a batch takes what its small model takes. Live hosts are network
 namespaces; the virtual run is given the links and the time of a batch, and nothing else.
 
 Then one of four workers computes nothing for half of a run. What is trained is given as a fraction
@@ -32,7 +33,10 @@ CLUSTER = "4 hosts of 1 workers, 100mbit and 1ms, servers in turn"
 SECONDS = 0.05
 """Of a batch."""
 EVERY = 20
+ALONE = "ensemble()"
+"""Workers that do nothing but compute: the rate that exchanging can only lower."""
 STRATEGIES = (
+    ALONE,
     f"diloco(every={EVERY}, servers=4)",
     f"diloco(every={EVERY}, fragments=4)",
     f"diloco(every={EVERY}, fragments=4, overlap=14)",
@@ -96,8 +100,9 @@ def speeds(folder: Path) -> dict[str, float]:
     found: dict[str, list[float]] = {}
     for run in results.runs:
         rate = steady_rate(Run(folder / run.folder))
-        found.setdefault(run.strategy, []).append(rate * SECONDS / WORKERS)
-    return {name: sum(each) / len(each) for name, each in found.items()}
+        found.setdefault(run.strategy, []).append(rate)
+    means = {name: sum(each) / len(each) for name, each in found.items()}
+    return {name: rate / means[ALONE] for name, rate in means.items()}
 
 
 def compare_live(

@@ -44,6 +44,8 @@ class RuntimeNeeds:
     """A worker gets its own part of every global batch, and not the next part."""
     evaluators: int | None = None
     """The largest number of workers that evaluate; None for all."""
+    early: tuple[int, float] | None = None
+    """The workers that begin, and the epochs after which the others join; None if all begin."""
     clips: Literal["workers", "servers"] = "workers"
     """The processes that hold the gradient of an optimizer step, and so can clip its norm."""
 

@@ -191,3 +191,46 @@ def _run(rng: random.Random, *, evaluates: bool, lockstep: bool) -> None:
                 assert lockstep
     assert workers.service.is_over, f"the lease service is stuck: {workers.told}"
     assert workers.book.committed == epochs * 2 * count
+
+
+def early(first: int, epochs: float) -> Workers:
+    """Four workers with four samples each in an epoch, of which so many begin."""
+    workers = Workers(4, 2, evaluates=True)
+    workers.book = Leases(16, 4, 4, 32, pauses=True)
+    workers.service = LeaseService(
+        workers.book, evaluates=True, lockstep=False, early=(first, epochs)
+    )
+    workers.service.open(workers.names)
+    for name in workers.names:
+        workers.say(name, Ask())
+    return workers
+
+
+def test_few_workers_begin_and_the_others_join_them_later():
+    workers = early(2, 0.5)
+    for _ in range(3):
+        assert not workers.told["worker-2"]
+        assert not workers.told["worker-3"]
+        for name in ("worker-0", "worker-1"):
+            granted = workers.take(name)
+            assert isinstance(granted, Granted)
+            workers.say(name, Commit(granted.number), Ask())
+    # Half of the epoch is leased when the fourth pair is.
+    for name in ("worker-0", "worker-1"):
+        workers.say(name, Commit(workers.take(name).number), Ask())
+    assert all(isinstance(workers.take(f"worker-{rank}"), Granted) for rank in (2, 3))
+
+
+def test_the_others_begin_if_those_who_began_are_lost():
+    workers = early(1, 0.5)
+    assert not workers.told["worker-3"]
+    workers.lose("worker-0")
+    assert all(isinstance(workers.take(f"worker-{rank}"), Granted) for rank in (1, 2, 3))
+
+
+def test_those_who_wait_to_begin_evaluate():
+    workers = early(1, 2.0)
+    while isinstance(granted := workers.take("worker-0"), Granted):
+        workers.say("worker-0", Commit(granted.number), Ask())
+    assert isinstance(granted, Evaluate)
+    assert all(isinstance(workers.take(f"worker-{rank}"), Evaluate) for rank in (1, 2, 3))

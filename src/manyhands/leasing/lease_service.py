@@ -51,10 +51,20 @@ class LeaseService:
         leases: the leases of the run.
         evaluates: whether the job has validation data.
         lockstep: whether workers wait for each other; if so, `Nothing` is sent to idle workers.
+        early: workers that begin, by rank, and the epochs after which the others join them; None if
+            all begin.
     """
 
-    def __init__(self, leases: Leases, *, evaluates: bool, lockstep: bool) -> None:
+    def __init__(
+        self,
+        leases: Leases,
+        *,
+        evaluates: bool,
+        lockstep: bool,
+        early: tuple[int, float] | None = None,
+    ) -> None:
         self.leases = leases
+        self._early = early
         self._evaluates = evaluates
         self._lockstep = lockstep
         self._members: set[str] = set()
@@ -176,7 +186,10 @@ class LeaseService:
         """Grant leases to waiting workers."""
         if self._missing is not None or self._ended:
             return
+        held_back = self._early is not None
         for worker in workers:
+            if self._is_early(worker):
+                continue
             found = self.leases.take(worker)
             if isinstance(found, Lease):
                 del self._waiting[worker]
@@ -188,6 +201,19 @@ class LeaseService:
             elif found == "wait" and self._lockstep and worker not in self._idle:
                 self._idle.add(worker)
                 self._tell(worker, Nothing())
+        if held_back and self._early is None:
+            self._serve(*self._waiting)
+
+    def _is_early(self, worker: str) -> bool:
+        """Whether a worker waits because only some workers begin the run."""
+        if self._early is None:
+            return False
+        first, epochs = self._early
+        begun = self.leases.dealt >= epochs * self.leases.samples
+        if begun or all(_rank(member) >= first for member in self._members):
+            self._early = None
+            return False
+        return _rank(worker) >= first
 
     def _settle(self) -> None:
         """Start an evaluation, or end the run, if all samples before it are committed.

@@ -7,6 +7,7 @@ So every sample of an epoch is trained on at least once, and repeats are counted
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -90,6 +91,16 @@ class Leases:
         """Samples that were leased again because their worker was lost."""
         self.lost = 0
         """Samples whose update was discarded."""
+
+    @property
+    def dealt(self) -> float:
+        """Samples of the run before the global batch that is leased next; infinite if none is."""
+        return math.inf if self._next is None else self._next.dealt
+
+    @property
+    def samples(self) -> int:
+        """Samples of the data."""
+        return self._samples
 
     def take(self, worker: str) -> Lease | Literal["wait", "evaluate", "over"]:
         """A lease for a worker, or why there is none.

@@ -27,6 +27,8 @@ class Leasing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     by_rank: bool = False
     points: EvaluationPoints = EvaluationPoints()
     """Where evaluations are, by samples."""
+    early: tuple[int, float] | None = None
+    """Workers that begin, and the epochs after which the others join; None if all begin."""
     evaluation_seconds: float | None = None
     """Seconds from one evaluation to the next; None for no such interval."""
 

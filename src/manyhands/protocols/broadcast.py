@@ -16,6 +16,7 @@ from manyhands.protocols.protocol import ServerState, StrategyProtocol
 
 if TYPE_CHECKING:
     from manyhands.endpoint import Endpoint, Replica
+    from manyhands.runtime_needs import RuntimeNeeds
 
 _DEFAULT: Final = Threshold(density=0.01)
 
@@ -44,7 +45,7 @@ class Broadcast(StrategyProtocol):
     sends m/300 to each of the others in every step, and receives as much. Steps are added, not
     averaged, so a worker computes with parameters that lack up to N − 1 updates.
 
-    Example: `broadcast(codec=threshold(density=0.01))`
+    Example: `broadcast(codec=threshold(density=0.01), early_workers=2)`
 
     Papers: Strom, Scalable Distributed DNN Training Using Commodity GPU Cloud Computing,
     Interspeech 2015; it is also the gradient sharing of Deeplearning4j.
@@ -59,6 +60,24 @@ class Broadcast(StrategyProtocol):
 
     codec: Codec | None = _DEFAULT
     """How updates are encoded; none sends them whole."""
+    early_workers: int = 0
+    """Workers that begin, while the others only receive; 0 for all. At first gradients are large
+    and alike, and the steps of N workers together overshoot."""
+    early_epochs: float = 0.25
+    """Epochs after which the others join them."""
+
+    def __post_init__(self) -> None:
+        if self.early_workers < 0:
+            raise ValueError(f"early_workers must be 0 or more, got {self.early_workers}")
+        if not self.early_epochs > 0:
+            raise ValueError(f"early_epochs must be above 0, got {self.early_epochs}")
+
+    def needs(self, workers: int) -> RuntimeNeeds:
+        """As of any protocol; some workers may begin before the others."""
+        needs = super().needs(workers)
+        if not 0 < self.early_workers < workers:
+            return needs
+        return replace(needs, early=(self.early_workers, self.early_epochs))
 
     def coding_of(self, server: int, workers: int) -> Coding | None:
         """Updates are encoded once for all workers; replicas are read whole."""

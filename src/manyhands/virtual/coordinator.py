@@ -131,6 +131,7 @@ class VirtualCoordinator:
         evaluate: returns the validation metrics of the current shared parameters.
         lockstep: whether workers wait for each other: see `manyhands.leasing.leases`.
         by_rank: whether parts of a global batch are assigned by rank.
+        early: see `LeaseService`.
     """
 
     def __init__(
@@ -143,6 +144,7 @@ class VirtualCoordinator:
         *,
         lockstep: bool = False,
         by_rank: bool = False,
+        early: tuple[int, float] | None = None,
     ) -> None:
         self._job = job
         self._kernel = kernel
@@ -151,6 +153,7 @@ class VirtualCoordinator:
         self._workers = workers
         self._lockstep = lockstep
         self._by_rank = by_rank
+        self._early = early
         self._service = self._new_service()
         self._channels: dict[str, LeaseChannel] = {}
         """By worker, the channel of its current incarnation."""
@@ -179,7 +182,7 @@ class VirtualCoordinator:
             by_rank=self._by_rank,
             points=self._job.evaluation_points,
         )
-        return LeaseService(leases, evaluates=evaluates, lockstep=self._lockstep)
+        return LeaseService(leases, evaluates=evaluates, lockstep=self._lockstep, early=self._early)
 
     def _evaluate_later(self) -> None:
         """Have an evaluation follow when the job's interval in seconds is over."""

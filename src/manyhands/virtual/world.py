@@ -130,6 +130,7 @@ class World:
             self._evaluate,
             lockstep=needs.lockstep,
             by_rank=needs.by_rank,
+            early=needs.early,
         )
         self._measures = ReplicaMeasures(job, logs.coordinator, self._shared_model, self._replicas)
         self._losses: list[tuple[str, int]] = []

@@ -274,6 +274,7 @@ class _Run:
             seconds=job.seconds,
             evaluates=job.validation is not None,
             lockstep=self._needs.lockstep,
+            early=self._needs.early,
             by_rank=self._needs.by_rank,
             points=job.evaluation_points,
             evaluation_seconds=job.evaluation_seconds,

@@ -51,7 +51,10 @@ class LiveLeaseService:
             points=numbers.points,
         )
         self._service = LeaseService(
-            self._leases, evaluates=numbers.evaluates, lockstep=numbers.lockstep
+            self._leases,
+            evaluates=numbers.evaluates,
+            lockstep=numbers.lockstep,
+            early=numbers.early,
         )
         self._hub = hub
         self._recorder = recorder

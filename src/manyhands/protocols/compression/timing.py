@@ -72,6 +72,7 @@ def measure_answers(
         clock: the time in seconds.
         seconds: see `measure`.
     """
+    streams = [ErrorFeedback(codec) for _ in updates[0]]
     parameters = [vector.clone() for vector in updates[0]]
     held = [vector.clone() for vector in parameters]
     there = [vector.clone() for vector in parameters]
@@ -80,8 +81,11 @@ def measure_answers(
     encoding, decoding, sizes = list[float](), list[float](), list[int]()
     begun, number = clock(), 0
     while number <= len(updates) or clock() - begun < seconds:
-        for vector, update in zip(parameters, updates[number % len(updates)], strict=True):
-            vector.add_(update, alpha=-1e-3)
+        update = updates[number % len(updates)]
+        for at, vector in enumerate(parameters):
+            # They move by what is decoded, of which most may be 0.
+            codec.decode(streams[at].encode(update[at], number), into[at])
+            vector.add_(into[at], alpha=-1e-3)
         before, payloads = clock(), []
         for at, vector in enumerate(parameters):
             if codec.lossless:
