@@ -93,6 +93,39 @@ def test_two_copies_are_two_workers_of_the_protocol(fork):
     check(fork, 2, cases)
 
 
+def test_copies_meet_with_codecs(fork):
+    cases = [
+        # Without loss it is what it is without a codec, but for the order of sums.
+        [
+            "hybrid(data=2, outer=diloco(every=3, codec=exact()))",
+            "hybrid(data=2, outer=diloco(every=3))",
+            2,
+            "momentum",
+            {},
+        ],
+        [
+            "hybrid(data=2, outer=averaging(every=3, codec=chain(topk(1.0), deflate())))",
+            "hybrid(data=2, outer=averaging(every=3))",
+            2,
+            "adamw",
+            {},
+        ],
+    ]
+    check(fork, 2, cases)
+    lossy = [
+        [
+            "hybrid(data=2, outer=averaging(every=3, codec=topk(0.2)))",
+            "hybrid(data=2, outer=averaging(every=3))",
+            2,
+            "plain",
+            {},
+        ]
+    ]
+    ((_, worst, loss, expected),) = fork(SCRIPT, 2, lossy)[0]
+    assert 1e-6 < worst < 0.5
+    assert loss < 0.1 * expected
+
+
 @pytest.mark.slow
 def test_copies_in_parts_meet_place_by_place(fork):
     cases = [

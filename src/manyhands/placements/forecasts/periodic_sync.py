@@ -42,6 +42,10 @@ _WHY_NOT: Final = {
 }
 
 
+_HEAD: Final = 16
+"""Bytes in front of an encoded change."""
+
+
 def check_outer(outer: Value) -> LocalSteps:
     """The outer strategy, if replicas of a hybrid can synchronise by it.
 
@@ -80,12 +84,19 @@ def with_synchronisations(
         trained: bytes of trained parameters on the first worker of a replica.
     """
     kept = 2 * trained if isinstance(outer, DiLoCo) else 0
+    exchange = Collective("allreduce", trained, copies)
+    if outer.codec is not None:
+        # Float32: a length, a share and a payload of each replica. A replica keeps the last common
+        # parameters and a residual.
+        frame = _HEAD + outer.codec.wire_bytes(round(trained / 4))
+        exchange = Collective("all_gather", copies * frame, copies)
+        kept += trained * (2 if outer.codec.feeds_back else 1)
     return replace(
         copy,
         start=tuple(replace(one, workers=one.workers or size) for one in copy.start),
         step=tuple(replace(one, workers=one.workers or size) for one in copy.step),
         memory=copy.memory + kept,
-        outer=(Collective("allreduce", trained, copies),) if copies > 1 else (),
+        outer=(exchange,) if copies > 1 else (),
         every=outer.every,
         by_worker=copy.by_worker * copies,
     )

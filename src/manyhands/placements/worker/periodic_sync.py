@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from manyhands.codecs import CodecError, ErrorFeedback
 from manyhands.engine.fake_tensors import is_fake
 from manyhands.engine.tensors import own
 from manyhands.parameters.arithmetic import descend
@@ -17,12 +19,17 @@ from manyhands.sampling.division import part
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from manyhands.codecs import Codec
     from manyhands.files.checkpoint import State
     from manyhands.job import Job
     from manyhands.placements.placement import Placement
     from manyhands.protocols import LocalSteps
     from manyhands.transport.collectives import Group
     from manyhands.transport.waits import Waits
+
+
+_HEAD = 16
+"""Bytes of the length of a payload and of the share of the samples."""
 
 
 def bind_periodic_sync(
@@ -73,6 +80,8 @@ class PeriodicSync(Bound):
         self._steps = self._alone = 0
         self._made_of = self._all_made_of = 0
         self._flat = [_FlatParameters(flat, outer) for flat in self._gather()]
+        self._met = 0
+        """Synchronisations so far."""
 
     @torch.no_grad()
     def _gather(self) -> Iterator[torch.Tensor]:
@@ -124,19 +133,36 @@ class PeriodicSync(Bound):
     def _synchronise(self) -> None:
         if is_fake():
             return
+        self._met += 1
         for kept, flat, tensors in zip(
             self._flat, self._gather(), self._by_type().values(), strict=True
         ):
-            flat.mul_(self._made_of / self._all_made_of)
-            self._waits.note("allreduce", flat.nbytes, self.copies)
-            self._waits.begin()
-            self._peers.sum(flat)
-            self._waits.end()
-            common = kept.conclude(flat)
+            share = self._made_of / self._all_made_of
+            meet = self._mean if kept.coded is None else partial(self._decoded, kept.coded)
+            common = kept.conclude(meet(flat, share))
             sizes = [tensor.numel() for tensor in tensors]
             for tensor, piece in zip(tensors, common.split_with_sizes(sizes), strict=True):
                 tensor.copy_(piece.view_as(tensor))
         self._alone = self._made_of = self._all_made_of = 0
+
+    def _mean(self, flat: torch.Tensor, share: float) -> torch.Tensor:
+        """The mean of all replicas, each by its share of the samples."""
+        flat.mul_(share)
+        self._waits.note("allreduce", flat.nbytes, self.copies)
+        self._waits.begin()
+        self._peers.sum(flat)
+        self._waits.end()
+        return flat
+
+    def _decoded(self, coded: _CodedChanges, flat: torch.Tensor, share: float) -> torch.Tensor:
+        """The same from encoded changes since the last time, which all replicas send to all."""
+        own = coded.frame(flat, share, self._met * self.copies + self._peers.rank)
+        frames = own.new_empty(self.copies * own.numel())
+        self._waits.note("all_gather", frames.nbytes, self.copies)
+        self._waits.begin()
+        self._peers.gather(frames, own)
+        self._waits.end()
+        return coded.mean(frames.view(self.copies, -1))
 
     def outputs(self, inputs: Any) -> Any:
         """The outputs of this replica: all replicas are equal at an evaluation."""
@@ -158,18 +184,56 @@ class PeriodicSync(Bound):
         return self._inner.state()
 
 
+class _CodedChanges:
+    """Changes of one replica since the last synchronisation, as fewer bytes.
+
+    A frame has a length, a share of the samples, and a payload that is padded to the codec's bound,
+    so that all replicas gather frames of one size. All decode the same frames to the same mean.
+    """
+
+    def __init__(self, codec: Codec, first: torch.Tensor) -> None:
+        self._codec = codec
+        self._stream = ErrorFeedback(codec)
+        self.common = first.clone()
+        """The parameters after the last synchronisation."""
+        self._bound = codec.wire_bytes(first.numel(), first.element_size())
+
+    def frame(self, flat: torch.Tensor, share: float, seed: int) -> torch.Tensor:
+        """The bytes that this replica sends."""
+        payload = self._stream.encode((flat - self.common).cpu(), seed)
+        frame = torch.zeros(_HEAD + self._bound, dtype=torch.uint8)
+        frame[:_HEAD].view(torch.float64).copy_(torch.tensor([payload.numel(), share]))
+        frame[_HEAD : _HEAD + payload.numel()] = payload
+        return frame.to(flat.device)
+
+    def mean(self, frames: torch.Tensor) -> torch.Tensor:
+        """The parameters, moved by the mean of all changes."""
+        mean = self.common.clone()
+        decoded = torch.empty_like(self.common, device="cpu")
+        for frame in frames.cpu():
+            size, share = frame[:_HEAD].view(torch.float64).tolist()
+            if not 0 <= size <= self._bound:
+                raise CodecError(f"expected at most {self._bound} bytes, got {size:g}")
+            self._codec.decode(frame[_HEAD : _HEAD + int(size)], decoded)
+            mean.add_(decoded.to(mean.device), alpha=share)
+        return mean
+
+
 class _FlatParameters:
     """The parameters of one dtype, with the state of the outer optimizer."""
 
     def __init__(self, first: torch.Tensor, outer: LocalSteps) -> None:
+        self.coded = None if outer.codec is None else _CodedChanges(outer.codec, first)
         self._outer = outer if isinstance(outer, DiLoCo) else None
         if self._outer is not None:
             self._here, self._velocity = first, torch.zeros_like(first)
 
     def conclude(self, mean: torch.Tensor) -> torch.Tensor:
         """The parameters from which all replicas continue."""
-        if self._outer is None:
-            return mean
-        outer = self._outer
-        descend(self._here, mean, self._velocity, outer.outer_lr, outer.outer_momentum)
-        return self._here
+        common, outer = mean, self._outer
+        if outer is not None:
+            descend(self._here, mean, self._velocity, outer.outer_lr, outer.outer_momentum)
+            common = self._here
+        if self.coded is not None:
+            self.coded.common.copy_(common)
+        return common
