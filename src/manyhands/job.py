@@ -405,6 +405,9 @@ class Job:
     def divide(self, batch: Any) -> tuple[Any, Any]:
         """The inputs and targets of a batch; the whole batch and None if there is an objective.
 
+        Args:
+            batch: what `collate_fn` returned.
+
         Raises:
             TypeError: there is no objective, and the batch is no pair.
         """

@@ -10,7 +10,7 @@ from torch.utils.data import TensorDataset
 
 from manyhands.job import Job
 from manyhands.parameters import Copy, Holder
-from manyhands.parameters.weighted_step import weighted_step
+from manyhands.parameters.scheduled_step import weighted_step
 
 
 class Net(nn.Module):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from manyhands.lab.check import Checked
-    from manyhands.lab.check.check import Difference
+    from manyhands.lab.check.check import ParameterDifference
 
 
 def check(script: Path, arguments: list[str], options: Mapping[str, Any]) -> None:
@@ -82,6 +82,6 @@ def words(found: Checked) -> str:
     return "\n".join(lines)
 
 
-def _apart(apart: Difference) -> str:
+def _apart(apart: ParameterDifference) -> str:
     of = f"{apart.differing} of {apart.parameters} parameter{plural(apart.parameters)}"
     return f"{of} differ, {apart.parameter} the most, by {apart.largest:.1e},"

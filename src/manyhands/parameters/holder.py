@@ -8,13 +8,12 @@ import torch
 
 from manyhands.parameters.arithmetic import add, descend, lerp, scale
 from manyhands.parameters.clipping import clip_norm
-from manyhands.parameters.group_schedule import GroupSchedule
 from manyhands.parameters.initial.deferred import HELD
 from manyhands.parameters.initial.shard_values import begin
 from manyhands.parameters.initial.trimming import trim
 from manyhands.parameters.layout import ELEMENTWISE
 from manyhands.parameters.references import References
-from manyhands.parameters.weighted_step import weighted_step
+from manyhands.parameters.scheduled_step import GroupSchedule, weighted_step
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

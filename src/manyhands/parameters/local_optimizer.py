@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from manyhands.parameters.group_schedule import GroupSchedule
-from manyhands.parameters.weighted_step import weighted_step
+from manyhands.parameters.scheduled_step import GroupSchedule, weighted_step
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from manyhands.parameters.clipping import clip_norm
-from manyhands.parameters.weighted_step import weighted_step
+from manyhands.parameters.scheduled_step import weighted_step
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

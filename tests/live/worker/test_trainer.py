@@ -20,7 +20,7 @@ from manyhands.job import Job
 from manyhands.live.member.progress import Progress
 from manyhands.live.worker.trainer import Trainer
 from manyhands.metrics import F1, Accuracy
-from manyhands.parameters.weighted_step import weighted_step
+from manyhands.parameters.scheduled_step import weighted_step
 from manyhands.sampling.permutation import permutation
 from manyhands.strategies import strategy
 from manyhands.trace import Event, Header, Record, Recorder

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 import manyhands as mh
 from manyhands.engine.tensors import gathered
-from manyhands.parameters.weighted_step import weighted_step
+from manyhands.parameters.scheduled_step import weighted_step
 from manyhands.splitting import Unsplittable
 from manyhands.strategies import strategy
 from manyhands.transport.waits import Waits

@@ -31,7 +31,7 @@ _LONGEST = 900.0
 
 
 @dataclass(frozen=True)
-class Difference:
+class ParameterDifference:
     """How the parameters of two runs differ."""
 
     largest: float
@@ -52,9 +52,9 @@ class Checked:
     steps: int
     dtype: str
     """float64, or float32 if the job cannot be converted."""
-    alone: Difference | None
+    alone: ParameterDifference | None
     """One worker twice: None if the runs are equal."""
-    apart: Difference | None
+    apart: ParameterDifference | None
     """One worker and several: None if the runs are equal."""
     largest: float
     """The largest difference of one worker and several."""
@@ -136,7 +136,7 @@ def check(
 
 def difference(
     one: dict[str, torch.Tensor], other: dict[str, torch.Tensor], equal: float
-) -> Difference:
+) -> ParameterDifference:
     """How the parameters of two runs differ."""
     apart = {
         name: float(((tensor - other[name]).abs() / tensor.abs().clamp(min=1)).max())
@@ -144,10 +144,10 @@ def difference(
         if tensor.is_floating_point() and tensor.numel()
     }
     if not apart:
-        return Difference(0.0, "", 0, 0)
+        return ParameterDifference(0.0, "", 0, 0)
     worst = max(apart, key=lambda name: apart[name])
     count = sum(value > equal for value in apart.values())
-    return Difference(apart[worst], worst, count, len(apart))
+    return ParameterDifference(apart[worst], worst, count, len(apart))
 
 
 @dataclass

@@ -24,8 +24,8 @@ from manyhands.data.taking import fetch, taker
 from manyhands.failure import Refused
 from manyhands.files.checkpoint import check_savable
 from manyhands.parameters.gradients import autocast, check_scalar, compute_loss, evaluate_batch
-from manyhands.parameters.group_schedule import GroupSchedule
 from manyhands.parameters.loss_weight import CountedLoss, own_loss
+from manyhands.parameters.scheduled_step import GroupSchedule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -18,8 +18,8 @@ from manyhands.live.worker.loading import Loading, move
 from manyhands.live.worker.slowdown import Slowdown
 from manyhands.parameters.clipping import MeanOf, norm
 from manyhands.parameters.gradients import CalledModel
-from manyhands.parameters.group_schedule import GroupSchedule
 from manyhands.parameters.loss_weight import counting
+from manyhands.parameters.scheduled_step import GroupSchedule
 from manyhands.sampling.permutation import mix, shares
 from manyhands.seeding import seed_all
 from manyhands.transport.waits import Waits, overlap

@@ -180,7 +180,7 @@ class LockstepPipeline(Stages):
         for copies in self._stage_group.copies:
             self._others.average(copied, copies)
         told = self.tell(self._mean())
-        if not self._at_end and told[1] >= 0 and self._counted is not None:
+        if self._counted is not None and not self._at_end and told[1] >= 0:
             self._counted.add(told[1])
         return told[0]
 

@@ -17,7 +17,7 @@ from torch.func import functional_call
 
 from manyhands.parameters.gradients import check_scalar
 from manyhands.parameters.microbatches import divide, sizes_of
-from manyhands.parameters.weighted_step import weighted_step
+from manyhands.parameters.scheduled_step import weighted_step
 from manyhands.placements.pipelines.lockstep import LOSS, Stages
 from manyhands.schedules.pipedream import ahead
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from manyhands.engine.fake_tensors import is_fake
 from manyhands.engine.tensors import own
 from manyhands.parameters.module_units import separate_units
-from manyhands.parameters.weighted_step import weighted_step
+from manyhands.parameters.scheduled_step import weighted_step
 from manyhands.placements.bound import clip
 from manyhands.placements.model.local_optimizer import step_on_local_tensors
 from manyhands.placements.worker.sharded import Sharded

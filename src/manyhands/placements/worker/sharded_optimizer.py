@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from manyhands.engine.tensors import from_rows, own
-from manyhands.parameters.weighted_step import weighted_step
+from manyhands.parameters.scheduled_step import weighted_step
 from manyhands.placements.bound import clip
 from manyhands.placements.model.local_optimizer import step_on_local_tensors
 from manyhands.placements.worker.whole_model import WholeModel

@@ -1,8 +1,10 @@
-"""A torch `LRScheduler` as a table: the settings of an optimizer's groups, by position in the run.
+"""Optimizer steps with the settings of their batch: a weight on the learning rate, a scheduler.
 
-Every worker and every server needs the settings of the batch that it steps with, and these come in
-no order. So the scheduler is not attached to an optimizer that trains: it steps an empty one with
-the same groups, ahead of the run, and what it sets is looked up by the samples before a batch.
+A torch `LRScheduler` is used as a table: what it sets in an optimizer's groups, by position in the
+run. Every worker and every server needs the settings of the batch that it steps with, and these
+come in no order. So the scheduler is not attached to an optimizer that trains: it steps an empty
+one with the same groups, ahead of the run, and what it sets is looked up by the samples before a
+batch.
 """
 
 from __future__ import annotations
@@ -16,6 +18,26 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 if TYPE_CHECKING:
     from manyhands.job import Job
+
+
+def weighted_step(optimizer: torch.optim.Optimizer, weight: float) -> None:
+    """Take an optimizer step with the learning rates multiplied by `weight`.
+
+    An update from b samples has the weight b / global batch, times the factor of the learning-rate
+    schedule. Scaling the gradient instead would have no effect under Adam, which divides by the
+    gradient's own magnitude.
+    """
+    if weight == 1:
+        optimizer.step()
+        return
+    rates = [group["lr"] for group in optimizer.param_groups]
+    for group in optimizer.param_groups:
+        group["lr"] = group["lr"] * weight
+    try:
+        optimizer.step()
+    finally:
+        for group, rate in zip(optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
 
 
 class GroupSchedule:
