@@ -13,9 +13,10 @@ from torch.optim.lr_scheduler import StepLR
 from torch.utils.data import IterableDataset, TensorDataset
 
 from manyhands import lr_schedules
-from manyhands.job import Job, Target
+from manyhands.job import Job
 from manyhands.metrics import F1, Accuracy, PerSample
 from manyhands.sampling.batches import BatchSizes
+from manyhands.stopping import Target
 
 DATA = TensorDataset(torch.zeros(10, 2), torch.zeros(10, dtype=torch.int64))
 

@@ -76,7 +76,7 @@ if TYPE_CHECKING:
     from manyhands.cluster import Cluster, Host, Link, Site
     from manyhands.failure import Refused, RunFailed
     from manyhands.intervals import Every, every
-    from manyhands.job import Durability, Job, Loss, SizedData, Target
+    from manyhands.job import Durability, Job, Loss, SizedData
     from manyhands.lab.compare import Compared, compare
     from manyhands.lab.reproduction.reproduce import Reproduction, reproduce
     from manyhands.live.worker.trainer import Batch, Trainer
@@ -88,6 +88,7 @@ if TYPE_CHECKING:
     from manyhands.reports import Comparison, Run, RunResult
     from manyhands.sampling.batches import BatchSizes, EvaluationPoints
     from manyhands.sampling.permutation import Share
+    from manyhands.stopping import EarlyStopping, Target
     from manyhands.strategies import Strategy, register, strategy
     from manyhands.trace import Trace
     from manyhands.verbs.simulate import simulate
@@ -103,6 +104,7 @@ __all__ = [
     "Compared",
     "Comparison",
     "Durability",
+    "EarlyStopping",
     "EvaluationPoints",
     "Every",
     "Fault",
@@ -159,6 +161,7 @@ _HOME = {
     "Compared": "manyhands.lab.compare",
     "Comparison": "manyhands.reports",
     "Durability": "manyhands.job",
+    "EarlyStopping": "manyhands.stopping",
     "EvaluationPoints": "manyhands.sampling.batches",
     "Every": "manyhands.intervals",
     "Fault": "manyhands.virtual",
@@ -181,7 +184,7 @@ _HOME = {
     "Site": "manyhands.cluster",
     "SizedData": "manyhands.job",
     "Strategy": "manyhands.strategies",
-    "Target": "manyhands.job",
+    "Target": "manyhands.stopping",
     "Times": "manyhands.virtual",
     "Trace": "manyhands.trace",
     "Trainer": "manyhands.live.worker.trainer",

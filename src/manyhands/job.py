@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import (
@@ -26,6 +25,7 @@ from manyhands.metrics import Metric, metric
 from manyhands.notation import Value
 from manyhands.notation.error import unknown
 from manyhands.sampling.batches import BatchSizes, EvaluationPoints
+from manyhands.stopping import EarlyStopping, Target
 
 if TYPE_CHECKING:
     from torch.optim.lr_scheduler import LRScheduler
@@ -42,13 +42,12 @@ Durability: TypeAlias = Literal["none", "process", "host", "power"]
 MEASURES = ("spread", "gradient_norm", "staleness")
 """What a run can record at evaluations beside metrics."""
 SETTINGS = (
-    *("epochs", "samples", "seconds", "target", "seed", "global_batch"),
+    *("epochs", "samples", "seconds", "target", "early_stopping", "seed", "global_batch"),
     *("lr_schedule", "lr_scheduler", "clip"),
     *("evaluate_every", "measures", "micro_batch", "autocast", "activation_checkpointing"),
     "durability",
 )
 """The fields of a job that a run records."""
-_TARGET = re.compile(r"\s*([^\W\d]\w*)\s*(>=|<=)\s*([+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?)\s*")
 
 
 @runtime_checkable
@@ -65,54 +64,6 @@ class SizedData(Protocol):
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: int) -> Any: ...
-
-
-@dataclass(frozen=True)
-class Target:
-    """A value of a validation metric at which a run stops, written `accuracy >= 0.98`.
-
-    Example:
-        >>> import manyhands as mh
-        >>> target = mh.Target.read("accuracy >= 0.98")
-        >>> target.reached({"accuracy": 0.985, "loss": 0.05})
-        True
-    """
-
-    metric: str
-    """The metric's name."""
-    better: Literal[">=", "<="]
-    """The direction in which the metric improves."""
-    value: float
-    """The value to reach."""
-
-    @classmethod
-    def read(cls, text: str) -> Target:
-        """The target that a text describes.
-
-        Args:
-            text: a metric, `>=` or `<=`, and a number: "accuracy >= 0.98".
-
-        Raises:
-            ValueError: the text has another form.
-        """
-        match = _TARGET.fullmatch(text)
-        if not match:
-            raise ValueError(
-                f"target {text!r} is not of the form 'accuracy >= 0.98' or 'loss <= 0.1'"
-            )
-        return cls(match[1], cast("Literal['>=', '<=']", match[2]), float(match[3]))
-
-    def reached(self, values: dict[str, float]) -> bool:
-        """Whether validation values meet the target.
-
-        Args:
-            values: the value of every metric, by name.
-        """
-        value = values[self.metric]
-        return value >= self.value if self.better == ">=" else value <= self.value
-
-    def __str__(self) -> str:
-        return f"{self.metric} {self.better} {self.value:g}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,6 +157,9 @@ class Job:
     """Stop after this many seconds of training, evaluations included."""
     target: str | None = None
     """Stop when a validation metric reaches a value: "accuracy >= 0.98"."""
+    early_stopping: EarlyStopping | None = None
+    """Stop when a validation metric has not improved for some evaluations:
+    `mh.EarlyStopping("loss", patience=3)`."""
     stop_on_nan: bool = True
     """End the run as failed when a training loss, a validation loss or a final parameter is NaN or
     infinite. With False the run continues, and its summary reports it."""
@@ -240,6 +194,11 @@ class Job:
         object.__setattr__(self, "_metrics", tuple(metric(spec) for spec in given))
         settled = self.metrics is not None or self.validation is None or not usual
         object.__setattr__(self, "_settled", settled)
+        if self.early_stopping is not None and not isinstance(self.early_stopping, EarlyStopping):
+            raise TypeError(
+                "early_stopping must be a rule, as mh.EarlyStopping('loss', patience=3), "
+                f"not {self.early_stopping!r}"
+            )
         target = None if self.target is None else Target.read(self.target)
         object.__setattr__(self, "_target", target)
         self._check_target()
@@ -359,15 +318,17 @@ class Job:
         self.lr_factor(0)
 
     def _check_target(self) -> None:
-        if self._target is None:
-            return
-        if self.validation is None:
-            raise ValueError(f"target {self.target!r} needs validation data to be measured on")
         known = [*(metric.name for metric in self._metrics), "loss"]
-        if self._target.metric not in known:
-            raise ValueError(
-                f"target {self.target!r} names no metric of this job; it has {', '.join(known)}"
-            )
+        for what, rule in (
+            (f"target {self.target!r}", self._target),
+            (f"early_stopping={self.early_stopping}", self.early_stopping),
+        ):
+            if rule is None:
+                continue
+            if self.validation is None:
+                raise ValueError(f"{what} needs validation data to be measured on")
+            if rule.metric not in known:
+                raise ValueError(f"{what} names no metric of this job; it has {', '.join(known)}")
 
     @property
     def metric_objects(self) -> tuple[Metric, ...]:

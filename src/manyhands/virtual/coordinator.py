@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from manyhands.leasing.lease_service import LeaseService
 from manyhands.leasing.leases import Leases
+from manyhands.stopping import Improvement
 from manyhands.virtual.simulator.kernel import happens
 from manyhands.wire.leasing import Ask, Commit, Evaluate, Forgo, Nothing, Saved, Sum, Tally
 
@@ -154,6 +155,7 @@ class VirtualCoordinator:
         self._lockstep = lockstep
         self._by_rank = by_rank
         self._early = early
+        self._improvement = Improvement(job.early_stopping)
         self._service = self._new_service()
         self._channels: dict[str, LeaseChannel] = {}
         """By worker, the channel of its current incarnation."""
@@ -285,4 +287,7 @@ class VirtualCoordinator:
             record.point(f"validation/{name}", value, samples=samples)
         if goal is not None and goal.reached(values):
             record.event("target", {"target": str(goal), "samples": str(samples)})
+            self.leases.stop()
+        elif self._improvement.is_over(values):
+            record.event("stopped", {"why": str(self._job.early_stopping), "samples": str(samples)})
             self.leases.stop()

@@ -15,6 +15,7 @@ from manyhands.live.worker.leased_batches import LeasedBatches
 from manyhands.live.worker.loading import Loading, move
 from manyhands.live.worker.slowdown import Slowdown
 from manyhands.parameters import EnsembleModel, LocalOptimizer, difference, lerp, trade
+from manyhands.stopping import Improvement
 from manyhands.wire.leasing import (
     Ask,
     Commit,
@@ -91,6 +92,7 @@ class LiveReplica:
         self._leased = LeasedBatches(job)
         self._loading = Loading(job)
         self._divergence = Divergence(job, rank, recorder, copy.model.parameters)
+        self._improvement = Improvement(job.early_stopping)
         self.pull_members: Callable[[], list[torch.Tensor]] = list
         """Pulls the replicas of an ensemble; set by `run_free`."""
         self._copy = copy
@@ -371,11 +373,20 @@ class LiveReplica:
             mean, count = norms
             self._recorder.point("measure/gradient_norm", mean, samples=cut.samples, weight=count)
         self._divergence.validation(values, cut.samples)
+        self._judge(values, cut)
+
+    def _judge(self, values: dict[str, float], cut: Evaluate) -> None:
+        """Ask for the end of the run if the validation values say so."""
+        job = self._job
         if job.goal and job.goal.reached(values):
-            if cut.index == 0:
-                detail = {"target": str(job.goal), "samples": str(cut.samples)}
-                self._recorder.event("target", detail)
-            self._line.send(Enough())
+            event = ("target", {"target": str(job.goal), "samples": str(cut.samples)})
+        elif self._improvement.is_over(values):
+            event = ("stopped", {"why": str(job.early_stopping), "samples": str(cut.samples)})
+        else:
+            return
+        if cut.index == 0:
+            self._recorder.event(*event)
+        self._line.send(Enough())
 
 
 class _Batches:

@@ -22,6 +22,7 @@ from manyhands.parameters.loss_weight import counting
 from manyhands.parameters.scheduled_step import GroupSchedule
 from manyhands.sampling.permutation import mix, shares
 from manyhands.seeding import seed_all
+from manyhands.stopping import Improvement
 from manyhands.transport.waits import Waits, overlap
 
 if TYPE_CHECKING:
@@ -140,6 +141,7 @@ class Trainer:
         self._slow_down()
         self._loading = Loading(job)
         self._divergence = Divergence(job, self.rank, recorder, self.model.parameters)
+        self._improvement = Improvement(job.early_stopping)
         self._due: Batch | None = None
         self._stepped = -1
         self._begun = self._evaluated_at = clock()
@@ -372,11 +374,16 @@ class Trainer:
         self._evaluated_at = self._clock()
 
     def _reaches_target(self, dealt: int) -> bool:
-        goal = self.job.goal
-        if goal is None or not goal.reached(self.values):
+        """Whether validation values end the run; every worker has the same ones."""
+        goal, rule = self.job.goal, self.job.early_stopping
+        if goal is not None and goal.reached(self.values):
+            event = ("target", {"target": str(goal), "samples": str(dealt)})
+        elif self.job.validation is not None and self._improvement.is_over(self.values):
+            event = ("stopped", {"why": str(rule), "samples": str(dealt)})
+        else:
             return False
         if self.rank == 0:
-            self._recorder.event("target", {"target": str(goal), "samples": str(dealt)})
+            self._recorder.event(*event)
         return True
 
     def _look_at_clock(self, step: int) -> tuple[bool, bool]:
