@@ -15,6 +15,7 @@ What to train:
     Weighted        a loss that is a mean over tokens or labels, for Job(objective=…)
     metrics         accuracy, F1, or a function of your own; exact on any number of workers
     lr_schedules    learning-rate schedules: cosine, linear, step decay
+    callbacks       what is called while a run trains: loggers for CSV and TensorBoard
     every           an interval: every(samples=5000), for Job(evaluate_every=…)
     data            MNIST, CIFAR-10, Tiny Shakespeare
     models          networks for examples and tests
@@ -60,6 +61,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from manyhands import (
+        callbacks,
         codecs,
         data,
         lr_schedules,
@@ -133,6 +135,7 @@ __all__ = [
     "Trainer",
     "Weighted",
     "__version__",
+    "callbacks",
     "codecs",
     "compare",
     "data",
@@ -198,6 +201,7 @@ _HOME = {
     "train": "manyhands.verbs.train",
 }
 _FOLDERS = (
+    "callbacks",
     "codecs",
     "data",
     "lr_schedules",

@@ -30,6 +30,7 @@ from manyhands.stopping import EarlyStopping, Target
 if TYPE_CHECKING:
     from torch.optim.lr_scheduler import LRScheduler
 
+    from manyhands.callbacks import Callback
     from manyhands.lr_schedules import LRSchedule
     from manyhands.objective import Objective
 
@@ -163,6 +164,9 @@ class Job:
     stop_on_nan: bool = True
     """End the run as failed when a training loss, a validation loss or a final parameter is NaN or
     infinite. With False the run continues, and its summary reports it."""
+    callbacks: Sequence[Callback] = ()
+    """Called in the process that started the run, while it trains: `mh.callbacks.CSVLogger()`, or
+    callbacks of your own."""
     seed: int = 0
     """Determines the initial parameters and the order of the samples."""
     prepare: Callable[[], object] | None = None
@@ -183,6 +187,7 @@ class Job:
 
     def __post_init__(self) -> None:
         self._check_data()
+        self._check_callbacks()
         self._check_limits()
         self._check_evaluations()
         self._check_batch()
@@ -202,6 +207,14 @@ class Job:
         target = None if self.target is None else Target.read(self.target)
         object.__setattr__(self, "_target", target)
         self._check_target()
+
+    def _check_callbacks(self) -> None:
+        for one in self.callbacks:
+            if not hasattr(one, "on_evaluation"):
+                raise TypeError(
+                    "callbacks must be objects with the methods of mh.callbacks.Callback, "
+                    f"got {one!r}"
+                )
 
     def _check_data(self) -> None:
         for name in ("data", "validation"):

@@ -9,6 +9,7 @@ so on. A `Recorder` writes one; `read` converts all of them to one clock. Report
 
 from manyhands.trace.clocks import estimate_offset
 from manyhands.trace.digest import digest
+from manyhands.trace.follow import Following
 from manyhands.trace.merge import ProcessTrace, Trace, merge, read
 from manyhands.trace.recorder import Recorder
 from manyhands.trace.records import (
@@ -38,6 +39,7 @@ __all__ = [
     "SCOPES",
     "Event",
     "Flow",
+    "Following",
     "Header",
     "Kind",
     "Offset",

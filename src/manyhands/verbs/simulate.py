@@ -21,6 +21,7 @@ from manyhands.strategies import strategy as read_strategy
 from manyhands.trace import Setting
 from manyhands.units import bandwidth as read_bandwidth
 from manyhands.units import seconds as read_seconds
+from manyhands.verbs.calling import calling
 from manyhands.verbs.command import current
 from manyhands.verbs.progress import shown
 from manyhands.virtual import Conditions, Faults, ProcessHosts, Times, simulate_job
@@ -238,7 +239,7 @@ class VirtualRunPlan:
             )
             return f"{samples:,}{done} · {seconds:,.1f} s of virtual time"
 
-        with shown(words, tell):
+        with calling(self.job, folder), shown(words, tell):
             simulate_job(
                 self.job,
                 self.protocol,

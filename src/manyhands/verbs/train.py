@@ -26,6 +26,7 @@ from manyhands.script import loading as script
 from manyhands.script.origin import Overrides, override
 from manyhands.strategies import Strategy, protocol_of
 from manyhands.strategies import strategy as read_strategy
+from manyhands.verbs.calling import calling
 from manyhands.verbs.command import Command, choose, current
 
 if TYPE_CHECKING:
@@ -217,7 +218,8 @@ def train_from(namespace: Mapping[str, Any], job: Job, asked: TrainOptions | Non
             quiet=command.quiet,
         )
         try:
-            launch(request)
+            with calling(override(job, plan.overrides), folder):
+                launch(request)
         except Refused:
             release(folder)
             _folders.discard(folder)

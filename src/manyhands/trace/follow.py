@@ -1,0 +1,51 @@
+"""A run's trace while it grows: validation metrics and events, as they are written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from manyhands.trace.merge import LONGEST_LINE
+from manyhands.trace.records import Event, Header, Point, Record
+
+_decoder: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
+
+
+class Following:
+    """Reads what is new in the trace files of a run's folder.
+
+    Args:
+        folder: the run's folder, which need not exist yet.
+    """
+
+    def __init__(self, folder: Path | str) -> None:
+        self._folder = Path(folder) / "trace"
+        self._read: dict[Path, int] = {}
+        """By file, the bytes that were read."""
+        self._begun: dict[Path, float] = {}
+        """By file, the time of its process's start on the clock of the file."""
+
+    def new(self) -> list[tuple[float, Point | Event]]:
+        """Points and events since the last call, each with seconds since its process started."""
+        found = []
+        for path in sorted(self._folder.glob("*.jsonl")):
+            with path.open("rb") as file:
+                file.seek(self._read.get(path, 0))
+                text = file.read()
+            whole = text.rfind(b"\n") + 1
+            self._read[path] = self._read.get(path, 0) + whole
+            for line in text[:whole].splitlines():
+                record = _record(line)
+                if isinstance(record, Header):
+                    self._begun[path] = record.clock
+                elif isinstance(record, (Point, Event)):
+                    found.append((record.at - self._begun.get(path, record.at), record))
+        return found
+
+
+def _record(line: bytes) -> Record | None:
+    try:
+        return _decoder.decode(line) if 0 < len(line) <= LONGEST_LINE else None
+    except (ValueError, RecursionError):  # as in `merge`
+        return None
