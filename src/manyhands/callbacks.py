@@ -2,6 +2,9 @@
 
 They are called in the process that started the run, live and virtual, never in a worker: nothing
 has to be sent to other processes, and a slow logger does not slow training.
+
+    >>> isinstance(CSVLogger(), Callback)
+    True
 """
 
 from __future__ import annotations
@@ -12,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+__all__ = ["CSVLogger", "Callback", "TensorBoard"]
 
 
 class Callback:
