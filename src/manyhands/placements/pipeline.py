@@ -222,7 +222,7 @@ class Pipeline(Placement):
         memory = [0] * workers
         for tensor in parameters:
             memory[table.rank_of(int(tensor.unit))] += tensor.size * (2 if tensor.trained else 1)
-        sent = messages_of(table, layers)
+        sent = messages_of(table, layers, weighted=self.schedule != "pipedream")
         return Forecast(start=(), step=(*chain.from_iterable(sent),), memory=max(memory))
 
     def forecast_job(self, job: Job, workers: int) -> Forecast:

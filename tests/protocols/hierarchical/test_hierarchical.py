@@ -69,10 +69,10 @@ def test_a_lost_carrier_is_replaced_and_its_sum_counts_once() -> None:
         servers.hear(rank // 2, f"worker-{rank}", Change(0, errand="join"))
     assert servers.hear(0, "worker-0", Push(0, 2)) == {}
     sent = servers.hear(0, "worker-1", Push(0, 3))
-    assert sent == {"worker-0": Parameters(0, errand="meet", samples=5, number=0)}
+    assert sent == {"worker-0": Parameters(0, errand="meet", samples=5, mass=5.0, number=0)}
     assert servers.hear(2, "worker-0", Push(0, 5)) == {}
     again = servers.leave("worker-0")
-    assert again == {"worker-1": Parameters(0, errand="meet", samples=5, number=0)}
+    assert again == {"worker-1": Parameters(0, errand="meet", samples=5, mass=5.0, number=0)}
     assert servers.hear(2, "worker-1", Push(0, 5)) == {"worker-0": Parameters(0)}
     assert not any(isinstance(action, Add) for action in servers.actions)
     servers.hear(1, "worker-2", Push(0, 2))

@@ -21,14 +21,24 @@ if TYPE_CHECKING:
 
 _LOSS = 8
 """Bytes of the loss, which the last worker sends to the others."""
+_LOSS_AND_WEIGHT = 16
+"""The same where updates wait for the weights of all workers."""
 
 
-def messages_of(table: Table, layers: Sequence[LayerSize]) -> list[list[Collective]]:
-    """By worker, the messages that it sends in a step; the last worker also sends the loss."""
+def messages_of(
+    table: Table, layers: Sequence[LayerSize], *, weighted: bool = True
+) -> list[list[Collective]]:
+    """By worker, the messages that it sends in a step; the last worker also sends the loss.
+
+    Args:
+        table: the schedule.
+        layers: the calls of every stage.
+        weighted: whether the weight of the loss is sent, too.
+    """
     calls: dict[int, list[int]] = {}
     for call in layers:
         if call.role == "stage":
             calls.setdefault(int(call.name), []).append(call.outputs)
     sizes = [*map(list, messages(table, lambda stage, microbatch: calls[stage][microbatch]))]
-    sizes[-1] += [_LOSS] * (len(sizes) - 1)
+    sizes[-1] += [_LOSS_AND_WEIGHT if weighted else _LOSS] * (len(sizes) - 1)
     return [[Collective("send", size, workers=2) for size in own] for own in sizes]

@@ -211,10 +211,11 @@ class _CodedChanges:
         mean = self.common.clone()
         decoded = torch.empty_like(self.common, device="cpu")
         for frame in frames.cpu():
-            size, share = frame[:_HEAD].view(torch.float64).tolist()
+            # Copies, because numbers in a frame need not be aligned.
+            size, share = frame[:_HEAD].clone().view(torch.float64).tolist()
             if not 0 <= size <= self._bound:
                 raise CodecError(f"expected at most {self._bound} bytes, got {size:g}")
-            self._codec.decode(frame[_HEAD : _HEAD + int(size)], decoded)
+            self._codec.decode(frame[_HEAD : _HEAD + int(size)].clone(), decoded)
             mean.add_(decoded.to(mean.device), alpha=share)
         return mean
 
