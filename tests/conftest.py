@@ -1,5 +1,6 @@
 """What all tests share: real data, real processes, and nothing left behind."""
 
+import json
 import os
 import signal
 import subprocess
@@ -7,6 +8,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -90,3 +92,18 @@ def interrupt() -> Callable[[Started], None]:
         os.killpg(started.process.pid, signal.SIGINT)
 
     return press
+
+
+@pytest.fixture
+def fork(run_script) -> Callable[..., list[Any]]:
+    """Run a script that calls `forked.run` with so many workers; what each of them gave."""
+
+    def begin(text: str, workers: int, *arguments: object, seconds: float = 150) -> list[Any]:
+        paths = [str(ROOT / "tests"), *filter(None, [os.environ.get("PYTHONPATH")])]
+        given = [json.dumps(one) for one in (workers, *arguments)]
+        started = run_script(text, *given, PYTHONPATH=os.pathsep.join(paths))
+        assert started.finish(seconds) == 0, started.text()
+        files = [started.folder / f"given-{rank}.json" for rank in range(workers)]
+        return [json.loads(file.read_text(encoding="utf-8")) for file in files]
+
+    return begin

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
-
-from manyhands.trace.merge import LONGEST_LINE
-from manyhands.trace.records import Event, Header, Point, Record
-
-_decoder: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
+from manyhands.trace.merge import parse_record
+from manyhands.trace.records import Event, Header, Point
 
 
 class Following:
@@ -36,16 +32,9 @@ class Following:
             whole = text.rfind(b"\n") + 1
             self._read[path] = self._read.get(path, 0) + whole
             for line in text[:whole].splitlines():
-                record = _record(line)
+                record = parse_record(line)
                 if isinstance(record, Header):
                     self._begun[path] = record.clock
                 elif isinstance(record, (Point, Event)):
                     found.append((record.at - self._begun.get(path, record.at), record))
         return found
-
-
-def _record(line: bytes) -> Record | None:
-    try:
-        return _decoder.decode(line) if 0 < len(line) <= LONGEST_LINE else None
-    except (ValueError, RecursionError):  # as in `merge`
-        return None

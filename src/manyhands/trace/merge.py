@@ -227,7 +227,7 @@ def _parse(name: str, file: BinaryIO) -> tuple[list[_Incarnation], int]:
     incarnations: list[_Incarnation] = []
     orphans = 0
     for line in _lines(file):
-        record = _record(line)
+        record = parse_record(line)
         if isinstance(record, Header):
             if record.format > FORMAT:
                 raise ValueError(
@@ -255,7 +255,8 @@ def _lines(file: BinaryIO) -> Iterator[bytes]:
             yield line
 
 
-def _record(line: bytes) -> Record | None:
+def parse_record(line: bytes) -> Record | None:
+    """The record in a line; None if it is not a valid one."""
     try:
         return _decoder.decode(line)
     except (ValueError, RecursionError):

@@ -99,12 +99,13 @@ def check(
     Raises:
         RunFailed: a run failed.
     """
+    needs = read_strategy(strategy).needs(workers)
     note("probing the job")
-    reasons = probe(job)
+    reasons = probe(job, counts_targets=not needs.collectives)
     note("loading the script in two processes")
     prints = [elsewhere(script, name, list(arguments), number) for number in (0, 1)]
     reasons += compare_processes(*prints)
-    lockstep = read_strategy(strategy).needs(workers).lockstep
+    lockstep = needs.lockstep
     with tempfile.TemporaryDirectory(prefix="manyhands-check-") as folder:
         runs = _Runs(Path(folder), script, name, tuple(arguments), job, note)
         note("one worker")

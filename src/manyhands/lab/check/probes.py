@@ -31,8 +31,14 @@ _NEAR = 1e-4
 """How far two losses may be from each other, relatively, to be called equal."""
 
 
-def probe(job: Job) -> list[str]:
-    """The reasons that can be found without any other process."""
+def probe(job: Job, *, counts_targets: bool = False) -> list[str]:
+    """The reasons that can be found without any other process.
+
+    Args:
+        job: the job.
+        counts_targets: whether the strategy weighs means by targets that are not ignored, also if
+            a sample has one target; placements do not (docs/meanings.md).
+    """
     found = [*_repeatable(job)]
     torch.manual_seed(job.seed)
     model = job.model()
@@ -43,7 +49,7 @@ def probe(job: Job) -> list[str]:
     if stepping:
         # Such a loss cannot be computed alone.
         return [*found, *stepping]
-    return [*found, *_draws(job, model, batch), *_is_mean(job, model, batch)]
+    return [*found, *_draws(job, model, batch), *_is_mean(job, model, batch, counts_targets)]
 
 
 def compare_processes(one: Fingerprint, other: Fingerprint) -> list[str]:
@@ -181,15 +187,14 @@ def _loss(job: Job, model: nn.Module, batch: Any) -> torch.Tensor:
         return compute_loss(job, model, *batch).detach().double().reshape(())
 
 
-def _is_mean(job: Job, model: nn.Module, batch: Any) -> Iterator[str]:
+def _is_mean(job: Job, model: nn.Module, batch: Any, counts_targets: bool) -> Iterator[str]:
     """Whether the loss of a batch is the weighted mean of the losses of its parts."""
-    counted, loss = counting(job)
-    if counted_loss(job) is None:
-        loss.singles = True
-    model.eval()
     samples = samples_of(batch[0])
     if samples == 1:
         return
+    counted, loss = counting(job)
+    loss.singles = counts_targets
+    model.eval()
     whole, _ = _weighed(counted, model, batch)
     first = max(1, samples // 4)
     parts = zip(divide(batch[0], [first, 10**9]), divide(batch[1], [first, 10**9]), strict=True)
