@@ -54,7 +54,8 @@ class Overrides(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     measures: str | None = None
     """What to record at evaluations, separated by commas."""
     double: bool | None = None
-    """Whether the model and all floating numbers of the data are converted to float64."""
+    """Whether the model and all floating numbers of the data are converted to float64, and nothing
+    is evaluated."""
 
 
 def override(job: Job, overrides: Overrides) -> Job:
@@ -77,6 +78,9 @@ def override(job: Job, overrides: Overrides) -> Job:
     if overrides.double:
         given["model"] = DoubleModel(job.model)
         given["collate_fn"] = DoubleBatches(job.collate_fn)
+        # Only the parameters are of interest, and evaluations would take most of the time.
+        given |= {"validation": None, "evaluate_every": None, "measures": ()}
+        given |= {"target": None, "early_stopping": None}
     return replace(job, **given)
 
 

@@ -109,8 +109,7 @@ def check(
     with tempfile.TemporaryDirectory(prefix="manyhands-check-") as folder:
         runs = _Runs(Path(folder), script, name, tuple(arguments), job, note)
         note("one worker")
-        dtype = runs.settle_dtype(steps)
-        one = runs.made("single()", 1, steps, "one")
+        one, dtype = runs.first(steps)
         again = runs.made("single()", 1, steps, "again")
         alone = difference(one.state_dict(), again.state_dict(), _EQUAL[dtype])
         note(f"{strategy} on {workers} workers")
@@ -163,13 +162,13 @@ class _Runs:
     note: Callable[[str], object]
     double: bool = True
 
-    def settle_dtype(self, steps: int) -> str:
-        """float64 if the job can be trained in it, else float32."""
+    def first(self, steps: int) -> tuple[Run, str]:
+        """A run of one worker, and its dtype: float64 if the job can be trained in it."""
         try:
-            self.made("single()", 1, steps, "trial")
+            return self.made("single()", 1, steps, "one"), "float64"
         except RunFailed:
             self.double = False
-        return "float64" if self.double else "float32"
+        return self.made("single()", 1, steps, "one in float32"), "float32"
 
     def made(self, strategy: str, workers: int, steps: int, label: str) -> Run:
         """A run of so many steps."""
