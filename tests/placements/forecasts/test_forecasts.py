@@ -130,8 +130,8 @@ def test_stages_that_are_divided_send_what_their_layers_do():
     # The first stage is given no gradient of its inputs; what it has is halved evenly.
     first = Counter({("send", 80, 2): 1, ("send", 120, 2): 1, ("allreduce", 80, 2): 1})
     first += Counter({("allreduce", 640, 2): 1})
-    # A later one always is; of five rows one worker has three.
-    later = Counter({("send", 80, 2): 1, ("send", 120, 2): 1, ("send", 8, 2): 1})
+    # A later one always is, and sends the loss with its weight; of five rows one worker has three.
+    later = Counter({("send", 80, 2): 1, ("send", 120, 2): 1, ("send", 16, 2): 1})
     later += Counter({("all_gather", 60, 2): 1, ("allreduce", 80, 2): 1})
     assert [does(worker) for worker in (0, 1, 4, 5)] == [first] * 4
     assert [does(worker) for worker in (2, 6)] == [later + Counter({("allreduce", 38, 2): 1})] * 2
