@@ -76,9 +76,10 @@ if TYPE_CHECKING:
         virtual,
     )
     from manyhands.cluster import Cluster, Host, Link, Site
+    from manyhands.data.sized import SizedData
     from manyhands.failure import Refused, RunFailed
     from manyhands.intervals import Every, every
-    from manyhands.job import Durability, Job, Loss, SizedData
+    from manyhands.job import Durability, Job, Loss
     from manyhands.lab.compare import Compared, compare
     from manyhands.lab.reproduction.reproduce import Reproduction, reproduce
     from manyhands.live.worker.trainer import Batch, Trainer
@@ -185,7 +186,7 @@ _HOME = {
     "RunResult": "manyhands.reports",
     "Share": "manyhands.sampling.permutation",
     "Site": "manyhands.cluster",
-    "SizedData": "manyhands.job",
+    "SizedData": "manyhands.data.sized",
     "Strategy": "manyhands.strategies",
     "Target": "manyhands.stopping",
     "Times": "manyhands.virtual",

@@ -22,7 +22,7 @@ from manyhands.sampling.permutation import mix
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from manyhands.job import SizedData
+    from manyhands.data.sized import SizedData
 
 _SAMPLES: Final = 5
 """Purpose for `mix`: random numbers of the data."""

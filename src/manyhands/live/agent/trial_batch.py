@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from manyhands.job import Job, SizedData
+    from manyhands.data.sized import SizedData
+    from manyhands.job import Job
 
 LARGEST = 1 << 28
 """Bytes of the largest model that is created for the trial."""

@@ -24,7 +24,8 @@ from manyhands.seeding import Seeded
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from manyhands.job import Job, SizedData
+    from manyhands.data.sized import SizedData
+    from manyhands.job import Job
 
 
 class LoaderProcesses:

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
     import torch
 
-    from manyhands.job import Job, SizedData
+    from manyhands.data.sized import SizedData
+    from manyhands.job import Job
 
     Wanted = Iterable[tuple[int, torch.Tensor]]
 

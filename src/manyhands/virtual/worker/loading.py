@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
     import torch
 
-    from manyhands.job import Job, SizedData
+    from manyhands.data.sized import SizedData
+    from manyhands.job import Job
 
 
 def loader(job: Job, data: SizedData) -> Callable[[int, torch.Tensor], tuple[Any, Any]]:

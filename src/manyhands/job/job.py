@@ -1,0 +1,224 @@
+"""What to train: a `Job`, which says nothing about how or where."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from manyhands.data.taking import as_pair, fetch
+from manyhands.job.checks import check_fields
+from manyhands.job.fields import JobFields
+from manyhands.metrics import Metric, metric
+from manyhands.notation import Value
+from manyhands.sampling.batches import BatchSizes, EvaluationPoints
+from manyhands.stopping import EarlyStopping, Target
+
+SETTINGS = (
+    *("epochs", "samples", "seconds", "target", "early_stopping", "seed", "global_batch"),
+    *("lr_schedule", "lr_scheduler", "clip"),
+    *("evaluate_every", "measures", "micro_batch", "autocast", "activation_checkpointing"),
+    "durability",
+)
+"""The fields of a job that a run records."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job(JobFields):
+    """What to train, and until when.
+
+    The model and the optimizer are given as functions, because every worker makes its own. They
+    are called under the job's seed, so that all replicas start with the same parameters.
+
+    A job needs a limit: at least one of `epochs`, `samples`, `seconds` and `target`.
+
+    Raises:
+        TypeError: a field has the wrong type; a model was given instead of its class.
+        ValueError: a field is out of range, or there is no limit.
+
+    Example:
+        >>> import torch, torch.nn.functional as F
+        >>> import manyhands as mh
+        >>> job = mh.Job(
+        ...     model=lambda: torch.nn.Linear(2, 1),
+        ...     optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=0.1),
+        ...     loss=F.mse_loss,
+        ...     data=torch.utils.data.TensorDataset(torch.ones(8, 2), torch.ones(8, 1)),
+        ...     global_batch=4,
+        ...     epochs=2,
+        ...     metrics=(),
+        ... )
+        >>> job.budget
+        16
+    """
+
+    _metrics: tuple[Metric, ...] = field(init=False, repr=False)
+    _settled: bool = field(init=False, repr=False, compare=False)
+    _target: Target | None = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        self.lr_factor(0)
+        usual = ("accuracy",) if self.objective is None else ()
+        given = usual if self.metrics is None else self.metrics
+        if isinstance(given, str) or not isinstance(given, Iterable):
+            given = (given,)
+        object.__setattr__(self, "_metrics", tuple(metric(spec) for spec in given))
+        settled = self.metrics is not None or self.validation is None or not usual
+        object.__setattr__(self, "_settled", settled)
+        if self.early_stopping is not None and not isinstance(self.early_stopping, EarlyStopping):
+            raise TypeError(
+                "early_stopping must be a rule, as mh.EarlyStopping('loss', patience=3), "
+                f"not {self.early_stopping!r}"
+            )
+        target = None if self.target is None else Target.read(self.target)
+        object.__setattr__(self, "_target", target)
+        self._check_target()
+
+    def _check_target(self) -> None:
+        known = [*(metric.name for metric in self._metrics), "loss"]
+        for what, rule in (
+            (f"target {self.target!r}", self._target),
+            (f"early_stopping={self.early_stopping}", self.early_stopping),
+        ):
+            if rule is None:
+                continue
+            if self.validation is None:
+                raise ValueError(f"{what} needs validation data to be measured on")
+            if rule.metric not in known:
+                raise ValueError(f"{what} names no metric of this job; it has {', '.join(known)}")
+
+    @property
+    def metric_objects(self) -> tuple[Metric, ...]:
+        """The metrics, as objects; the first validation sample decides the default.
+
+        Raises:
+            ValueError: the job's target is not one of them.
+        """
+        if not self._settled:
+            if not self._has_classes():
+                object.__setattr__(self, "_metrics", ())
+            object.__setattr__(self, "_settled", True)
+            self._check_target()
+        return self._metrics
+
+    def _has_classes(self) -> bool:
+        """Whether the targets of the validation data are integers, as class indices are."""
+        if self.validation is None or not len(self.validation):
+            return True
+        try:
+            _, targets = as_pair(fetch(self.validation, self.collate_fn, [0]))
+        except TypeError:
+            return True  # a sample that is no pair is refused where it is used
+        kind = getattr(targets, "dtype", None)
+        return kind is not None and not (kind.is_floating_point or kind.is_complex)
+
+    @property
+    def criterion(self) -> Callable[[Any, Any], Any]:
+        """The loss or the objective, whichever was given."""
+        given = self.loss if self.objective is None else self.objective
+        if given is None:
+            raise TypeError("the job has neither a loss nor an objective")
+        return given
+
+    def divide(self, batch: Any) -> tuple[Any, Any]:
+        """The inputs and targets of a batch; the whole batch and None if there is an objective.
+
+        Args:
+            batch: what `collate_fn` returned.
+
+        Raises:
+            TypeError: there is no objective, and the batch is no pair.
+        """
+        return as_pair(batch) if self.objective is None else (batch, None)
+
+    @property
+    def goal(self) -> Target | None:
+        """The target, as an object."""
+        return self._target
+
+    @property
+    def batch_sizes(self) -> BatchSizes:
+        """The global batch size, as a function of the samples dealt before the batch."""
+        given, samples = self.global_batch, len(self.data)
+        if not isinstance(given, Mapping):
+            given = {0: given}
+        return BatchSizes(tuple((round(at * samples), int(given[at])) for at in sorted(given)))
+
+    @property
+    def evaluation_points(self) -> EvaluationPoints:
+        """Where evaluations are, by samples."""
+        interval = self.evaluate_every
+        if interval is None or interval.seconds is not None:
+            return EvaluationPoints()
+        if interval.epochs is not None:
+            return EvaluationPoints(max(1, round(interval.epochs * len(self.data))), epochs=False)
+        return EvaluationPoints(interval.samples)
+
+    @property
+    def evaluation_seconds(self) -> float | None:
+        """Seconds from one evaluation to the next; None if the job has no such interval."""
+        return self.evaluate_every.seconds if self.evaluate_every else None
+
+    def lr_factor(self, dealt: int) -> float:
+        """The factor of the learning rates in a step.
+
+        Args:
+            dealt: samples of the run before the step's global batch.
+
+        Raises:
+            TypeError: `lr_schedule` returned something else than a number.
+            ValueError: `lr_schedule` returned a negative or an infinite number.
+        """
+        if self.lr_schedule is None:
+            return 1.0
+        epochs = dealt / max(1, len(self.data))
+        given = self.lr_schedule(epochs)
+        if not hasattr(given, "__float__"):
+            raise TypeError(f"lr_schedule must return a number, not {given!r}")
+        factor = float(given)
+        if not 0 <= factor < math.inf:
+            raise ValueError(
+                f"lr_schedule returned {factor} after {epochs:g} epochs; return 0 or more"
+            )
+        return factor
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """The fields that a run records, as text; `durability` only if it is not the default."""
+        values = {name: getattr(self, name) for name in SETTINGS}
+        if self.durability == "process":
+            del values["durability"]
+        values["measures"] = ", ".join(self.measures) or None
+        return {
+            name: _text(value)
+            for name, value in values.items()
+            if value is not None and value is not False
+        }
+
+    @property
+    def budget(self) -> int | None:
+        """Samples until the run ends, the lesser of `epochs` and `samples`; None without either."""
+        limits = []
+        if self.epochs is not None:
+            limits.append(max(1, round(self.epochs * len(self.data))))
+        if self.samples is not None:
+            limits.append(self.samples)
+        return min(limits, default=None)
+
+    def make_ready(self) -> None:
+        """Call `prepare`, and the `prepare()` of datasets that have one: once per host."""
+        if self.prepare is not None:
+            self.prepare()
+        for data in (self.data, self.validation):
+            own = getattr(data, "prepare", None)
+            if callable(own):
+                own()
+
+
+def _text(value: object) -> str:
+    """A setting in words that are the same in every run: a function has none but its name."""
+    if callable(value) and not isinstance(value, Value):
+        return str(getattr(value, "__name__", type(value).__name__)).strip("<>")
+    return str(dict(value)) if isinstance(value, Mapping) else str(value)
