@@ -33,7 +33,13 @@ WITHOUT = ("onebit(feedback=false)", "topk(0.01, feedback=false)", "topk(0.001, 
 DILOCO = (
     "diloco(every=30)",
     "diloco(every=30, codec=chunked_topk(chunk=4096, fraction=0.0156, bits=2))",
+    "diloco(every=30, outer_lr=1, outer_momentum=0)",
+    (
+        "diloco(every=30, outer_lr=1, outer_momentum=0, "
+        "codec=chunked_topk(chunk=4096, fraction=0.0156, bits=2))"
+    ),
 )
+"""Without outer momentum as in SparseLoCo: there the error feedback takes its place."""
 
 
 @dataclass

@@ -1,6 +1,7 @@
 """What Manyhands costs: whole training steps per second against a bare script on torch.
 
-DDP on two models, and a pipeline of two stages: against torch's class for 1F1B, and against its
+DDP on two models, on one of them also with samples that are dictionaries and an objective of the
+job's own, and a pipeline of two stages: against torch's class for 1F1B, and against its
 engine for tables of any kind, on which ours run.
 
 Two workers each on Gloo, one thread per worker. Both sides are alive all the time and take turns
@@ -20,7 +21,7 @@ from pathlib import Path
 from benchmarks.figures import median_interval, report
 from benchmarks.turnstile import Side
 
-STEPS = {"lenet": 60, "mlp10m": 12, "pipeline": 24, "pipeline_table": 24}
+STEPS = {"lenet": 60, "lenet_dict": 60, "mlp10m": 12, "pipeline": 24, "pipeline_table": 24}
 SIDES = dict.fromkeys(("pipeline", "pipeline_table"), "benchmarks.pipeline")
 """By model, what the two scripts are called; those of DDP if there are none."""
 

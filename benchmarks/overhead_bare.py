@@ -6,8 +6,9 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812 - as everybody calls it
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import default_collate
 
-from benchmarks.overhead_ours import BATCH, data, model
+from benchmarks.overhead_ours import BATCH, Dictionaries, data, dictionaries, model, objective
 from benchmarks.turnstile import Turnstile
 
 
@@ -18,17 +19,24 @@ def main() -> None:
     module = DistributedDataParallel(model())
     optimizer = torch.optim.SGD(module.parameters(), lr=0.01, momentum=0.9)
     inputs, targets = data().tensors
+    samples = Dictionaries() if dictionaries else None
     turnstile = Turnstile(os.environ["TURNSTILE"]) if rank == 0 else None
     epoch, share = 0, BATCH // size
     while True:
         order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(epoch))
         for start in range(0, len(inputs), BATCH):
             mine = order[start + rank * share : start + (rank + 1) * share]
-            batch, labels = inputs[mine], targets[mine]
+            if samples is None:
+                batch, labels = inputs[mine], targets[mine]
+            else:
+                loaded = default_collate([samples[index] for index in mine.tolist()])
             if turnstile and not turnstile.step():
                 return
             optimizer.zero_grad()
-            F.cross_entropy(module(batch), labels).backward()
+            if samples is None:
+                F.cross_entropy(module(batch), labels).backward()
+            else:
+                objective(module, loaded).backward()
             optimizer.step()
         epoch += 1
 

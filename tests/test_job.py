@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 from torch.optim.lr_scheduler import StepLR
-from torch.utils.data import IterableDataset, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DistributedSampler,
+    IterableDataset,
+    SequentialSampler,
+    TensorDataset,
+)
 
 from manyhands import lr_schedules
 from manyhands.job import Job
@@ -90,7 +96,31 @@ def test_a_value_that_cannot_be_is_refused_in_words(changes: dict[str, Any], wor
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"data": Endless()}, "data of type Endless has no length or no items"),
+        (
+            {"data": Endless()},
+            "epochs is not possible with data of type Endless, a stream, whose length is not",
+        ),
+        (
+            {"data": Endless(), "epochs": None, "samples": 9, "lr_schedule": lambda _: 1.0},
+            "known: give lr_scheduler, which is stepped once per global batch",
+        ),
+        (
+            {"data": Endless(), "epochs": None, "samples": 9, "global_batch": {0: 4, 1: 8}},
+            "a global_batch that changes is not possible with data of type Endless",
+        ),
+        (
+            {"data": iter(DATA), "epochs": None, "samples": 9},
+            "data is an iterator, which can be read only once; give an IterableDataset",
+        ),
+        (
+            {"sampler": DistributedSampler(DATA, num_replicas=2, rank=0)},
+            "sampler is a DistributedSampler, and Manyhands divides the samples",
+        ),
+        (
+            {"sampler": BatchSampler(SequentialSampler(DATA), 2, drop_last=False)},
+            "sampler of type BatchSampler returns batches",
+        ),
+        ({"sampler": 3}, "sampler must be iterable and have a length"),
         ({"data": Unsized()}, "data of type Unsized has no length or no items"),
         ({"data": {1, 2}}, "give a map-style dataset"),
         ({"data": None}, "data of type NoneType has no length"),

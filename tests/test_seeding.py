@@ -75,7 +75,7 @@ def test_samples_epochs_and_seeds_differ():
 
 
 def test_a_virtual_run_loads_what_a_live_one_does():
-    inputs, _ = loader(JOB, JOB.data)(1, torch.tensor([8, 2]))
+    inputs, _ = loader(JOB, Seeded(JOB.data, JOB.collate_fn))(1, torch.tensor([8, 2]))
     assert torch.equal(inputs, loaded(JOB, 1, [8, 2]))
 
 

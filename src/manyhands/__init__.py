@@ -77,6 +77,7 @@ if TYPE_CHECKING:
     )
     from manyhands.cluster import Cluster, Host, Link, Site
     from manyhands.data.sized import SizedData
+    from manyhands.data.stream import StreamedData
     from manyhands.failure import Refused, RunFailed
     from manyhands.intervals import Every, every
     from manyhands.job import Durability, Job, Loss
@@ -130,6 +131,7 @@ __all__ = [
     "Site",
     "SizedData",
     "Strategy",
+    "StreamedData",
     "Target",
     "Times",
     "Trace",
@@ -187,6 +189,7 @@ _HOME = {
     "Share": "manyhands.sampling.permutation",
     "Site": "manyhands.cluster",
     "SizedData": "manyhands.data.sized",
+    "StreamedData": "manyhands.data.stream",
     "Strategy": "manyhands.strategies",
     "Target": "manyhands.stopping",
     "Times": "manyhands.virtual",

@@ -10,22 +10,28 @@ from __future__ import annotations
 
 import contextlib
 import random
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 import torch
-from torch.utils.data import Subset, TensorDataset
+from torch.utils.data import Subset, TensorDataset, default_collate
 
+from manyhands.data.stream import StreamReader, is_stream
 from manyhands.data.taking import taker
-from manyhands.sampling.permutation import mix
+from manyhands.sampling.permutation import mix, permutation
+from manyhands.sampling.stream_parts import StreamedBatch, StreamPart
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from manyhands.data.sized import SizedData
+    from manyhands.data.stream import StreamedData
+    from manyhands.job import Job
 
 _SAMPLES: Final = 5
 """Purpose for `mix`: random numbers of the data."""
+_SAMPLER: Final = 6
+"""Purpose for `mix`: random numbers of a sampler."""
 _AFTERWARDS: Final = 1
 VALIDATION: Final = -1
 """The epoch of validation data, the same in every evaluation."""
@@ -81,17 +87,21 @@ class Seeded:
     others are seeded again.
 
     Args:
-        data: a map-style dataset.
+        data: a map-style dataset, or a stream, whose samples have positions as indices.
         collate: the job's `collate_fn`; it may draw random numbers as well.
     """
 
-    def __init__(self, data: SizedData, collate: Callable[[list[Any]], Any] | None) -> None:
-        self.data = data
+    def __init__(
+        self, data: SizedData | StreamedData, collate: Callable[[list[Any]], Any] | None
+    ) -> None:
+        self.data: Any = data
+        self._stream = StreamReader(cast("StreamedData", data)) if is_stream(data) else None
+        self._collate = collate or default_collate
         self.take = taker(data) if collate is None else None
         """Returns a whole batch; None if samples have to be collated."""
         self.draws = collate is not None or type(data) not in (TensorDataset, list, tuple)
         """Whether loading may draw random numbers."""
-        self._many = _many(data)
+        self._many = _many(data) if self._stream is None else None
         self._last = 0
         """The last seed."""
 
@@ -106,6 +116,9 @@ class Seeded:
         if self._many is not None:
             self._seed(mix(seed, indices[0]))
             return list(self._many(indices))
+        if self._stream is not None:
+            stream, read = self._stream, self._seeding(seed)
+            return [stream.sample(index, read) for index in indices]
         samples = []
         for index in indices:
             self._seed(mix(seed, index))
@@ -119,6 +132,29 @@ class Seeded:
         if self.draws:
             self._seed(mix(seed, int(indices[0])))
         return self.take(indices)
+
+    def part(self, seed: int, wanted: StreamPart) -> StreamedBatch:
+        """The batch of a part of a stream."""
+        if self._stream is None:
+            raise TypeError(f"{type(self.data).__name__} is no stream")
+        begin = wanted.begin
+        end = self._stream.end_by(begin, begin + wanted.total, self._seeding(seed))
+        positions, counting, total = wanted.settle(end)
+        samples = self.__getitems__((seed, list(range(*positions))))
+        batch = self._collate(samples) if samples else None
+        return StreamedBatch(batch, counting, total, end)
+
+    def first(self, seed: int, samples: int) -> list[Any]:
+        """The first samples, or all if there are fewer."""
+        if self._stream is not None:
+            samples = min(samples, self._stream.end_by(0, samples, self._seeding(seed)) or samples)
+        else:
+            samples = min(samples, len(self.data))
+        return self.__getitems__((seed, list(range(samples))))
+
+    def _seeding(self, seed: int) -> Callable[[int], None]:
+        """A function that seeds the generators for the sample at a position."""
+        return lambda position: self._seed(mix(seed, position))
 
     def _seed(self, seed: int) -> None:
         self._last = seed
@@ -146,3 +182,54 @@ def _many(data: object) -> Callable[[Sequence[int]], Sequence[Any]] | None:
     while isinstance(inner, Subset):
         inner = inner.dataset
     return getattr(data, "__getitems__", None) if hasattr(inner, "__getitems__") else None
+
+
+class EpochOrder:
+    """The indices of the samples of each epoch, in order; a permutation unless there is a sampler.
+
+    A sampler is iterated once per epoch, with random numbers that depend only on the job's seed and
+    the epoch, so all workers get the same indices.
+
+    Args:
+        job: the job with `data`, `seed` and `sampler`.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._known: dict[int, torch.Tensor] = {}
+
+    def __call__(self, epoch: int) -> torch.Tensor:
+        """The indices of an epoch.
+
+        Raises:
+            ValueError: the sampler returns another number of indices than its length.
+        """
+        job = self._job
+        if job.sampler is None:
+            return permutation(job.epoch_samples, job.seed, epoch)
+        if epoch not in self._known:
+            # Leases of two epochs may alternate where one epoch ends.
+            self._known = dict(list(self._known.items())[-1:])
+            self._known[epoch] = self._draw(epoch)
+        return self._known[epoch]
+
+    def _draw(self, epoch: int) -> torch.Tensor:
+        sampler: Any = self._job.sampler
+        seed = mix(self._job.seed, _SAMPLER, epoch)
+        own = getattr(sampler, "generator", None)
+        if isinstance(own, torch.Generator):
+            own.manual_seed(seed)
+        if hasattr(sampler, "set_epoch"):
+            sampler.set_epoch(epoch)
+        state = random_state()
+        try:
+            seed_host(seed)
+            indices = [int(index) for index in sampler]
+        finally:
+            restore_random_state(state)
+        if len(indices) != len(sampler):
+            raise ValueError(
+                f"the sampler has a length of {len(sampler)} and returned {len(indices)} indices "
+                f"in epoch {epoch}: len(sampler) must be their number"
+            )
+        return torch.tensor(indices, dtype=torch.int64)

@@ -255,3 +255,34 @@ def test_a_pause_comes_after_the_global_batch_that_was_begun(by_rank: bool) -> N
     leases.evaluated()
     taken = all_of(leases) if not by_rank else []
     assert by_rank or [lease.dealt for lease in taken] == [4, 4, 8, 8, 12, 12, 16, 16]
+
+
+@pytest.mark.parametrize("lockstep", [False, True])
+@pytest.mark.parametrize("end", [0, 1, 8, 9, 13, 16])
+@pytest.mark.parametrize("found_by", [0, 1, 2, 3])
+def test_a_stream_is_leased_to_its_end_and_no_further(
+    end: int, found_by: int, *, lockstep: bool
+) -> None:
+    """A worker reads the end at some time; what was leased beyond it counts nothing."""
+    leases = Leases(1 << 62, 8, 3, None, lockstep=lockstep)
+    held = []
+    for number in range(6 if end > 8 else 3):
+        lease = leases.take(f"worker-{number % 3}")
+        assert isinstance(lease, Lease)
+        held.append(lease)
+    for lease in held[:found_by]:
+        if lease.stop <= end:
+            assert leases.commit(f"worker-{lease.number % 3}", lease.number)
+    leases.end(end)
+    leases.end(end)
+    leases.give_back("worker-1")
+    while isinstance(lease := leases.take("worker-0"), Lease):
+        assert lease.stop <= end
+        assert lease.total == min(8, end - lease.dealt) > 0
+        leases.commit("worker-0", lease.number)
+    for lease in held:
+        leases.commit(f"worker-{lease.number % 3}", lease.number)
+    assert leases.outlook() == "over"
+    assert leases.committed == end
+    assert leases.lost == 0
+    assert leases.held == 0

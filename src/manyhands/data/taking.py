@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from copy import copy
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
 from torch.utils.data import Subset, TensorDataset, default_collate
 
 from manyhands.data.samples import Samples
+from manyhands.data.stream import is_stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,6 +54,22 @@ def fetch(data: Any, collate: Callable[[list[Any]], Any] | None, indices: list[i
     several = getattr(data, "__getitems__", None)
     samples = several(indices) if several else [data[index] for index in indices]
     return (collate or default_collate)(samples)
+
+
+def preview(data: Any, collate: Callable[[list[Any]], Any] | None, samples: int) -> Any:
+    """The batch of the first samples; of fewer if the data has fewer.
+
+    Raises:
+        ValueError: the data is empty.
+    """
+    if is_stream(data):
+        found = list(islice(iter(data), samples))
+        if not found:
+            raise ValueError("the stream is empty: give Job(data=...) at least 1 sample")
+        return (collate or default_collate)(found)
+    indices = torch.arange(min(samples, len(data)))
+    take = taker(data) if collate is None else None
+    return take(indices) if take else fetch(data, collate, indices.tolist())
 
 
 def rebuilt(value: Any, items: Any) -> Any:

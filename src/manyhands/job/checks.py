@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast, get_args
 
 from torch import nn
+from torch.utils.data import DistributedSampler
 
 from manyhands.data.sized import SizedData
+from manyhands.data.stream import is_stream
 from manyhands.intervals import Every
 from manyhands.job.fields import MEASURES, Durability
 from manyhands.notation.error import unknown
@@ -43,11 +45,14 @@ def _check_callbacks(job: JobFields) -> None:
 def _check_data(job: JobFields) -> None:
     for name in ("data", "validation"):
         data = getattr(job, name)
-        if not isinstance(data, SizedData) and (name == "data" or data is not None):
+        if name == "data" and is_stream(data):
+            _check_stream(job)
+        elif not isinstance(data, SizedData) and (name == "data" or data is not None):
             raise TypeError(
                 f"{name} of type {type(data).__name__} has no length or no items; "
                 "give a map-style dataset (__len__ and __getitem__)"
             )
+    _check_sampler(job)
     if (job.loss is None) == (job.objective is None):
         raise TypeError(
             "give the job one of loss=loss(outputs, targets) and objective=objective(model, "
@@ -64,6 +69,62 @@ def _check_data(job: JobFields) -> None:
         raise TypeError(
             f"model is a {type(job.model).__name__} already; give what makes one (its class, "
             "or lambda: ...), because every worker makes its own"
+        )
+
+
+def _check_stream(job: JobFields) -> None:
+    """Refuse what needs the length of the data, which a stream does not have."""
+    if hasattr(job.data, "__next__"):
+        raise TypeError(
+            "data is an iterator, which can be read only once; give an IterableDataset, whose "
+            "__iter__ starts at the first sample each time"
+        )
+    reasons = {
+        "epochs": (job.epochs is not None, "give samples or seconds"),
+        "sampler": (job.sampler is not None, "shuffle in the stream itself"),
+        "lr_schedule": (
+            job.lr_schedule is not None,
+            "give lr_scheduler, which is stepped once per global batch",
+        ),
+        'scheduler_interval="epoch"': (
+            job.lr_scheduler is not None and job.scheduler_interval == "epoch",
+            'use "step"',
+        ),
+        "a global_batch that changes": (
+            isinstance(job.global_batch, Mapping) and len(job.global_batch) > 1,
+            "give one size",
+        ),
+        "evaluate_every=mh.every(epochs=...)": (
+            isinstance(job.evaluate_every, Every) and job.evaluate_every.epochs is not None,
+            "use mh.every(samples=...) or mh.every(seconds=...)",
+        ),
+    }
+    for what, (given, remedy) in reasons.items():
+        if given:
+            raise TypeError(
+                f"{what} is not possible with data of type {type(job.data).__name__}, a stream, "
+                f"whose length is not known: {remedy}"
+            )
+
+
+def _check_sampler(job: JobFields) -> None:
+    sampler = job.sampler
+    if sampler is None:
+        return
+    if isinstance(sampler, DistributedSampler):
+        raise TypeError(
+            "sampler is a DistributedSampler, and Manyhands divides the samples among workers "
+            "itself: give the sampler of a script with one process"
+        )
+    if not hasattr(sampler, "__iter__") or not hasattr(sampler, "__len__"):
+        raise TypeError(
+            "sampler must be iterable and have a length, as WeightedRandomSampler(weights, 1000), "
+            f"not {sampler!r}"
+        )
+    if hasattr(sampler, "batch_size"):
+        raise TypeError(
+            f"sampler of type {type(sampler).__name__} returns batches, and global_batch is the "
+            "batch size here: give a sampler of single indices"
         )
 
 

@@ -11,9 +11,11 @@ from torch import nn
 
 if TYPE_CHECKING:
     from torch.optim.lr_scheduler import LRScheduler
+    from torch.utils.data import Sampler
 
     from manyhands.callbacks import Callback
     from manyhands.data.sized import SizedData
+    from manyhands.data.stream import StreamedData
     from manyhands.intervals import Every
     from manyhands.lr_schedules import LRSchedule
     from manyhands.metrics import Metric
@@ -44,8 +46,14 @@ class JobFields:
     """In place of a loss: `objective(model, batch)`, which returns the mean loss over the samples
     of a batch of any form, or `mh.Weighted(total, weight)` where the mean is over something else,
     such as tokens. `model` is to be called; its attributes are those of the model."""
-    data: SizedData
-    """Samples `(input, target)`, or of any form with an objective: any map-style dataset."""
+    data: SizedData | StreamedData
+    """Samples `(input, target)`, or of any form with an objective: any map-style dataset, or a
+    stream (an `IterableDataset`), which is read in its own order and ends the run with its last
+    sample."""
+    sampler: Sampler[int] | None = None
+    """A sampler of `torch.utils.data` in place of the random order, as `WeightedRandomSampler`: it
+    is iterated once per epoch, seeded, with the same indices for all workers, which divide them.
+    An epoch has as many samples as the sampler."""
     validation: SizedData | None = None
     """Samples on which the loss and the metrics are computed after every epoch."""
     evaluate_every: Every | None = None

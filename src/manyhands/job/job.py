@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sized
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
+from manyhands.data.stream import ENDLESS, is_stream
 from manyhands.data.taking import as_pair, fetch
 from manyhands.job.checks import check_fields
 from manyhands.job.fields import JobFields
@@ -134,6 +135,29 @@ class Job(JobFields):
         return as_pair(batch) if self.objective is None else (batch, None)
 
     @property
+    def streams(self) -> bool:
+        """Whether the data is a stream."""
+        return is_stream(self.data)
+
+    @property
+    def epoch_samples(self) -> int:
+        """Samples of an epoch: those of the sampler, if there is one, or of the data.
+
+        The epoch of a stream has no end.
+        """
+        if self.sampler is not None:
+            return len(cast("Sized", self.sampler))
+        return ENDLESS if self.streams else len(cast("Sized", self.data))
+
+    @property
+    def data_words(self) -> str:
+        """The number of samples of the data, in words."""
+        if self.streams:
+            return "a stream"
+        drawn = "" if self.sampler is None else f", of which an epoch draws {self.epoch_samples:,}"
+        return f"{len(cast('Sized', self.data)):,}{drawn}"
+
+    @property
     def goal(self) -> Target | None:
         """The target, as an object."""
         return self._target
@@ -141,7 +165,7 @@ class Job(JobFields):
     @property
     def batch_sizes(self) -> BatchSizes:
         """The global batch size, as a function of the samples dealt before the batch."""
-        given, samples = self.global_batch, len(self.data)
+        given, samples = self.global_batch, self.epoch_samples
         if not isinstance(given, Mapping):
             given = {0: given}
         return BatchSizes(tuple((round(at * samples), int(given[at])) for at in sorted(given)))
@@ -153,7 +177,9 @@ class Job(JobFields):
         if interval is None or interval.seconds is not None:
             return EvaluationPoints()
         if interval.epochs is not None:
-            return EvaluationPoints(max(1, round(interval.epochs * len(self.data))), epochs=False)
+            return EvaluationPoints(
+                max(1, round(interval.epochs * self.epoch_samples)), epochs=False
+            )
         return EvaluationPoints(interval.samples)
 
     @property
@@ -173,7 +199,7 @@ class Job(JobFields):
         """
         if self.lr_schedule is None:
             return 1.0
-        epochs = dealt / max(1, len(self.data))
+        epochs = dealt / max(1, self.epoch_samples)
         given = self.lr_schedule(epochs)
         if not hasattr(given, "__float__"):
             raise TypeError(f"lr_schedule must return a number, not {given!r}")
@@ -202,7 +228,7 @@ class Job(JobFields):
         """Samples until the run ends, the lesser of `epochs` and `samples`; None without either."""
         limits = []
         if self.epochs is not None:
-            limits.append(max(1, round(self.epochs * len(self.data))))
+            limits.append(max(1, round(self.epochs * self.epoch_samples)))
         if self.samples is not None:
             limits.append(self.samples)
         return min(limits, default=None)

@@ -125,7 +125,7 @@ def budget_words(job: Job) -> str:
     limits = []
     if job.epochs is not None:
         epochs = f"{job.epochs:g} epoch{plural(f'{job.epochs:g}')}"
-        limits.append(f"{epochs} ({round(job.epochs * len(job.data)):,} samples)")
+        limits.append(f"{epochs} ({round(job.epochs * job.epoch_samples):,} samples)")
     if job.samples is not None:
         limits.append(f"{job.samples:,} samples")
     if job.seconds is not None:
@@ -143,7 +143,7 @@ def _settings(design: Design, job: Job) -> dict[str, str]:
         **{name: value for name, value in job.settings.items() if name != "seed"},
         "loss": getattr(own_loss(job), "__name__", type(own_loss(job)).__name__),
         "num_workers": job.num_workers or None,
-        "training samples": f"{len(job.data):,}",
+        "training samples": job.data_words,
         "validation samples": None if job.validation is None else f"{len(job.validation):,}",
         "seeds": ", ".join(str(design.seed + repeat) for repeat in range(design.repeats)),
     }

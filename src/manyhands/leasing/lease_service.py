@@ -6,6 +6,7 @@ answers: live in the coordinator's process, virtually in the simulator, with the
     worker                    lease service
     `Ask`                     `Granted`, a lease; `Nothing`, if there is none at present
     `Commit`, `Forgo`
+    `StreamEnded`             (it has read the end of a stream)
                               `Cut`, when all before an evaluation is committed: evaluate a part
     `Tally`                   `Sum`, when all parts have arrived; then workers ask again
                               `Over(stores=True)`, to one worker, when everything is committed
@@ -31,6 +32,7 @@ from manyhands.wire.leasing import (
     Nothing,
     Over,
     Saved,
+    StreamEnded,
     Sum,
     Tally,
 )
@@ -157,6 +159,8 @@ class LeaseService:
                 self.leases.commit(worker, number)
             case Forgo(number=number):
                 self.leases.forgo(worker, number)
+            case StreamEnded(samples=samples):
+                self.leases.end(samples)
             case Tally(round=number, values=values):
                 self._gather(worker, number, values)
             case Enough():

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from manyhands.sampling.batches import AFTER_EPOCHS, deal
@@ -38,6 +38,11 @@ class Lease:
     def samples(self) -> int:
         """Number of samples in the lease."""
         return self.stop - self.start
+
+    def before(self, end: int) -> Lease:
+        """The part of the lease that is before the end of a stream."""
+        total = max(0, min(self.total, end - self.dealt))
+        return replace(self, start=min(self.start, end), stop=min(self.stop, end), total=total)
 
 
 class Leases:
@@ -85,6 +90,9 @@ class Leases:
         self._last = -1
         """Samples of the run before the global batch that was leased last."""
         self._stopped = False
+        self._lockstep = lockstep
+        self._end: int | None = None
+        """The number of samples of a stream, when a worker has read its end."""
         self.committed = 0
         """Samples whose update is part of the shared state."""
         self.repeated = 0
@@ -137,8 +145,49 @@ class Leases:
         if self._until is not None and lease.dealt >= self._until:
             return None
         self._last = lease.dealt
-        self._next = next(self._fresh, None)
+        self._next = self._following()
         return lease
+
+    def _following(self) -> Lease | None:
+        """The next lease of those that were never taken, as far as the data reaches."""
+        for lease in self._fresh:
+            if self._end is None:
+                return lease
+            if lease.dealt >= self._end:
+                return None
+            if self._is_left(lease):
+                return lease.before(self._end)
+        return None
+
+    def _is_left(self, lease: Lease) -> bool:
+        """Whether a lease is needed, now that the end of the stream is known."""
+        if self._end is None:
+            return True
+        return lease.dealt < self._end and (self._lockstep or lease.start < self._end)
+
+    def end(self, samples: int) -> None:
+        """Note that the data is a stream with so many samples: what is after them is not leased.
+
+        A lease that a worker holds counts only the samples before the end.
+
+        Args:
+            samples: the length of the stream.
+        """
+        if self._end is not None:
+            return
+        self._end = samples
+        if self._next is not None:
+            self._next = self._next.before(samples) if self._is_left(self._next) else None
+            self._next = self._next or self._following()
+        for waiting in (self._returned, *self._own):
+            left = [lease.before(samples) for lease in waiting if self._is_left(lease)]
+            waiting.clear()
+            waiting.extend(left)
+        self._cut = sum(len(parts) for parts in self._own)
+        self._held = {
+            number: (holder, lease.before(samples))
+            for number, (holder, lease) in self._held.items()
+        }
 
     def _take_own(self, worker: str) -> Lease | None:
         """A worker's next part, or that of a lost worker, whichever is earlier.
@@ -195,7 +244,7 @@ class Leases:
         numbers = [number for number, (holder, _) in self._held.items() if holder == worker]
         back = [self._held.pop(number)[1] for number in sorted(numbers)]
         if not self._stopped:
-            self._returned.extend(back)
+            self._returned.extend(lease for lease in back if self._is_left(lease))
         return sum(lease.samples for lease in back)
 
     def samples_of(self, worker: str) -> int:

@@ -59,7 +59,7 @@ class GroupSchedule:
         _check(self._scheduler)
         self._rows = [self._settings()]
         self._by_epoch = job.scheduler_interval == "epoch"
-        self._samples, self._sizes = len(job.data), job.batch_sizes
+        self._samples, self._sizes = job.epoch_samples, job.batch_sizes
         self._starts = [0]
         """By step, the samples of the run before it, if the size of a batch changes."""
 

@@ -6,19 +6,21 @@ communicate about data, and a run with another number of workers sees the same b
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from manyhands.sampling.batches import AFTER_EPOCHS, deal
 from manyhands.sampling.division import nested
+from manyhands.sampling.stream_parts import StreamPart
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from manyhands.sampling.batches import BatchSizes, EvaluationPoints
+    from manyhands.sampling.stream_parts import StreamedBatch
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,26 @@ class Share:
     ends_epoch: bool
     evaluates: bool
     """Whether an evaluation follows."""
+    streamed: Any = None
+    """In place of indices: the part of a stream, a `StreamPart`."""
+    is_last: bool = False
+    """Whether the data ends with it."""
+
+
+def as_loaded(share: Share, loaded: StreamedBatch) -> Share:
+    """A share of a stream, now that the stream is read up to its end."""
+    ended = loaded.end is not None
+    return replace(
+        share,
+        total=loaded.total,
+        samples=loaded.samples,
+        ends_epoch=False,
+        evaluates=share.evaluates or ended,
+        is_last=ended,
+    )
+
+
+_NONE = torch.empty(0, dtype=torch.int64)
 
 
 @lru_cache(maxsize=2)
@@ -88,6 +110,9 @@ def shares(
     budget: int,
     copies: int = 1,
     points: EvaluationPoints = AFTER_EPOCHS,
+    order: Callable[[int], torch.Tensor] | None = None,
+    *,
+    streams: bool = False,
 ) -> Iterator[Share]:
     """The shares of one worker, in order, until `budget` samples of all workers.
 
@@ -101,11 +126,19 @@ def shares(
         copies: number of groups that a global batch is divided among first; each group divides its
             part among its workers.
         points: after which batches an evaluation follows.
+        order: returns the indices of an epoch; by default a permutation.
+        streams: whether the data is a stream.
     """
     for step, one in enumerate(deal(samples, sizes, budget, points)):
-        order = permutation(samples, seed, one.epoch)
-        batch = order[one.start : one.start + one.total]
-        mine = batch[nested(len(batch), rank, workers, copies)]
+        own = nested(one.total, rank, workers, copies)
+        if streams:
+            mine = batch = _NONE
+            bounds = one.dealt + own.start, one.dealt + own.stop
+            streamed = StreamPart(one.dealt, one.total, *bounds, (rank, workers, copies))
+        else:
+            indices = order(one.epoch) if order else permutation(samples, seed, one.epoch)
+            batch = indices[one.start : one.start + one.total]
+            mine, streamed = batch[own], None
         yield Share(
             epoch=one.epoch,
             step=step,
@@ -113,7 +146,8 @@ def shares(
             whole=one.whole,
             dealt=one.dealt,
             indices=mine if len(mine) else batch[nested(len(batch), 0, workers, copies)],
-            samples=len(mine),
+            samples=own.stop - own.start,
             ends_epoch=one.ends_epoch,
             evaluates=one.evaluates,
+            streamed=streamed,
         )

@@ -166,7 +166,7 @@ class VirtualCoordinator:
         """Samples committed at the last evaluation."""
         self._accounted = (0, 0, 0)
         self._epochs = 0
-        self._size = len(job.data)
+        self._size = job.epoch_samples
         if job.seconds is not None:
             kernel.after(job.seconds, self.stop)
         self._evaluate_later()
@@ -175,7 +175,7 @@ class VirtualCoordinator:
         """A lease service in its initial state."""
         evaluates = self._job.validation is not None
         leases = Leases(
-            len(self._job.data),
+            self._job.epoch_samples,
             self._job.batch_sizes,
             self._workers,
             self._job.budget,

@@ -135,13 +135,13 @@ class World:
         self._measures = ReplicaMeasures(job, logs.coordinator, self._shared_model, self._replicas)
         self._losses: list[tuple[str, int]] = []
         """Lost workers, each with its first incarnation that has not ended."""
-        self._working = 0
-        self._returning = 0
+        self._working = self._returning = 0
 
     def _new_model(self, workers: int) -> SharedModel:  # noqa: ARG002 - others need it
         """The model that computes the gradients of so many workers."""
-        clip = self._job.clip if self._needs.clips == "workers" else None
-        return SharedModel(counting_among(self._job), self._needs.shards, clip)
+        needs, job = self._needs, counting_among(self._job)
+        clip = job.clip if needs.clips == "workers" else None
+        return SharedModel(job, needs.shards, clip, lockstep=needs.lockstep)
 
     def _server(self, number: int, host: str) -> Server:
         member = VirtualProcess(f"server-{number}", host)

@@ -40,6 +40,12 @@ class Forgo(Message, frozen=True):
     number: int
 
 
+class StreamEnded(Message, frozen=True):
+    """The data is a stream, and a worker has read its end: it has so many samples."""
+
+    samples: int
+
+
 class Evaluate(Message, frozen=True):
     """All samples before this evaluation are committed: evaluate part `index` of `parts`."""
 
@@ -116,6 +122,7 @@ Leasing = (
     Ask
     | Commit
     | Forgo
+    | StreamEnded
     | Granted
     | Nothing
     | Evaluate

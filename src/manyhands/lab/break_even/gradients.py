@@ -6,7 +6,7 @@ import itertools
 import time
 from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 
@@ -17,11 +17,15 @@ from manyhands.parameters.initial.shard_values import make
 from manyhands.seeding import Seeded, epoch_seed
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence, Sized
+
     from manyhands.job import Job
     from manyhands.parameters import Shard
 
 _STEPS = 6
 _LEAST = 2
+_MOST_STREAMED = 10_000
+"""Samples of a stream."""
 _MEMORY = 1 << 30
 """Bytes of gradients up to which those of all steps are kept."""
 
@@ -54,8 +58,7 @@ def first_gradients(job: Job, workers: int) -> FirstGradients:
     model.train()
     samples = max(1, job.batch_sizes.at(0) // workers)
     seeded, seed = Seeded(job.data, job.collate_fn), epoch_seed(job.seed, 0)
-    order = torch.randperm(len(job.data), generator=torch.Generator().manual_seed(job.seed))
-    indices = itertools.cycle(order.tolist())
+    indices = itertools.cycle(_order(job))
     steps = max(_LEAST, min(_STEPS, _MEMORY // max(1, shard.nbytes)))
     updates, times, steps_taken = [], [], []
     for _ in range(steps):
@@ -71,6 +74,14 @@ def first_gradients(job: Job, workers: int) -> FirstGradients:
         optimizer.zero_grad()
     buffers = sum(buffer.nbytes for buffer in shard.buffers)
     return FirstGradients(tuple(updates), buffers, samples, median(times), median(steps_taken))
+
+
+def _order(job: Job) -> Sequence[int]:
+    """The samples in a random order, or those of a stream in its own."""
+    if not job.streams:
+        generator = torch.Generator().manual_seed(job.seed)
+        return torch.randperm(len(cast("Sized", job.data)), generator=generator).tolist()
+    return range(len(Seeded(job.data, None).first(epoch_seed(job.seed, 0), _MOST_STREAMED)))
 
 
 def _vectors(model: torch.nn.Module, shard: Shard) -> tuple[torch.Tensor, ...]:

@@ -42,7 +42,7 @@ def fingerprint(job: Job) -> Fingerprint:
     """The digests of a job in this process."""
     seeded, seed = Seeded(job.data, None), epoch_seed(job.seed, 0)
     with seeded.drawing():
-        samples = seeded.__getitems__((seed, list(range(min(SAMPLES, len(job.data))))))
+        samples = seeded.first(seed, SAMPLES)
     pairs = [
         sample if isinstance(sample, (tuple, list)) and len(sample) == 2 else (sample, None)
         for sample in samples

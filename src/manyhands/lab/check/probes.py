@@ -84,20 +84,20 @@ def compare_processes(one: Fingerprint, other: Fingerprint) -> list[str]:
 
 def _batch(job: Job) -> Any:
     """The inputs and targets of the first samples."""
-    wanted = list(range(min(_SAMPLES, len(job.data))))
     seeded = Seeded(job.data, job.collate_fn)
     with seeded.drawing():
-        samples = seeded.__getitems__((epoch_seed(job.seed, 0), wanted))
+        samples = seeded.first(epoch_seed(job.seed, 0), _SAMPLES)
     return job.divide((job.collate_fn or default_collate)(samples))
 
 
 def _repeatable(job: Job) -> Iterator[str]:
     """Whether a sample is the same when it is loaded again with the same seed."""
-    seeded, seed = Seeded(job.data, None), epoch_seed(job.seed, 0)
-    for index in range(min(_SAMPLES, len(job.data))):
+    seed = epoch_seed(job.seed, 0)
+    loaded = []
+    for seeded in (Seeded(job.data, None), Seeded(job.data, None)):
         with seeded.drawing():
-            once = digest(seeded.__getitems__((seed, [index])))
-            again = digest(seeded.__getitems__((seed, [index])))
+            loaded.append([digest(sample) for sample in seeded.first(seed, _SAMPLES)])
+    for index, (once, again) in enumerate(zip(*loaded, strict=False)):
         if once != again:
             yield (
                 f"sample {index} is another one when it is loaded again with the same seed: its "

@@ -55,7 +55,7 @@ def _data(job: Job) -> DataRecord:
     held_out = job.validation
     return DataRecord(
         name=type(job.data).__name__,
-        samples=len(job.data),
+        samples=0 if job.streams else job.epoch_samples,
         validation_name=None if held_out is None else type(held_out).__name__,
         validation_samples=None if held_out is None else len(held_out),
     )

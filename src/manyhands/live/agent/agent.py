@@ -268,7 +268,7 @@ class _Run:
             return None
         job = override(self._request.job, self._request.overrides)
         return Leasing(
-            samples=len(job.data),
+            samples=job.epoch_samples,
             global_batch=job.batch_sizes,
             budget=job.budget,
             seconds=job.seconds,

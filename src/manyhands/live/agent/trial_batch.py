@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from manyhands.data.taking import fetch, taker
+from manyhands.data.stream import is_stream
+from manyhands.data.taking import preview
 from manyhands.failure import Refused
 from manyhands.files.checkpoint import check_savable
 from manyhands.parameters.gradients import autocast, check_scalar, compute_loss, evaluate_batch
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from manyhands.data.sized import SizedData
     from manyhands.job import Job
 
 LARGEST = 1 << 28
@@ -125,21 +125,19 @@ def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
 
 
 def _try_batches(job: Job, model: nn.Module, size: int) -> None:
-    tried: list[tuple[str, SizedData]] = [("training", job.data)]
+    tried: list[tuple[str, Any]] = [("training", job.data)]
     if job.validation is not None:
         tried.append(("validation", job.validation))
     for name, data in tried:
-        if not len(data):
+        if not is_stream(data) and not len(data):
             continue  # refused with a message of its own, where it is used
-        samples = min(size, len(data), job.micro_batch or size, _MOST)
+        samples = min(size, job.micro_batch or size, _MOST)
         _try(job, model, name, _load(job, data, samples))
 
 
-def _load(job: Job, data: SizedData, samples: int) -> Any:
-    take = taker(data) if job.collate_fn is None else None
+def _load(job: Job, data: Any, samples: int) -> Any:
     with _naming("loading a batch"):
-        indices = torch.arange(samples)
-        return take(indices) if take else fetch(data, job.collate_fn, indices.tolist())
+        return preview(data, job.collate_fn, samples)
 
 
 @torch.no_grad()

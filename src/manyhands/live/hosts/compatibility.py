@@ -27,7 +27,7 @@ def facts_of_job(job: Job) -> dict[str, str]:
     from manyhands.job import SETTINGS  # noqa: PLC0415 - a joining agent loads no torch
 
     facts = {name: job.settings.get(name, "none") for name in SETTINGS}
-    facts["samples in the data"] = str(len(job.data))
+    facts["samples in the data"] = job.data_words
     if job.validation is not None:
         facts["samples in the validation data"] = str(len(job.validation))
     return facts

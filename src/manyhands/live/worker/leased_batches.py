@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from manyhands.live.worker.loader_processes import LoaderProcesses
 from manyhands.live.worker.loading import load_here
-from manyhands.sampling.permutation import permutation
-from manyhands.seeding import Seeded, epoch_seed
+from manyhands.sampling.stream_parts import StreamPart
+from manyhands.seeding import EpochOrder, Seeded, epoch_seed
 
 if TYPE_CHECKING:
     import torch
@@ -28,14 +28,15 @@ class LeasedBatches:
         self._seeded = Seeded(job.data, job.collate_fn)
         self.ahead = self._seeded.take is None and job.num_workers > 0
         """Whether batches are loaded while the worker computes."""
-        self._orders: dict[int, torch.Tensor] = {}
+        self._order = EpochOrder(job)
         self._loader: LoaderProcesses | None = None
         self._asked: deque[int] = deque()
         """The numbers of leases whose batches are being loaded."""
 
     def ask(self, lease: Granted) -> None:
         """Have the batch of a lease loaded, unless it is already being loaded."""
-        if not self.ahead or lease.start == lease.stop or lease.number in self._asked:
+        empty = lease.start == lease.stop and not self._job.streams
+        if not self.ahead or empty or lease.number in self._asked:
             return
         if self._loader is None:
             self._loader = LoaderProcesses(self._job, self._job.data)
@@ -43,7 +44,7 @@ class LeasedBatches:
         self._asked.append(lease.number)
 
     def take(self, lease: Granted) -> Any:
-        """The batch of a lease."""
+        """The batch of a lease; of a stream, a `StreamedBatch`."""
         if not self.ahead:
             return load_here(self._job, self._seeded, self._seed(lease), self._indices(lease))
         self.ask(lease)
@@ -55,13 +56,10 @@ class LeasedBatches:
     def _seed(self, lease: Granted) -> int:
         return epoch_seed(self._job.seed, lease.epoch)
 
-    def _indices(self, lease: Granted) -> torch.Tensor:
-        if lease.epoch not in self._orders:
-            # Leases of two epochs may alternate where one epoch ends.
-            self._orders = dict(list(self._orders.items())[-1:])
-            order = permutation(len(self._job.data), self._job.seed, lease.epoch)
-            self._orders[lease.epoch] = order
-        return self._orders[lease.epoch][lease.start : lease.stop]
+    def _indices(self, lease: Granted) -> torch.Tensor | StreamPart:
+        if self._job.streams:
+            return StreamPart(lease.dealt, lease.total, lease.start, lease.stop)
+        return self._order(lease.epoch)[lease.start : lease.stop]
 
     def close(self) -> None:
         """End the loader processes."""

@@ -19,12 +19,14 @@ import torch
 from torch import multiprocessing
 from torch.utils.data import DataLoader, IterableDataset, default_collate, get_worker_info
 
+from manyhands.sampling.stream_parts import StreamPart
 from manyhands.seeding import Seeded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from manyhands.data.sized import SizedData
+    from manyhands.data.stream import StreamedData
     from manyhands.job import Job
 
 
@@ -36,7 +38,7 @@ class LoaderProcesses:
         data: the data set.
     """
 
-    def __init__(self, job: Job, data: SizedData) -> None:
+    def __init__(self, job: Job, data: SizedData | StreamedData) -> None:
         self._queues: list[Any] = [multiprocessing.SimpleQueue() for _ in range(job.num_workers)]
         loader: DataLoader[Any] = DataLoader(
             _RequestedBatches(job, data, self._queues),
@@ -50,9 +52,10 @@ class LoaderProcesses:
         self.pending = 0
         """Batches that were requested and not taken."""
 
-    def ask(self, seed: int, indices: torch.Tensor) -> None:
+    def ask(self, seed: int, indices: torch.Tensor | StreamPart) -> None:
         """Request a batch, with the seed of its epoch."""
-        self._queues[self._asked % len(self._queues)].put((seed, indices.tolist()))
+        wanted = indices if isinstance(indices, StreamPart) else indices.tolist()
+        self._queues[self._asked % len(self._queues)].put((seed, wanted))
         self._asked += 1
         self.pending += 1
 
@@ -77,7 +80,7 @@ class LoaderProcesses:
 class _RequestedBatches(IterableDataset[Any]):
     """The batches that are requested from one process."""
 
-    def __init__(self, job: Job, data: SizedData, queues: list[Any]) -> None:
+    def __init__(self, job: Job, data: SizedData | StreamedData, queues: list[Any]) -> None:
         self._seeded = Seeded(data, job.collate_fn)
         self._collate = job.collate_fn or default_collate
         self._queues = queues
@@ -86,4 +89,7 @@ class _RequestedBatches(IterableDataset[Any]):
         info = get_worker_info()
         assert info is not None  # noqa: S101 - it is iterated in loader processes only
         while (draw := self._queues[info.id].get()) is not None:
-            yield self._collate(self._seeded.__getitems__(draw))
+            if isinstance(draw[1], StreamPart):
+                yield self._seeded.part(*draw)
+            else:
+                yield self._collate(self._seeded.__getitems__(draw))

@@ -9,6 +9,7 @@ from torch.utils.data import default_collate
 
 from manyhands.data.taking import rebuilt
 from manyhands.live.worker.loader_processes import LoaderProcesses
+from manyhands.sampling.stream_parts import StreamPart
 from manyhands.seeding import Seeded, epoch_seed
 
 if TYPE_CHECKING:
@@ -17,9 +18,11 @@ if TYPE_CHECKING:
     import torch
 
     from manyhands.data.sized import SizedData
+    from manyhands.data.stream import StreamedData
     from manyhands.job import Job
 
-    Wanted = Iterable[tuple[int, torch.Tensor]]
+    Data = SizedData | StreamedData
+    Wanted = Iterable[tuple[int, torch.Tensor | StreamPart]]
 
 
 class Loading:
@@ -33,10 +36,12 @@ class Loading:
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        self._idle: list[tuple[SizedData, LoaderProcesses]] = []
+        self._idle: list[tuple[Data, LoaderProcesses]] = []
 
-    def batches(self, data: SizedData, wanted: Wanted) -> Iterator[Any]:
+    def batches(self, data: Data, wanted: Wanted) -> Iterator[Any]:
         """The batches of the wanted samples, in order; each item is an epoch and indices.
+
+        Of a stream, each item is an epoch and a part, and the batch is a `StreamedBatch`.
 
         With loader processes, some batches are loaded ahead.
         """
@@ -48,7 +53,7 @@ class Loading:
         for seed, indices in draws:
             yield load_here(self._job, seeded, seed, indices)
 
-    def _ahead(self, data: SizedData, draws: Wanted) -> Iterator[Any]:
+    def _ahead(self, data: Data, draws: Wanted) -> Iterator[Any]:
         loader = self._loader(data)
         try:
             for seed, indices in draws:
@@ -63,7 +68,7 @@ class Loading:
             raise
         self._idle.append((data, loader))
 
-    def _loader(self, data: SizedData) -> LoaderProcesses:
+    def _loader(self, data: Data) -> LoaderProcesses:
         for at, (known, loader) in enumerate(self._idle):
             if known is data:
                 del self._idle[at]
@@ -77,9 +82,11 @@ class Loading:
         self._idle = []
 
 
-def load_here(job: Job, seeded: Seeded, seed: int, indices: torch.Tensor) -> Any:
-    """Load a batch in this process."""
+def load_here(job: Job, seeded: Seeded, seed: int, indices: torch.Tensor | StreamPart) -> Any:
+    """Load a batch in this process; of a stream, a `StreamedBatch`."""
     with seeded.drawing():
+        if isinstance(indices, StreamPart):
+            return seeded.part(seed, indices)
         if seeded.take is not None:
             return seeded.batch(seed, indices)
         samples = seeded.__getitems__((seed, indices.tolist()))

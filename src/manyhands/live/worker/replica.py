@@ -6,6 +6,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import torch
 
 from manyhands.endpoint import Terms
@@ -15,6 +16,7 @@ from manyhands.live.worker.leased_batches import LeasedBatches
 from manyhands.live.worker.loading import Loading, move
 from manyhands.live.worker.slowdown import Slowdown
 from manyhands.parameters import EnsembleModel, LocalOptimizer, difference, lerp, trade
+from manyhands.sampling.stream_parts import StreamedBatch
 from manyhands.stopping import Improvement
 from manyhands.wire.leasing import (
     Ask,
@@ -26,6 +28,7 @@ from manyhands.wire.leasing import (
     Nothing,
     Over,
     Saved,
+    StreamEnded,
     Sum,
     Tally,
 )
@@ -144,10 +147,13 @@ class LiveReplica:
             self._recorder.span("wait", begun, time.monotonic() - begun, self._progress.step)
             match message:
                 case Granted():
-                    self._line.send(Ask())
-                    self._has_batch = True
-                    self._enter("training")
-                    return self._load(message)
+                    if not self._job.streams:
+                        self._line.send(Ask())
+                    batch = self._load(message)
+                    if batch is not None:
+                        self._has_batch = True
+                        self._enter("training")
+                        return batch
                 case Evaluate():
                     before = self._phase
                     self._enter("evaluation")
@@ -172,15 +178,34 @@ class LiveReplica:
             self._received += self._line.receive(1.0)
         return self._received.pop(0)
 
-    def _load(self, lease: Granted) -> LiveBatch:
+    def _load(self, lease: Granted) -> LiveBatch | None:
+        """The batch of a lease; None if a stream has ended before it."""
         round_ = lease.number // self.terms.workers
-        if lease.start == lease.stop:
+        if lease.start == lease.stop and not self._job.streams:
             return LiveBatch(lease, round_, None, None)
         begun = time.monotonic()
         self._progress.phase = "data"
-        inputs, targets = self._job.divide(move(self._leased.take(lease), self._device))
+        loaded = self._leased.take(lease)
+        if isinstance(loaded, StreamedBatch):
+            loaded, lease = loaded.batch, self._as_far_as(lease, loaded)
+            if not lease.total or (lease.start == lease.stop and not self._needs.lockstep):
+                return None
+            if lease.start == lease.stop:
+                return LiveBatch(lease, round_, None, None)
+        inputs, targets = self._job.divide(move(loaded, self._device))
         self._recorder.span("data", begun, time.monotonic() - begun, self._progress.step)
         return LiveBatch(lease, round_, inputs, targets)
+
+    def _as_far_as(self, lease: Granted, loaded: StreamedBatch) -> Granted:
+        """A lease as far as the stream reaches; reports the end, and asks for the next lease."""
+        if loaded.end is not None:
+            self._line.send(StreamEnded(loaded.end))
+        stop = lease.start + loaded.samples
+        left = msgspec.structs.replace(lease, stop=stop, total=loaded.total)
+        if not left.total or (left.start == left.stop and not self._needs.lockstep):
+            self._line.send(Forgo(lease.number))
+        self._line.send(Ask())
+        return left
 
     def _load_ahead(self) -> None:
         """Start to load the batches of leases that were granted meanwhile."""

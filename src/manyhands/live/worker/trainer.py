@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,8 +21,9 @@ from manyhands.parameters.clipping import MeanOf, norm
 from manyhands.parameters.gradients import CalledModel
 from manyhands.parameters.loss_weight import counting
 from manyhands.parameters.scheduled_step import GroupSchedule
-from manyhands.sampling.permutation import mix, shares
-from manyhands.seeding import seed_all
+from manyhands.sampling.permutation import as_loaded, mix, shares
+from manyhands.sampling.stream_parts import StreamedBatch
+from manyhands.seeding import EpochOrder, seed_all
 from manyhands.stopping import Improvement
 from manyhands.transport.waits import Waits, overlap
 
@@ -169,16 +171,22 @@ class Trainer:
                 "iterate over it once"
             )
         budget = self.job.budget or sys.maxsize
-        arguments = (len(self.job.data), self.job.batch_sizes, self.job.seed)
+        arguments = (self.job.epoch_samples, self.job.batch_sizes, self.job.seed)
         group = (self._bound.replica, self._bound.replicas, budget, self._bound.copies)
-        deal = (*arguments, *group, self.job.evaluation_points)
-        wanted = ((share.epoch, share.indices) for share in shares(*deal))
+        deal = (*arguments, *group, self.job.evaluation_points, EpochOrder(self.job))
+        dealt_shares = partial(shares, *deal, streams=self.job.streams)
+        wanted = ((share.epoch, share.streamed or share.indices) for share in dealt_shares())
         data = self._loading.batches(self.job.data, wanted)
         dealt = 0
         self._traffic.enter("training")
-        for share in shares(*deal):
-            asked = self._clock()
-            inputs, targets = self.job.divide(move(next(data), self.device))
+        for given in dealt_shares():
+            share, asked = given, self._clock()
+            loaded = next(data)
+            if isinstance(loaded, StreamedBatch):
+                share, loaded = as_loaded(given, loaded), loaded.batch
+                if not share.total:
+                    raise ValueError("the stream is empty: give Job(data=...) at least 1 sample")
+            inputs, targets = self.job.divide(move(loaded, self.device))
             self._recorder.span("data", asked, self._clock() - asked, share.step)
             self._due = Batch(inputs, targets, share)
             yield self._due
@@ -199,7 +207,7 @@ class Trainer:
                 # Also if the time limit ended the run since the last evaluation.
                 self._measure(dealt)
                 over = over or self._reaches_target(dealt)
-            if over:
+            if over or share.is_last:
                 return
 
     def step(self, batch: Batch) -> torch.Tensor:
@@ -355,7 +363,7 @@ class Trainer:
 
     def _note_epoch(self, epoch: int, dealt: int) -> None:
         # The budget may end the last pass early, which then is no epoch.
-        if self.rank == 0 and dealt % len(self.job.data) == 0:
+        if self.rank == 0 and dealt % self.job.epoch_samples == 0:
             self._recorder.event("epoch", {"number": str(epoch), "samples": str(dealt)})
 
     def _measure(self, dealt: int) -> None:

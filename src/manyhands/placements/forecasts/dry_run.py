@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from manyhands.costs import Collective
+from manyhands.data.taking import preview
 from manyhands.engine.fake_tensors import Ledger, fake_tensors
 from manyhands.placements.model.sample_batch import example
 from manyhands.transport.fake_group import FakeGroup
@@ -84,5 +85,5 @@ def _collective(noted: Noted) -> Collective:
 
 def _target(job: Job) -> torch.Tensor:
     """The first target, as a batch of one."""
-    target = job.data[0][1]
-    return torch.as_tensor(target).unsqueeze(0)
+    _, targets = job.divide(preview(job.data, job.collate_fn, 1))
+    return torch.as_tensor(targets)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from manyhands.data.taking import fetch, taker
+from manyhands.data.taking import preview
 from manyhands.splitting import (
     Unsplittable,
 )
@@ -17,13 +17,10 @@ if TYPE_CHECKING:
 
 def example(job: Job, samples: int) -> torch.Tensor:
     """The inputs of the first samples of a job's data."""
-    wanted = torch.arange(samples) % len(job.data)
-    take = taker(job.data) if job.collate_fn is None else None
-    batch = take(wanted) if take else fetch(job.data, job.collate_fn, wanted.tolist())
-    inputs = batch[0]
+    inputs = preview(job.data, job.collate_fn, samples)[0]
     if not isinstance(inputs, torch.Tensor):
         raise Unsplittable(
             f"expected inputs in one tensor, got a {type(inputs).__name__}: pack them into one "
             "tensor, and unpack it in the model"
         )
-    return inputs
+    return inputs[torch.arange(samples) % len(inputs)]

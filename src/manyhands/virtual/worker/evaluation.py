@@ -9,7 +9,7 @@ import torch
 
 from manyhands.parameters.gradients import evaluate_batch
 from manyhands.parameters.loss_weight import CountedLoss, own_loss
-from manyhands.seeding import VALIDATION
+from manyhands.seeding import VALIDATION, Seeded
 from manyhands.virtual.worker.loading import loader
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def evaluate(job: Job, model: nn.Module) -> dict[str, float]:
         raise ValueError("the job has no validation data: set Job(validation=...)")
     if not len(data):
         raise ValueError("the validation data is empty")
-    load = loader(job, data)
+    load = loader(job, Seeded(data, job.collate_fn))
     training = model.training
     model.eval()
     sums = torch.zeros(2, dtype=torch.float64)

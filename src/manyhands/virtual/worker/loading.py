@@ -6,23 +6,23 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import default_collate
 
-from manyhands.seeding import Seeded, epoch_seed
+from manyhands.seeding import epoch_seed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import torch
 
-    from manyhands.data.sized import SizedData
     from manyhands.job import Job
+    from manyhands.seeding import Seeded
 
 
-def loader(job: Job, data: SizedData) -> Callable[[int, torch.Tensor], tuple[Any, Any]]:
+def loader(job: Job, seeded: Seeded) -> Callable[[int, torch.Tensor], tuple[Any, Any]]:
     """A function that loads the inputs and targets of an epoch's samples, in the fastest way.
 
     Random augmentations are the same as those of live workers.
     """
-    seeded, collate = Seeded(data, job.collate_fn), job.collate_fn or default_collate
+    collate = job.collate_fn or default_collate
 
     def load(epoch: int, indices: torch.Tensor) -> tuple[Any, Any]:
         seed = epoch_seed(job.seed, epoch)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
 import torch
 
 from manyhands.leasing.leases import Lease
 from manyhands.parameters import difference, lerp, trade
 from manyhands.virtual.simulator.kernel import passes
 from manyhands.virtual.simulator.member import Crashed
-from manyhands.wire.leasing import Evaluate, Granted, Nothing, Over
+from manyhands.wire.leasing import Evaluate, Granted, Nothing, Over, StreamEnded
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -95,6 +96,7 @@ class VirtualReplica:
         self._member = member
         self._life = member.life
         self._shared_model = shared_model
+        self._streams = shared_model.streams
         self._channel = channel
         self._cores = cores
         self._seconds = seconds
@@ -119,10 +121,15 @@ class VirtualReplica:
         while True:
             word = await self._channel.lease(self._log)
             if isinstance(word, Granted):
+                batch = (
+                    self._from_stream(word) if self._streams else _batch(word, self.terms.workers)
+                )
+                if batch is None:
+                    continue
                 self._has_batch = True
                 if self._phase != "training":
                     self._enter("training")
-                return _batch(word, self.terms.workers)
+                return batch
             match word:
                 case Evaluate() as cut:
                     again: Leasing = cut
@@ -141,6 +148,18 @@ class VirtualReplica:
                     if stores:
                         await self._store()
                     raise StopAsyncIteration
+
+    def _from_stream(self, granted: Granted) -> VirtualBatch | None:
+        """The batch of a lease of a stream; None if the stream has ended before it."""
+        loaded = self._shared_model.read(granted)
+        if loaded.end is not None:
+            self._channel.say(StreamEnded(loaded.end))
+        if not loaded.total or (not loaded.samples and not self._shared_model.lockstep):
+            self._channel.forgo(granted.number)
+            return None
+        stop = granted.start + loaded.samples
+        left = msgspec.structs.replace(granted, stop=stop, total=loaded.total)
+        return _batch(left, self.terms.workers)
 
     def _enter(self, phase: Phase) -> None:
         self._phase = phase

@@ -6,13 +6,14 @@ thousand parameter vectors and one model.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from manyhands.parameters import Copy, EnsembleModel, LocalOptimizer
-from manyhands.sampling.permutation import mix, permutation
-from manyhands.seeding import seed_host
+from manyhands.sampling.permutation import mix
+from manyhands.sampling.stream_parts import StreamPart
+from manyhands.seeding import EpochOrder, Seeded, epoch_seed, seed_host
 from manyhands.virtual.divergence import VirtualDivergence
 from manyhands.virtual.worker.loading import loader
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
     from manyhands.job import Job
     from manyhands.leasing.leases import Lease
+    from manyhands.sampling.stream_parts import StreamedBatch
+    from manyhands.wire.leasing import Granted
 
 _PURPOSE = 1
 """Purpose for `mix`: random numbers of a worker's computation, such as dropout."""
@@ -78,12 +81,22 @@ class SharedModel:
         job: the job that defines the model and the data.
         shards: number of shards of the parameters.
         clip: the largest norm of an update; None if servers clip.
+        lockstep: whether workers wait for each other.
     """
 
-    def __init__(self, job: Job, shards: int, clip: float | None = None) -> None:
+    def __init__(
+        self, job: Job, shards: int, clip: float | None = None, *, lockstep: bool = False
+    ) -> None:
         self._job = job
+        self.lockstep = lockstep
+        self.streams = job.streams
+        """Whether the data is a stream, which is read when samples are leased."""
+        self._read: dict[int, Any] = {}
+        """By the number of a lease, the batch that was read."""
+        self._order = EpochOrder(job)
+        self._seeded = Seeded(job.data, job.collate_fn)
         self.divergence = VirtualDivergence(job)
-        self._load_samples = loader(job, job.data)
+        self._load_samples = loader(job, self._seeded)
         self._copy = Copy(job, shards, torch.device("cpu"), clip=clip)
         self.layout = self._copy.layout
         self.rate = self._copy.rate
@@ -107,6 +120,14 @@ class SharedModel:
         """The model's initial buffers."""
         return [buffer.clone() for buffer in self._first]
 
+    def read(self, lease: Granted | Lease) -> StreamedBatch:
+        """The batch of a lease of a stream, which is kept until its gradient is computed."""
+        with self._seeded.drawing():
+            part = StreamPart(lease.dealt, lease.total, lease.start, lease.stop)
+            loaded = self._seeded.part(epoch_seed(self._job.seed, 0), part)
+        self._read[lease.number] = loaded.batch
+        return loaded
+
     def gradient(self, worker: Replication, lease: Lease) -> tuple[float, list[int], float]:
         """Compute a worker's update; return the loss, and the shards in order of completion.
 
@@ -118,8 +139,14 @@ class SharedModel:
         job = self._job
         draws = mix(job.seed, _PURPOSE, worker.rank, worker.computed)
         worker.computed += 1
-        order = permutation(len(job.data), job.seed, lease.epoch)
-        inputs, targets = self._load_samples(lease.epoch, order[lease.start : lease.stop])
+        if self.streams:
+            if lease.number not in self._read:
+                # Another worker, to which it was leased as well, has computed it before.
+                self.read(lease)
+            inputs, targets = job.divide(self._read.pop(lease.number))
+        else:
+            wanted = self._order(lease.epoch)[lease.start : lease.stop]
+            inputs, targets = self._load_samples(lease.epoch, wanted)
         seed_host(draws)
         self._load(worker)
         worker.seen = []

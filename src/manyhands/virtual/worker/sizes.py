@@ -11,16 +11,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, cast
 
 import torch
 
+from manyhands.data.taking import preview
 from manyhands.parameters import Copy
 from manyhands.parameters.gradients import build
 from manyhands.parameters.initial.deferred import on_meta
 from manyhands.parameters.initial.shard_values import make
 from manyhands.parameters.layout import Layout
 from manyhands.parameters.references import References
-from manyhands.sampling.division import part
-from manyhands.sampling.permutation import permutation
 from manyhands.seeding import seed_all
-from manyhands.virtual.worker.loading import loader
 from manyhands.virtual.worker.replica import VirtualReplica
 
 if TYPE_CHECKING:
@@ -105,6 +103,9 @@ class SizedModel:
         shards: number of shards of the parameters.
         workers: number of workers that a global batch is divided among.
     """
+
+    streams = False
+    """Leases are not read, so a stream has no end: a run needs another limit."""
 
     def __init__(self, job: Job, shards: int, workers: int) -> None:
         if shards == 1:
@@ -193,8 +194,8 @@ def _on_meta(job: Job) -> tuple[Layout, float]:
 
 def _order(job: Job, copy: Copy, workers: int) -> list[int]:
     """The shards in the order in which a backward pass completes them, found with one batch."""
-    first = permutation(len(job.data), job.seed, 0)[: job.batch_sizes.at(0)]
-    inputs, targets = loader(job, job.data)(0, first[part(len(first), 0, workers)])
+    samples = max(1, job.batch_sizes.at(0) // workers)
+    inputs, targets = job.divide(preview(job.data, job.collate_fn, samples))
     completed: list[int] = []
     copy.gradient(inputs, targets, completed.append)
     return completed
