@@ -17,6 +17,7 @@ def test_it_is_stored_without_outputs() -> None:
     assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in code)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_every_cell_runs(start, tmp_path: Path) -> None:
     cells = execute(start, tmp_path, EXAMPLE, 280)

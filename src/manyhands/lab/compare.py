@@ -80,7 +80,8 @@ class Compared:
         Returns:
             The text that `manyhands compare` prints.
         """
-        console = Console(width=100, file=io.StringIO())
+        # Also in a notebook the text is only returned.
+        console = Console(width=100, file=io.StringIO(), force_jupyter=False)
         with console.capture() as captured:
             console.print(table(self.results))
         return f"{captured.get()}{self.where()}"
@@ -175,8 +176,7 @@ def compare(
     notebook shows the report below the cell.
 
     Args:
-        job: what to train; or a function without arguments at the top level of the script that
-            returns it.
+        job: what to train, or a function without arguments that returns it.
         strategies: how to train: one text with commas between strategies, or several texts or
             values. Default: a few of the usual ones, or none beside swept ones.
         sweep: values to compare, for a curve: "softsync(wait_for=1..8)", or several of such texts.

@@ -115,16 +115,13 @@ def _current_lines(frame: FrameType | None, names: Mapping[str, Any]) -> tuple[i
     return tuple(reversed(found))
 
 
-def script(
-    cells: Iterable[Executed], names: Mapping[str, Any], roots: Sequence[str], verb: str = "train"
-) -> str:
+def script(cells: Iterable[Executed], names: Mapping[str, Any], roots: Sequence[str]) -> str:
     """The statements of cells that define these names, as the text of a script.
 
     Args:
         cells: the cells in the order of their execution.
         names: the values of names at the end.
-        roots: names that the script must define.
-        verb: the verb that was called, for messages.
+        roots: names that the script must define, the job's first.
 
     Raises:
         ValueError: a statement that is needed cannot be executed by a worker.
@@ -141,7 +138,7 @@ def script(
         with contextlib.suppress(SyntaxError):  # IPython has refused it, too
             steps.append(statement(node, text, number, scope))
     chosen, unknown = needed(steps, roots)
-    _check(chosen, unknown & {*names}, roots, verb)
+    _check(chosen, unknown & {*names}, roots[0])
     future = [step.text for step in steps if step.is_future]
     return "\n".join(
         [_HEAD, *dict.fromkeys(future), *_paths(), *(step.text for step in chosen), ""]
@@ -203,8 +200,9 @@ def needed(steps: Sequence[Statement], roots: Iterable[str]) -> tuple[list[State
     return chosen[::-1], (live & at_once) - defined - {*vars(builtins)} | ({_MAGIC} & at_once)
 
 
-def _check(chosen: Iterable[Statement], unknown: set[str], roots: Sequence[str], verb: str) -> None:
-    whose = f"mh.{verb}: the job {roots[0]!r}"
+def _check(chosen: Iterable[Statement], unknown: set[str], job: str) -> None:
+    """Raise ValueError, with the fix, if a worker cannot execute the statements."""
+    whose = f"the job {job!r}"
     for step in chosen:
         line = step.text.partition("\n")[0]
         where = f"{line!r} in cell {step.cell}"

@@ -90,13 +90,13 @@ def train(
     """Train a job under a strategy on real processes.
 
     Call it below `if __name__ == "__main__":` with a job that is defined at the top level of the
-    script: each worker executes the script, up to that guard, and takes the job by its name. In a
-    notebook or in IPython no guard is needed: workers execute the statements that the job needs.
+    script: each worker executes the script, up to that guard, and takes the job by its name. For a
+    job that is made elsewhere, give a function at the top level that returns it. In a notebook or
+    in IPython no guard is needed: workers execute the statements that the job needs.
     Under torchrun, its processes are the workers. Options of `manyhands train` win over these.
 
     Args:
-        job: what to train; or a function without arguments at the top level of the script that
-            returns it, for a job that is not made at the top level.
+        job: what to train, or a function without arguments that returns it.
         strategy: how to train, as text or as a value: "allreduce()" or `mh.strategies.allreduce()`.
             Default: `single()` for one worker, `allreduce()` for more.
         workers: number of workers. Default: one per GPU; without a GPU one per core, at most four.
