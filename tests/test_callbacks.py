@@ -1,6 +1,8 @@
 """Callbacks are called in the script's process, once each, and cannot end a run."""
 
 import csv
+import sys
+import textwrap
 from dataclasses import replace
 
 import pytest
@@ -136,6 +138,18 @@ SCRIPT = """
 @pytest.mark.slow
 def test_a_live_run_calls_them_in_one_process(run_script):
     started = run_script(SCRIPT)
+    assert started.finish(100) == 0, started.text()
+    noted = [line for line in started.text().splitlines() if line.startswith("noted")]
+    assert noted == [
+        *(f"noted ['accuracy', 'loss'] {samples}" for samples in (16, 32, 48)),
+        "noted the end finished",
+    ]
+
+
+def test_under_torchrun_worker_0_calls_them(start, tmp_path):
+    (tmp_path / "script.py").write_text(textwrap.dedent(SCRIPT), encoding="utf-8")
+    command = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "script.py")
+    started = start(sys.executable, *command)
     assert started.finish(100) == 0, started.text()
     noted = [line for line in started.text().splitlines() if line.startswith("noted")]
     assert noted == [

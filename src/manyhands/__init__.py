@@ -56,6 +56,7 @@ Errors:
 package loads no torch, starts no process and opens no socket.
 """
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -231,3 +232,8 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+if "IPython" in sys.modules:
+    # Statements of a notebook that failed are not executed by workers.
+    import_module("manyhands.script.cells").watch()

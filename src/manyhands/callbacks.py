@@ -1,7 +1,8 @@
 """Callbacks of a run: functions that are called while it trains, and loggers made of them.
 
-They are called in the process that started the run, live and virtual, never in a worker: nothing
-has to be sent to other processes, and a slow logger does not slow training.
+They are called in the process that started the run, live and virtual, not in a worker: nothing has
+to be sent to other processes, and a slow logger does not slow training. Under torchrun there is no
+such process, and worker 0 calls them, in a thread of its own.
 
     >>> isinstance(CSVLogger(), Callback)
     True

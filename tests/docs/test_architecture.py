@@ -14,8 +14,8 @@ PAGES = (
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
 )
-USERS_SCRIPTS = {"script.py", "train.py"}
-"""Names that stand for a user's own script in examples."""
+USERS_SCRIPTS = {"script.py", "train.py", "notebook.py"}
+"""Names that stand for a user's own script in examples; the last is written to a run's folder."""
 
 
 def _name(page: Path) -> str:

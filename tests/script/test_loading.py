@@ -123,7 +123,7 @@ def test_the_first_name_of_a_job_is_taken_because_later_ones_may_stand_below_the
 
 def test_an_equal_job_is_not_the_same_job(main: ModuleType) -> None:
     main.job = make()
-    with pytest.raises(ValueError, match="at the top level of a script"):
+    with pytest.raises(ValueError, match="has no name at the top level of a script"):
         trace_back(replace(main.job), None, vars(main))
 
 
@@ -167,7 +167,7 @@ def test_a_job_of_an_imported_module_is_found_there(
 
 def test_a_job_within_a_function_is_refused_with_the_way_out(main: ModuleType) -> None:
     job = make()
-    words = r"train needs a job at the top level of a script \(job = mh\.Job\("
+    words = r"no name at the top level of a script.*Move it to the top level .*mh\.train\(make_job"
     with pytest.raises(ValueError, match=words):
         trace_back(job, None, vars(main))
 

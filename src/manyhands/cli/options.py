@@ -50,7 +50,10 @@ Slow = Annotated[
 ]
 JobName = Annotated[
     str | None,
-    typer.Option(help="Name of the script's job; code below its main guard is not executed."),
+    typer.Option(
+        help="Name of the script's job, or of a function without arguments that returns it; code "
+        "below its main guard is not executed."
+    ),
 ]
 Output = Annotated[
     Path | None, typer.Option(help="Folder for the run; default: a new one in runs.")

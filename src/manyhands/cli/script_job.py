@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from manyhands.cli.exit import leave
 from manyhands.job import Job
 from manyhands.pacing import Pace
-from manyhands.script.loading import MODULE, execute
+from manyhands.script.loading import MODULE, at, execute, job_at
 from manyhands.seeding import seed_python
 
 if TYPE_CHECKING:
@@ -43,21 +43,38 @@ def explained(script: Path) -> Iterator[None]:
 
 
 def load_job(script: Path, name: str | None = None) -> tuple[str, Job, ModuleType]:
-    """Execute the script up to its main guard; return its only job, or the one of this name."""
+    """Execute the script up to its main guard; return its only job, or the one of this name.
+
+    The name may be that of a function without arguments that returns a job.
+    """
+    name, module = load_script(script, name)
+    try:
+        return name, job_at(module, name), module
+    except ValueError as error:
+        leave(f"manyhands: {error}")
+
+
+def load_script(script: Path, name: str | None = None) -> tuple[str, ModuleType]:
+    """As `load_job`, for the name of the job and the executed script."""
     # As in a worker: what the script draws at its top level is the same whenever it is executed.
     seed_python(0)
     with explained(script):
         module = execute(script.resolve(), MODULE)
+    if name is not None and (isinstance(held := at(module, name), Job) or callable(held)):
+        return name, module
     jobs = jobs_of(module)
-    if name is not None and name in jobs:
-        return name, jobs[name], module
     found = f"{len(jobs)} jobs ({', '.join(jobs)})" if jobs else "no job"
     if name is not None:
-        leave(f"{script} has no job named '{name}' at its top level; it has {found}")
+        leave(
+            f"{script} has no job named '{name}' at its top level, nor a function of this name "
+            f"that returns one; it has {found}"
+        )
     if len(jobs) != 1:
-        leave(f"{script} has {found} at its top level; it needs exactly one, or --job NAME")
-    ((found, job),) = jobs.items()
-    return found, job, module
+        leave(
+            f"{script} has {found} at its top level; it needs exactly one, or --job NAME of a job "
+            "or of a function without arguments that returns one"
+        )
+    return next(iter(jobs)), module
 
 
 def jobs_of(module: ModuleType) -> dict[str, Job]:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import typer
 
 from manyhands.cli.exit import leave
-from manyhands.cli.script_job import enter, explained, jobs_of, load_job, paced
+from manyhands.cli.script_job import enter, explained, jobs_of, load_script, paced
 from manyhands.failure import Refused, RunFailed
 from manyhands.live.hosts.host_list import Hosts
 from manyhands.live.hosts.invitation import check_key, choose_address
 from manyhands.notation import parse
-from manyhands.script.loading import execute
+from manyhands.script.loading import at, execute
 from manyhands.strategies import is_known, strategy
 from manyhands.verbs import train as train_verb
 from manyhands.verbs.command import Command, under
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
     from types import ModuleType
+
+    from manyhands.job import Job
 
 
 def train(
@@ -41,8 +43,8 @@ def train(
     with under(command):
         try:
             if job is not None:
-                _, named, module = load_job(script, job)
-                train_from(vars(module), named)
+                name, module = load_script(script, job)
+                train_from(vars(module), cast("Job", at(module, name)))
             else:
                 with explained(script):
                     module = execute(script.resolve(), "__main__")
@@ -112,7 +114,8 @@ def _train_only_job(module: ModuleType, script: Path) -> None:
         found = f"{len(jobs)} jobs ({', '.join(jobs)})" if jobs else "no job"
         leave(
             f"{script} does not call mh.train and has {found} at its top level; "
-            "it needs exactly one, --job NAME, or a call of mh.train below the main guard"
+            "it needs exactly one, --job NAME of a job or of a function without arguments that "
+            "returns one, or a call of mh.train below the main guard"
         )
     (job,) = jobs.values()
     train_verb(job)

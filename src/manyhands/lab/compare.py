@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ from rich.console import Console
 
 from manyhands.cluster import Cluster
 from manyhands.files.run_folders import new_folder, release, stamp
+from manyhands.job import Job
 from manyhands.lab.conduct import conduct, runs_at_once
 from manyhands.lab.design import Budget, Design, Script, VirtualConditions
 from manyhands.lab.display import ComparisonDisplay
@@ -23,17 +24,19 @@ from manyhands.pacing import Pace
 from manyhands.reports.comparison.results import FILE
 from manyhands.reports.comparison.verdict import verdict
 from manyhands.reports.page import write_page
+from manyhands.reports.render.notebook import page_html
 from manyhands.reports.render.table import table
 from manyhands.script import loading as scripts
+from manyhands.script.cell_line import cell_line
+from manyhands.script.origin import NOTEBOOK
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from typing import Any
+    from collections.abc import Callable, Iterable
+    from types import FrameType
 
     import pandas as pd
 
     from manyhands.intervals import Every
-    from manyhands.job import Job
     from manyhands.lab.launcher import Launcher
     from manyhands.reports import Comparison, Table
     from manyhands.strategies import Strategy
@@ -77,7 +80,8 @@ class Compared:
         Returns:
             The text that `manyhands compare` prints.
         """
-        console = Console(width=100, file=io.StringIO())
+        # Also in a notebook the text is only returned.
+        console = Console(width=100, file=io.StringIO(), force_jupyter=False)
         with console.capture() as captured:
             console.print(table(self.results))
         return f"{captured.get()}{self.where()}"
@@ -121,6 +125,10 @@ class Compared:
         """
         return self.results.to_jsonl(path, table)
 
+    def _repr_html_(self) -> str:
+        """The summary and the page with the charts, for notebooks."""
+        return page_html(self.summary(), self.report)
+
     def where(self) -> str:
         """The paths of the results and the report, or how to install what draws it."""
         drawn = f"{self.report}: open it in a browser"
@@ -130,7 +138,7 @@ class Compared:
 
 
 def compare(
-    job: Job,
+    job: Job | Callable[[], Job],
     strategies: str | Strategy | Iterable[str | Strategy] | None = None,
     *,
     sweep: str | Iterable[str] = (),
@@ -164,10 +172,11 @@ def compare(
 
     Every repeat runs all strategies once, with one seed, in an order that is turned round from one
     repeat to the next. Call it below `if __name__ == "__main__":` with a job that is defined at the
-    top level of the script, as `train`; with `virtual=True` the job may be defined anywhere.
+    top level of the script, as `train`; with `virtual=True` the job may be defined anywhere. A
+    notebook shows the report below the cell.
 
     Args:
-        job: what to train.
+        job: what to train, or a function without arguments that returns it.
         strategies: how to train: one text with commas between strategies, or several texts or
             values. Default: a few of the usual ones, or none beside swept ones.
         sweep: values to compare, for a curve: "softsync(wait_for=1..8)", or several of such texts.
@@ -252,6 +261,7 @@ def compare(
             "mh.compare was called while a worker executed the script: put the call below "
             'if __name__ == "__main__": so that only the first process makes it'
         )
+    source, job = job, scripts.made(job)
     if isinstance(strategies, Value):
         strategies = (strategies,)
     declared = _declared(cluster, virtual)
@@ -275,7 +285,7 @@ def compare(
         workers=sweeps.workers or _numbers(workers, declared),
         sweeps=sweeps,
         lr=None if lr is None else str(lr),
-        script=_script(job, sys._getframe(1).f_globals, required=not virtual),
+        script=_script(job, source, sys._getframe(1), required=not virtual),
         seed=job.seed if seed is None else seed,
         budget=Budget(
             epochs=epochs,
@@ -317,8 +327,11 @@ def carry_out(
     """Make the runs of a design, show its progress, and write its report."""
     at_once = runs_at_once(design, processes)
     folder = folder or new_folder(Path("comparisons") / stamp())
+    if design.script is not None:
+        design = replace(design, script=design.script.inside(folder))
     try:
-        with ComparisonDisplay(len(design.turns), console, at_once=at_once) as display:
+        display = ComparisonDisplay(len(design.turns), console, at_once=at_once, cell=cell_line())
+        with display:
             results = conduct(design, job, folder, display, launch, at_once)
     except (TypeError, ValueError):
         release(folder)
@@ -349,10 +362,13 @@ def _declared(cluster: str | Cluster | None, virtual: bool) -> Cluster | None:
     return declared
 
 
-def _script(job: Job, namespace: Mapping[str, Any], *, required: bool) -> Script | None:
+def _script(
+    job: Job, source: Job | Callable[[], Job], frame: FrameType, *, required: bool
+) -> Script | None:
     """The script of a job; None if it has none, unless other processes require it."""
+    made_by = None if isinstance(source, Job) else source
     try:
-        origin = scripts.trace_back(job, None, namespace)
+        origin = scripts.trace_back(job, None, frame.f_globals, made_by=made_by, frame=frame)
     except ValueError:
         if required:
             raise
@@ -364,7 +380,8 @@ def _script(job: Job, namespace: Mapping[str, Any], *, required: bool) -> Script
             f"{origin.script} is a part of the package {origin.package}, and every run of a "
             "comparison executes it as a file: start it as one, or compare a script"
         )
-    return Script(path=Path(origin.script), job=origin.job, arguments=origin.argv[1:])
+    path = Path(origin.script or NOTEBOOK)
+    return Script(path=path, job=origin.job, arguments=origin.argv[1:], source=origin.source)
 
 
 def _network(text: str | None, virtual: bool) -> str:

@@ -106,6 +106,8 @@ def conduct(
     check(design, job)
     way = _way(design, job, launch)
     with claimed(path, design.identity() | surroundings(design)) as folder, signals_raise():
+        if design.script is not None:
+            design.script.write()
         ledger = _Ledger(design, job, folder, Circumstances.of(design, job, path, folder.created))
         missing = ledger.begin(display)
         if processes == 1 or len(missing) < 2:

@@ -66,13 +66,25 @@ class Script:
 
     path: Path
     job: str
-    """The job's name at the top level."""
+    """The name at the top level of the job, or of the function that makes it."""
     arguments: tuple[str, ...] = ()
+    source: str = ""
+    """Its text, if it is not a file before the comparison: that of a notebook's cells."""
 
     @property
     def digest(self) -> str:
         """Hash of the script, which detects changes."""
-        return hashlib.sha256(self.path.read_bytes()).hexdigest()
+        text = self.source.encode() if self.source else self.path.read_bytes()
+        return hashlib.sha256(text).hexdigest()
+
+    def inside(self, folder: Path) -> Script:
+        """The script with its place in a comparison's folder, if it is not a file yet."""
+        return replace(self, path=(folder / self.path).resolve()) if self.source else self
+
+    def write(self) -> None:
+        """Write the file, if it is not one yet."""
+        if self.source:
+            self.path.write_text(self.source, encoding="utf-8")
 
 
 @dataclass(frozen=True, kw_only=True)

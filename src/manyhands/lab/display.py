@@ -1,4 +1,7 @@
-"""Display of a running comparison: a growing table in a terminal, plain lines elsewhere."""
+"""Display of a running comparison: a growing table in a terminal, plain lines elsewhere.
+
+Below a notebook's cell it is one line, which is rewritten.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
 
     from manyhands.lab.order import PlannedRun
     from manyhands.reports import Comparison, RunResult
+    from manyhands.script.cell_line import CellLine
 
 _PLAIN_EVERY = 30.0
 """Seconds between two lines about one run, without a terminal."""
@@ -45,6 +49,7 @@ class ComparisonDisplay:
         clock: a source of seconds.
         at_once: number of runs that are made at the same time. With several there is no thread
             that draws, because processes are forked meanwhile: call `refresh`.
+        cell: the line below a notebook's cell, if there is one.
     """
 
     def __init__(
@@ -53,8 +58,10 @@ class ComparisonDisplay:
         console: Console,
         clock: Callable[[], float] = time.monotonic,
         at_once: int = 1,
+        cell: CellLine | None = None,
     ) -> None:
         self._total = total
+        self._cell = cell
         self._console = console
         self._clock = clock
         self._at_once = at_once
@@ -105,6 +112,9 @@ class ComparisonDisplay:
             return
         current.words = words
         now = self._clock()
+        if self._cell is not None:
+            self._say(f"{current.heading} · {words}")
+            return
         if not self._console.is_terminal and now - current.said >= _PLAIN_EVERY:
             whose = "" if self._at_once == 1 else f"{turn}: "
             self._say(f"  {whose}{words}")
@@ -141,6 +151,9 @@ class ComparisonDisplay:
         return f"about {left / 60:.0f} min left" if left >= 90 else f"about {left:.0f} s left"
 
     def _say(self, words: str) -> None:
+        if self._cell is not None:
+            self._cell.show(words)
+            return
         self._console.print(words, markup=False, highlight=False, soft_wrap=True)
 
     def _picture(self) -> RenderableType:

@@ -12,6 +12,7 @@ from manyhands.reports.figures.outcome import ending, parameters_digest
 from manyhands.reports.figures.speed import accounting, throughput
 from manyhands.reports.figures.trace_figures import validation
 from manyhands.reports.render.chrome import chrome
+from manyhands.reports.render.notebook import run_html
 from manyhands.reports.render.summary import summary
 from manyhands.reports.render.timeline import timeline
 from manyhands.trace import Trace, read
@@ -197,6 +198,11 @@ class Run:
             The path.
         """
         return self.results.to_jsonl(path, table)
+
+    def _repr_html_(self) -> str:
+        """The summary as a table, for notebooks."""
+        self.was_summarised = True
+        return run_html(self.trace)
 
     def __repr__(self) -> str:
         return f"Run({str(self.folder)!r})"

@@ -15,12 +15,15 @@ from manyhands.intervals import Every
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from torch import nn
     from torch.optim import Optimizer
 
     from manyhands.job import Job
 
+NOTEBOOK = "notebook.py"
+"""The file in a run's folder with the statements of a notebook that its job needs."""
 _LR = re.compile(r"\s*((?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(x?)\s*")
 
 
@@ -33,9 +36,20 @@ class Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The first entry of the module search path."""
     argv: tuple[str, ...]
     job: str
-    """The job's name at module level, or its place in a collection there: `jobs[0]`."""
+    """The name at module level of the job, or of the function that makes it; or its place in a
+    collection there: `jobs[0]`."""
     loop: str | None
     """The name of the user's own loop at module level."""
+    source: str = ""
+    """The text of the script, if it is not a file yet: that of a notebook's cells."""
+
+    def stored(self, folder: Path) -> Origin:
+        """This origin with its script as a file; one of a notebook is written to the folder."""
+        if not self.source:
+            return self
+        path = (folder / NOTEBOOK).resolve()
+        path.write_text(self.source, encoding="utf-8")
+        return msgspec.structs.replace(self, script=str(path), source="")
 
 
 class Overrides(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -8,6 +8,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, TextIO
 
+from manyhands.script.cell_line import cell_line
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -29,10 +31,12 @@ def shown(
         words: returns the progress in one line; called by the other thread. An empty line is not
             shown.
         tell: receives the line instead of `stream`, where another display shows it.
-        stream: the stream to write to, stderr by default. On a terminal the line is rewritten in
-            place; elsewhere a line is written every ten seconds.
+        stream: the stream to write to, stderr by default. On a terminal and below a notebook's
+            cell the line is rewritten in place; elsewhere a line is written every ten seconds.
     """
     out = stream or sys.stderr
+    if tell is None and stream is None and (cell := cell_line()) is not None:
+        tell = cell.show
     line = _Line(words, tell, out, rewrites=tell is None and out.isatty())
     line.start()
     try:

@@ -77,7 +77,7 @@ class Asked:
 
 
 def simulate(
-    job: Job,
+    job: Job | Callable[[], Job],
     strategy: str | Strategy | None = None,
     *,
     workers: int | None = None,
@@ -110,7 +110,7 @@ def simulate(
     summary shows it. The job may be defined anywhere, because no other process needs it.
 
     Args:
-        job: what to train.
+        job: what to train, or a function without arguments that returns it.
         strategy: how to train, as text or as a value: "ssp(staleness=4)" or
             `mh.strategies.ssp(staleness=4)`. It must exchange messages: what PyTorch's own engine
             executes, such as `allreduce()`, is not simulated. Default: `asynchronous()`.
@@ -207,7 +207,7 @@ def simulate(
         measures=measures,
         output=None if output is None else Path(output),
     )
-    run = plan(job, asked, "script").carry_out()
+    run = plan(script.made(job), asked, "script").carry_out()
     current().runs.append(run)
     return run
 

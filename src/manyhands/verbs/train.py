@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import sys
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ import torch
 from manyhands.cluster import Cluster
 from manyhands.failure import Refused, refusing
 from manyhands.files.run_folders import check_free, claim, new_folder, release, stamp
+from manyhands.job import Job
 from manyhands.live.agent.agent import launch
 from manyhands.live.devices import devices
 from manyhands.live.hosts.host_list import Hosts
@@ -31,9 +33,9 @@ from manyhands.verbs.command import Command, choose, current
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
+    from types import FrameType
 
     from manyhands.intervals import Every
-    from manyhands.job import Job
     from manyhands.live.worker.trainer import Trainer
 
 _folders: set[Path] = set()
@@ -66,7 +68,7 @@ class TrainOptions:
 
 
 def train(
-    job: Job,
+    job: Job | Callable[[], Job],
     strategy: str | Strategy | None = None,
     *,
     workers: int | None = None,
@@ -88,11 +90,13 @@ def train(
     """Train a job under a strategy on real processes.
 
     Call it below `if __name__ == "__main__":` with a job that is defined at the top level of the
-    script: each worker executes the script, up to that guard, and takes the job by its name.
+    script: each worker executes the script, up to that guard, and takes the job by its name. For a
+    job that is made elsewhere, give a function at the top level that returns it. In a notebook or
+    in IPython no guard is needed: workers execute the statements that the job needs.
     Under torchrun, its processes are the workers. Options of `manyhands train` win over these.
 
     Args:
-        job: what to train.
+        job: what to train, or a function without arguments that returns it.
         strategy: how to train, as text or as a value: "allreduce()" or `mh.strategies.allreduce()`.
             Default: `single()` for one worker, `allreduce()` for more.
         workers: number of workers. Default: one per GPU; without a GPU one per core, at most four.
@@ -170,10 +174,16 @@ def train(
             slow=None if slow is None else tuple(map(Pace.read, slow)),
             output=None if output is None else Path(output),
         )
-    return train_from(sys._getframe(1).f_globals, job, asked)
+    frame = sys._getframe(1)
+    return train_from(frame.f_globals, job, asked, frame)
 
 
-def train_from(namespace: Mapping[str, Any], job: Job, asked: TrainOptions | None = None) -> Run:
+def train_from(
+    namespace: Mapping[str, Any],
+    source: Job | Callable[[], Job],
+    asked: TrainOptions | None = None,
+    frame: FrameType | None = None,
+) -> Run:
     """As `train`, for a job in the namespace of a module that need not be the caller's."""
     if script.is_loading():
         raise RuntimeError(
@@ -182,6 +192,8 @@ def train_from(namespace: Mapping[str, Any], job: Job, asked: TrainOptions | Non
         )
     command, asked = current(), asked or TrainOptions()
     with refusing():
+        job = script.made(source)
+        made_by = None if isinstance(source, Job) else source
         spread = _hosts(command, asked)
         plan = _plan(job, asked, command, spread)
         if asked.loop is not None and not plan.strategy.needs(plan.workers).collectives:
@@ -192,16 +204,18 @@ def train_from(namespace: Mapping[str, Any], job: Job, asked: TrainOptions | Non
     if torchrun.is_torchrun():
         # Torchrun's other processes take part in the folder that the first one takes.
         own = Path() if torchrun.rank() else _taken_folder(plan)
-        folder = torchrun.join(
-            job, plan.strategy, plan.overrides, asked.loop, own, plan.settings, plan.slow
-        )
+        called = override(job, plan.overrides)
+        with calling(called, own) if torchrun.rank() == 0 else contextlib.nullcontext():
+            folder = torchrun.join(
+                job, plan.strategy, plan.overrides, asked.loop, own, plan.settings, plan.slow
+            )
     else:
         with refusing():
-            origin = script.trace_back(job, asked.loop, namespace)
+            origin = script.trace_back(job, asked.loop, namespace, made_by=made_by, frame=frame)
         folder = _taken_folder(plan)
         request = Request(
             job=job,
-            origin=origin,
+            origin=origin.stored(folder),
             overrides=plan.overrides,
             strategy=plan.strategy,
             workers=plan.workers,

@@ -5,18 +5,18 @@ Started as `python -m manyhands.lab.check.fingerprint JOB SCRIPT ARGUMENTS…`; 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
-from manyhands.script.loading import MODULE, execute
+from manyhands.script.likeness import digest
+from manyhands.script.loading import MODULE, execute, job_at
 from manyhands.seeding import Seeded, epoch_seed, seed_python
 
 if TYPE_CHECKING:
@@ -56,31 +56,6 @@ def fingerprint(job: Job) -> Fingerprint:
     )
 
 
-def digest(value: Any) -> str:
-    """A digest of a nested value."""
-    found = hashlib.sha256()
-    _add(found, value)
-    return found.hexdigest()[:16]
-
-
-def _add(found: Any, value: Any) -> None:
-    if isinstance(value, torch.Tensor):
-        found.update(str((value.dtype, tuple(value.shape))).encode())
-        plain = value.detach().cpu().contiguous()
-        found.update(plain.reshape(-1).view(torch.uint8).numpy().tobytes())
-    elif hasattr(value, "items"):
-        for key, item in value.items():
-            found.update(str(key).encode())
-            _add(found, item)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            _add(found, item)
-    elif hasattr(value, "tobytes"):
-        found.update(value.tobytes())
-    else:
-        found.update(repr(value).encode())
-
-
 def elsewhere(script: Path, job: str, arguments: list[str], number: int) -> Fingerprint:
     """The digests in a new process; with another `number` its sets are in another order.
 
@@ -108,7 +83,7 @@ def _main(name: str, script: str, *arguments: str) -> None:
     sys.path.insert(0, str(path.parent))
     seed_python(0)
     torch.manual_seed(0)
-    job = vars(execute(path, MODULE))[name]
+    job = job_at(execute(path, MODULE), name)
     found = fingerprint(job)
     print(json.dumps(vars(found)))
 

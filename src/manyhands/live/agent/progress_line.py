@@ -6,6 +6,8 @@ import sys
 from collections import deque
 from typing import TYPE_CHECKING, TextIO
 
+from manyhands.script.cell_line import cell_line
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -16,7 +18,9 @@ _RATE_OVER = 5.0
 
 
 class ProgressLine:
-    """The progress line: rewritten in place on a terminal, a new line every 10 s elsewhere.
+    """The progress line: rewritten in place on a terminal and below a notebook's cell.
+
+    Elsewhere it is a new line every 10 s.
 
     Args:
         budget: samples in the whole run, if known.
@@ -37,6 +41,7 @@ class ProgressLine:
         self._clock = clock
         self._stream = stream or sys.stderr
         self._terminal = self._stream.isatty()
+        self._cell = None if stream else cell_line()
         self._begun: float | None = None
         self._window: deque[tuple[float, int]] = deque()
         self._written = -_PLAIN_EVERY
@@ -46,7 +51,9 @@ class ProgressLine:
         """Show a status of the run."""
         training = status.started and status.samples
         text = self._training(status) if training else self._starting(status)
-        if self._terminal:
+        if self._cell is not None:
+            self._cell.show(text)
+        elif self._terminal:
             self._stream.write("\r" + text.ljust(self._width))
             self._width = len(text)
         elif self._clock() - self._written >= _PLAIN_EVERY and (status.samples or status.missing):

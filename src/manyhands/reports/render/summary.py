@@ -29,7 +29,22 @@ _SOURCES = ("command line", "script", "torchrun")
 
 def summary(trace: Trace) -> str:
     """A run in some fifteen lines of 80 columns."""
-    rows = [
+    lines = textwrap.wrap(
+        headline(trace),
+        _WIDTH,
+        subsequent_indent="  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    for label, words in summary_rows(trace):
+        # Explicit settings are shown completely; defaults may be shortened.
+        lines += _row(label, words, most=3 if label in ("settings", "time") else 2)
+    return "\n".join(lines)
+
+
+def summary_rows(trace: Trace) -> list[tuple[str, str]]:
+    """The rows of a run's summary: a label and its words, which may be empty."""
+    return [
         ("trained", _trained(trace)),
         ("epochs", _epochs(trace)),
         ("validation", ", ".join(map(_metric, validation(trace).values()))),
@@ -50,17 +65,6 @@ def summary(trace: Trace) -> str:
         ("trace", _skipped(trace.skipped)),
         ("folder", str(trace.folder) if trace.folder else ""),
     ]
-    lines = textwrap.wrap(
-        _headline(trace),
-        _WIDTH,
-        subsequent_indent="  ",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-    for label, words in rows:
-        # Explicit settings are shown completely; defaults may be shortened.
-        lines += _row(label, words, most=3 if label in ("settings", "time") else 2)
-    return "\n".join(lines)
 
 
 def _row(label: str, words: str, most: int) -> list[str]:
@@ -93,7 +97,8 @@ def _mishaps(trace: Trace) -> str:
     return found[0] + more if found else ""
 
 
-def _headline(trace: Trace) -> str:
+def headline(trace: Trace) -> str:
+    """What was run, and how it ended."""
     told = {setting.name: setting.value for setting in settings(trace)}
     workers = told.get("workers") or str(len({w.header.rank for w in trace.workers}))
     hosts = told.get("hosts") or str(len({w.header.host for w in trace.workers}))
