@@ -107,7 +107,9 @@ class SharedModel:
         """The model's initial buffers."""
         return [buffer.clone() for buffer in self._first]
 
-    def gradient(self, worker: Replication, lease: Lease) -> tuple[float, list[int], float]:
+    def gradient(
+        self, worker: Replication, lease: Lease, objective: int = 0
+    ) -> tuple[float, list[int], float]:
         """Compute a worker's update; return the loss, and the shards in order of completion.
 
         The third item is the weight of the update, as `LeasedBatch.mass`.
@@ -125,7 +127,8 @@ class SharedModel:
         worker.seen = []
         completed: list[int] = []
         weights = [0.0]
-        loss = self._copy.gradient(inputs, targets, completed.append, weigh=weights.append)
+        about = (inputs, targets, completed.append)
+        loss = self._copy.gradient(*about, weigh=weights.append, objective=objective)
         if worker.buffers:
             for kept, buffer in zip(worker.buffers, self._copy.model.buffers(), strict=True):
                 kept.copy_(buffer)
