@@ -106,6 +106,8 @@ class Terms:
     """The initial learning rate of the optimizer."""
     number: int = 0
     """Index of the server that these terms are for."""
+    objectives: int = 1
+    """Number of objectives of the job; every global batch gives a step for each of them."""
 
     def weigh(self, samples: int, dealt: int) -> float:
         """The weight of an update: its samples / the size of their global batch.
@@ -131,6 +133,9 @@ class LeasedBatch(Protocol):
     mass: float
     """The weight of the update in a mean if the loss has one, such as a number of tokens; 0 if it
     is the number of samples. Known when `gradient` calls `ready` for the first time."""
+    objective: int
+    """Number of the objective to compute the update of; a batch of a job with several objectives is
+    returned once for each of them, in order."""
 
 
 class Replica(Protocol):

@@ -48,6 +48,8 @@ class RuntimeNeeds:
     """The workers that begin, and the epochs after which the others join; None if all begin."""
     clips: Literal["workers", "servers"] = "workers"
     """The processes that hold the gradient of an optimizer step, and so can clip its norm."""
+    alternates: bool = False
+    """A batch may give several steps, one for each objective of a job."""
 
     @property
     def leases(self) -> bool:

@@ -17,7 +17,7 @@ from manyhands.parameters.initial.deferred import on_meta
 from manyhands.parameters.layout import Layout
 from manyhands.placements.forecasts.dry_run import dry_run
 from manyhands.reports.formatting import size
-from manyhands.strategies import placement_of, protocol_of, strategy
+from manyhands.strategies import check_job, placement_of, protocol_of, strategy
 from manyhands.verbs.progress import shown
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def forecast(script: Path, arguments: list[str], options: Mapping[str, Any]) -> 
             return
         assert chosen is not None  # noqa: S101 - a strategy is a protocol or a placement
         chosen.check(workers)
-        chosen.check_job(job, workers)
+        check_job(chosen, job, workers)
         played = (
             chosen.distinct_ranks(workers) if options["worker"] is None else (options["worker"],)
         )
@@ -85,7 +85,7 @@ def _forecast_protocol(
 ) -> None:
     """Print the payload of a step by the protocol's formula; its memory is not forecast."""
     protocol.check(workers)
-    protocol.check_job(job, workers)
+    check_job(protocol, job, workers)
     parameters = _bytes_of_parameters(job)
     payload = protocol.step_payload(workers, parameters)
     if payload is None:
@@ -112,10 +112,10 @@ def _bytes_of_parameters(job: Job) -> int:
     """Bytes that servers or peers hold and exchange; the model is not allocated if possible."""
     try:
         model = on_meta(job.model)
-        return Layout.of(model, job.optimizer(model), 1).nbytes
+        return Layout.of(model, job.make_optimizer(model), 1).nbytes
     except Exception:  # noqa: BLE001 - not every model can be created on the meta device
         model = job.model()
-        return Layout.of(model, job.optimizer(model), 1).nbytes
+        return Layout.of(model, job.make_optimizer(model), 1).nbytes
 
 
 def _result(one: DryRun, workers: int) -> dict[str, Any]:

@@ -58,12 +58,17 @@ def _check_data(job: JobFields) -> None:
             "give the job one of loss=loss(outputs, targets) and objective=objective(model, "
             f"batch), got {'neither' if job.loss is None else 'both'}"
         )
-    computes = "loss" if job.objective is None else "objective"
-    for name in ("model", "optimizer", computes):
-        if not callable(getattr(job, name)):
+    given: dict[str, object] = {"model": job.model, "optimizer": job.optimizer}
+    if isinstance(job.objective, Mapping):
+        given |= _objectives(job.objective)
+    elif job.objective is not None:
+        given["objective"] = job.objective
+    else:
+        given["loss"] = job.loss
+    for name, value in given.items():
+        if not callable(value):
             raise TypeError(
-                f"{name} must be something to call (a class or a function), "
-                f"not {getattr(job, name)!r}"
+                f"{name} must be something to call (a class or a function), not {value!r}"
             )
     if isinstance(job.model, nn.Module):
         raise TypeError(
@@ -126,6 +131,18 @@ def _check_sampler(job: JobFields) -> None:
             f"sampler of type {type(sampler).__name__} returns batches, and global_batch is the "
             "batch size here: give a sampler of single indices"
         )
+
+
+def _objectives(objectives: Mapping[Any, Any]) -> dict[str, Any]:
+    """Several objectives, by what messages call them."""
+    if not objectives:
+        raise ValueError("objective={} has no objectives: give at least one")
+    for name in objectives:
+        if not isinstance(name, str) or not name.isidentifier():
+            raise TypeError(
+                f"the name of an objective must be a word such as 'generator', got {name!r}"
+            )
+    return {f"objective[{name!r}]": one for name, one in objectives.items()}
 
 
 def _check_limits(job: JobFields) -> None:

@@ -38,14 +38,20 @@ class JobFields:
 
     model: Callable[[], nn.Module]
     """Returns a new model: its class, or a function without arguments."""
-    optimizer: Callable[[nn.Module], torch.optim.Optimizer]
-    """Returns the optimizer of a model: `lambda model: SGD(model.parameters(), lr=0.1)`."""
+    optimizer: Callable[[nn.Module], torch.optim.Optimizer | Mapping[str, torch.optim.Optimizer]]
+    """Returns the optimizer of a model: `lambda model: SGD(model.parameters(), lr=0.1)`. With
+    several objectives, a dict with an optimizer for each of them, over parameters of its own."""
     loss: Loss | None = None
     """`loss(outputs, targets)`: the mean over the samples of a batch."""
-    objective: Objective | None = None
+    objective: Objective | Mapping[str, Objective] | None = None
     """In place of a loss: `objective(model, batch)`, which returns the mean loss over the samples
     of a batch of any form, or `mh.Weighted(total, weight)` where the mean is over something else,
-    such as tokens. `model` is to be called; its attributes are those of the model."""
+    such as tokens. `model` is to be called; its attributes are those of the model.
+
+    Several objectives, as of a GAN, are given as a dict: `{"discriminator": d_loss, "generator":
+    g_loss}`. Every global batch then gives one step for each of them, in this order: the gradient
+    is computed on the parameters after the step before, for the parameters of the optimizer of
+    that name."""
     data: SizedData | StreamedData
     """Samples `(input, target)`, or of any form with an objective: any map-style dataset, or a
     stream (an `IterableDataset`), which is read in its own order and ends the run with its last

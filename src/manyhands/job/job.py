@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sized
+from copy import copy
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from manyhands.data.stream import ENDLESS, is_stream
 from manyhands.data.taking import as_pair, fetch
 from manyhands.job.checks import check_fields
 from manyhands.job.fields import JobFields
+from manyhands.job.optimizers import combine
 from manyhands.metrics import Metric, metric
 from manyhands.notation import Value
 from manyhands.sampling.batches import BatchSizes, EvaluationPoints
 from manyhands.stopping import EarlyStopping, Target
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from manyhands.objective import Objective
 
 SETTINGS = (
     *("epochs", "samples", "seconds", "target", "early_stopping", "seed", "global_batch"),
@@ -78,7 +86,8 @@ class Job(JobFields):
         self._check_target()
 
     def _check_target(self) -> None:
-        known = [*(metric.name for metric in self._metrics), "loss"]
+        losses = [f"{name}_loss" for name in self.objective_names]
+        known = [*(metric.name for metric in self._metrics), "loss", *losses]
         for what, rule in (
             (f"target {self.target!r}", self._target),
             (f"early_stopping={self.early_stopping}", self.early_stopping),
@@ -121,7 +130,47 @@ class Job(JobFields):
         given = self.loss if self.objective is None else self.objective
         if given is None:
             raise TypeError("the job has neither a loss nor an objective")
+        if isinstance(given, Mapping):
+            raise TypeError(
+                "this needs a job with one loss or objective, got the objectives "
+                + ", ".join(given)
+            )
         return given
+
+    @property
+    def objective_names(self) -> tuple[str, ...]:
+        """The names of several objectives, in the order of their steps; empty if there is one."""
+        return tuple(self.objective) if isinstance(self.objective, Mapping) else ()
+
+    @property
+    def one_by_one(self) -> tuple[Job, ...]:
+        """A job for each objective, with that one alone; this job itself if it has one."""
+        if not isinstance(self.objective, Mapping):
+            return (self,)
+        return tuple(self.with_objective(one) for one in self.objective.values())
+
+    def with_objective(self, objective: Objective | Mapping[str, Objective]) -> Job:
+        """This job with another objective, or several, and all else as it is.
+
+        Args:
+            objective: what is to be computed in place of the job's objective.
+        """
+        one = copy(self)
+        # Not checked again: a target may name the loss of an objective that is left out.
+        object.__setattr__(one, "objective", objective)
+        return one
+
+    def make_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        """The optimizer of a model; those of several objectives are combined into one.
+
+        Args:
+            model: what `Job.model` returned.
+
+        Raises:
+            TypeError: `optimizer` did not return an optimizer for each objective.
+            ValueError: two optimizers have the same parameter.
+        """
+        return combine(self.optimizer(model), self.objective_names)
 
     def divide(self, batch: Any) -> tuple[Any, Any]:
         """The inputs and targets of a batch; the whole batch and None if there is an objective.

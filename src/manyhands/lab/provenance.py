@@ -141,7 +141,7 @@ def _settings(design: Design, job: Job) -> dict[str, str]:
         "job": design.script and design.script.job,
         "arguments": design.script and " ".join(design.script.arguments),
         **{name: value for name, value in job.settings.items() if name != "seed"},
-        "loss": getattr(own_loss(job), "__name__", type(own_loss(job)).__name__),
+        "loss": ", ".join(_name_of(own_loss(one)) for one in job.one_by_one),
         "num_workers": job.num_workers or None,
         "training samples": job.data_words,
         "validation samples": None if job.validation is None else f"{len(job.validation):,}",
@@ -151,6 +151,10 @@ def _settings(design: Design, job: Job) -> dict[str, str]:
         settings |= vars(design.virtual)
     settings["lr"] = design.lr
     return {name: str(value) for name, value in settings.items() if value not in (None, "")}
+
+
+def _name_of(function: object) -> str:
+    return str(getattr(function, "__name__", type(function).__name__))
 
 
 def _hosts(design: Design) -> int:

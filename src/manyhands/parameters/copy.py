@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from manyhands.job.optimizers import TrainedParameters
 from manyhands.parameters.clipping import MeanOf, clip_norm, norm
 from manyhands.parameters.gradients import CalledModel, backward, samples_of
 from manyhands.parameters.initial.shard_values import make
@@ -55,7 +56,7 @@ class Copy:
         beside: bool = False,
         clip: float | None = None,
     ) -> None:
-        self._job = job
+        self._jobs = job.one_by_one
         self._adding_up = False
         self._clip = clip
         self._takes_norms = "gradient_norm" in job.measures
@@ -84,7 +85,8 @@ class Copy:
         self._arrived: set[str] = set()
         self._factor: torch.Tensor | None = None
         """The factor of accumulated gradients."""
-        self._called = CalledModel(self.model, self._forward)
+        self._called = CalledModel(self.model, self._forward, self._within)
+        self._trained = TrainedParameters(self.model, optimizer)
         self._ready: Callable[[int], object] = _ignore
         self._gradients: dict[str, list[tuple[int, torch.Tensor, int, int]]] = {}
         self._place()
@@ -158,6 +160,7 @@ class Copy:
         ready: Callable[[int], object] | None = None,
         check: Callable[[torch.Tensor], object] | None = None,
         weigh: Callable[[float], object] | None = None,
+        objective: int = 0,
     ) -> torch.Tensor:
         """Compute the gradient of the mean loss into `updates`; return the loss.
 
@@ -166,14 +169,18 @@ class Copy:
         because the factor depends on all of them. `check(loss)` is called before the
         backward pass, when nothing has been sent yet; it may raise. `weigh(weight)` is called
         before the last backward pass if the loss has a weight that is not its number of samples.
+        If the job has several objectives, the gradient is that of one of them, and 0 for the
+        parameters of the others.
         """
         ready, complete = ready or _ignore, list[int]()
         self._ready = ready if self._clip is None else complete.append
         self._missing = [len(shard.parameters) for shard in self.layout.shards]
         self._arrived.clear()
         self._factor = None
+        if len(self._jobs) > 1:
+            self._trained.choose(objective)
         loss = backward(
-            self._job,
+            self._jobs[objective],
             self._device,
             self._called,
             inputs,
@@ -210,6 +217,12 @@ class Copy:
         outputs = self.model(*inputs, **options)
         self.note_buffers(self.updates[-1])
         return outputs
+
+    def _within(self, objective: Callable[[Any, Any], Any], model: Any, batch: Any) -> Any:
+        """What an objective returns; it may have called parts of the model, which have buffers."""
+        found = objective(model, batch)
+        self.note_buffers(self.updates[-1])
+        return found
 
     @contextlib.contextmanager
     def _more_to_come(self) -> Iterator[None]:

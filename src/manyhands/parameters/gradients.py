@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from manyhands.objective import Weighted
@@ -15,10 +16,8 @@ from manyhands.parameters.microbatches import divide, sizes_of
 from manyhands.parameters.module_units import units
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
-
-    from torch import nn
 
     from manyhands.job import Job
     from manyhands.parameters.loss_weight import CountedLoss
@@ -66,19 +65,54 @@ class CalledModel:
 
     Args:
         model: the worker's model.
-        forward: computes outputs, for instance through DDP.
+        forward: computes outputs, for instance through a strategy's hooks.
+        within: computes the objective: `within(objective, model, batch)`. Where a strategy has to
+            know when the forward pass begins and ends, it is the forward of a module, which DDP
+            wraps. So an objective may call parts of the model, and each of them several times.
     """
 
-    def __init__(self, model: nn.Module, forward: Callable[..., Any]) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        forward: Callable[..., Any],
+        within: Callable[[Callable[..., Any], Any, Any], Any] | None = None,
+    ) -> None:
         self._model = model
         self._forward = forward
+        self._within = within
+
+    def compute(self, objective: Callable[[Any, Any], Any], batch: Any) -> Any:
+        """What an objective returns for a batch."""
+        if self._within is None:
+            return objective(self, batch)
+        return self._within(objective, self, batch)
 
     def __call__(self, *inputs: Any, **options: Any) -> Any:
         """The model's outputs."""
         return self._forward(*inputs, **options)
 
+    def __getitem__(self, key: Any) -> Any:
+        """A part of a model that is a `ModuleDict`, a `ModuleList` or a `Sequential`."""
+        return self._model[key]  # type: ignore[index]  # of those modules alone
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
+
+
+class ObjectiveModule(nn.Module):
+    """A module whose forward computes an objective of a model.
+
+    Args:
+        model: the model.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, objective: Callable[..., Any], model: Any, batch: Any) -> Any:
+        """What the objective returns."""
+        return objective(model, batch)
 
 
 def compute_loss(job: Job, forward: Callable[..., Any], inputs: Any, targets: Any) -> torch.Tensor:
@@ -92,7 +126,12 @@ def compute_loss(job: Job, forward: Callable[..., Any], inputs: Any, targets: An
     """
     if job.objective is None:
         return job.criterion(forward(inputs), targets)  # type: ignore[no-any-return]
-    loss = job.objective(forward, inputs)
+    objective = job.criterion
+    loss: torch.Tensor | Weighted
+    if isinstance(forward, CalledModel):
+        loss = forward.compute(objective, inputs)
+    else:
+        loss = objective(forward, inputs)
     if isinstance(loss, Weighted):
         check_weight(loss)
         return loss.mean
@@ -176,39 +215,45 @@ def _at_least_one(weight: torch.Tensor) -> torch.Tensor:
 
 def evaluate_batch(
     job: Job,
-    measured: CountedLoss,
+    measured: Sequence[CountedLoss],
     device: torch.device,
     forward: Callable[..., Any],
     inputs: Any,
     targets: Any,
-) -> tuple[torch.Tensor, Any, Any] | None:
-    """The loss of a batch, and the outputs and targets that metrics compare.
+) -> tuple[list[torch.Tensor], Any, Any] | None:
+    """The losses of a batch, and the outputs and targets that metrics compare.
 
     Args:
         job: the job.
-        measured: its loss or objective.
+        measured: its loss, or its objectives.
         device: the device of the computation.
         forward: computes outputs, or None if this worker has none; with an objective, the model.
         inputs: see `compute_loss`.
         targets: see `compute_loss`.
+
+    Returns:
+        The loss of each objective, and the outputs and targets of the last one that has them.
     """
     with autocast(job, device):
         if job.objective is None:
             outputs = forward(inputs)
             if outputs is None:
                 return None
-            return measured(outputs, targets).double().reshape(()), outputs, targets
-        loss = measured(forward, inputs)
-    check_scalar(loss)
-    found = measured.returned
-    if job.metric_objects and (found is None or found.outputs is None or found.targets is None):
+            return [measured[0](outputs, targets).double().reshape(())], outputs, targets
+        losses = [one(forward, inputs) for one in measured]
+    found: Weighted | None = None
+    for loss, one in zip(losses, measured, strict=True):
+        check_scalar(loss)
+        if one.returned is not None and one.returned.outputs is not None:
+            found = one.returned
+    if job.metric_objects and (found is None or found.targets is None):
         names = ", ".join(metric.name for metric in job.metric_objects)
         raise TypeError(
             f"the metrics {names} need outputs and targets: return mh.Weighted(total, weight, "
             "outputs, targets) from the objective, or give metrics=()"
         )
     outputs, targets = (None, None) if found is None else (found.outputs, found.targets)
-    return loss.double().reshape(()), outputs, targets
+    return [loss.double().reshape(()) for loss in losses], outputs, targets
 
 
 class _Part:

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from manyhands.job.optimizers import parts_of
 from manyhands.parameters.arithmetic import add, descend, lerp, scale
 from manyhands.parameters.clipping import clip_norm
 from manyhands.parameters.initial.deferred import HELD
 from manyhands.parameters.initial.shard_values import begin
 from manyhands.parameters.initial.trimming import trim
-from manyhands.parameters.layout import ELEMENTWISE
+from manyhands.parameters.layout import is_elementwise
 from manyhands.parameters.references import References
 from manyhands.parameters.scheduled_step import GroupSchedule, weighted_step
 
@@ -43,7 +44,7 @@ class Holder:
         self._parameters = []
         # For elementwise optimizers, adjacent tensors are stepped as one: a model of many small
         # tensors then takes one step instead of many.
-        merges = type(optimizer) in ELEMENTWISE
+        merges = is_elementwise(optimizer)
         self._lines = self.shard.flat_by_group if merges else self.shard.parameters
         self._buffers = [fragment.view(self.bytes) for fragment in self.shard.buffers]
         groups: list[list[nn.Parameter]] = [[] for _ in optimizer.param_groups]
@@ -62,6 +63,10 @@ class Holder:
             # The model may have been created whole, and is no longer needed.
             trim()
         self.optimizer: optim.Optimizer = optimizer
+        counts = [len(one.param_groups) for one in parts_of(optimizer)]
+        owners = [number for number, count in enumerate(counts) for _ in range(count)]
+        self._objective_of = [owners[fragment.group] for fragment in self._lines]
+        """By parameter, the objective whose optimizer steps it."""
         self.rate = float(optimizer.param_groups[0]["lr"])
         """The initial learning rate."""
         self._lr_factor = job.lr_factor
@@ -91,18 +96,30 @@ class Holder:
             self._extras[name] = torch.zeros_like(self.vector)
         return self._extras[name]
 
-    def step(self, update: torch.Tensor, weight: float, blend: float = 1.0, dealt: int = 0) -> None:
+    def step(
+        self,
+        update: torch.Tensor,
+        weight: float,
+        blend: float = 1.0,
+        dealt: int = 0,
+        objective: int = 0,
+    ) -> None:
         """Take one optimizer step with an update, and the learning rates times `weight`.
 
         The update has the layout of the shard. Its buffers are a worker's running statistics: the
         shard's move towards them by `blend`, 1 / workers, so that with one worker they are equal.
-        Learning rates are those after `dealt` samples.
+        Learning rates are those after `dealt` samples. If the job has several objectives, the
+        parameters of the others stay as they are.
         """
-        for parameter, fragment in zip(self._parameters, self._lines, strict=True):
-            parameter.grad = fragment.view(update)
+        chosen = zip(self._parameters, self._lines, self._objective_of, strict=True)
+        for parameter, fragment, owner in chosen:
+            if owner == objective:
+                parameter.grad = fragment.view(update)
         if self._schedule is not None:
             self._schedule.apply(self.optimizer, dealt)
-        weighted_step(self.optimizer, weight * self._lr_factor(dealt))
+        if objective in self._objective_of:
+            stepped = parts_of(self.optimizer)[objective]
+            weighted_step(stepped, weight * self._lr_factor(dealt))
         for parameter in self._parameters:
             parameter.grad = None
         for buffer, fragment in zip(self._buffers, self.shard.buffers, strict=True):

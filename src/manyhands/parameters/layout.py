@@ -24,6 +24,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import optim
 
+from manyhands.job.optimizers import parts_of
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -43,6 +45,11 @@ ELEMENTWISE = (
     optim.ASGD,
 )
 """Optimizers whose step is a function of each element alone. A subclass may be anything else."""
+
+
+def is_elementwise(optimizer: optim.Optimizer) -> bool:
+    """Whether a step is a function of each element alone."""
+    return all(type(one) in ELEMENTWISE for one in parts_of(optimizer))
 
 
 _LINE = 4 << 20
@@ -175,7 +182,7 @@ class Layout:
     @classmethod
     def of(cls, model: nn.Module, optimizer: optim.Optimizer, servers: int) -> Layout:
         """The layout of a model with this optimizer, for a number of servers."""
-        if isinstance(optimizer, optim.LBFGS):
+        if any(isinstance(one, optim.LBFGS) for one in parts_of(optimizer)):
             raise TypeError(
                 "LBFGS needs all parameters and several evaluations of the loss per step, which "
                 "servers with a shard each cannot provide: use SGD or Adam, or allreduce()"
@@ -185,7 +192,7 @@ class Layout:
             raise ValueError("the optimizer has no parameter with requires_grad=True")
         total = sum(tensor.nbytes for tensor in tensors)
         wanted = [total * number // servers for number in range(1, servers)]
-        cuts = _cuts(tensors, wanted, anywhere=type(optimizer) in ELEMENTWISE)
+        cuts = _cuts(tensors, wanted, anywhere=is_elementwise(optimizer))
         borders = [0, *cuts, total]
         if len(set(borders)) != len(borders):
             raise ValueError(

@@ -32,7 +32,7 @@ class LocalOptimizer:
         layout: Layout,
         parameters: Sequence[torch.Tensor],
     ) -> None:
-        optimizer = job.optimizer(model)
+        optimizer = job.make_optimizer(model)
         groups: list[list[torch.nn.Parameter]] = [[] for _ in optimizer.param_groups]
         self._pieces = []
         for shard, flat in zip(layout.shards, parameters, strict=True):

@@ -8,6 +8,7 @@ objective that returns a `Weighted` says it itself.
 
 from __future__ import annotations
 
+import math
 import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
@@ -19,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 from manyhands.objective import Weighted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from manyhands.job import Job
 
@@ -149,6 +150,31 @@ def own_loss(job: Job) -> Callable[[Any, Any], Any]:
     return given.loss if isinstance(given, CountedLoss) else given
 
 
+def measuring(job: Job) -> tuple[CountedLoss, ...]:
+    """A new `CountedLoss` of the job's loss, or of each of its objectives."""
+    return tuple(CountedLoss(own_loss(one)) for one in job.one_by_one)
+
+
+def loss_values(sums: Sequence[float], objectives: Sequence[str]) -> dict[str, float]:
+    """The loss by name, from what `CountedLoss.sums` returned, summed over batches.
+
+    With several objectives it is the sum of their losses, and each has a name of its own.
+
+    >>> loss_values([4.0, 2.0], ())
+    {'loss': 0.5}
+    >>> loss_values([4.0, 2.0, 4.0, 8.0], ["discriminator", "generator"])
+    {'loss': 2.5, 'discriminator_loss': 0.5, 'generator_loss': 2.0}
+
+    Args:
+        sums: for each objective its weight, and its loss times that weight.
+        objectives: the names of several objectives.
+    """
+    pairs = zip(sums[::2], sums[1::2], strict=True)
+    losses = [total / weight if weight else math.nan for weight, total in pairs]
+    named = zip(objectives, losses, strict=False)
+    return {"loss": sum(losses)} | {f"{name}_loss": loss for name, loss in named}
+
+
 def counted_loss(job: Job) -> CountedLoss | None:
     """The `CountedLoss` of a job that has one."""
     given = job.criterion
@@ -161,15 +187,23 @@ def counting(job: Job) -> tuple[Job, CountedLoss]:
     if known is not None:
         return job, known
     loss = CountedLoss(own_loss(job))
-    if job.objective is None:
-        return replace(job, loss=loss), loss
-    return replace(job, objective=loss), loss
+    return (replace(job, loss=loss) if job.objective is None else job.with_objective(loss)), loss
+
+
+def counting_each(job: Job) -> tuple[Job, tuple[CountedLoss, ...]]:
+    """The job with a `CountedLoss` for each of its objectives, and these losses."""
+    if not job.objective_names:
+        counted, loss = counting(job)
+        return counted, (loss,)
+    losses = tuple(counting(one)[1] for one in job.one_by_one)
+    return job.with_objective(dict(zip(job.objective_names, losses, strict=True))), losses
 
 
 def counting_among(job: Job) -> Job:
     """The job of a worker whose updates are sent with their weight."""
-    counted, loss = counting(job)
-    loss.singles = True
+    counted, losses = counting_each(job)
+    for loss in losses:
+        loss.singles = True
     return counted
 
 

@@ -48,6 +48,7 @@ class AllReduce(Placement):
 
     name: ClassVar[str] = "allreduce"
     gradient_norms: ClassVar[bool] = True
+    alternates: ClassVar[bool] = True
     support: ClassVar[Literal["stable"]] = "stable"
     needs_less: ClassVar[str] = (
         "fully_sharded(), where each of N workers holds 1/N of the model, or zero(stage=1), "

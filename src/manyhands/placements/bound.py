@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
+from manyhands.job.optimizers import parts_of
 from manyhands.parameters.clipping import clip_norm
 from manyhands.parameters.scheduled_step import weighted_step
 
@@ -55,6 +56,8 @@ class Bound(ABC):
     backward pass."""
     together: Group | None = None
     """The workers whose gradients are averaged in a step; None for all."""
+    objective: int = 0
+    """Number of the objective that is computed and stepped next, if the job has several."""
     rescales: bool = True
     """Whether gradients wait for `rescale` and `step` before they are used; False if updates are
     applied while later gradients are computed."""
@@ -69,6 +72,14 @@ class Bound(ABC):
             total: samples of the global batch.
         """
         return samples * self.replicas / total
+
+    def choose(self, objective: int) -> None:
+        """Compute and step another objective of the job from now on.
+
+        Args:
+            objective: its number.
+        """
+        self.objective = objective
 
     @abstractmethod
     def gradient(self, inputs: Any, targets: Any, weight: float) -> torch.Tensor:
@@ -100,7 +111,7 @@ class Bound(ABC):
 
     def step(self, weight: float) -> None:
         """Step the optimizer, with its learning rates multiplied by `weight`."""
-        weighted_step(self.optimizer, weight)
+        weighted_step(parts_of(self.optimizer)[self.objective], weight)
         self.optimizer.zero_grad()
 
     def applied(self) -> list[int]:

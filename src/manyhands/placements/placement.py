@@ -47,6 +47,9 @@ class Placement(Value, ABC):
     gradient_norms: ClassVar[bool] = False
     """Whether every worker has the whole mean gradient, whose norm can be recorded."""
 
+    alternates: ClassVar[bool] = False
+    """See `RuntimeNeeds.alternates`."""
+
     def distinct_ranks(self, workers: int) -> Sequence[int]:  # noqa: ARG002 - some need it
         """Ranks that hold different parts; every other rank holds as much as one of these."""
         return (0,)
@@ -58,7 +61,9 @@ class Placement(Value, ABC):
 
     def needs(self, workers: int) -> RuntimeNeeds:  # noqa: ARG002 - the contract
         """The features that this strategy needs from its runtime."""
-        return RuntimeNeeds(collectives=True, lockstep=True, by_rank=True)
+        return RuntimeNeeds(
+            collectives=True, lockstep=True, by_rank=True, alternates=self.alternates
+        )
 
     def check_places(self, hosts: Collection[str], devices: Collection[str]) -> None:
         """Raise ValueError, naming the fix, if it cannot run on these hosts and devices."""

@@ -31,6 +31,7 @@ class Single(Placement):
 
     name: ClassVar[str] = "single"
     gradient_norms: ClassVar[bool] = True
+    alternates: ClassVar[bool] = True
     support: ClassVar[Literal["stable"]] = "stable"
     lacks: ClassVar[dict[str, str]] = {"codec": "nothing is sent, because there is one worker"}
     needs_less: ClassVar[str] = (

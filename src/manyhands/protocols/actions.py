@@ -65,6 +65,9 @@ class Step:
     """Strength of the correction for changes since the sender's last answer; 0 for none."""
     dealt: int = 0
     """Samples of the run before the batch of the update; the learning rate depends on it."""
+    objective: int = 0
+    """Number of the objective whose parameters are stepped, if the job has several; its sum has
+    the same number (`Add.pot`)."""
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,7 @@ class Asynchronous(PushGradients):
     """
 
     name: ClassVar[str] = "asynchronous"
+    alternates: ClassVar[bool] = True
     support: ClassVar[Literal["beta"]] = "beta"
 
     servers: int = 1
@@ -69,7 +70,7 @@ class Asynchronous(PushGradients):
         """Step with the pushed update, and answer with the current parameters."""
         corrects = self.delay_compensation > 0
         match call.message:
-            case Push(version=read, samples=samples, dealt=dealt):
+            case Push(version=read, samples=samples, dealt=dealt, objective=objective):
                 staleness = state.version - read
                 factor = damp(self.damping, staleness, usual=state.terms.workers - 1)
                 weight = state.terms.weigh(samples, dealt) * factor
@@ -82,6 +83,7 @@ class Asynchronous(PushGradients):
                     blend,
                     compensation=self.delay_compensation,
                     dealt=dealt,
+                    objective=objective,
                 )
                 return now, [step, Answer(call, Parameters(now.version), remember=corrects)]
             case Pull():

@@ -55,13 +55,13 @@ def carry_out(holder: Holder, action: Action, update: torch.Tensor | None) -> No
 
 def _step(holder: Holder, step: Step, update: torch.Tensor | None) -> None:
     if step.call is None:
-        came = holder.take_sum(step.over)
+        came = holder.take_sum(step.over, step.objective)
         holder.clip(came)
     else:
         came = _came(update, step.call, holder)
         if step.compensation:
             came = holder.compensate(came, step.call.sender, step.compensation)
-    holder.step(came, step.weight, step.blend, step.dealt)
+    holder.step(came, step.weight, step.blend, step.dealt, step.objective)
 
 
 def _combine(

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 WorkerGroup: TypeAlias = tuple[range, range]
 """The ranks of workers, and the numbers of the servers that belong to them."""
 
-
 EVALUATORS: Final = 8
 """Limit on evaluating workers, where an evaluation needs the replicas of all workers."""
 
@@ -58,6 +57,7 @@ class StrategyProtocol(Value, ABC):
     ensemble: ClassVar[bool] = False
     shared_memory: ClassVar[bool] = False
     clips: ClassVar[Literal["workers", "servers"]] = "workers"
+    alternates: ClassVar[bool] = False
     if TYPE_CHECKING:  # each protocol declares it at its own place among its parameters
         servers: int
         """Number of server processes; each holds a shard of the parameters."""
@@ -99,6 +99,7 @@ class StrategyProtocol(Value, ABC):
             by_rank=self.by_rank(workers),
             evaluators=EVALUATORS if self.peer_servers else None,
             clips=self.clips,
+            alternates=self.alternates,
         )
 
     @property

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from manyhands.endpoint import Push
 from manyhands.protocols.actions import Action, Add, Call, Step
 from manyhands.protocols.parts.push import PushGradients
 from manyhands.protocols.parts.rounds import Round, Rounds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 class SynchronousRounds(Rounds):
@@ -18,7 +21,10 @@ class SynchronousRounds(Rounds):
 
     def gather(self, state: Round, call: Call, share: float) -> list[Action]:
         """Add the gradient, weighted by its samples."""
-        return [Add(call, share, staleness=staleness_of(state, call))] if share else []
+        if not share:
+            return []
+        pot = call.message.objective if isinstance(call.message, Push) else 0
+        return [Add(call, share, staleness=staleness_of(state, call), pot=pot)]
 
     def conclude(self, state: Round) -> list[Action]:
         """Take one step with the mean."""
@@ -26,12 +32,34 @@ class SynchronousRounds(Rounds):
             return []
         givers = len(state.waiting) + len(state.gone)
         blend = min(1.0, givers / state.terms.workers)
+        if state.terms.objectives > 1:
+            return list(_steps(state, blend))
         weight = self.weigh(state)
         return [Step(None, weight, blend=blend, over=state.shares, dealt=state.dealt)]
 
     def weigh(self, state: Round) -> float:
         """The weight of a round's step: its samples / the global batch."""
         return state.weight
+
+
+def _steps(state: Round, blend: float) -> Iterator[Step]:
+    """A step for each objective that a round has updates of.
+
+    All workers push updates of the same objective, unless one was restarted between two steps.
+    """
+    calls = (*state.gone, *state.waiting.values())
+    pushes = [call.message for call in calls if isinstance(call.message, Push)]
+    for objective in range(state.terms.objectives):
+        given = [one for one in pushes if one.objective == objective and one.samples]
+        if given:
+            yield Step(
+                None,
+                sum(state.terms.weigh(one.samples, one.dealt) for one in given),
+                blend=blend,
+                over=sum(one.weight for one in given),
+                dealt=max(one.dealt for one in given),
+                objective=objective,
+            )
 
 
 def staleness_of(state: Round, call: Call) -> int:
@@ -56,6 +84,7 @@ class Synchronous(SynchronousRounds, PushGradients):
     """
 
     name: ClassVar[str] = "synchronous"
+    alternates: ClassVar[bool] = True
     support: ClassVar[Literal["beta"]] = "beta"
 
     servers: int = 1

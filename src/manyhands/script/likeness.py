@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from manyhands.data.stream import is_stream
 from manyhands.seeding import Seeded, epoch_seed, random_state, restore_random_state
 
 if TYPE_CHECKING:
-    from manyhands.data.sized import SizedData
     from manyhands.job import Job
 
 NAME = "__samples__"
@@ -51,8 +51,10 @@ def _samples_digest(job: Job) -> str:
     return digest(parts)
 
 
-def _some(data: SizedData, seed: int) -> list[Any]:
+def _some(data: Any, seed: int) -> list[Any]:
     """Samples from all parts of the data, and their number."""
+    if is_stream(data):
+        return Seeded(data, None).first(epoch_seed(seed, 0), _COMPARED)
     size = len(data)
     indices = sorted({size * number // _COMPARED for number in range(_COMPARED)}) if size else []
     if not indices:

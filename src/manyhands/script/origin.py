@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from manyhands.job import Job
 
+    Made = Optimizer | Mapping[str, Optimizer]
+
 NOTEBOOK = "notebook.py"
 """The file in a run's folder with the statements of a notebook that its job needs."""
 _LR = re.compile(r"\s*((?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(x?)\s*")
@@ -155,29 +157,31 @@ def read_lr(text: str | float) -> tuple[float, bool]:
 class AtLearningRate:
     """A job's optimizer function, with another learning rate in the optimizers that it returns."""
 
-    optimizer: Callable[[nn.Module], Optimizer]
+    optimizer: Callable[[nn.Module], Made]
     value: float
     is_factor: bool
 
-    def __call__(self, model: nn.Module) -> Optimizer:
-        """The optimizer of a model.
+    def __call__(self, model: nn.Module) -> Made:
+        """The optimizer of a model, or those of several objectives.
 
         Raises:
             ValueError: the parameter groups have different learning rates, and one is to replace
                 them; or they have none.
         """
         optimizer = self.optimizer(model)
-        if any("lr" not in group for group in optimizer.param_groups):
+        several = list(optimizer.values()) if isinstance(optimizer, Mapping) else [optimizer]
+        groups = [group for one in several for group in one.param_groups]
+        if any("lr" not in group for group in groups):
             raise ValueError(
-                f"lr cannot be changed: {type(optimizer).__name__} has a parameter group without "
+                f"lr cannot be changed: {type(several[0]).__name__} has a parameter group without "
                 "a learning rate"
             )
-        before = {float(group["lr"]) for group in optimizer.param_groups}
+        before = {float(group["lr"]) for group in groups}
         if len(before) > 1 and not self.is_factor:
             raise ValueError(
                 f"lr={self.value:g} would replace different learning rates of parameter groups "
                 f"({', '.join(f'{rate:g}' for rate in sorted(before))}): give a factor, as in 0.5x"
             )
-        for group in optimizer.param_groups:
+        for group in groups:
             group["lr"] = group["lr"] * self.value if self.is_factor else self.value
         return optimizer

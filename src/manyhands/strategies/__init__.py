@@ -64,6 +64,7 @@ from manyhands.strategies.catalog import (
     register,
     strategy,
 )
+from manyhands.strategies.job_check import check_job
 from manyhands.strategies.kinds import placement_of, protocol_of
 
 __all__ = [
@@ -74,6 +75,7 @@ __all__ = [
     "averaging",
     "broadcast",
     "central_storage",
+    "check_job",
     "context",
     "diloco",
     "easgd",

@@ -176,10 +176,10 @@ class Observer:
             return lost
 
         def computing(gradient: Callable[..., Any]) -> Callable[..., Any]:
-            def computed(replication: Replication, lease: Lease) -> Any:
+            def computed(replication: Replication, lease: Lease, objective: int = 0) -> Any:
                 x = _whole(replication.seen or replication.parameters)
                 self.tell("computed", self.by_replication[id(replication)], lease, x)
-                return gradient(replication, lease)
+                return gradient(replication, lease, objective)
 
             return computed
 

@@ -26,7 +26,7 @@ from manyhands.pacing import Pace, words
 from manyhands.reports import Run
 from manyhands.script import loading as script
 from manyhands.script.origin import Overrides, override
-from manyhands.strategies import Strategy, protocol_of
+from manyhands.strategies import Strategy, check_job, protocol_of
 from manyhands.strategies import strategy as read_strategy
 from manyhands.verbs.calling import calling
 from manyhands.verbs.command import Command, choose, current
@@ -297,7 +297,7 @@ def _plan(job: Job, asked: TrainOptions, command: Command, hosts: Hosts | None) 
     if counted_by == "default" and chosen.needs(count).only_one_worker:
         count = 1
     chosen.check(count)
-    chosen.check_job(job, count)
+    check_job(chosen, job, count)
     paces, paced_by = choose(command.slow, asked.slow, ())
     for pace in paces:
         pace.check(count)

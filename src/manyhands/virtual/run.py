@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from manyhands.strategies import check_job
 from manyhands.virtual.conditions.faults import Faults
 from manyhands.virtual.log import Logs
 from manyhands.virtual.simulator.kernel import Kernel
@@ -62,7 +63,7 @@ def simulate_job(
     faults = faults or Faults()
     protocol.check(len(places.workers))
     protocol.check_places({*places.workers, *places.servers}, ())
-    protocol.check_job(job, len(places.workers))
+    check_job(protocol, job, len(places.workers))
     needs = protocol.needs(len(places.workers))
     servers = 0 if needs.peer_servers else len(places.servers)
     faults.check(len(places.workers), servers, peers=needs.peer_servers)

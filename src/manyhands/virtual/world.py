@@ -104,7 +104,8 @@ class World:
         self._network = Network(kernel, places.cluster, conditions.copy_rate, conditions.handover)
         self._cores = {host.name: Cores(kernel, host.cores) for host in places.cluster.hosts}
         self._shared_model = shared_model or self._new_model(len(places.workers))
-        self._terms = Terms(job.batch_sizes, len(places.workers), self._shared_model.rate)
+        about = (job.batch_sizes, len(places.workers), self._shared_model.rate)
+        self._terms = Terms(*about, objectives=len(job.one_by_one))
         self._servers = {
             f"server-{number}": self._server(number, host)
             for number, host in enumerate(places.workers if needs.peer_servers else places.servers)
@@ -112,9 +113,8 @@ class World:
         self._server_names = tuple(self._servers)
         self._common = self._share()
         writes = torch.zeros(len(places.workers), dtype=torch.int64)
-        self._writes = (
-            UpdateCounts(writes) if needs.shared_memory and needs.local_optimizer else None
-        )
+        are_shared = needs.shared_memory and needs.local_optimizer
+        self._writes = UpdateCounts(writes) if are_shared else None
         self._workers = [
             _Worker(
                 VirtualProcess(f"worker-{rank}", host),

@@ -29,6 +29,8 @@ class Push(Message, frozen=True):
     """For a sum over several workers: its number, so that it counts once."""
     rests: bool = False
     """Whether the sender has no samples after this, as if it had sent `Rest` too."""
+    objective: int = 0
+    """For an update of a job with several objectives: the number of the one it is computed for."""
 
     @property
     def weight(self) -> float:

@@ -44,12 +44,16 @@ def probe(job: Job, *, counts_targets: bool = False) -> list[str]:
     model = job.model()
     batch = _batch(job)
     found += _normalises(model)
-    found += _loss_parameters(job, model)
-    stepping = list(_own_steps(job, model, batch))
-    if stepping:
-        # Such a loss cannot be computed alone.
-        return [*found, *stepping]
-    return [*found, *_draws(job, model, batch), *_is_mean(job, model, batch, counts_targets)]
+    for one in job.one_by_one:
+        found += _loss_parameters(one, model)
+        stepping = list(_own_steps(one, model, batch))
+        if stepping:
+            # Such a loss cannot be computed alone.
+            return [*found, *stepping]
+    for one in job.one_by_one:
+        found += _draws(one, model, batch)
+        found += _is_mean(one, model, batch, counts_targets)
+    return list(dict.fromkeys(found))
 
 
 def compare_processes(one: Fingerprint, other: Fingerprint) -> list[str]:

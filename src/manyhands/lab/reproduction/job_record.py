@@ -43,7 +43,7 @@ def _created(job: Job, device: str) -> JobRecord | None:
         with warnings.catch_warnings(), torch.device(device):
             warnings.simplefilter("ignore")  # loading parameters on the meta device warns
             model = job.model()
-            optimizer = job.optimizer(model)
+            optimizer = job.make_optimizer(model)
             return JobRecord(_data(job), _model(model), _optimizer(optimizer))
     except Exception:  # noqa: BLE001 - whatever it is, the runs will show it
         return None

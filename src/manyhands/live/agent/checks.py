@@ -13,6 +13,7 @@ from manyhands.live.devices import devices
 from manyhands.live.processes.descriptors import check_descriptors
 from manyhands.live.processes.fork_server import can_fork
 from manyhands.script.origin import override
+from manyhands.strategies import check_job
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,7 +35,7 @@ def check_request(request: Request) -> str:
     job, places = override(request.job, request.overrides), devices(request.here)
     with refusing():
         strategy.check_places(request.hosts.names if request.hosts else (request.host,), places)
-        strategy.check_job(job, request.workers)
+        check_job(strategy, job, request.workers)
         check_descriptors(request.workers, strategy.needs(request.workers).servers)
         about = (job, strategy, request.workers, request.here, places)
         return estimate(*about, forks=can_fork()).check(*available())

@@ -25,7 +25,7 @@ from manyhands.data.taking import preview
 from manyhands.failure import Refused
 from manyhands.files.checkpoint import check_savable
 from manyhands.parameters.gradients import autocast, check_scalar, compute_loss, evaluate_batch
-from manyhands.parameters.loss_weight import CountedLoss, own_loss
+from manyhands.parameters.loss_weight import measuring
 from manyhands.parameters.scheduled_step import GroupSchedule
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def _check_state(job: Job, model: nn.Module) -> None:
     except ValueError as error:
         raise Refused(str(error)) from error
     with _naming("optimizer(model)"):
-        optimizer = job.optimizer(model)
+        optimizer = job.make_optimizer(model)
     check_optimizer(model, optimizer)
     with _naming("lr_scheduler(optimizer)"):
         GroupSchedule.of(job, optimizer)
@@ -142,18 +142,22 @@ def _load(job: Job, data: Any, samples: int) -> Any:
 
 @torch.no_grad()
 def _try_objective(job: Job, model: nn.Module, name: str, batch: Any) -> None:
-    where = f"objective(model, batch) on a {name} batch"
-    device = torch.device("cpu")
+    device, names = torch.device("cpu"), job.objective_names or ("objective",)
+    if name == "training":
+        for called, one in zip(names, job.one_by_one, strict=True):
+            where = f"{called}(model, batch) on a {name} batch"
+            with _naming(where, f"batch {_shape(batch)}"), autocast(job, device):
+                check_scalar(compute_loss(one, model, batch, None))
+        return
+    where = f"{' and '.join(names)}(model, batch) on a {name} batch"
     with _naming(where, f"batch {_shape(batch)}"):
-        if name == "training":
-            with autocast(job, device):
-                check_scalar(compute_loss(job, model, batch, None))
-            return
         with _naming("the target"):
             metrics = job.metric_objects
-        _, outputs, targets = evaluate_batch(
-            job, CountedLoss(own_loss(job)), device, model, batch, None
-        ) or (None, None, None)
+        _, outputs, targets = evaluate_batch(job, measuring(job), device, model, batch, None) or (
+            None,
+            None,
+            None,
+        )
         for metric in metrics:
             metric.statistics(outputs, targets)
 

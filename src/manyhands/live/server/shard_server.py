@@ -91,7 +91,9 @@ class ShardServer:
         else:
             clip = job.clip if needs.clips == "servers" else None
             self._holder = Holder(job, number % needs.shards, needs.shards, clip=clip)
-        terms = Terms(job.batch_sizes, assignment.workers, self._holder.rate, number)
+        objectives = len(job.one_by_one)
+        about = (job.batch_sizes, assignment.workers, self._holder.rate, number, objectives)
+        terms = Terms(*about)
         self._state = protocol.begin(terms)
         self._coded = CodedShard.of(protocol, number, assignment.workers, self._holder, job.seed)
         size = self._holder.shard.nbytes

@@ -6,16 +6,15 @@ its part and one collective adds them up: the result does not depend on the numb
 
 from __future__ import annotations
 
-import math
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from manyhands.live.worker.loading import Loading, move
 from manyhands.parameters.gradients import evaluate_batch
-from manyhands.parameters.loss_weight import CountedLoss, own_loss
+from manyhands.parameters.loss_weight import loss_values, measuring
 from manyhands.sampling.division import part
 from manyhands.seeding import VALIDATION
 
@@ -31,17 +30,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class MetricTotals:
-    """Summed statistics: number of counted targets, their loss, then those of each metric."""
+    """Summed statistics: number of counted targets, their loss, then those of each metric.
+
+    If there are several objectives, the first two are there for each of them.
+    """
 
     tensor: torch.Tensor
     metrics: tuple[Metric, ...]
     sizes: tuple[int, ...]
+    objectives: tuple[str, ...] = ()
+
+    @property
+    def head(self) -> int:
+        """Number of statistics before those of metrics."""
+        return 2 * max(1, len(self.objectives))
 
     def values(self) -> dict[str, float]:
         """The loss and the metrics."""
-        counted, loss, *_ = self.tensor.tolist()
-        values = {"loss": loss / counted if counted else math.nan}
-        parts = self.tensor[2:].cpu().split_with_sizes(list(self.sizes))
+        values = loss_values(self.tensor[: self.head].tolist(), self.objectives)
+        parts = self.tensor[self.head :].cpu().split_with_sizes(list(self.sizes))
         for metric, statistics in zip(self.metrics, parts, strict=True):
             values[metric.name] = metric.value(statistics)
         return values
@@ -87,7 +94,7 @@ def evaluate(
     model.eval()
     total = torch.zeros(0, dtype=torch.float64, device=device)
     sizes = (0,) * len(job.metric_objects)
-    measured = CountedLoss(own_loss(job))
+    measured = measuring(job)
     drawn = [(VALIDATION, indices) for indices in chunks]
     loaded = (loading or Loading(job)).batches(data, drawn)
     for count, batch in zip(counted, loaded, strict=True):
@@ -95,16 +102,16 @@ def evaluate(
         found = evaluate_batch(job, measured, device, outputs or model, inputs, targets)
         if found is None or not speaks:
             continue
-        loss, answers, wanted = found
+        losses, answers, wanted = found
         statistics = [metric.statistics(answers, wanted) for metric in job.metric_objects]
         sizes = tuple(item.numel() for item in statistics)
-        head = measured.sums(loss, count or 1)
-        row = torch.cat([head, *statistics])
+        head = [one.sums(loss, count or 1) for one, loss in zip(measured, losses, strict=True)]
+        row = torch.cat([*head, *statistics])
         if not count:
             row = torch.zeros_like(row)
         total = total + row if len(total) else row
     model.train(training)
-    return MetricTotals(total, job.metric_objects, sizes)
+    return MetricTotals(total, job.metric_objects, sizes, job.objective_names)
 
 
 def no_totals(
@@ -115,7 +122,7 @@ def no_totals(
     Only the metrics know how many statistics there are, so they are computed for one sample.
     """
     one = evaluate(job, model, device, 0, len(job.validation or ()), loading=loading)
-    return MetricTotals(torch.zeros_like(one.tensor), one.metrics, one.sizes)
+    return replace(one, tensor=torch.zeros_like(one.tensor))
 
 
 def sum_totals(totals: MetricTotals, group: Group) -> MetricTotals:
@@ -125,9 +132,9 @@ def sum_totals(totals: MetricTotals, group: Group) -> MetricTotals:
     group.sum(shapes)
     holders, *summed = shapes.tolist()
     sizes = tuple(size // holders for size in summed)
-    tensor = totals.tensor if seen else totals.tensor.new_zeros(2 + sum(sizes))
+    tensor = totals.tensor if seen else totals.tensor.new_zeros(totals.head + sum(sizes))
     group.sum(tensor)
-    return MetricTotals(tensor, totals.metrics, sizes)
+    return replace(totals, tensor=tensor, sizes=sizes)
 
 
 def _chunks(

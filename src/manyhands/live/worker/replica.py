@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ import torch
 
 from manyhands.endpoint import Terms
 from manyhands.live.member.divergence import Divergence
-from manyhands.live.worker.evaluation import MetricTotals, evaluate, no_totals
+from manyhands.live.worker.evaluation import evaluate, no_totals
 from manyhands.live.worker.leased_batches import LeasedBatches
 from manyhands.live.worker.loading import Loading, move
 from manyhands.live.worker.slowdown import Slowdown
@@ -49,7 +50,9 @@ if TYPE_CHECKING:
 class LiveBatch:
     """A batch and its lease."""
 
-    def __init__(self, lease: Granted, round_: int, inputs: Any, targets: Any) -> None:
+    def __init__(
+        self, lease: Granted, round_: int, inputs: Any, targets: Any, objective: int = 0
+    ) -> None:
         self.lease = lease
         self.samples = lease.stop - lease.start
         self.total = lease.total
@@ -58,6 +61,12 @@ class LiveBatch:
         self.round = round_
         self.inputs = inputs
         self.targets = targets
+        self.objective = objective
+
+    def following(self) -> LiveBatch:
+        """The same batch for the next objective."""
+        about = (self.lease, self.round, self.inputs, self.targets)
+        return LiveBatch(*about, self.objective + 1)
 
 
 class LiveReplica:
@@ -85,7 +94,8 @@ class LiveReplica:
         self._needs = protocol.needs(workers)
         self.servers = tuple(f"server-{number}" for number in range(self._needs.servers))
         self.returns = False
-        self.terms = Terms(job.batch_sizes, workers, copy.rate)
+        self._objectives = len(job.one_by_one)
+        self.terms = Terms(job.batch_sizes, workers, copy.rate, objectives=self._objectives)
         self.versions = [0] * len(self.servers)
         self.rests = False
         self.stores = False
@@ -114,6 +124,10 @@ class LiveReplica:
         """The number of updates by other workers when this worker last read."""
         self._has_batch = False
         """Whether the current step has a batch."""
+        self._next_objective: LiveBatch | None = None
+        """The current batch for the next objective of the job; None after the last one."""
+        self._loss: torch.Tensor | None = None
+        """The sum of the losses of the current batch, over the objectives so far."""
         self._received: list[Leasing] = []
         self.refresh: Callable[[], None] = lambda: None
         """Brings the replica to the shared state; set by `run_free`."""
@@ -138,6 +152,8 @@ class LiveReplica:
         Raises:
             StopAsyncIteration: the run is over.
         """
+        if self._next_objective is not None:
+            return self._begin(self._next_objective)
         self._progress.step += self._has_batch
         self._has_batch = False
         while True:
@@ -153,7 +169,7 @@ class LiveReplica:
                     if batch is not None:
                         self._has_batch = True
                         self._enter("training")
-                        return batch
+                        return self._begin(batch)
                 case Evaluate():
                     before = self._phase
                     self._enter("evaluation")
@@ -167,6 +183,12 @@ class LiveReplica:
                     self.stores = stores
                     self._enter("idle")
                     raise StopAsyncIteration
+
+    def _begin(self, batch: LiveBatch) -> LiveBatch:
+        """A batch, after which it is returned again for the next objective, if there is one."""
+        is_last = batch.objective == self._objectives - 1
+        self._next_objective = None if is_last else batch.following()
+        return batch
 
     def _enter(self, phase: Phase) -> None:
         if phase != self._phase:
@@ -247,12 +269,15 @@ class LiveReplica:
         check = partial(self._divergence.training, sample=batch.dealt) if self._on_cpu else None
         ready = self._pacer.before(ready)
         weigh = partial(setattr, batch, "mass")
-        loss = self._copy.gradient(batch.inputs, batch.targets, ready, check, weigh)
+        about = (batch.inputs, batch.targets, ready, check, weigh, batch.objective)
+        loss = self._copy.gradient(*about)
         self._pacer.stretch()
         # Shards are encoded within the backward pass, as soon as they are complete.
         spent = time.monotonic() - begun - (self.coding() - coded)
         self._recorder.span("compute", begun, spent, self._progress.step)
-        self._progress.losses.append((loss, batch.samples))
+        self._loss = loss if batch.objective == 0 or self._loss is None else self._loss + loss
+        if self._next_objective is None:
+            self._progress.losses.append((self._loss, batch.samples))
         if not self._on_cpu:
             self._divergence.training(loss, batch.dealt)
 
@@ -342,6 +367,8 @@ class LiveReplica:
     def commit(self, *batches: LeasedBatch) -> None:
         """Commit the leases of batches: their updates are part of the shared state."""
         for batch in batches:
+            if batch.objective < self._objectives - 1:
+                continue
             if isinstance(batch, LiveBatch):
                 self._line.send(Commit(batch.lease.number), later=True)
             self._recorder.count(samples=batch.samples, steps=1)
@@ -349,6 +376,7 @@ class LiveReplica:
 
     def forgo(self, batch: LeasedBatch) -> None:
         """Give up the lease of a batch: its update is discarded."""
+        self._next_objective = None
         if isinstance(batch, LiveBatch):
             self._line.send(Forgo(batch.lease.number), later=True)
 
@@ -389,7 +417,7 @@ class LiveReplica:
                 return
             message = self._receive()
         tensor = torch.tensor(message.values, dtype=torch.float64)
-        values = MetricTotals(tensor, totals.metrics, totals.sizes).values()
+        values = replace(totals, tensor=tensor).values()
         self._recorder.span("evaluate", begun, time.monotonic() - begun, self._progress.step)
         if cut.index == 0:
             for name, value in values.items():

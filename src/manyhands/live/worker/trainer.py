@@ -19,7 +19,7 @@ from manyhands.live.worker.loading import Loading, move
 from manyhands.live.worker.slowdown import Slowdown
 from manyhands.parameters.clipping import MeanOf, norm
 from manyhands.parameters.gradients import CalledModel
-from manyhands.parameters.loss_weight import counting
+from manyhands.parameters.loss_weight import counting_each
 from manyhands.parameters.scheduled_step import GroupSchedule
 from manyhands.sampling.permutation import as_loaded, mix, shares
 from manyhands.sampling.stream_parts import StreamedBatch
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from manyhands.files.checkpoint import State
     from manyhands.job import Job
     from manyhands.live.member.progress import Progress
+    from manyhands.parameters.loss_weight import CountedLoss
     from manyhands.placements import Placement
     from manyhands.sampling.permutation import Share
     from manyhands.trace import Recorder
@@ -126,11 +127,13 @@ class Trainer:
         seed_all(job.seed)
         self._strategy = strategy
         with self._exchanging(), self._naming_remedy():
-            counted, loss = counting(job)
+            counted, losses = counting_each(job)
             self._bound = strategy.bind(counted, group, device, self._waits)
-        self._counted = loss
+        self._counted = losses
+        """What each objective is a mean over."""
         if self._bound.replicas > 1 or self._bound.parts > 1 or job.micro_batch is not None:
-            loss.divided = str(strategy)
+            for loss in losses:
+                loss.divided = str(strategy)
         if self._bound.words and self.rank == 0:
             recorder.event("divided", {str(at): line for at, line in enumerate(self._bound.words)})
         self.model = self._bound.model
@@ -217,7 +220,8 @@ class Trainer:
             batch: the last that `batches` gave.
 
         Returns:
-            This worker's loss on the batch, the mean over its samples.
+            This worker's loss on the batch, the mean over its samples; the sum of the losses if the
+            job has several objectives.
 
         Raises:
             RuntimeError: the batch is not the one that is due.
@@ -235,40 +239,50 @@ class Trainer:
         self._bound.counts = share.total / share.whole * self.job.lr_factor(share.dealt)
         if not self._bound.rescales:
             self._set_groups(share)
+        losses: list[torch.Tensor] = []
         with self._naming_remedy(), self._group.watched():
-            loss = self._bound.gradient(batch.inputs, batch.targets, weight)
-            self._waits.end()
-            self._weigh(share)
-            self._account_gradient(share, begun, loss)
-            if self._bound.speaks:
-                self._divergence.training(loss, share.dealt)
-            begun = self._clock()
-            if self._norms is not None:
-                gradients = (one.grad for one in self.model.parameters())
-                self._norms.add(norm([one for one in gradients if one is not None]))
-            if self.job.clip is not None:
-                self._bound.clip(self.job.clip)
-            if self._bound.rescales:
-                self._set_groups(share)
-            self._bound.step(self._bound.counts)
+            for objective, counted in enumerate(self._counted):
+                if self.job.objective_names:
+                    self._bound.choose(objective)
+                losses.append(self._bound.gradient(batch.inputs, batch.targets, weight))
+                self._waits.end()
+                self._weigh(share, counted)
+                self._account_time(share, begun)
+                if len(losses) == len(self._counted):
+                    self._account_samples(share, sum(losses[1:], losses[0]))
+                if self._bound.speaks:
+                    self._divergence.training(losses[-1], share.dealt)
+                begun = self._clock()
+                self._step(share)
         self._pacer.stretch()
         self._account_time(share, begun)
         self._account_updates()
         self._progress.step = share.step + 1
         self._stepped = batch.step
-        return loss
+        return sum(losses[1:], losses[0])
+
+    def _step(self, share: Share) -> None:
+        """Step with the gradient that was computed."""
+        if self._norms is not None:
+            gradients = (one.grad for one in self.model.parameters())
+            self._norms.add(norm([one for one in gradients if one is not None]))
+        if self.job.clip is not None:
+            self._bound.clip(self.job.clip)
+        if self._bound.rescales:
+            self._set_groups(share)
+        self._bound.step(self._bound.counts)
 
     def _set_groups(self, share: Share) -> None:
         """Set what the job's scheduler sets, for the step with a batch."""
         if self._schedule is not None:
             self._schedule.apply(self.optimizer, share.dealt)
 
-    def _weigh(self, share: Share) -> None:
+    def _weigh(self, share: Share, counted: CountedLoss) -> None:
         """Make the gradient that of the mean over all weights, if the loss has weights.
 
         Until here it is the gradient of the sum of all totals, divided by the number of samples.
         """
-        own = self._counted.take()
+        own = counted.take()
         if own is None or not self._bound.rescales:
             return
         counts = self._bound.speaks and share.samples > 0
@@ -329,8 +343,7 @@ class Trainer:
         self._traffic.record(self._recorder)
         return self._bound.state()
 
-    def _account_gradient(self, share: Share, begun: float, loss: torch.Tensor) -> None:
-        self._account_time(share, begun)
+    def _account_samples(self, share: Share, loss: torch.Tensor) -> None:
         samples = share.samples if self._bound.speaks else 0
         self._recorder.count(samples=samples, steps=1)
         self._progress.samples += samples

@@ -45,7 +45,7 @@ def make(job: Job) -> tuple[nn.Module, optim.Optimizer]:
     """The job's model and optimizer, created with its seed."""
     seed_all(job.seed)
     model = build(job)
-    return model, job.optimizer(model)
+    return model, job.make_optimizer(model)
 
 
 def begin(job: Job, number: int, servers: int, held: int = HELD) -> ShardValues:
@@ -62,7 +62,7 @@ def begin(job: Job, number: int, servers: int, held: int = HELD) -> ShardValues:
         made = outline_or_whole(lambda: build(job), held)
         if isinstance(made, Outline):
             return _begin_in_parts(job, made, number, servers, held)
-        return _begin_whole(made, job.optimizer(made), number, servers)
+        return _begin_whole(made, job.make_optimizer(made), number, servers)
     # Outside of the handler, whose traceback would keep the partial model in memory.
     trim()
     return _begin_whole(*make(job), number, servers)
@@ -96,7 +96,7 @@ def _begin_in_parts(job: Job, sketch: Outline, number: int, servers: int, held: 
 
 def _optimizer(job: Job, model: nn.Module) -> optim.Optimizer:
     try:
-        return job.optimizer(model)
+        return job.make_optimizer(model)
     except Exception as error:
         # Maybe because there are no values: it is tried again with values, and may fail again.
         raise Unmakeable(f"the optimizer cannot be constructed on meta: {error}") from error

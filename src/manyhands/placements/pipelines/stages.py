@@ -174,7 +174,7 @@ def make_stages(
     state = {name: named[name] for name in stored if name in named}
     return Staged(
         sections,
-        _own_part(job.optimizer(model), sections.values()),
+        _own_part(job.make_optimizer(model), sections.values()),
         passing,
         len(stages),
         (*words, *plan.words),

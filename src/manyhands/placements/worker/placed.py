@@ -77,7 +77,7 @@ class Placed(Bound):
             for name, several in owners.items()
         ]
         self._called = CalledModel(self.model, self._forward)
-        self.optimizer = job.optimizer(self.model)
+        self.optimizer = job.make_optimizer(self.model)
         self._shared = {
             name: group.part(f"place/{name}", several)
             for name, several in owners.items()

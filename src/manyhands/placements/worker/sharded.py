@@ -36,7 +36,7 @@ class Sharded(Bound):
         self, job: Job, group: Group, device: torch.device, spread: Callable[[nn.Module], None]
     ) -> None:
         self.model = make_in_parts(partial(build, job), spread, device)
-        self.optimizer = job.optimizer(self.model)
+        self.optimizer = job.make_optimizer(self.model)
         self.replica, self.replicas = group.rank, group.size
         self._job = job
         self._device = device

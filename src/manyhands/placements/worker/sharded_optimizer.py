@@ -77,7 +77,7 @@ class ShardedOptimizer(WholeModel):
         for parameters, name, whole in places:
             parameters[name] = rows[id(whole)]
         try:
-            optimizer = job.optimizer(self.model)
+            optimizer = job.make_optimizer(self.model)
         finally:
             for parameters, name, whole in places:
                 parameters[name] = whole

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from manyhands.files.checkpoint import State
-from manyhands.parameters.gradients import CalledModel, backward, build
+from manyhands.job.optimizers import TrainedParameters
+from manyhands.parameters.gradients import CalledModel, ObjectiveModule, backward, build
 from manyhands.placements.bound import Bound
 from manyhands.placements.model.buffers import average_buffers, untouched
 from manyhands.placements.model.materialize import make_model
@@ -45,24 +47,56 @@ class WholeModel(Bound):
     ) -> None:
         self.model = self._make(job, device)
         self.optimizer = self._make_optimizer(job)
-        self.module = wrap(self.model)
-        self._called = CalledModel(self.model, self.module)
         self.replica, self.replicas = group.rank, group.size
-        self._job = job
         self._device = device
         self._group = group
-        self._trained = {
+        self._trained_by = TrainedParameters(self.model, self.optimizer)
+        self._computed = [
+            self._prepare(one, number if job.objective_names else None, waits, wrap)
+            for number, one in enumerate(job.one_by_one)
+        ]
+        if job.objective_names:
+            self._trained_by.choose(None)
+        self._select(self._computed[0])
+
+    def _prepare(
+        self,
+        job: Job,
+        objective: int | None,
+        waits: Waits,
+        wrap: Callable[[nn.Module], nn.Module],
+    ) -> _Computed:
+        """Wrap the model for one objective, which averages the gradients of its parameters."""
+        if objective is not None:
+            self._trained_by.choose(objective)
+        if job.objective is None:
+            module = wrap(self.model)
+            called = CalledModel(self.model, module)
+        else:
+            module = wrap(ObjectiveModule(self.model))
+            called = CalledModel(self.model, self.model, module)
+        trained = {
             name: parameter
             for name, parameter in self.model.named_parameters()
             if parameter.requires_grad
         }
-        self._last = _LastGradient(self._trained, waits)
+        return _Computed(job, module, called, trained, _LastGradient(trained, waits))
+
+    def _select(self, computed: _Computed) -> None:
+        self._job, self.module, self._called = computed.job, computed.module, computed.called
+        self._trained, self._last = computed.trained, computed.last
+
+    def choose(self, objective: int) -> None:
+        """Compute and step another objective of the job from now on."""
+        super().choose(objective)
+        self._trained_by.choose(objective)
+        self._select(self._computed[objective])
 
     def _make(self, job: Job, device: torch.device) -> nn.Module:
         return make_model(partial(build, job), device)
 
     def _make_optimizer(self, job: Job) -> torch.optim.Optimizer:
-        return job.optimizer(self.model)
+        return job.make_optimizer(self.model)
 
     def gradient(self, inputs: Any, targets: Any, weight: float) -> torch.Tensor:
         """Compute the gradient; DDP averages over workers during the backward pass."""
@@ -109,6 +143,20 @@ class WholeModel(Bound):
     def state(self) -> State:
         """The state of this worker's replica: all replicas are equal."""
         return State.of(self.model)
+
+
+@dataclass(frozen=True, eq=False)
+class _Computed:
+    """How one objective is computed."""
+
+    job: Job
+    """The job with this objective alone."""
+    module: nn.Module
+    """The wrapped model, or the wrapped computation of an objective."""
+    called: CalledModel
+    trained: dict[str, torch.nn.Parameter]
+    """The parameters that have gradients."""
+    last: _LastGradient
 
 
 class _LastGradient:

@@ -11,6 +11,7 @@ from manyhands.protocols.parts.pull_and_rest import ServerBased, answer, rest
 
 if TYPE_CHECKING:
     from manyhands.endpoint import Endpoint, LeasedBatch, Replica
+    from manyhands.job import Job
     from manyhands.protocols.compression.coding import Coding
 
 
@@ -21,6 +22,15 @@ class PushGradients(ServerBased, Compressed):
         """Gradients are updates: what was not sent is added to the next."""
         del server, workers
         return self.coding("updates")
+
+    def check_job(self, job: Job, workers: int) -> None:
+        """Raise ValueError, naming the fix, if it cannot train this job."""
+        super().check_job(job, workers)
+        if job.objective_names and self.coding("updates") is not None:
+            raise ValueError(
+                f"{self} encodes updates, and with several objectives the next update is one of "
+                "other parameters: leave out the codecs, or use allreduce(codec=…)"
+            )
 
     def step_payload(self, workers: int, size: int) -> StepPayload:
         """Every worker sends a gradient and receives the parameters."""
@@ -42,7 +52,13 @@ class PushGradients(ServerBased, Compressed):
                 read = replica.versions[server]
                 endpoint.post(
                     replica.servers[server],
-                    Push(read, batch.samples, batch.dealt, mass=batch.mass),
+                    Push(
+                        read,
+                        batch.samples,
+                        batch.dealt,
+                        mass=batch.mass,
+                        objective=batch.objective,
+                    ),
                     payload=replica.update(server) if batch.samples else None,
                     into=replica.parameters(server),
                 )

@@ -28,8 +28,11 @@ class Formula(SharedModel):
         self._found = _contiguous(self._copy.updates)
         self._servers = list(range(case.shards))
 
-    def gradient(self, worker: Replication, lease: Lease) -> tuple[float, list[int], float]:
+    def gradient(
+        self, worker: Replication, lease: Lease, objective: int = 0
+    ) -> tuple[float, list[int], float]:
         """X − the mean target of the lease."""
+        del objective
         worker.computed += 1
         self._load(worker)
         found = self._found[:] = self._case.gradient(self._here, lease)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 import torch
 
 from manyhands.parameters.gradients import evaluate_batch
-from manyhands.parameters.loss_weight import CountedLoss, own_loss
+from manyhands.parameters.loss_weight import loss_values, measuring
 from manyhands.seeding import VALIDATION, Seeded
 from manyhands.virtual.worker.loading import loader
 
@@ -29,23 +28,23 @@ def evaluate(job: Job, model: nn.Module) -> dict[str, float]:
     load = loader(job, Seeded(data, job.collate_fn))
     training = model.training
     model.eval()
-    sums = torch.zeros(2, dtype=torch.float64)
-    measured = CountedLoss(own_loss(job))
+    measured = measuring(job)
+    sums = torch.zeros(2 * len(measured), dtype=torch.float64)
     totals: list[torch.Tensor] = []
     for indices in torch.split(torch.arange(len(data)), job.batch_sizes.at(0)):
         inputs, targets = load(VALIDATION, indices)
         found = evaluate_batch(job, measured, torch.device("cpu"), model, inputs, targets)
         if found is None:
             raise TypeError("the model returned no outputs")
-        loss, outputs, wanted = found
-        sums += measured.sums(loss, len(indices))
+        losses, outputs, wanted = found
+        pairs = zip(measured, losses, strict=True)
+        sums += torch.cat([one.sums(loss, len(indices)) for one, loss in pairs])
         statistics = [metric.statistics(outputs, wanted) for metric in job.metric_objects]
         if totals:
             statistics = [total + more for total, more in zip(totals, statistics, strict=True)]
         totals = statistics
     model.train(training)
-    counted, total_loss = sums.tolist()
-    values = {"loss": total_loss / counted if counted else math.nan}
+    values = loss_values(sums.tolist(), job.objective_names)
     for metric, total in zip(job.metric_objects, totals, strict=True):
         values[metric.name] = metric.value(total)
     return values

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -39,6 +39,7 @@ class VirtualBatch:
     round: int
     dealt: int
     mass: float = 0.0
+    objective: int = 0
 
 
 class VirtualReplica:
@@ -107,6 +108,10 @@ class VirtualReplica:
         """Updates that other workers had written when this worker last read."""
         self._has_batch = False
         """Whether a batch was returned since the last request."""
+        self._next_objective: VirtualBatch | None = None
+        """The current batch for the next objective of the job; None after the last one."""
+        self._loss = 0.0
+        """The sum of the losses of the current batch, over the objectives so far."""
 
     def batches(self) -> AsyncIterator[VirtualBatch | None]:
         """Batches until the run ends."""
@@ -115,6 +120,8 @@ class VirtualReplica:
     async def _next(self) -> VirtualBatch | None:
         """The next batch, which begins a step of the trace, as live."""
         self._check_alive()
+        if self._next_objective is not None:
+            return self._begin(self._next_objective)
         if self._has_batch:
             self._log.next_step()
             self._has_batch = False
@@ -129,7 +136,7 @@ class VirtualReplica:
                 self._has_batch = True
                 if self._phase != "training":
                     self._enter("training")
-                return batch
+                return self._begin(batch)
             match word:
                 case Evaluate() as cut:
                     again: Leasing = cut
@@ -160,6 +167,13 @@ class VirtualReplica:
         stop = granted.start + loaded.samples
         left = msgspec.structs.replace(granted, stop=stop, total=loaded.total)
         return _batch(left, self.terms.workers)
+
+    def _begin(self, batch: VirtualBatch) -> VirtualBatch:
+        """A batch, after which it is returned again for the next objective, if there is one."""
+        following = batch.objective + 1
+        is_last = following == self.terms.objectives
+        self._next_objective = None if is_last else replace(batch, mass=0.0, objective=following)
+        return batch
 
     def _enter(self, phase: Phase) -> None:
         self._phase = phase
@@ -207,8 +221,11 @@ class VirtualReplica:
 
     def _compute(self, batch: VirtualBatch) -> list[int]:
         """Compute the update of a batch; return the shards in order of completion."""
-        loss, completed, batch.mass = self._shared_model.gradient(self.replication, batch.lease)
-        self._log.loss(loss, batch.samples)
+        about = (self.replication, batch.lease, batch.objective)
+        loss, completed, batch.mass = self._shared_model.gradient(*about)
+        self._loss = loss if batch.objective == 0 else self._loss + loss
+        if self._next_objective is None:
+            self._log.loss(self._loss, batch.samples)
         where = f"at sample {batch.dealt:,} on worker {self.rank}"
         self._shared_model.divergence.check(self._log.recorder, loss, "training", where)
         return completed
@@ -321,6 +338,8 @@ class VirtualReplica:
     def commit(self, *batches: LeasedBatch) -> None:
         """Commit batches: their updates are part of the shared parameters."""
         for batch in batches:
+            if batch.objective < self.terms.objectives - 1:
+                continue
             if not isinstance(batch, VirtualBatch) or not self._member.is_in(self._life):
                 return
             if self._channel.commit(batch.lease.number):
@@ -328,6 +347,7 @@ class VirtualReplica:
 
     def forgo(self, batch: LeasedBatch) -> None:
         """Discard a batch: its update was not applied."""
+        self._next_objective = None
         if isinstance(batch, VirtualBatch) and self._member.is_in(self._life):
             self._channel.forgo(batch.lease.number)
 

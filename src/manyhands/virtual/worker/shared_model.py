@@ -128,7 +128,9 @@ class SharedModel:
         self._read[lease.number] = loaded.batch
         return loaded
 
-    def gradient(self, worker: Replication, lease: Lease) -> tuple[float, list[int], float]:
+    def gradient(
+        self, worker: Replication, lease: Lease, objective: int = 0
+    ) -> tuple[float, list[int], float]:
         """Compute a worker's update; return the loss, and the shards in order of completion.
 
         The third item is the weight of the update, as `LeasedBatch.mass`.
@@ -143,7 +145,9 @@ class SharedModel:
             if lease.number not in self._read:
                 # Another worker, to which it was leased as well, has computed it before.
                 self.read(lease)
-            inputs, targets = job.divide(self._read.pop(lease.number))
+            inputs, targets = job.divide(self._read[lease.number])
+            if objective + 1 >= len(job.objective_names):
+                del self._read[lease.number]
         else:
             wanted = self._order(lease.epoch)[lease.start : lease.stop]
             inputs, targets = self._load_samples(lease.epoch, wanted)
@@ -152,7 +156,8 @@ class SharedModel:
         worker.seen = []
         completed: list[int] = []
         weights = [0.0]
-        loss = self._copy.gradient(inputs, targets, completed.append, weigh=weights.append)
+        about = (inputs, targets, completed.append)
+        loss = self._copy.gradient(*about, weigh=weights.append, objective=objective)
         if worker.buffers:
             for kept, buffer in zip(worker.buffers, self._copy.model.buffers(), strict=True):
                 kept.copy_(buffer)

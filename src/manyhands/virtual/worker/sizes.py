@@ -186,7 +186,7 @@ def _on_meta(job: Job) -> tuple[Layout, float]:
     seed_all(job.seed)
     try:
         model: Any = on_meta(lambda: build(job))
-        optimizer = job.optimizer(model)
+        optimizer = job.make_optimizer(model)
     except Exception:  # noqa: BLE001 - a model that cannot be created without values is created with them
         model, optimizer = make(job)
     return Layout.of(model, optimizer, 1), float(optimizer.param_groups[0]["lr"])
