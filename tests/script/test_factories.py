@@ -69,7 +69,7 @@ def test_a_job_is_itself_and_a_function_is_called() -> None:
 def test_what_makes_no_job_is_refused() -> None:
     with pytest.raises(TypeError, match=r"expected a Job, or a function without arguments.* got 3"):
         made(3)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"nothing\(\) must return a Job, got None"):
+    with pytest.raises(ValueError, match=r"nothing\(\) must return a Job, got None"):
         made(nothing)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"without arguments.*functools\.partial"):
         made(lambda epochs: make(epochs + 1))  # type: ignore[misc,arg-type]

@@ -45,8 +45,8 @@ def made(source: Job | Callable[[], Job]) -> Job:
     """The job, or the one that a function without arguments makes.
 
     Raises:
-        TypeError: it is neither, or the function returns something else.
-        ValueError: the function needs arguments.
+        TypeError: it is neither.
+        ValueError: the function needs arguments, or returns something else.
     """
     if isinstance(source, Job):
         return source
@@ -65,7 +65,7 @@ def made(source: Job | Callable[[], Job]) -> Job:
         ) from None
     job = source()
     if not isinstance(job, Job):
-        raise TypeError(f"{name}() must return a Job, got {job!r}")
+        raise ValueError(f"{name}() must return a Job, got {job!r}")  # noqa: TRY004 - it is refused
     return job
 
 

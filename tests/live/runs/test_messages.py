@@ -69,7 +69,7 @@ def test_mistakes_in_the_surroundings_are_answered_in_words(start, tmp_path) -> 
     cases = [
         (("train", "script.py", "--output", "file"), "file is a file; choose a folder for the run"),
         (("train", "script.py", "--workers", "1"), "the folder runs/"),
-        (("train", "main.py"), "train needs a job at the top level of a script"),
+        (("train", "main.py"), "the job has no name at the top level of a script"),
         (("train", "package/script.py"), "run python -m package.script in"),
         (("train", "-"), "there is no file -"),
     ]
