@@ -163,8 +163,7 @@ class SequenceShard(WholeModel):
         self.model.eval()
         with untouched(self.model, when=True):
             whole = self.model(short)
-            with self._divided():
-                part = self.model(short)
+            part = self._try_part(short)
         self.model.train(training)
         dims = [
             dim
@@ -179,6 +178,24 @@ class SequenceShard(WholeModel):
                 'before="block1"), and only scaled_dot_product_attention may combine positions'
             )
         self._dim = dims[0]
+
+    def _try_part(self, short: torch.Tensor) -> torch.Tensor:
+        """The outputs of this worker's part of a sequence.
+
+        Raises:
+            ValueError: the model cannot compute it.
+        """
+        try:
+            with self._divided():
+                part: torch.Tensor = self.model(short)
+        except RuntimeError as error:
+            raise ValueError(
+                f"{type(self.model).__name__} cannot compute a part of a sequence: "
+                f"{str(error).splitlines()[0]}. From the first repeated module on, the length must "
+                "be read from what that module returns, not from the inputs of the model. Use "
+                "fully_sharded(), or a sequence of the model's blocks (nn.Sequential)"
+            ) from error
+        return part
 
 
 def first_divided(model: nn.Module, before: str) -> nn.Module:
