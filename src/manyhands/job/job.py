@@ -19,7 +19,7 @@ SETTINGS = (
     *("epochs", "samples", "seconds", "target", "early_stopping", "seed", "global_batch"),
     *("lr_schedule", "lr_scheduler", "clip"),
     *("evaluate_every", "measures", "micro_batch", "autocast", "activation_checkpointing"),
-    "durability",
+    *("ema", "sync_batchnorm", "compile", "durability"),
 )
 """The fields of a job that a run records."""
 
@@ -77,7 +77,7 @@ class Job(JobFields):
         self._check_target()
 
     def _check_target(self) -> None:
-        known = [*(metric.name for metric in self._metrics), "loss"]
+        known = self.value_names
         for what, rule in (
             (f"target {self.target!r}", self._target),
             (f"early_stopping={self.early_stopping}", self.early_stopping),
@@ -88,6 +88,12 @@ class Job(JobFields):
                 raise ValueError(f"{what} needs validation data to be measured on")
             if rule.metric not in known:
                 raise ValueError(f"{what} names no metric of this job; it has {', '.join(known)}")
+
+    @property
+    def value_names(self) -> list[str]:
+        """The names of the values of an evaluation."""
+        names = [*(metric.name for metric in self._metrics), "loss"]
+        return names if self.ema is None else [*names, *(f"ema_{name}" for name in names)]
 
     @property
     def metric_objects(self) -> tuple[Metric, ...]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from manyhands.objective import Weighted
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
-    from torch import nn
-
     from manyhands.job import Job
     from manyhands.parameters.loss_weight import CountedLoss
 
@@ -28,8 +27,10 @@ if TYPE_CHECKING:
 
 
 def build(job: Job) -> nn.Module:
-    """The job's model, with activation checkpointing if the job asks for it."""
+    """The job's model, with synchronised batch norm and checkpointing if the job asks for them."""
     model = job.model()
+    if job.sync_batchnorm:
+        model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]  # torch's
     if job.activation_checkpointing:
         for unit in units(model):
             unit.forward = Checkpointed(unit.forward)

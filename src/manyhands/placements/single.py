@@ -30,6 +30,7 @@ class Single(Placement):
     """
 
     name: ClassVar[str] = "single"
+    obstacles: ClassVar[dict[str, str]] = {}
     gradient_norms: ClassVar[bool] = True
     support: ClassVar[Literal["stable"]] = "stable"
     lacks: ClassVar[dict[str, str]] = {"codec": "nothing is sent, because there is one worker"}

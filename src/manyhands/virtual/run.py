@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from manyhands.parameters.optional.checks import check_optional
 from manyhands.virtual.conditions.faults import Faults
 from manyhands.virtual.log import Logs
 from manyhands.virtual.simulator.kernel import Kernel
@@ -63,6 +64,8 @@ def simulate_job(
     protocol.check(len(places.workers))
     protocol.check_places({*places.workers, *places.servers}, ())
     protocol.check_job(job, len(places.workers))
+    if not time_only:
+        check_optional(protocol, job, ["cpu"])
     needs = protocol.needs(len(places.workers))
     servers = 0 if needs.peer_servers else len(places.servers)
     faults.check(len(places.workers), servers, peers=needs.peer_servers)
