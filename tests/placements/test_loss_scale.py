@@ -27,7 +27,7 @@ SCRIPT = """
         model=lambda: torch.nn.Sequential(
             torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 4)
         ),
-        optimizer=lambda model: torch.optim.AdamW(model.parameters(), lr=0.01),
+        optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=0.05),
         loss=loss,
         data=data,
         global_batch=6,

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.utils import counters
 from torch.nn import functional
 from torch.utils.data import TensorDataset
 
@@ -44,26 +45,51 @@ def kernels(tmp_path_factory):
         pytest.skip(str(error))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.mktemp("kernels")))
+        # Precompiled headers pay for many kernels only.
+        patch.setattr("torch._inductor.config.cpp_cache_precompile_headers", False)
         yield
     torch.compiler.reset()
 
 
+def same_as_plain(folder, job, strategy):
+    plain = mh.simulate(job, strategy, workers=2, output=folder / "plain")
+    graphs = counters["stats"]["unique_graphs"]
+    compiled = mh.simulate(
+        replace(job, compile=True), strategy, workers=2, output=folder / "compiled"
+    )
+    assert counters["stats"]["unique_graphs"] > graphs, "nothing was compiled"
+    expected, found = plain.state_dict(), compiled.state_dict()
+    assert list(found) == list(expected)
+    assert max((found[name] - expected[name]).abs().max() for name in expected) < 1e-9
+    assert compiled.metrics == pytest.approx(plain.metrics, abs=1e-9)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.filterwarnings("default")
+def test_trains_as_without_compilation(tmp_path):
+    small = replace(
+        JOB,
+        model=lambda: nn.Sequential(nn.Flatten(), nn.Linear(36, 3)).double(),
+        validation=None,
+        epochs=None,
+        samples=16,
+    )
+    same_as_plain(tmp_path, small, "synchronous(servers=2)")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "strategy",
     ["synchronous(servers=2)", "ssp(staleness=2)", "easgd()", "gossip()", "ensemble()"],
 )
 @pytest.mark.filterwarnings("default")
-def test_trains_as_without_compilation(tmp_path, strategy):
-    plain = mh.simulate(JOB, strategy, workers=2, output=tmp_path / "plain")
-    compiled = mh.simulate(
-        replace(JOB, compile=True), strategy, workers=2, output=tmp_path / "compiled"
-    )
-    expected, found = plain.state_dict(), compiled.state_dict()
-    assert list(found) == list(expected)
-    assert max((found[name] - expected[name]).abs().max() for name in expected) < 1e-9
-    assert compiled.metrics["loss"] == pytest.approx(plain.metrics["loss"], abs=1e-9)
+def test_trains_as_without_compilation_with_short_batches_and_evaluations(tmp_path, strategy):
+    same_as_plain(tmp_path, JOB, strategy)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("inside", [True, False], ids=["in the model", "in the objective"])
 def test_targets_that_are_ignored_are_counted_in_compiled_models(tmp_path, inside):

@@ -8,7 +8,7 @@ import shutil
 import sys
 import sysconfig
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -39,7 +39,16 @@ def compile_in_place(job: Job, model: nn.Module, apart: Iterable[nn.Module] = ()
     inductor.compile_threads = 1
     for module in apart:
         module.forward = torch.compiler.disable(module.forward)  # type: ignore[no-untyped-call]  # torch's
-    model.compile()
+    call = model._call_impl
+
+    def compiled(*inputs: Any, **options: Any) -> Any:
+        return call(*inputs, **options)
+
+    # Compiled code is kept by code object, up to a limit: every model has one of its own.
+    compiled.__code__ = compiled.__code__.replace()
+    # As `model.compile()`, which leaves a model uncompiled whose forward is torch's own, such as
+    # nn.Sequential: torch does not compile frames of its own files, and this one is not.
+    model._compiled_call_impl = torch.compile(compiled)
 
 
 def check_toolchain(job: Job, devices: Iterable[str]) -> None:
