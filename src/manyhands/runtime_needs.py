@@ -1,9 +1,14 @@
-"""The requirements of a strategy on its runtime, live or virtual, as one value."""
+"""The requirements of a strategy on its runtime, live or virtual, and the options it supports."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, ClassVar, Literal, TypeAlias
+
+Option: TypeAlias = Literal[
+    "compile", "ema", "sync_batchnorm", "float16", "sparse_gradients", "plateau"
+]
+"""What a job or its model may ask for and not every strategy supports."""
 
 
 @dataclass(frozen=True)
@@ -69,3 +74,67 @@ class RuntimeNeeds:
     def evaluating(self, workers: int) -> int:
         """How many of `workers` present workers evaluate, each a part of the data."""
         return workers if self.evaluators is None else min(workers, self.evaluators)
+
+
+class OptionSupport:
+    """Which options of a job a strategy supports: all but those that it names.
+
+    A job is never trained without what it asks for: what a strategy does not support is refused
+    before a process starts.
+    """
+
+    obstacles: ClassVar[dict[str, str]] = {}
+    """By option, why the strategy does not support it, and what to do instead."""
+
+    def obstacle(self, option: Option) -> str:
+        """Why this strategy does not support an option; empty if it does."""
+        return self.obstacles.get(option, "")
+
+    def check_option(self, option: Option, asked: str) -> None:
+        """Raise ValueError, naming the fix, if this strategy does not support an option.
+
+        Args:
+            option: the option.
+            asked: what asks for it, as in `Job(compile=True)`.
+        """
+        why = self.obstacle(option)
+        if why:
+            raise ValueError(f"{asked} does not work under {self}: {why}")
+
+    def check_options(self, job: Any) -> None:
+        """Raise ValueError, naming the fix, if this strategy does not support an option of a job.
+
+        Args:
+            job: the job; untyped, because strategies are described without torch.
+        """
+        if job.compile:
+            self.check_option("compile", "Job(compile=True)")
+        if job.sync_batchnorm:
+            self.check_option("sync_batchnorm", "Job(sync_batchnorm=True)")
+        if job.autocast == "float16":
+            self.check_option("float16", 'Job(autocast="float16")')
+        if job.ema is not None:
+            self.check_option("ema", f"Job(ema={job.ema})")
+
+
+class ProtocolOptions(OptionSupport):
+    """The options that strategies with servers or peers support."""
+
+    obstacles: ClassVar[dict[str, str]] = {
+        "sync_batchnorm": "its workers do not compute at the same time, and cannot share the "
+        "statistics of a batch: use allreduce(), or GroupNorm or LayerNorm in the model",
+        "float16": "a gradient is sent while it is computed, before it is known whether it "
+        'overflows: use autocast="bfloat16", which needs no loss scale, or allreduce()',
+        "sparse_gradients": "it exchanges dense gradients: use sparse=False, or allreduce()",
+        "plateau": "it depends on all evaluations so far, which servers and restarted workers do "
+        "not know: use a scheduler that depends on steps or epochs, such as CosineAnnealingLR, or "
+        "allreduce()",
+        "ema": "updates are applied in parts, on servers or by each worker, and no process has all "
+        "parameters after every global batch: leave it out, or use allreduce()",
+    }
+
+    def obstacle(self, option: Option) -> str:
+        """As in `OptionSupport`; workers that step and are not restarted know all evaluations."""
+        steps = getattr(self, "local_optimizer", False)
+        stays = getattr(self, "peer_servers", False) or getattr(self, "shared_memory", False)
+        return "" if option == "plateau" and steps and stays else super().obstacle(option)

@@ -101,7 +101,7 @@ def test_what_is_forgotten_is_not_kept_for_the_backward():
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [({"micro_batch": 0}, "micro_batch must be at least 1"), ({"autocast": "float16"}, "bfloat16")],
+    [({"micro_batch": 0}, "micro_batch must be at least 1"), ({"autocast": "float8"}, "bfloat16")],
 )
 def test_options_that_mean_nothing_are_refused(options, words):
     with pytest.raises(ValueError, match=words):

@@ -29,6 +29,9 @@ _ALIASES = "manyhands.aliases"
 MODEL = "model.safetensors"
 """The trained model, in the run's folder."""
 
+AVERAGE = "model-ema.safetensors"
+"""The moving average of the model, beside it, if the job asks for one."""
+
 
 def member_file(rank: int) -> str:
     """The file name of one replica of an ensemble, in the run's folder.

@@ -29,6 +29,7 @@ def check_fields(job: JobFields) -> None:
     _check_data(job)
     _check_callbacks(job)
     _check_limits(job)
+    _check_computation(job)
     _check_evaluations(job)
     _check_batch(job)
     _check_rate(job)
@@ -160,8 +161,6 @@ def _check_limits(job: JobFields) -> None:
         raise ValueError(f"num_workers must be 0 or more, not {job.num_workers}")
     if job.micro_batch is not None and job.micro_batch < 1:
         raise ValueError(f"micro_batch must be at least 1 sample, not {job.micro_batch}")
-    if job.autocast not in (None, "bfloat16"):
-        raise ValueError(f'autocast must be "bfloat16" or None, not {job.autocast!r}')
     if job.durability == "host":
         raise ValueError(
             'durability="host" needs parameter servers on a second host, and all servers of a '
@@ -172,6 +171,21 @@ def _check_limits(job: JobFields) -> None:
         raise ValueError(f'durability must be "none", "process" or "power", not {job.durability!r}')
     if job.clip is not None and not 0 < job.clip < math.inf:
         raise ValueError(f"clip must be a norm above 0, not {job.clip}")
+
+
+def _check_computation(job: JobFields) -> None:
+    if job.autocast not in (None, "bfloat16", "float16"):
+        raise ValueError(f'autocast must be "bfloat16", "float16" or None, not {job.autocast!r}')
+    if job.sync_batchnorm and job.micro_batch is not None:
+        raise ValueError(
+            "sync_batchnorm=True normalises by all samples of a global batch, and "
+            f"micro_batch={job.micro_batch} computes a part of them at a time: leave out one of "
+            "the two"
+        )
+    if job.ema is not None and not 0 <= job.ema < 1:
+        raise ValueError(
+            f"ema must be a decay of at least 0 and below 1, such as 0.999, not {job.ema}"
+        )
 
 
 def _check_evaluations(job: JobFields) -> None:

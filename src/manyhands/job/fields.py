@@ -90,15 +90,29 @@ class JobFields:
     per global batch of all workers together, so it means the same on any number of workers."""
     scheduler_interval: Literal["step", "epoch"] = "step"
     """When `lr_scheduler` is stepped: after every global batch, or after every epoch."""
+    plateau_metric: str | None = None
+    """The validation metric that a `ReduceLROnPlateau` is stepped with. Default: the loss."""
     clip: float | None = None
     """Maximum norm of the gradient over all parameters, as in
     `torch.nn.utils.clip_grad_norm_`; None does not clip."""
     micro_batch: int | None = None
     """Samples per forward and backward pass of a worker. If its part of the global batch is
     larger, gradients are accumulated over several passes."""
-    autocast: Literal["bfloat16"] | None = None
+    autocast: Literal["bfloat16", "float16"] | None = None
     """Compute outputs and losses under `torch.autocast` in this type; parameters, gradients and
-    optimizer state keep their own."""
+    optimizer state keep their own. With "float16" the loss is scaled as by `torch.amp.GradScaler`,
+    and a step whose gradient overflows is skipped, on all workers alike."""
+    ema: float | None = None
+    """Decay of an exponential moving average of the parameters, such as 0.999, updated after every
+    global batch. Evaluations record its values too, as `ema_loss`, and it is stored beside the
+    model: `run.state_dict(average=True)`."""
+    sync_batchnorm: bool = False
+    """Normalise by the statistics of all workers' samples, as `torch.nn.SyncBatchNorm`, into which
+    all batch-norm layers are converted; N workers then equal one. Needs a strategy whose workers
+    compute together, such as allreduce()."""
+    compile: bool = False
+    """Compile the model with `torch.compile`, once per process, where a strategy calls it as a
+    whole. Needs a C++ compiler on the CPU; strategies that divide the model refuse it."""
     activation_checkpointing: bool = False
     """Keep only the inputs of each block of the model, and recompute its activations in the
     backward pass (`torch.utils.checkpoint`): less memory, about a third more computation."""

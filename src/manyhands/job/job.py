@@ -28,7 +28,7 @@ SETTINGS = (
     *("epochs", "samples", "seconds", "target", "early_stopping", "seed", "global_batch"),
     *("lr_schedule", "lr_scheduler", "clip"),
     *("evaluate_every", "measures", "micro_batch", "autocast", "activation_checkpointing"),
-    "durability",
+    *("ema", "sync_batchnorm", "compile", "durability"),
 )
 """The fields of a job that a run records."""
 
@@ -86,8 +86,7 @@ class Job(JobFields):
         self._check_target()
 
     def _check_target(self) -> None:
-        losses = [f"{name}_loss" for name in self.objective_names]
-        known = [*(metric.name for metric in self._metrics), "loss", *losses]
+        known = self.value_names
         for what, rule in (
             (f"target {self.target!r}", self._target),
             (f"early_stopping={self.early_stopping}", self.early_stopping),
@@ -98,6 +97,13 @@ class Job(JobFields):
                 raise ValueError(f"{what} needs validation data to be measured on")
             if rule.metric not in known:
                 raise ValueError(f"{what} names no metric of this job; it has {', '.join(known)}")
+
+    @property
+    def value_names(self) -> list[str]:
+        """The names of the values of an evaluation."""
+        losses = [f"{name}_loss" for name in self.objective_names]
+        names = [*(metric.name for metric in self._metrics), "loss", *losses]
+        return names if self.ema is None else [*names, *(f"ema_{name}" for name in names)]
 
     @property
     def metric_objects(self) -> tuple[Metric, ...]:

@@ -14,6 +14,7 @@ from manyhands.parameters.clipping import MeanOf, clip_norm, norm
 from manyhands.parameters.gradients import CalledModel, backward, samples_of
 from manyhands.parameters.initial.shard_values import make
 from manyhands.parameters.layout import Layout
+from manyhands.parameters.optional.compilation import compile_in_place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -90,6 +91,7 @@ class Copy:
         self._ready: Callable[[int], object] = _ignore
         self._gradients: dict[str, list[tuple[int, torch.Tensor, int, int]]] = {}
         self._place()
+        compile_in_place(job, self.model)
 
     @torch.no_grad()
     def _fill(self, flat: torch.Tensor) -> None:

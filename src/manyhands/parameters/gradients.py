@@ -27,8 +27,10 @@ if TYPE_CHECKING:
 
 
 def build(job: Job) -> nn.Module:
-    """The job's model, with activation checkpointing if the job asks for it."""
+    """The job's model, with synchronised batch norm and checkpointing if the job asks for them."""
     model = job.model()
+    if job.sync_batchnorm:
+        model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]  # torch's
     if job.activation_checkpointing:
         for unit in units(model):
             unit.forward = Checkpointed(unit.forward)

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from manyhands.parameters.scheduled_step import GroupSchedule, weighted_step
+from manyhands.parameters.optional.plateau import PlateauSchedule, schedule_of
+from manyhands.parameters.scheduled_step import weighted_step
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from manyhands.job import Job
     from manyhands.parameters.layout import Layout
@@ -44,7 +45,7 @@ class LocalOptimizer:
             group["params"] = members
         self.optimizer = optimizer
         self._lr_factor = job.lr_factor
-        self._schedule = GroupSchedule.of(job, optimizer)
+        self._schedule = schedule_of(job, optimizer)
 
     def step(self, updates: Sequence[torch.Tensor], weight: float, dealt: int) -> None:
         """Take a step with an update from a batch after `dealt` samples, weighted by `weight`."""
@@ -55,3 +56,8 @@ class LocalOptimizer:
         weighted_step(self.optimizer, weight * self._lr_factor(dealt))
         for _, _, parameter in self._pieces:
             parameter.grad = None
+
+    def observe(self, values: Mapping[str, float]) -> None:
+        """Note the values of an evaluation, on which learning rates may depend."""
+        if isinstance(self._schedule, PlateauSchedule):
+            self._schedule.observe(values)

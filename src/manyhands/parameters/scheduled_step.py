@@ -54,7 +54,7 @@ class GroupSchedule:
     def __init__(self, job: Job, optimizer: torch.optim.Optimizer) -> None:
         if job.lr_scheduler is None:
             raise TypeError("the job has no lr_scheduler")
-        self._empty = _EmptyOptimizer(optimizer)
+        self._empty = EmptyOptimizer(optimizer)
         self._scheduler = job.lr_scheduler(self._empty)
         _check(self._scheduler)
         self._rows = [self._settings()]
@@ -126,7 +126,7 @@ def _check(scheduler: object) -> None:
         )
 
 
-class _EmptyOptimizer(torch.optim.Optimizer):
+class EmptyOptimizer(torch.optim.Optimizer):
     """An optimizer with the groups and settings of another one, and nothing to train."""
 
     def __init__(self, like: torch.optim.Optimizer) -> None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from manyhands.costs import TensorSize
     from manyhands.job import Job
     from manyhands.placements.bound import Bound
+    from manyhands.runtime_needs import Option
     from manyhands.transport.collectives import Group
     from manyhands.transport.waits import Waits
 
@@ -47,6 +48,7 @@ class AllReduce(Placement):
     """
 
     name: ClassVar[str] = "allreduce"
+    obstacles: ClassVar[dict[str, str]] = {}
     gradient_norms: ClassVar[bool] = True
     alternates: ClassVar[bool] = True
     support: ClassVar[Literal["stable"]] = "stable"
@@ -74,6 +76,22 @@ class AllReduce(Placement):
                 f"step, and what {self.codec} sends for them by error feedback would be lost: use "
                 f"a codec with feedback=false, or freeze the unused parameters"
             )
+
+    def obstacle(self, option: Option) -> str:
+        """As in `Placement`; some codecs do not go with some options."""
+        if option == "compile" and isinstance(self.codec, Factors):
+            return (
+                f"{self.codec} computes in the place of linear layers, and torch.compile compiles "
+                "a whole model: leave it out, or use another codec"
+            )
+        if option == "sparse_gradients" and self.codec is not None:
+            return f"{self.codec} encodes dense gradients: use sparse=False, or leave out codec"
+        if option == "float16" and self.codec is not None and self.codec.feeds_back:
+            return (
+                f"{self.codec} keeps what it did not send for later steps, whose gradients have "
+                'another scale: use autocast="bfloat16", or a codec with feedback=false'
+            )
+        return super().obstacle(option)
 
     def check_places(self, hosts: Collection[str], devices: Collection[str]) -> None:  # noqa: ARG002 - the contract
         """Raise ValueError if a codec would have to encode on a GPU."""

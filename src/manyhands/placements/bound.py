@@ -97,12 +97,20 @@ class Bound(ABC):
 
     def rescale(self, factor: float) -> None:
         """Multiply the gradient: the weight of all samples is known only after it is computed."""
-        gradients = [one.grad for one in self.model.parameters() if one.grad is not None]
-        if any(type(one) is not torch.Tensor for one in gradients):
-            from manyhands.engine.tensors import own  # noqa: PLC0415 - loads DTensor
+        gradients = self.own_gradients()
+        torch._foreach_mul_([one for one in gradients if not one.is_sparse], factor)
+        for gradient in gradients:
+            if gradient.is_sparse:
+                gradient.mul_(factor)
 
-            gradients = [own(one) for one in gradients]
-        torch._foreach_mul_(gradients, factor)
+    def own_gradients(self) -> list[torch.Tensor]:
+        """The gradients of this worker's parameters, or its parts of them, as plain tensors."""
+        gradients = [one.grad for one in self.model.parameters() if one.grad is not None]
+        if all(type(one) is torch.Tensor for one in gradients):
+            return gradients
+        from manyhands.engine.tensors import own  # noqa: PLC0415 - loads DTensor
+
+        return [own(one) for one in gradients]
 
     def clip(self, limit: float) -> None:
         """Clip the norm of the gradient, computed over the whole model, to the limit."""
@@ -113,6 +121,25 @@ class Bound(ABC):
         """Step the optimizer, with its learning rates multiplied by `weight`."""
         weighted_step(parts_of(self.optimizer)[self.objective], weight)
         self.optimizer.zero_grad()
+
+    def settle(self) -> None:  # noqa: B027 - most steps are complete when they return
+        """Wait until the last step has changed the parameters."""
+
+    def own_parameters(self) -> list[torch.Tensor]:
+        """The parameters of this worker, or its parts of them, as tensors to change in place."""
+        held = [one.detach() for one in self.model.parameters() if not one.is_meta]
+        if all(type(one) is torch.Tensor for one in held):
+            return held
+        from manyhands.engine.tensors import own  # noqa: PLC0415 - loads DTensor
+
+        return [own(one) for one in held]
+
+    def changed_parameters(self) -> None:
+        """Free parameters that were gathered before this worker's parts of them were changed."""
+        for module in self.model.modules():
+            free = getattr(module, "reshard", None)
+            if callable(free):
+                free()
 
     def applied(self) -> list[int]:
         """The staleness of every update since the last call; empty if updates are never stale."""

@@ -73,11 +73,12 @@ class Context(Placement):
                 f"use {more}"
             )
 
-    def check_job(self, job: Job, workers: int) -> None:  # noqa: ARG002 - the contract
+    def check_job(self, job: Job, workers: int) -> None:
         """Raise ValueError if sequences cannot be divided evenly, or there is no attention."""
         from manyhands.placements.forecasts.layer_sizes import inspect_layers  # noqa: PLC0415 - torch is lazy
         from manyhands.placements.model.sample_batch import example  # noqa: PLC0415
 
+        super().check_job(job, workers)
         if job.objective is not None:
             raise ValueError(
                 f"{self} divides inputs and targets along the sequence, and an objective gets "

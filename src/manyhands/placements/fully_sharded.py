@@ -61,10 +61,11 @@ class FullySharded(Placement):
     def __post_init__(self) -> None:
         check_reduce_dtype(self.codec, self.name)
 
-    def check_job(self, job: Job, workers: int) -> None:  # noqa: ARG002 - the contract
+    def check_job(self, job: Job, workers: int) -> None:
         """Raise ValueError if a parameter cannot be sharded by rows."""
         from manyhands.placements.model.fsdp_support import check_shardable  # noqa: PLC0415 - torch is lazy
 
+        super().check_job(job, workers)
         check_shardable(self, job)
 
     def bind(self, job: Job, group: Group, device: torch.device, waits: Waits) -> Bound:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from manyhands.job import Job
     from manyhands.placements.bound import Bound
     from manyhands.placements.model.tensor_plan import TensorPlan
+    from manyhands.runtime_needs import Option
     from manyhands.transport.collectives import Group
     from manyhands.transport.waits import Waits
 
@@ -154,6 +155,15 @@ class Hybrid(Placement):
         """The strategy of one group of replicas that steps independently."""
         return replace(self, data=self.together, together=1, outer=None)
 
+    def obstacle(self, option: Option) -> str:
+        """As in `Placement`; replicas with an outer step differ between its steps."""
+        if self.outer is not None and option in ("ema", "float16"):
+            return (
+                f"its replicas step by themselves until {self.outer} joins them: leave it out, or "
+                "leave out outer"
+            )
+        return super().obstacle(option)
+
     def check(self, workers: int) -> None:
         """Raise ValueError unless there are as many workers as the mesh has coordinates."""
         super().check(workers)
@@ -167,10 +177,11 @@ class Hybrid(Placement):
         if self.pipeline > 1:
             self.one_pipeline.check(self.pipeline)
 
-    def check_job(self, job: Job, workers: int) -> None:  # noqa: ARG002 - the contract
+    def check_job(self, job: Job, workers: int) -> None:
         """Raise ValueError if there is nothing to split along `tensor`, or too few layers."""
         from manyhands.placements.model.fsdp_support import check_shardable  # noqa: PLC0415 - torch is lazy
 
+        super().check_job(job, workers)
         check_split(job, self.find)
         shared = self.shard if self.pipeline > 1 else self._copy_or_all * self.shard
         if shared > 1:

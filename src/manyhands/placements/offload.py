@@ -48,10 +48,11 @@ class Offload(Placement):
     reshard_after_forward: bool = True
     """Free a unit's parameters between its forward and its backward."""
 
-    def check_job(self, job: Job, workers: int) -> None:  # noqa: ARG002 - the contract
+    def check_job(self, job: Job, workers: int) -> None:
         """Raise ValueError if a parameter cannot be sharded by rows."""
         from manyhands.placements.model.fsdp_support import check_shardable  # noqa: PLC0415 - torch is lazy
 
+        super().check_job(job, workers)
         check_shardable(self, job)
 
     def bind(self, job: Job, group: Group, device: torch.device, waits: Waits) -> Bound:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from manyhands.placements.bound import Bound
     from manyhands.placements.model.tensor_plan import TensorPlan
     from manyhands.placements.pipelines.stage_group import StageGroup
+    from manyhands.runtime_needs import Option
     from manyhands.schedules import Table
     from manyhands.splitting import Chain
     from manyhands.transport.collectives import Group
@@ -85,6 +86,15 @@ class Pipeline(Placement):
                 f"got stages={self.stages}: leave out one of the two"
             )
 
+    def obstacle(self, option: Option) -> str:
+        """As in `Placement`; pipedream has no moment after a global batch."""
+        if self.schedule == "pipedream" and option == "ema":
+            return (
+                "pipedream updates after every microbatch, each stage at another time: leave it "
+                "out, or use another schedule"
+            )
+        return super().obstacle(option)
+
     def check(self, workers: int) -> None:
         """Raise ValueError if there is no schedule for these stages, microbatches and workers."""
         super().check(workers)
@@ -111,6 +121,7 @@ class Pipeline(Placement):
         """
         from manyhands.splitting import Unsplittable  # noqa: PLC0415 - torch is lazy
 
+        super().check_job(job, workers)
         if job.objective is not None:
             raise ValueError(
                 f"{self} computes the loss from the outputs of the last stage, and an objective "

@@ -94,12 +94,13 @@ class Place(Placement):
             fix = f"worker {idle[0]} has nothing to do" if idle else f"use {max(named) + 1} workers"
             raise ValueError(f"{self} does not fit {workers} workers: {fix}")
 
-    def check_job(self, job: Job, workers: int) -> None:  # noqa: ARG002 - the contract
+    def check_job(self, job: Job, workers: int) -> None:
         """Raise ValueError if the model lacks a named module, or modules share parameters."""
         from manyhands.parameters.initial.deferred import on_meta  # noqa: PLC0415 - torch is lazy
         from manyhands.placements.model.tied_parameters import check_owners  # noqa: PLC0415
         from manyhands.placements.worker.placed import check_names  # noqa: PLC0415
 
+        super().check_job(job, workers)
         try:
             model = on_meta(job.model)
         except Exception:  # noqa: BLE001 - not every model can be created on the meta device

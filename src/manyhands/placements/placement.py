@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from manyhands.notation import Value
-from manyhands.runtime_needs import RuntimeNeeds
+from manyhands.runtime_needs import OptionSupport, RuntimeNeeds
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -31,7 +31,7 @@ def check_layers(placement: Placement, layers: Sequence[LayerSize], *roles: str)
 
 
 @dataclass(frozen=True, repr=False)
-class Placement(Value, ABC):
+class Placement(Value, OptionSupport, ABC):
     """A strategy that trains replicas or parts of one module by PyTorch's own engine.
 
     `bind` sets it up on a worker; `forecast` predicts its collectives and memory. A conformance
@@ -44,6 +44,14 @@ class Placement(Value, ABC):
     )
     """Suggestion for the message if a worker runs out of memory."""
 
+    obstacles: ClassVar[dict[str, str]] = {
+        "compile": "it computes parts of the model, and torch.compile compiles a whole one: leave "
+        "it out, or use allreduce() or zero(stage=1)",
+        "sync_batchnorm": "its workers do not have whole samples of a batch each, whose statistics "
+        "could be summed: use allreduce() or zero(stage=1)",
+        "sparse_gradients": "it exchanges dense gradients: use sparse=False, or allreduce()",
+    }
+    """Most placements divide the model; those that keep a whole replica support more."""
     gradient_norms: ClassVar[bool] = False
     """Whether every worker has the whole mean gradient, whose norm can be recorded."""
 
@@ -68,11 +76,12 @@ class Placement(Value, ABC):
     def check_places(self, hosts: Collection[str], devices: Collection[str]) -> None:
         """Raise ValueError, naming the fix, if it cannot run on these hosts and devices."""
 
-    def check_job(self, job: Job, workers: int) -> None:
+    def check_job(self, job: Job, workers: int) -> None:  # noqa: ARG002 - the contract
         """Raise ValueError, naming the fix, if it cannot train this job.
 
         Called before any process is started.
         """
+        self.check_options(job)
 
     @abstractmethod
     def bind(self, job: Job, group: Group, device: torch.device, waits: Waits) -> Bound:

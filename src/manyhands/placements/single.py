@@ -30,6 +30,7 @@ class Single(Placement):
     """
 
     name: ClassVar[str] = "single"
+    obstacles: ClassVar[dict[str, str]] = {}
     gradient_norms: ClassVar[bool] = True
     alternates: ClassVar[bool] = True
     support: ClassVar[Literal["stable"]] = "stable"

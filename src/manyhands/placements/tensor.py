@@ -81,8 +81,9 @@ class Tensor(Placement):
                 f"use {more}"
             )
 
-    def check_job(self, job: Job, workers: int) -> None:  # noqa: ARG002 - the contract
+    def check_job(self, job: Job, workers: int) -> None:
         """Raise ValueError if there is nothing to split."""
+        super().check_job(job, workers)
         if self.samples == "own" and job.micro_batch is not None:
             raise ValueError(
                 f"{self} gathers the samples of all workers, which does not work with "

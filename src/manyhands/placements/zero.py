@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from manyhands.costs import TensorSize
     from manyhands.job import Job
     from manyhands.placements.bound import Bound
+    from manyhands.runtime_needs import Option
     from manyhands.transport.collectives import Group
     from manyhands.transport.waits import Waits
 
@@ -58,10 +59,16 @@ class Zero(Placement):
             raise ValueError(f"stage must be 1, 2 or 3, got {self.stage}")
         AllReduce(bucket_mb=self.bucket_mb)
 
-    def check_job(self, job: Job, workers: int) -> None:  # noqa: ARG002 - the contract
+    def obstacle(self, option: Option) -> str:
+        """As in `Placement`; stage 1 keeps whole replicas."""
+        whole = self.stage == 1 and option in ("compile", "sync_batchnorm")
+        return "" if whole else super().obstacle(option)
+
+    def check_job(self, job: Job, workers: int) -> None:
         """Raise ValueError if a parameter cannot be sharded by rows, from stage 2 on."""
         from manyhands.placements.model.fsdp_support import check_shardable  # noqa: PLC0415 - torch is lazy
 
+        super().check_job(job, workers)
         if self.stage > 1:
             check_shardable(self, job)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, Literal, TypeAlias
 from manyhands.endpoint import Parameters, Terms
 from manyhands.notation import Value
 from manyhands.protocols.actions import Answer
-from manyhands.runtime_needs import RuntimeNeeds
+from manyhands.runtime_needs import ProtocolOptions, RuntimeNeeds
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -38,7 +38,7 @@ class ServerState:
 
 
 @dataclass(frozen=True, repr=False)
-class StrategyProtocol(Value, ABC):
+class StrategyProtocol(Value, ProtocolOptions, ABC):
     """Base class of strategies that exchange messages at step boundaries.
 
     `worker` reads like the algorithm in its paper. `on_message` is a pure function from a state
@@ -160,9 +160,9 @@ class StrategyProtocol(Value, ABC):
         if workers < 1:
             raise ValueError(f"a run needs at least 1 worker, got {workers}")
 
-    def check_job(self, job: Job, workers: int) -> None:
+    def check_job(self, job: Job, workers: int) -> None:  # noqa: ARG002 - the contract
         """Raise ValueError, naming the fix, if it cannot train this job; no process has started."""
-        del workers
+        self.check_options(job)
         if job.clip is not None and self.clips == "servers" and self.shards > 1:
             raise ValueError(
                 f"Job(clip=...) needs the norm of the whole mean gradient, and {self} divides it "

@@ -115,18 +115,21 @@ class Run:
             return f"worker {self._worker}: worker 0 prints the summary"
         return summary(self.trace)
 
-    def state_dict(self) -> dict[str, "torch.Tensor"]:
+    def state_dict(self, *, average: bool = False) -> dict[str, "torch.Tensor"]:
         """The trained parameters and buffers.
+
+        Args:
+            average: the moving average of the parameters in their place, of a job with `ema`.
 
         Returns:
             Tensors by name, for `model.load_state_dict`.
 
         Raises:
-            FileNotFoundError: the run stored no model.
+            FileNotFoundError: the run stored no model, or no average.
         """
-        from manyhands.files.checkpoint import load_state  # noqa: PLC0415 - reports read without torch
+        from manyhands.files.checkpoint import AVERAGE, MODEL, load_state  # noqa: PLC0415 - reports read without torch
 
-        return load_state(self.folder / "model.safetensors")
+        return load_state(self.folder / (AVERAGE if average else MODEL))
 
     def chrome(self, path: Path | str) -> Path:
         """Write the trace as a Chrome trace, for https://ui.perfetto.dev.

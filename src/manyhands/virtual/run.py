@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from manyhands.parameters.optional.checks import check_optional
 from manyhands.strategies import check_job
 from manyhands.virtual.conditions.faults import Faults
 from manyhands.virtual.log import Logs
@@ -64,6 +65,8 @@ def simulate_job(
     protocol.check(len(places.workers))
     protocol.check_places({*places.workers, *places.servers}, ())
     check_job(protocol, job, len(places.workers))
+    if not time_only:
+        check_optional(protocol, job, ["cpu"])
     needs = protocol.needs(len(places.workers))
     servers = 0 if needs.peer_servers else len(places.servers)
     faults.check(len(places.workers), servers, peers=needs.peer_servers)

@@ -132,7 +132,7 @@ class World:
             by_rank=needs.by_rank,
             early=needs.early,
         )
-        self._measures = ReplicaMeasures(job, logs.coordinator, self._shared_model, self._replicas)
+        self._measures = ReplicaMeasures(job, logs.coordinator, self._shared_model, self._living)
         self._losses: list[tuple[str, int]] = []
         """Lost workers, each with its first incarnation that has not ended."""
         self._working = self._returning = 0
@@ -243,26 +243,25 @@ class World:
         """Number of updates that each server has applied."""
         return tuple(server.state.version for server in self._servers.values())
 
-    def _replicas(self) -> list[list[torch.Tensor]]:
-        """The parameters of every live worker."""
+    def _living(self) -> list[Replication]:
+        """The state of every live worker."""
         kept = (worker.replication for worker in self._workers if worker.member.alive)
-        return [one.parameters for one in kept if one is not None]
+        return [one for one in kept if one is not None]
 
     def _evaluate(self) -> dict[str, float]:
         self._measures.record(self.committed)
+        living, shared_model = self._living(), self._shared_model
         if self._needs.ensemble:
-            members = [worker.replication for worker in self._workers if worker.member.alive]
-            replicas = [one.parameters[0].clone() for one in members if one is not None]
-            return self._checked(evaluate(self._job, self._shared_model.ensemble(replicas)))
-        values = self._checked(evaluate(self._job, self.shared()))
-        kept = (worker.replication for worker in self._workers if worker.member.alive)
-        self._shared_model.adopt_shared_buffers([one for one in kept if one is not None])
-        return values
-
-    def _checked(self, values: dict[str, float]) -> dict[str, float]:
+            members = [one.parameters[0].clone() for one in living]
+            values = evaluate(self._job, shared_model.ensemble(members))
+        else:
+            values = evaluate(self._job, self.shared())
+            shared_model.adopt_shared_buffers(living)
         where = f"after {self.committed:,} samples"
         record = self._logs.coordinator
-        self._shared_model.divergence.check(record, values["loss"], "validation", where)
+        shared_model.divergence.check(record, values["loss"], "validation", where)
+        for one in living:
+            one.observe(values)
         return values
 
     def _start_server(self, server: Server) -> None:

@@ -5,7 +5,6 @@ They run in one process, on a few samples of the job's data.
 
 from __future__ import annotations
 
-import inspect
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,6 +16,7 @@ from torch.utils.data import default_collate
 from manyhands.parameters.gradients import compute_loss, samples_of
 from manyhands.parameters.loss_weight import counted_loss, counting
 from manyhands.parameters.microbatches import divide
+from manyhands.parameters.optional.loss_parameters import loss_parameters, words
 from manyhands.script.likeness import digest
 from manyhands.seeding import Seeded, epoch_seed
 
@@ -43,9 +43,9 @@ def probe(job: Job, *, counts_targets: bool = False) -> list[str]:
     torch.manual_seed(job.seed)
     model = job.model()
     batch = _batch(job)
-    found += _normalises(model)
+    found += [] if job.sync_batchnorm else _normalises(model)
+    found += [words(name, some) for name, some in loss_parameters(job, model).items()]
     for one in job.one_by_one:
-        found += _loss_parameters(one, model)
         stepping = list(_own_steps(one, model, batch))
         if stepping:
             # Such a loss cannot be computed alone.
@@ -116,8 +116,9 @@ def _normalises(model: nn.Module) -> Iterator[str]:
         if isinstance(module, _BatchNorm) and not isinstance(module, nn.SyncBatchNorm):
             yield (
                 f"{name} ({type(module).__name__}) normalises with the statistics of the samples "
-                "that one worker sees, which are fewer on more workers: use GroupNorm or "
-                "LayerNorm, or accept the difference (docs/meanings.md)"
+                "that one worker sees, which are fewer on more workers: use "
+                "Job(sync_batchnorm=True), GroupNorm or LayerNorm, or accept the difference "
+                "(docs/meanings.md)"
             )
             return
 
@@ -158,32 +159,6 @@ def _own_steps(job: Job, model: nn.Module, batch: Any) -> Iterator[str]:
             f"the loss {what} itself, so every step is made twice: return the loss, without "
             "backward() and step()"
         )
-
-
-def _loss_parameters(job: Job, model: nn.Module) -> Iterator[str]:
-    """Parameters of the loss, which no worker trains."""
-    own = {id(one) for one in model.parameters()}
-    for name, module in _modules_of(job.criterion):
-        left = [one for one in module.parameters() if one.requires_grad and id(one) not in own]
-        if left:
-            yield (
-                f"the loss has {len(left)} parameters of its own ({name}), which are neither "
-                "trained nor saved: make them a part of the model"
-            )
-
-
-def _modules_of(value: Any) -> Iterator[tuple[str, nn.Module]]:
-    """The modules that a loss is, or refers to."""
-    if isinstance(value, nn.Module):
-        yield type(value).__name__, value
-        return
-    function = inspect.unwrap(value) if callable(value) else value
-    if not inspect.isfunction(function):
-        return
-    known = inspect.getclosurevars(function)
-    for name, item in {**known.globals, **known.nonlocals}.items():
-        if isinstance(item, nn.Module):
-            yield name, item
 
 
 def _loss(job: Job, model: nn.Module, batch: Any) -> torch.Tensor:

@@ -12,6 +12,7 @@ from manyhands.live.agent.memory_check import available, estimate
 from manyhands.live.devices import devices
 from manyhands.live.processes.descriptors import check_descriptors
 from manyhands.live.processes.fork_server import can_fork
+from manyhands.parameters.optional.checks import check_optional
 from manyhands.script.origin import override
 from manyhands.strategies import check_job
 
@@ -36,6 +37,7 @@ def check_request(request: Request) -> str:
     with refusing():
         strategy.check_places(request.hosts.names if request.hosts else (request.host,), places)
         check_job(strategy, job, request.workers)
+        check_optional(strategy, job, places)
         check_descriptors(request.workers, strategy.needs(request.workers).servers)
         about = (job, strategy, request.workers, request.here, places)
         return estimate(*about, forks=can_fork()).check(*available())

@@ -51,6 +51,7 @@ def _examine(assignment: Assignment, workers: int) -> Findings:
     from manyhands.live.devices import devices  # noqa: PLC0415
     from manyhands.live.hosts.compatibility import difference, facts_of_job  # noqa: PLC0415
     from manyhands.live.processes.fork_server import can_fork  # noqa: PLC0415
+    from manyhands.parameters.optional.compilation import check_toolchain  # noqa: PLC0415
     from manyhands.script.loading import load  # noqa: PLC0415
     from manyhands.strategies import strategy  # noqa: PLC0415
 
@@ -60,6 +61,7 @@ def _examine(assignment: Assignment, workers: int) -> Findings:
     if not words:
         about = (job, strategy(assignment.strategy), assignment.workers, workers, places)
         try:
+            check_toolchain(job, places)
             estimate(*about, forks=can_fork(), first=False).check(*available())
         except ValueError as error:
             words = str(error)

@@ -22,11 +22,12 @@ import torch
 
 from manyhands.data.stream import is_stream
 from manyhands.data.taking import preview
-from manyhands.failure import Refused
+from manyhands.failure import Refused, refusing
 from manyhands.files.checkpoint import check_savable
 from manyhands.parameters.gradients import autocast, check_scalar, compute_loss, evaluate_batch
 from manyhands.parameters.loss_weight import measuring
-from manyhands.parameters.scheduled_step import GroupSchedule
+from manyhands.parameters.optional.loss_parameters import check_loss_parameters
+from manyhands.parameters.optional.plateau import schedule_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -106,8 +107,10 @@ def _check_state(job: Job, model: nn.Module) -> None:
     with _naming("optimizer(model)"):
         optimizer = job.make_optimizer(model)
     check_optimizer(model, optimizer)
+    with refusing():
+        check_loss_parameters(job, model)
     with _naming("lr_scheduler(optimizer)"):
-        GroupSchedule.of(job, optimizer)
+        schedule_of(job, optimizer)
 
 
 def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -132,7 +135,11 @@ def _try_batches(job: Job, model: nn.Module, size: int) -> None:
         if not is_stream(data) and not len(data):
             continue  # refused with a message of its own, where it is used
         samples = min(size, job.micro_batch or size, _MOST)
-        _try(job, model, name, _load(job, data, samples))
+        batch = _load(job, data, samples)
+        _try(job, model, name, batch)
+        if name == "training":
+            with refusing():
+                check_loss_parameters(job, model, job.divide(batch))
 
 
 def _load(job: Job, data: Any, samples: int) -> Any:

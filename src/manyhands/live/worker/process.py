@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
+    from manyhands.files.checkpoint import State
     from manyhands.job import Job
     from manyhands.live.worker.trainer import Trainer
     from manyhands.strategies import Strategy
@@ -222,7 +223,7 @@ def run_loop(
     pacer: Slowdown,
 ) -> None:
     """Train as one member of `group`; the first worker stores the model."""
-    from manyhands.files.checkpoint import MODEL  # noqa: PLC0415 - torch is imported late
+    from manyhands.files.checkpoint import AVERAGE, MODEL  # noqa: PLC0415 - torch is imported late
     from manyhands.live.worker.trainer import Trainer  # noqa: PLC0415
     from manyhands.strategies import placement_of  # noqa: PLC0415
 
@@ -240,11 +241,22 @@ def run_loop(
     recorder.event("trained")
     state = trainer.finish()
     progress.phase = "finish"
-    if trainer.rank == 0:
-        recorder.event("parameters", {"sha256": state.save(folder / MODEL)})
-    else:
-        for _ in state.fetch():
-            pass
+    with trainer.averaged() as averaged:
+        if averaged is not None:
+            _store(averaged, folder / AVERAGE, trainer.rank)
+    # The last file of a run: it has finished when this one exists.
+    digest = _store(state, folder / MODEL, trainer.rank)
+    if digest:
+        recorder.event("parameters", {"sha256": digest})
+
+
+def _store(state: State, path: Path, rank: int) -> str:
+    """Have the first worker store a model; the others give their parts. Return its SHA-256."""
+    if rank == 0:
+        return state.save(path)
+    for _ in state.fetch():
+        pass
+    return ""
 
 
 def train_all(trainer: Trainer) -> None:

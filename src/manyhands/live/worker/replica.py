@@ -426,6 +426,8 @@ class LiveReplica:
             mean, count = norms
             self._recorder.point("measure/gradient_norm", mean, samples=cut.samples, weight=count)
         self._divergence.validation(values, cut.samples)
+        if self._local is not None:
+            self._local.observe(values)
         self._judge(values, cut)
 
     def _judge(self, values: dict[str, float], cut: Evaluate) -> None:

@@ -17,6 +17,7 @@ from manyhands.live.member.trace_files import append_to
 from manyhands.live.worker.process import run_loop
 from manyhands.live.worker.slowdown import Slowdown
 from manyhands.pacing import factor
+from manyhands.parameters.optional.checks import check_optional
 from manyhands.script.origin import override
 from manyhands.trace import Recorder, estimate_offset, live_header, trace_file
 from manyhands.transport.collectives import LOOPBACK, Group
@@ -62,6 +63,7 @@ def join(
     """Train as one of torchrun's processes; return the run's folder, which rank 0 chooses."""
     global _calls  # noqa: PLW0603 - several runs in one script need separate keys in the store
     _calls += 1
+    check_optional(strategy, job, devices(1))
     store, number, size = next(iter(rendezvous("env://")))
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     prefixed = PrefixStore(f"manyhands/{attempt}/{_calls}", store)

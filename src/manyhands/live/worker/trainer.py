@@ -20,7 +20,9 @@ from manyhands.live.worker.slowdown import Slowdown
 from manyhands.parameters.clipping import MeanOf, norm
 from manyhands.parameters.gradients import CalledModel
 from manyhands.parameters.loss_weight import counting_each
-from manyhands.parameters.scheduled_step import GroupSchedule
+from manyhands.parameters.optional.loss_scale import LossScale, overflows
+from manyhands.parameters.optional.plateau import PlateauSchedule, schedule_of
+from manyhands.parameters.optional.weight_average import WeightAverage
 from manyhands.sampling.permutation import as_loaded, mix, shares
 from manyhands.sampling.stream_parts import StreamedBatch
 from manyhands.seeding import EpochOrder, seed_all
@@ -138,8 +140,12 @@ class Trainer:
             recorder.event("divided", {str(at): line for at, line in enumerate(self._bound.words)})
         self.model = self._bound.model
         self._called = CalledModel(self.model, self._bound.forward)
-        self._schedule = GroupSchedule.of(job, self._bound.optimizer)
+        self._schedule = schedule_of(job, self._bound.optimizer)
+        self._scale = LossScale() if job.autocast == "float16" else None
         self.optimizer = self._bound.optimizer
+        self._average: WeightAverage | None = None
+        if job.ema is not None:
+            self._average = WeightAverage(job.ema, self._bound.own_parameters())
         # Random draws from here on (dropout) must differ between replicas, and agree on all
         # workers that hold parts of one replica.
         seed_all(mix(job.seed, 1, self._bound.replica))
@@ -244,8 +250,10 @@ class Trainer:
             for objective, counted in enumerate(self._counted):
                 if self.job.objective_names:
                     self._bound.choose(objective)
-                losses.append(self._bound.gradient(batch.inputs, batch.targets, weight))
+                scale = 1.0 if self._scale is None else self._scale.factor
+                losses.append(self._bound.gradient(batch.inputs, batch.targets, weight * scale))
                 self._waits.end()
+                applies = self._scale is None or self._unscale(self._scale)
                 self._weigh(share, counted)
                 self._account_time(share, begun)
                 if len(losses) == len(self._counted):
@@ -253,7 +261,14 @@ class Trainer:
                 if self._bound.speaks:
                     self._divergence.training(losses[-1], share.dealt)
                 begun = self._clock()
-                self._step(share)
+                if applies:
+                    self._step(share)
+                else:
+                    self.model.zero_grad()
+                    self.optimizer.zero_grad()
+            if self._average is not None:
+                self._bound.settle()
+                self._average.update(share.total / share.whole)
         self._pacer.stretch()
         self._account_time(share, begun)
         self._account_updates()
@@ -271,6 +286,17 @@ class Trainer:
         if self._bound.rescales:
             self._set_groups(share)
         self._bound.step(self._bound.counts)
+
+    def _unscale(self, scale: LossScale) -> bool:
+        """Divide the gradient by the loss scale; return whether it is finite on all workers."""
+        found = overflows(self._bound.own_gradients()).to(self._group.device)
+        if self.workers > 1:
+            self._waits.begin()
+            self._group.sum(found)
+            self._waits.end()
+        self._bound.rescale(1 / scale.factor)
+        scale.update(overflowed=bool(found))
+        return not found
 
     def _set_groups(self, share: Share) -> None:
         """Set what the job's scheduler sets, for the step with a batch."""
@@ -310,24 +336,39 @@ class Trainer:
         with self._group.watched():
             self._average_buffers()
             self._progress.phase = "evaluate"
-            bound = self._bound
-            totals = evaluate(
-                self.job,
-                self.model,
-                self.device,
-                bound.replica,
-                bound.replicas,
-                self._answer if self.job.objective is None else self._called,
-                loading=self._loading,
-                speaks=bound.speaks,
-            )
-            with self._exchanging():
-                totals = sum_totals(totals, self._group)
+            self.values = self._evaluate()
+            if self._average is not None:
+                with self._averaged(self._average):
+                    averaged = self._evaluate()
+                self.values |= {f"ema_{name}": value for name, value in averaged.items()}
         self._waits.take()
         self._traffic.enter(before)
-        self.values = totals.values()
         self._recorder.span("evaluate", begun, self._clock() - begun, self._progress.step)
         return self.values
+
+    def _evaluate(self) -> dict[str, float]:
+        """The loss and the metrics at the present values of the parameters."""
+        bound = self._bound
+        totals = evaluate(
+            self.job,
+            self.model,
+            self.device,
+            bound.replica,
+            bound.replicas,
+            self._answer if self.job.objective is None else self._called,
+            loading=self._loading,
+            speaks=bound.speaks,
+        )
+        with self._exchanging():
+            return sum_totals(totals, self._group).values()
+
+    @contextlib.contextmanager
+    def _averaged(self, average: WeightAverage) -> Iterator[None]:
+        """Context in which the model has the averaged parameters."""
+        with average.in_place():
+            self._bound.changed_parameters()
+            yield
+        self._bound.changed_parameters()
 
     def _answer(self, inputs: Any) -> Any:
         """The model's outputs, on the worker that reports for its replica; None on the others."""
@@ -338,10 +379,21 @@ class Trainer:
         """End training; return the state of the whole model, whose tensors are fetched later."""
         self._loading.close()
         self._divergence.finally_()
+        if self._scale is not None and self._scale.skipped and self.rank == 0:
+            self._recorder.event("overflows", {"steps": str(self._scale.skipped)})
         self._traffic.enter("idle")
         self._average_buffers()
         self._traffic.record(self._recorder)
         return self._bound.state()
+
+    @contextlib.contextmanager
+    def averaged(self) -> Iterator[State | None]:
+        """After `finish`: the state with the averaged parameters; None if the job has none."""
+        if self._average is None:
+            yield None
+            return
+        with self._averaged(self._average):
+            yield self._bound.state()
 
     def _account_samples(self, share: Share, loss: torch.Tensor) -> None:
         samples = share.samples if self._bound.speaks else 0
@@ -392,6 +444,8 @@ class Trainer:
             mean, count = norms
             self._recorder.point("measure/gradient_norm", mean, samples=dealt, weight=count)
         self._divergence.validation(values, dealt)
+        if isinstance(self._schedule, PlateauSchedule):
+            self._schedule.observe(values)
         self._evaluated_at = self._clock()
 
     def _reaches_target(self, dealt: int) -> bool:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from manyhands.placements.model.sync_batchnorm import GroupBatchNorm
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -39,9 +41,18 @@ def average_buffers(model: nn.Module, group: Group) -> None:
 
 @contextlib.contextmanager
 def untouched(model: nn.Module, *, when: bool) -> Iterator[None]:
-    """Restore the model's buffers afterwards, because these samples must not change them."""
-    kept = [buffer.clone() for buffer in model.buffers()] if when else []
+    """Restore the model's buffers afterwards, because these samples must not change them.
+
+    Statistics over all workers are the same on all of them, and stay.
+    """
+    own = [
+        buffer
+        for module in model.modules()
+        if when and not isinstance(module, GroupBatchNorm)
+        for buffer in module.buffers(recurse=False)
+    ]
+    kept = [buffer.clone() for buffer in own]
     yield
     with torch.no_grad():
-        for buffer, before in zip(model.buffers(), kept, strict=False):
+        for buffer, before in zip(own, kept, strict=True):
             buffer.copy_(before)

@@ -108,6 +108,10 @@ class Offloaded(Sharded):
         if self._failure is not None:
             raise self._failure
 
+    def settle(self) -> None:
+        """Wait for the thread that updates."""
+        self._join()
+
     def outputs(self, inputs: Any) -> Any:
         """Outputs after the last step has completed."""
         self._join()

@@ -7,12 +7,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from manyhands.engine.fake_tensors import is_fake
 from manyhands.files.checkpoint import State
 from manyhands.job.optimizers import TrainedParameters
 from manyhands.parameters.gradients import CalledModel, ObjectiveModule, backward, build
+from manyhands.parameters.optional.compilation import compile_in_place
 from manyhands.placements.bound import Bound
 from manyhands.placements.model.buffers import average_buffers, untouched
 from manyhands.placements.model.materialize import make_model
+from manyhands.placements.model.sync_batchnorm import synchronise
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,6 +50,9 @@ class WholeModel(Bound):
     ) -> None:
         self.model = self._make(job, device)
         self.optimizer = self._make_optimizer(job)
+        self._synchronised = [] if is_fake() else synchronise(self.model, group, waits)
+        if not is_fake():
+            compile_in_place(job, self.model, self._synchronised)
         self.replica, self.replicas = group.rank, group.size
         self._device = device
         self._group = group
@@ -100,6 +106,8 @@ class WholeModel(Bound):
 
     def gradient(self, inputs: Any, targets: Any, weight: float) -> torch.Tensor:
         """Compute the gradient; DDP averages over workers during the backward pass."""
+        for layer in self._synchronised:
+            layer.counts = weight != 0
         with untouched(self.model, when=not weight), self._reducing():
             loss = backward(
                 self._job, self._device, self._called, inputs, targets, weight, self._more_to_come

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from manyhands.job import Job
     from manyhands.parameters import Layout
     from manyhands.trace import Recorder
-    from manyhands.virtual.worker.shared_model import SharedModel
+    from manyhands.virtual.worker.shared_model import Replication, SharedModel
 
 _NUMBERS = 4_000_000
 """Most numbers of all replicas that are held in double precision at a time."""
@@ -59,7 +59,7 @@ class ReplicaMeasures:
         job: the job.
         recorder: the trace to which they are written.
         shared_model: computes the gradients.
-        replicas: returns the parameters of all present workers.
+        replicas: returns the state of all present workers.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class ReplicaMeasures:
         job: Job,
         recorder: Recorder,
         shared_model: SharedModel,
-        replicas: Callable[[], list[list[torch.Tensor]]],
+        replicas: Callable[[], list[Replication]],
     ) -> None:
         self._recorder = recorder
         self._shared_model = shared_model
@@ -80,7 +80,7 @@ class ReplicaMeasures:
 
     def _note_gradient(self) -> None:
         self._gradients += 1
-        replicas = self._replicas()
+        replicas = [one.parameters for one in self._replicas()]
         if self._gradients < len(replicas):
             return
         self._gradients = 0

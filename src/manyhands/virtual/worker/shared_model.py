@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from manyhands.parameters import Copy, EnsembleModel, LocalOptimizer
+from manyhands.parameters.optional.loss_parameters import check_loss_parameters
 from manyhands.sampling.permutation import mix
 from manyhands.sampling.stream_parts import StreamPart
 from manyhands.seeding import EpochOrder, Seeded, epoch_seed, seed_host
@@ -18,7 +19,7 @@ from manyhands.virtual.divergence import VirtualDivergence
 from manyhands.virtual.worker.loading import loader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch import nn
 
@@ -73,6 +74,11 @@ class Replication:
             self.seen = [flat.clone() for flat in self.parameters]
             self.touched = True
 
+    def observe(self, values: Mapping[str, float]) -> None:
+        """Note the values of an evaluation, on which the optimizer's learning rates may depend."""
+        if self.optimizer is not None:
+            self.optimizer.observe(values)
+
 
 class SharedModel:
     """A model that computes the gradients and evaluations of all virtual workers.
@@ -96,6 +102,8 @@ class SharedModel:
         self._order = EpochOrder(job)
         self._seeded = Seeded(job.data, job.collate_fn)
         self.divergence = VirtualDivergence(job)
+        self._unchecked = True
+        """Whether no gradient was computed yet."""
         self._load_samples = loader(job, self._seeded)
         self._copy = Copy(job, shards, torch.device("cpu"), clip=clip)
         self.layout = self._copy.layout
@@ -153,6 +161,9 @@ class SharedModel:
             inputs, targets = self._load_samples(lease.epoch, wanted)
         seed_host(draws)
         self._load(worker)
+        if self._unchecked:
+            self._unchecked = False
+            check_loss_parameters(job, self._copy.model, (inputs, targets))
         worker.seen = []
         completed: list[int] = []
         weights = [0.0]

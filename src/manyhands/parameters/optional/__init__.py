@@ -1,0 +1,1 @@
+"""What a job may ask for beside its steps: a compiled model, averaged weights, a loss scale."""

@@ -1,0 +1,82 @@
+"""`ReduceLROnPlateau`: learning rates that depend on the values of evaluations."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from manyhands.parameters.scheduled_step import EmptyOptimizer, GroupSchedule
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import torch
+
+    from manyhands.job import Job
+
+
+class PlateauSchedule:
+    """The learning rates of a job's `ReduceLROnPlateau`, which is stepped after every evaluation.
+
+    Every worker has the same values of an evaluation, so every worker's scheduler does the same.
+
+    Args:
+        job: the job, with validation data.
+        scheduler: its scheduler, of an optimizer that trains nothing.
+        stepped: that optimizer.
+
+    Raises:
+        ValueError: there is no validation data, or no metric of the name.
+    """
+
+    def __init__(
+        self, job: Job, scheduler: ReduceLROnPlateau, stepped: torch.optim.Optimizer
+    ) -> None:
+        self._scheduler = scheduler
+        self._stepped = stepped
+        self._metric = plateau_metric(job, scheduler)
+
+    def apply(self, optimizer: torch.optim.Optimizer, dealt: int) -> None:  # noqa: ARG002 - as `GroupSchedule`
+        """Set the learning rates of an optimizer, as they are after the last evaluation."""
+        for group, source in zip(optimizer.param_groups, self._stepped.param_groups, strict=True):
+            group["lr"] = float(source["lr"])
+
+    def observe(self, values: Mapping[str, float]) -> None:
+        """Step the scheduler with the values of an evaluation."""
+        self._scheduler.step(values[self._metric])
+
+
+def plateau_metric(job: Job, scheduler: ReduceLROnPlateau) -> str:
+    """The name of the validation metric that a job's scheduler depends on.
+
+    Raises:
+        ValueError: there is no validation data, or no metric of the name.
+    """
+    if job.validation is None:
+        raise ValueError("ReduceLROnPlateau depends on a validation metric: give validation data")
+    if job.plateau_metric is None and scheduler.mode == "max":
+        raise ValueError(
+            'ReduceLROnPlateau(mode="max") needs a metric of which more is better, and the default '
+            'is the loss: name one, as in Job(plateau_metric="accuracy")'
+        )
+    name = job.plateau_metric or "loss"
+    known = job.value_names
+    if name not in known:
+        raise ValueError(
+            f"plateau_metric={name!r} is no metric of this job; it has {', '.join(known)}"
+        )
+    return name
+
+
+def schedule_of(
+    job: Job, optimizer: torch.optim.Optimizer
+) -> GroupSchedule | PlateauSchedule | None:
+    """The schedule of a job where the values of evaluations are known; None if it has none."""
+    if job.lr_scheduler is None:
+        return None
+    empty = EmptyOptimizer(optimizer)
+    scheduler = job.lr_scheduler(empty)
+    if isinstance(scheduler, ReduceLROnPlateau):
+        return PlateauSchedule(job, scheduler, empty)
+    return GroupSchedule(job, optimizer)
