@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -65,7 +66,10 @@ class Holder:
         self.rate = float(optimizer.param_groups[0]["lr"])
         """The initial learning rate."""
         self._lr_factor = job.lr_factor
-        self._schedule = GroupSchedule.of(job, optimizer)
+        self._new_schedule = partial(GroupSchedule.of, job, optimizer)
+        """Makes the schedule at the first step: where workers step themselves, none is needed."""
+        self._schedule: GroupSchedule | None = None
+        self._has_schedule = job.lr_scheduler is not None
         self._clip = clip
         self._sums: dict[int, torch.Tensor] = {}
         self._velocity: torch.Tensor | None = None
@@ -100,6 +104,8 @@ class Holder:
         """
         for parameter, fragment in zip(self._parameters, self._lines, strict=True):
             parameter.grad = fragment.view(update)
+        if self._has_schedule and self._schedule is None:
+            self._schedule = self._new_schedule()
         if self._schedule is not None:
             self._schedule.apply(self.optimizer, dealt)
         weighted_step(self.optimizer, weight * self._lr_factor(dealt))
