@@ -64,6 +64,7 @@ def same_as_plain(folder, job, strategy):
     assert compiled.metrics == pytest.approx(plain.metrics, abs=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.filterwarnings("default")
 def test_trains_as_without_compilation(tmp_path):

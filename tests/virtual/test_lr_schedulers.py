@@ -148,3 +148,32 @@ def test_a_job_has_one_schedule():
         job(sgd, SCHEDULERS["StepLR"], lr_schedule=lambda _: 1.0)
     with pytest.raises(ValueError, match='"step" or "epoch"'):
         job(sgd, SCHEDULERS["StepLR"], "week")
+
+
+@pytest.mark.parametrize("strategy", ["gossip()", "hogwild()", "ensemble()"])
+def test_workers_that_step_and_know_all_evaluations_follow_a_plateau(tmp_path, strategy):
+    def plain(module):
+        return SGD(module.parameters(), lr=4.0)
+
+    def plateau(optimizer):
+        return lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.3, patience=0)
+
+    run = mh.simulate(
+        job(plain, plateau, validation=data()), strategy, workers=1, output=tmp_path / "run"
+    )
+    torch.manual_seed(SEED)
+    module = model()
+    steps = plain(module)
+    schedule = plateau(steps)
+    inputs, targets = data().tensors
+    for epoch in range(EPOCHS):
+        for indices in permutation(SAMPLES, SEED, epoch).split(BATCH):
+            steps.zero_grad()
+            F.cross_entropy(module(inputs[indices]), targets[indices]).backward()
+            steps.step()
+        with torch.no_grad():
+            schedule.step(F.cross_entropy(module(inputs), targets).item())
+    assert steps.param_groups[0]["lr"] < 4.0, "the test needs a rate that was reduced"
+    if strategy != "ensemble()":
+        assert apart(run, module.state_dict()) < 1e-9
+    assert run.status == "finished"

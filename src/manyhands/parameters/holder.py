@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -70,7 +71,10 @@ class Holder:
         self.rate = float(optimizer.param_groups[0]["lr"])
         """The initial learning rate."""
         self._lr_factor = job.lr_factor
-        self._schedule = GroupSchedule.of(job, optimizer)
+        self._new_schedule = partial(GroupSchedule.of, job, optimizer)
+        """Makes the schedule at the first step: where workers step themselves, none is needed."""
+        self._schedule: GroupSchedule | None = None
+        self._has_schedule = job.lr_scheduler is not None
         self._clip = clip
         self._sums: dict[int, torch.Tensor] = {}
         self._velocity: torch.Tensor | None = None
@@ -115,6 +119,8 @@ class Holder:
         for parameter, fragment, owner in chosen:
             if owner == objective:
                 parameter.grad = fragment.view(update)
+        if self._has_schedule and self._schedule is None:
+            self._schedule = self._new_schedule()
         if self._schedule is not None:
             self._schedule.apply(self.optimizer, dealt)
         if objective in self._objective_of:
