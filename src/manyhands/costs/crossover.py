@@ -100,7 +100,8 @@ def fastest_ranges(
     lines = {name: _line(algorithm, workers, link) for name, algorithm in among.items()}
     # At 0 bytes the constant decides, then the slope.
     name = min(lines, key=lambda each: lines[each])
-    found, begin = [], 0.0
+    found: list[FastestRange] = []
+    begin = 0.0
     while True:
         constant, slope = lines[name]
         flatter = {
