@@ -221,9 +221,9 @@ def one_server(size: float, workers: int) -> AllreduceCost:
 def hierarchical_servers(size: float, workers: int, islands: int | None = None) -> AllreduceCost:
     """A server for each of I islands, and one for these servers; all links are alike.
 
-    4α + 2(⌈n/I⌉ + I)·m/β + (⌈n/I⌉ + I − 2)·m/γ; 2(n + I) messages. The largest island is the one
-    that counts. The sum ⌈n/I⌉ + I is least for I near √n. Links between islands that differ:
-    `hierarchical_seconds`. Source: the formula of one server, twice.
+    4α + 2(⌈n/I⌉ + I)·m/β + (⌈n/I⌉ + I − 2)·m/γ; 2(n + I) messages. Exact if islands have equally
+    many workers; otherwise smaller ones may be early. ⌈n/I⌉ + I is least for I near √n.
+    Links between islands that differ: `hierarchical_seconds`. Source: the formula of one server, twice.
 
     Args:
         size: m.

@@ -37,10 +37,6 @@ class WorkDepth:
         """Both, of which the other needs the result of this one."""
         return WorkDepth(self.work + other.work, self.depth + other.depth)
 
-    def beside(self, other: WorkDepth) -> WorkDepth:
-        """Both, independent of each other."""
-        return WorkDepth(self.work + other.work, max(self.depth, other.depth))
-
     def times(self, number: int) -> WorkDepth:
         """So many times, independent of each other.
 
