@@ -223,7 +223,7 @@ def hierarchical_servers(size: float, workers: int, islands: int | None = None) 
 
     4α + 2(⌈n/I⌉ + I)·m/β + (⌈n/I⌉ + I − 2)·m/γ; 2(n + I) messages. Exact if islands have equally
     many workers; otherwise smaller ones may be early. ⌈n/I⌉ + I is least for I near √n.
-    Links between islands that differ: `hierarchical_seconds`. Source: the formula of one server, twice.
+    Links between islands that differ: `hierarchical_seconds`. Source: one server's formula, twice.
 
     Args:
         size: m.
