@@ -1,4 +1,4 @@
-"""Bandwidths and times as text, such as `100mbit` and `0.5ms`: parsing and writing."""
+"""Bandwidths, times, sizes and counts as text, such as `100mbit` and `0.5ms`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ _QUANTITY = re.compile(
     r"\s*(\d+\.?\d*|\.\d+)(e[+-]?\d+)?\s*([a-z]*)\s*(?:/\s*s|ps)?\s*", re.IGNORECASE
 )
 _BITS = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12}
-_BYTES = {"b": 1.0, "kb": 1e3, "mb": 1e6, "gb": 1e9, "": 1.0}
+_BYTES = {"b": 1.0, "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12, "": 1.0}
+_COUNTS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9, "t": 1e12}
 _SECONDS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 
 
@@ -42,6 +43,34 @@ def seconds(source: str | float) -> float:
     if unit not in _SECONDS or not 0 <= number < math.inf:
         raise ValueError(f"expected a time such as '0.5ms', '20us' or '1s', got {source!r}")
     return number * _SECONDS[unit]
+
+
+def size(source: str | float) -> float:
+    """Bytes; a number without a unit is in bytes.
+
+    >>> size("4KB"), size("1.5 GB"), size(100)
+    (4000.0, 1500000000.0, 100.0)
+    """
+    if not isinstance(source, str):
+        return _positive("size", float(source), source)
+    number, unit = _split(source)
+    if unit not in _BYTES or _is_rate(source):
+        raise ValueError(f"expected a size such as '4KB', '100MB' or '1GB', got {source!r}")
+    return _positive("size", number * _BYTES[unit], source)
+
+
+def count(source: str | float) -> int:
+    """A number of things, such as parameters: with k, M, G (or B, for billions) or T.
+
+    >>> count("25.6M"), count("1.5B"), count("64")
+    (25600000, 1500000000, 64)
+    """
+    number, unit = _split(source) if isinstance(source, str) else (float(source), "")
+    whole = number * _COUNTS.get(unit, math.nan)
+    is_whole = 1 <= whole < 1e18 and math.isclose(whole, round(whole), rel_tol=1e-12)
+    if not is_whole or _is_rate(source):
+        raise ValueError(f"expected a whole number such as '64', '25.6M' or '1.5B', got {source!r}")
+    return round(whole)
 
 
 def bandwidth_text(value: float) -> str:
@@ -102,6 +131,10 @@ def _split(text: str) -> tuple[float, str]:
     if not match:
         return math.nan, "?"
     return float(match[1] + (match[2] or "")), match[3].lower()
+
+
+def _is_rate(source: str | float) -> bool:
+    return isinstance(source, str) and source.rstrip().lower().endswith("s")
 
 
 def _positive(name: str, value: float, source: str | float) -> float:

@@ -505,8 +505,8 @@ def report(
     draw(paths, output, target, price)
 
 
-app.command(context_settings={"allow_interspersed_args": True})(planning.codecs)
-app.command(context_settings={"allow_interspersed_args": True})(planning.check)
+for planned in (planning.codecs, planning.check, planning.costs):
+    app.command(context_settings={"allow_interspersed_args": True})(planned)
 app.command()(publishing.export)
 app.command()(publishing.reproduce)
 app.command()(publishing.tensorboard)

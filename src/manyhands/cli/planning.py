@@ -1,8 +1,9 @@
-"""The subcommands that measure before a run is made, and their options.
+"""The subcommands that measure or compute before a run is made, and their options.
 
 What they do is loaded only when one is called, as in `manyhands.cli.app`.
 """
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -50,3 +51,66 @@ def check(
 
     options = {"strategy": strategy, "workers": workers, "steps": steps, "job": job}
     run(script, arguments or [], options)
+
+
+def costs(
+    arguments: Arguments = None,
+    *,
+    parameters: Annotated[
+        str | None, typer.Option(help="Number of parameters that are averaged: '25.6M'.")
+    ] = None,
+    size: Annotated[
+        str | None,
+        typer.Option("--bytes", help="Bytes in place of parameters: '100MB'; a range: '4KB..1GB'."),
+    ] = None,
+    script: Annotated[
+        Path | None,
+        typer.Option(help="Take the parameters from this script's job, and show its layers."),
+    ] = None,
+    workers: Annotated[
+        str | None,
+        typer.Option(help="Numbers of workers: 64; 2,3,4; or 2..1024, doubling. Default: 2..1024."),
+    ] = None,
+    latency: Annotated[str, typer.Option(help="Latency of a message.")] = "50us",
+    bandwidth: Annotated[str, typer.Option(help="Bandwidth of each worker's link.")] = "10gbit",
+    reduction: Annotated[
+        str | None,
+        typer.Option(help="Speed of adding vectors up: '10GB/s'; default: in no time."),
+    ] = None,
+    parameter_bytes: Annotated[int, typer.Option(min=1, help="Bytes of a parameter.")] = 4,
+    servers: Annotated[int, typer.Option(min=1, help="Number of sharded servers.")] = 4,
+    islands: Annotated[
+        int | None,
+        typer.Option(min=1, help="Islands of the hierarchical servers; default: √workers."),
+    ] = None,
+    batch: Annotated[
+        int | None,
+        typer.Option(min=1, help="Samples for the table of layers; default: the job's batch."),
+    ] = None,
+    job: JobName = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    chart: Annotated[
+        Path | None,
+        typer.Option(help="SVG or PDF file: the fastest algorithm over workers and bytes."),
+    ] = None,
+) -> None:
+    """Print how long an allreduce takes by each algorithm, and which is the fastest where."""
+    from manyhands.cli.costs import costs as run  # noqa: PLC0415 - see above
+
+    options = {
+        "parameters": parameters,
+        "bytes": size,
+        "script": script,
+        "workers": workers,
+        "latency": latency,
+        "bandwidth": bandwidth,
+        "reduction": reduction,
+        "parameter_bytes": parameter_bytes,
+        "servers": servers,
+        "islands": islands,
+        "batch": batch,
+        "job": job,
+        "json": json,
+        "chart": chart,
+    }
+    run(arguments or [], options)

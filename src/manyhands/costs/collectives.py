@@ -19,6 +19,15 @@ class Collective:
     """Number of participants; 0 for all workers."""
 
 
+def allreduce_bytes(size: float, workers: int) -> float:
+    """Bytes that each of P workers sends in an allreduce of m bytes, at least: 2·m·(P − 1)/P.
+
+    >>> allreduce_bytes(400, 4)
+    600.0
+    """
+    return 2 * size * ((workers - 1) / workers)
+
+
 def sent_per_worker(collective: Collective, workers: int) -> float:
     """Bytes that one of `workers` sends, on average over them.
 
@@ -32,7 +41,7 @@ def sent_per_worker(collective: Collective, workers: int) -> float:
     share = (parts - 1) / parts
     match collective.kind:
         case "allreduce":
-            return 2 * collective.size * share
+            return allreduce_bytes(collective.size, parts)
         case "all_gather" | "all_to_all" | "broadcast" | "reduce_scatter":
             return collective.size * share
         case "send":

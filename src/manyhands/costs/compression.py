@@ -15,6 +15,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from manyhands.costs.allreduce import ring
+from manyhands.costs.collectives import allreduce_bytes
+
 PAYLOAD_SHARE = 1448 / 1514
 """Share of a full Ethernet frame that TCP can use."""
 
@@ -125,8 +128,8 @@ def allreduce_step_seconds(
     """
     if workers == 1:
         return compute
-    messages = 2 * (workers - 1) if summed else 2
-    sent = 2 * cost.coded * (workers - 1) / workers
+    messages = ring(cost.coded, workers).rounds if summed else 2
+    sent = allreduce_bytes(cost.coded, workers)
     coding = allreduce_coding_seconds(cost, workers, summed=summed)
     return compute + coding + sent / bandwidth + messages * latency
 
@@ -138,7 +141,7 @@ def allreduce_pays_below(cost: CodingCost, workers: int, *, summed: bool = False
     >>> round(allreduce_pays_below(cost, 4) / 1e6)
     261
     """
-    saved = 2 * (cost.dense - cost.coded) * (workers - 1) / workers
+    saved = allreduce_bytes(cost.dense - cost.coded, workers)
     return _ratio(saved, allreduce_coding_seconds(cost, workers, summed=summed))
 
 

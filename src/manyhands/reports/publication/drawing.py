@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from manyhands.reports.comparison.chart_content import ChartContent, ChartLine
     from manyhands.reports.page.palette import Look
 
-_WIDTH: Final = 5.5
+WIDTH: Final = 5.5
 """Inches: the width of a text column."""
-_HEIGHT: Final = 3.4
+HEIGHT: Final = 3.4
 _BAR: Final = 0.34
 """Inches for each bar."""
 _INK: Final = "#24292f"
@@ -88,8 +88,8 @@ def draw(
     Raises:
         ModuleNotFoundError: matplotlib is not installed.
     """
-    with _matplotlib() as figures:
-        figure = figures(figsize=(_WIDTH, _height(content)), layout="constrained")
+    with styled_figures() as figures:
+        figure = figures(figsize=(WIDTH, _height(content)), layout="constrained")
         axes = figure.add_subplot()
         match content:
             case LineChart():
@@ -103,16 +103,21 @@ def draw(
         axes.set_title(f"{content.title}: {heading}")
         axes.set_xlabel(content.x_title)
         axes.set_ylabel(content.y_title)
-        _legend(figure, axes)
-        for path in paths:
-            kind = path.suffix.removeprefix(".")
-            partial = path.with_name(f"{path.name}.part")
-            figure.savefig(partial, format=kind, metadata=_NO_DATE[kind])
-            partial.replace(path)
+        add_legend(figure, axes)
+        save_figure(figure, paths)
+
+
+def save_figure(figure: Figure, paths: Sequence[Path]) -> None:
+    """Write a figure to these files, whose names end in .svg or .pdf."""
+    for path in paths:
+        kind = path.suffix.removeprefix(".")
+        partial = path.with_name(f"{path.name}.part")
+        figure.savefig(partial, format=kind, metadata=_NO_DATE[kind])
+        partial.replace(path)
 
 
 @contextlib.contextmanager
-def _matplotlib() -> Iterator[type[Figure]]:
+def styled_figures() -> Iterator[type[Figure]]:
     """The class of figures, under the style of these charts."""
     try:
         import matplotlib  # noqa: ICN001, PLC0415 - an optional extra
@@ -132,7 +137,7 @@ def _height(content: ChartContent) -> float:
     if isinstance(content, (PartsChart, BarChart)):
         lines = sum(1.4 if "\n" in _name(each) else 1.0 for each in content.strategies)
         return 1.3 + _BAR * lines
-    return _HEIGHT
+    return HEIGHT
 
 
 def _draw_lines(axes: Axes, content: LineChart, looks: Mapping[str, Look]) -> None:
@@ -241,7 +246,7 @@ def _draw_histogram(axes: Axes, content: HistogramChart, looks: Mapping[str, Loo
     axes.grid(visible=False, axis="x")
 
 
-def _legend(figure: Figure, axes: Axes) -> None:
+def add_legend(figure: Figure, axes: Axes) -> None:
     """A legend below the axes, in as many columns as there is room for."""
     handles, names = axes.get_legend_handles_labels()
     if names:
