@@ -260,8 +260,7 @@ class World:
         where = f"after {self.committed:,} samples"
         record = self._logs.coordinator
         shared_model.divergence.check(record, values["loss"], "validation", where)
-        for one in living:
-            one.observe(values)
+        shared_model.observe(values, living)
         return values
 
     def _start_server(self, server: Server) -> None:

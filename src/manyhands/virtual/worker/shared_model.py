@@ -74,11 +74,6 @@ class Replication:
             self.seen = [flat.clone() for flat in self.parameters]
             self.touched = True
 
-    def observe(self, values: Mapping[str, float]) -> None:
-        """Note the values of an evaluation, on which the optimizer's learning rates may depend."""
-        if self.optimizer is not None:
-            self.optimizer.observe(values)
-
 
 class SharedModel:
     """A model that computes the gradients and evaluations of all virtual workers.
@@ -104,6 +99,7 @@ class SharedModel:
         self.divergence = VirtualDivergence(job)
         self._unchecked = True
         """Whether no gradient was computed yet."""
+        self._observed: list[Mapping[str, float]] = []
         self._load_samples = loader(job, self._seeded)
         self._copy = Copy(job, shards, torch.device("cpu"), clip=clip)
         self.layout = self._copy.layout
@@ -180,7 +176,17 @@ class SharedModel:
 
     def optimizer(self, parameters: Sequence[torch.Tensor]) -> LocalOptimizer:
         """The job's optimizer on a worker's parameters."""
-        return LocalOptimizer(self._job, self._copy.model, self.layout, parameters)
+        made = LocalOptimizer(self._job, self._copy.model, self.layout, parameters)
+        for values in self._observed:
+            made.observe(values)
+        return made
+
+    def observe(self, values: Mapping[str, float], workers: Sequence[Replication]) -> None:
+        """Note the values of an evaluation, on which workers' learning rates may depend."""
+        self._observed.append(values)
+        for worker in workers:
+            if worker.optimizer is not None:
+                worker.optimizer.observe(values)
 
     def apply(self, worker: Replication, weight: float, dealt: int) -> None:
         """Take a step of a worker's local optimizer with its last update."""
