@@ -126,18 +126,10 @@ def _name_of(value: object, namespace: Mapping[str, Any]) -> str | None:
 
 def load(origin: Origin) -> tuple[Job, Callable[..., Any] | None]:
     """Execute the script as a worker does; return its job and the user's loop."""
-    global _loading  # noqa: PLW0603 - a state of the process: whether it loads its script
     sys.argv = list(origin.argv)
     if origin.search:
         sys.path.insert(0, origin.search)
-    _loading = True
-    # Random draws at the script's top level must agree in all processes. torch starts with the
-    # same seed everywhere; Python and NumPy start with a different one in each process.
-    seed_python(0)
-    try:
-        module = execute(Path(origin.script), MODULE, origin.package)
-    finally:
-        _loading = False
+    module = execute_as_worker(Path(origin.script), origin.package)
     job = _at(module, origin.job)
     if not isinstance(job, Job):
         raise TypeError(
@@ -151,6 +143,19 @@ def load(origin: Origin) -> tuple[Job, Callable[..., Any] | None]:
             "define it above the main guard"
         )
     return job, loop
+
+
+def execute_as_worker(path: Path, package: str = "") -> ModuleType:
+    """Execute a script up to its main guard; `train` is refused meanwhile."""
+    global _loading  # noqa: PLW0603 - a state of the process: whether it loads its script
+    _loading = True
+    # Random draws at the script's top level must agree in all processes. torch starts with the
+    # same seed everywhere; Python and NumPy start with a different one in each process.
+    seed_python(0)
+    try:
+        return execute(path, MODULE, package)
+    finally:
+        _loading = False
 
 
 def execute(path: Path, name: str, package: str = "", spec: ModuleSpec | None = None) -> ModuleType:

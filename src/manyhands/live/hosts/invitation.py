@@ -32,7 +32,7 @@ def choose_address(given: str | None) -> tuple[str, int]:
     except OSError as error:
         raise ValueError(
             f"this host cannot listen at {address}{f':{port}' if port else ''} "
-            f"({error.strerror}): --listen takes one of its own addresses and a free port"
+            f"({os.strerror(error.errno or 0)}): --listen takes one of its own addresses and a free port"
         ) from None
     return address, port
 
