@@ -66,15 +66,16 @@ def _follow(progress: RunProgress, trace: Following, folder: Path, console: Cons
 
 
 def _follow_plainly(progress: RunProgress, trace: Following, folder: Path) -> None:
-    """Print faults as they occur, and a line from time to time, until the run is over."""
-    told, written = 0, -_PLAIN_EVERY
+    """Print faults and phases as they begin, and a line from time to time, until the end."""
+    told, written, phase = 0, 0.0, ""
     while True:
         for note in progress.faults[told:]:
             typer.echo(f"{note.seconds:.1f} s: {note.words}")
         told = len(progress.faults)
         now = time.monotonic()
-        if now - written >= _PLAIN_EVERY and progress.end is None:
-            written = now
+        due = progress.phase != phase or now - written >= _PLAIN_EVERY
+        if due and progress.end is None:
+            written, phase = now, progress.phase
             typer.echo(f"{progress.phase}: {line(progress)}")
         if _is_over(progress, folder):
             return

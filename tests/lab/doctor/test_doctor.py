@@ -15,7 +15,7 @@ import pytest
 
 from manyhands.lab.doctor import examine
 from manyhands.lab.doctor.clocks import check_date, check_rate, check_skew
-from manyhands.lab.doctor.finding import Plan, Surroundings
+from manyhands.lab.doctor.finding import ExaminedRun, Surroundings
 from manyhands.lab.doctor.limits import needed_threads
 from manyhands.lab.doctor.memory import check_memory
 from manyhands.lab.doctor.processor import check_cores
@@ -35,11 +35,11 @@ EXAMINED_AT = """
 """
 LIMITED = """
     import os, resource
-    from manyhands.lab.doctor.finding import Plan, Surroundings
+    from manyhands.lab.doctor.finding import ExaminedRun, Surroundings
     from manyhands.lab.doctor.limits import check_processes
     from manyhands.strategies import strategy
 
-    plan = Plan(strategy("asynchronous()"), 40)
+    plan = ExaminedRun(strategy("asynchronous()"), 40)
     plan.needs, plan.cores
     resource.setrlimit(resource.RLIMIT_NPROC, (100, 100))
     if os.getuid() == 0:  # to whom the limit does not apply
@@ -59,8 +59,8 @@ def python(text: str, *arguments: object, before: tuple[str, ...] = (), **option
     return done.stdout.splitlines()
 
 
-def plan(workers: int = 2, text: str = "allreduce()", **rest) -> Plan:
-    return Plan(strategy(text), workers, **rest)
+def plan(workers: int = 2, text: str = "allreduce()", **rest) -> ExaminedRun:
+    return ExaminedRun(strategy(text), workers, **rest)
 
 
 @pytest.mark.timeout(150)

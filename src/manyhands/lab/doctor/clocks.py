@@ -14,7 +14,7 @@ from manyhands.units import seconds_words
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from manyhands.lab.doctor.finding import Plan, Surroundings
+    from manyhands.lab.doctor.finding import ExaminedRun, Surroundings
 
 _EARLIEST = 1_735_689_600.0
 """Unix time of 2025-01-01, before any version of this code."""
@@ -31,7 +31,7 @@ _NTP_EPOCH = 2_208_988_800
 _NTP = struct.Struct("!40xII")
 
 
-def check_date(plan: Plan, around: Surroundings) -> Iterator[Finding]:
+def check_date(plan: ExaminedRun, around: Surroundings) -> Iterator[Finding]:
     """Whether the date is plausible, and not before that of files that exist."""
     now = around.wall()
     advice = "set the clock (timedatectl set-ntp true): names of folders and downloads depend on it"
@@ -48,7 +48,7 @@ def check_date(plan: Plan, around: Surroundings) -> Iterator[Finding]:
         yield Finding("date", "ok", _date(now))
 
 
-def check_rate(_plan: Plan, around: Surroundings) -> Iterator[Finding]:
+def check_rate(_plan: ExaminedRun, around: Surroundings) -> Iterator[Finding]:
     """Whether wall clock and monotonic clock advance alike."""
     wall, monotonic = around.wall(), around.monotonic()
     around.sleep(_LOOK)
@@ -65,7 +65,7 @@ def check_rate(_plan: Plan, around: Surroundings) -> Iterator[Finding]:
         yield Finding("clocks", "ok", words)
 
 
-def check_skew(plan: Plan, around: Surroundings) -> Iterator[Finding]:
+def check_skew(plan: ExaminedRun, around: Surroundings) -> Iterator[Finding]:
     """The clocks of other hosts, where a host answers requests for its time (NTP)."""
     for name in plan.hosts.names[1:] if plan.hosts else ():
         what = f"clock of {name}"

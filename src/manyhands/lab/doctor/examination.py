@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from manyhands.cluster import Cluster
 from manyhands.lab.doctor import clocks, limits, memory, network, processor, software, storage
-from manyhands.lab.doctor.finding import Finding, Plan, Surroundings
+from manyhands.lab.doctor.finding import ExaminedRun, Finding, Surroundings
 from manyhands.live.hosts.host_list import Hosts
 from manyhands.strategies import strategy as read_strategy
 
@@ -101,7 +101,7 @@ def examine(
         loaded, found = software.load_script(script, arguments, job)
     named, count = _named(hosts, workers, found)
     chosen = _chosen(strategy, count, found)
-    plan = Plan(chosen, count, loaded, named, **places)
+    plan = ExaminedRun(chosen, count, loaded, named, **places)
     around = around or Surroundings()
     findings = {
         theme: [finding for check in checks for finding in _tried(check, plan, around)]
@@ -111,7 +111,7 @@ def examine(
     return Examination(plan.words, findings)
 
 
-def _tried(check: Check, plan: Plan, around: Surroundings) -> Iterator[Finding]:
+def _tried(check: Check, plan: ExaminedRun, around: Surroundings) -> Iterator[Finding]:
     """What a check finds; that it cannot be made, if so."""
     try:
         yield from check(plan, around)

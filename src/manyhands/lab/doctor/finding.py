@@ -60,7 +60,7 @@ class Surroundings:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ExaminedRun:
     """The run that the machine is examined for."""
 
     strategy: Strategy
@@ -106,5 +106,5 @@ class Plan:
         return f"{self.strategy} on {self.workers} worker{ending}"
 
 
-Check = Callable[[Plan, Surroundings], Iterator[Finding]]
+Check = Callable[[ExaminedRun, Surroundings], Iterator[Finding]]
 """One check: yields what it found."""

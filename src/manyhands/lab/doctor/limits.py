@@ -15,7 +15,7 @@ from manyhands.reports.formatting import size
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from manyhands.lab.doctor.finding import Plan, Surroundings
+    from manyhands.lab.doctor.finding import ExaminedRun, Surroundings
 
 _THREADS = 12
 """Threads of a worker or server besides those of OpenMP, at most: heartbeat, ZeroMQ, autograd,
@@ -28,7 +28,7 @@ _ADDRESSES = 8 << 30
 """Bytes of addresses of a process with torch, most of which take no memory."""
 
 
-def check_open_files(plan: Plan, _around: Surroundings) -> Iterator[Finding]:
+def check_open_files(plan: ExaminedRun, _around: Surroundings) -> Iterator[Finding]:
     """Open files of one process, against the hard limit: the soft one is raised by a run."""
     servers = plan.needs.servers
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -44,7 +44,7 @@ def check_open_files(plan: Plan, _around: Surroundings) -> Iterator[Finding]:
     yield Finding("open files", "ok", f"{needed} are needed, {limit}{raised}")
 
 
-def check_processes(plan: Plan, around: Surroundings) -> Iterator[Finding]:
+def check_processes(plan: ExaminedRun, around: Surroundings) -> Iterator[Finding]:
     """Processes and threads that may still be started, against what the run starts."""
     needed = needed_threads(plan)
     soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
@@ -68,7 +68,7 @@ def check_processes(plan: Plan, around: Surroundings) -> Iterator[Finding]:
         yield Finding("processes and threads", "ok", f"no limit, the run starts up to {needed}")
 
 
-def needed_threads(plan: Plan) -> int:
+def needed_threads(plan: ExaminedRun) -> int:
     """Processes and threads that a run starts on this host, at most."""
     own = int(environment(plan.cores, plan.here)["OMP_NUM_THREADS"].partition(",")[0])
     loaders = 0 if plan.job is None else plan.job.num_workers
@@ -76,7 +76,7 @@ def needed_threads(plan: Plan) -> int:
     return members * (_THREADS + own) + plan.here * 2 * loaders + _OTHERS * _THREADS
 
 
-def check_file_size(plan: Plan, _around: Surroundings) -> Iterator[Finding]:
+def check_file_size(plan: ExaminedRun, _around: Surroundings) -> Iterator[Finding]:
     """The largest file that a process may write, against the model's file."""
     soft, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
     if soft == resource.RLIM_INFINITY:
@@ -93,7 +93,7 @@ def check_file_size(plan: Plan, _around: Surroundings) -> Iterator[Finding]:
         yield Finding("file size", "ok", words)
 
 
-def check_address_space(_plan: Plan, _around: Surroundings) -> Iterator[Finding]:
+def check_address_space(_plan: ExaminedRun, _around: Surroundings) -> Iterator[Finding]:
     """Limits on a process's addresses and on its time on the processor."""
     soft, _ = resource.getrlimit(resource.RLIMIT_AS)
     if soft != resource.RLIM_INFINITY and soft < _ADDRESSES:

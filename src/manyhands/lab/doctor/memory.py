@@ -23,7 +23,7 @@ from manyhands.transport.memory import reserve
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from manyhands.lab.doctor.finding import Plan, Surroundings
+    from manyhands.lab.doctor.finding import ExaminedRun, Surroundings
 
 SHARED = Path("/dev/shm")  # noqa: S108 - the name is that of the system
 _SMALL = 64 << 20
@@ -32,7 +32,7 @@ _SWAPPED = 0.25
 """Fraction of the swap space in use above which programs are likely to wait for it."""
 
 
-def check_memory(plan: Plan, around: Surroundings) -> Iterator[Finding]:
+def check_memory(plan: ExaminedRun, around: Surroundings) -> Iterator[Finding]:
     """Memory that is available, against what the processes of this host need at least."""
     forks = can_fork()
     if plan.job is None:
@@ -65,7 +65,7 @@ def check_memory(plan: Plan, around: Surroundings) -> Iterator[Finding]:
     yield Finding("memory", "ok", _joined(words, group))
 
 
-def check_swap(_plan: Plan, _around: Surroundings) -> Iterator[Finding]:
+def check_swap(_plan: ExaminedRun, _around: Surroundings) -> Iterator[Finding]:
     """Swap space in use: a worker whose pages are there is slower than the others."""
     facts = memory_facts()
     total = facts.get("SwapTotal", 0)
@@ -83,7 +83,7 @@ def check_swap(_plan: Plan, _around: Surroundings) -> Iterator[Finding]:
         yield Finding("swap", "ok", "there is no swap space")
 
 
-def check_overcommit(_plan: Plan, _around: Surroundings) -> Iterator[Finding]:
+def check_overcommit(_plan: ExaminedRun, _around: Surroundings) -> Iterator[Finding]:
     """Whether the kernel refuses memory that is reserved and not used."""
     try:
         strict = Path("/proc/sys/vm/overcommit_memory").read_text(encoding="ascii").strip() == "2"
@@ -98,7 +98,7 @@ def check_overcommit(_plan: Plan, _around: Surroundings) -> Iterator[Finding]:
         )
 
 
-def check_shared(plan: Plan, _around: Surroundings) -> Iterator[Finding]:
+def check_shared(plan: ExaminedRun, _around: Surroundings) -> Iterator[Finding]:
     """Memory that processes share: anonymous (journals, hogwild) and /dev/shm (data loading)."""
     try:
         os.close(reserve())

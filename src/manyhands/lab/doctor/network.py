@@ -13,12 +13,12 @@ from manyhands.transport.collectives import LOOPBACK
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from manyhands.lab.doctor.finding import Plan, Surroundings
+    from manyhands.lab.doctor.finding import ExaminedRun, Surroundings
 
 _RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
-def check_loopback(_plan: Plan, _around: Surroundings) -> Iterator[Finding]:
+def check_loopback(_plan: ExaminedRun, _around: Surroundings) -> Iterator[Finding]:
     """Whether processes of this host can connect to each other."""
     try:
         with (
@@ -37,7 +37,7 @@ def check_loopback(_plan: Plan, _around: Surroundings) -> Iterator[Finding]:
         yield Finding("loopback", "ok", f"{LOOPBACK} can be reached")
 
 
-def check_ports(plan: Plan, _around: Surroundings) -> Iterator[Finding]:
+def check_ports(plan: ExaminedRun, _around: Surroundings) -> Iterator[Finding]:
     """Ports that the system gives to programs, against what the run takes."""
     try:
         first, last = map(int, _RANGE.read_text(encoding="ascii").split())
@@ -56,7 +56,7 @@ def check_ports(plan: Plan, _around: Surroundings) -> Iterator[Finding]:
         yield Finding("ports", "ok", words)
 
 
-def check_listening(plan: Plan, _around: Surroundings) -> Iterator[Finding]:
+def check_listening(plan: ExaminedRun, _around: Surroundings) -> Iterator[Finding]:
     """The address at which other hosts reach this one."""
     if plan.listen is None and (plan.hosts is None or len(plan.hosts.names) == 1):
         return

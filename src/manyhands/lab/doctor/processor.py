@@ -14,7 +14,7 @@ from manyhands.reports.formatting import percent, plural
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from manyhands.lab.doctor.finding import Plan, Surroundings
+    from manyhands.lab.doctor.finding import ExaminedRun, Surroundings
 
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _STEAL = 0.05
@@ -23,7 +23,7 @@ _LOOK = 0.3
 """Seconds over which stolen time is measured."""
 
 
-def check_threads(plan: Plan, around: Surroundings) -> Iterator[Finding]:
+def check_threads(plan: ExaminedRun, around: Surroundings) -> Iterator[Finding]:
     """Threads of all workers, against the cores."""
     on = f"{plan.cores} core{plural(plan.cores)}"
     given = [name for name in _THREAD_VARIABLES if around.environment.get(name)]
@@ -47,7 +47,7 @@ def check_threads(plan: Plan, around: Surroundings) -> Iterator[Finding]:
         yield Finding("threads", "ok", f"each worker gets {each} on {on}")
 
 
-def check_cores(plan: Plan, around: Surroundings) -> Iterator[Finding]:
+def check_cores(plan: ExaminedRun, around: Surroundings) -> Iterator[Finding]:
     """Workers against cores, a quota of the control group, other programs."""
     crowd = crowded(plan.here, plan.cores)
     if crowd and set(devices(plan.here)) == {"cpu"}:
@@ -78,7 +78,7 @@ def check_cores(plan: Plan, around: Surroundings) -> Iterator[Finding]:
         yield Finding("other programs", "ok", f"a load of {load:.1f}")
 
 
-def check_steal(_plan: Plan, around: Surroundings) -> Iterator[Finding]:
+def check_steal(_plan: ExaminedRun, around: Surroundings) -> Iterator[Finding]:
     """Time that the machine below a virtual machine gives to others."""
     before = _ticks()
     around.sleep(_LOOK)

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from manyhands.lab.doctor.finding import Plan, Surroundings
+    from manyhands.lab.doctor.finding import ExaminedRun, Surroundings
 
 _REQUIREMENT = re.compile(r"^([A-Za-z0-9_.-]+)\s*([<>=!~,.\d\s]*)$")
 
 
-def check_versions(_plan: Plan, _around: Surroundings) -> Iterator[Finding]:
+def check_versions(_plan: ExaminedRun, _around: Surroundings) -> Iterator[Finding]:
     """The versions of Python, of Manyhands and of what it requires."""
     needed = str(metadata("manyhands")["Requires-Python"] or "")
     yield _version("python", platform.python_version(), needed)
@@ -42,7 +42,7 @@ def check_versions(_plan: Plan, _around: Surroundings) -> Iterator[Finding]:
             yield _version(name, there, bounds)
 
 
-def check_forking(_plan: Plan, _around: Surroundings) -> Iterator[Finding]:
+def check_forking(_plan: ExaminedRun, _around: Surroundings) -> Iterator[Finding]:
     """Whether workers can be forked from one process that has torch loaded."""
     if can_fork():
         yield Finding("fork server", "ok", "workers are forked")
@@ -51,7 +51,7 @@ def check_forking(_plan: Plan, _around: Surroundings) -> Iterator[Finding]:
         yield Finding("fork server", "warning", words, "allow pidfd_open, or use fewer workers")
 
 
-def check_job(plan: Plan, _around: Surroundings) -> Iterator[Finding]:
+def check_job(plan: ExaminedRun, _around: Surroundings) -> Iterator[Finding]:
     """Whether the strategy can train the job on so many workers."""
     try:
         plan.strategy.check(plan.workers)

@@ -20,7 +20,7 @@ from manyhands.reports.formatting import size
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from manyhands.lab.doctor.finding import Plan, Surroundings
+    from manyhands.lab.doctor.finding import ExaminedRun, Surroundings
 
 _RECORDS = 64 << 20
 """Bytes of traces and logs of a run that is not very long."""
@@ -37,7 +37,7 @@ _POOR = {"vfat", "exfat", "msdos", "fuseblk"}
 """File systems without permissions, so that a key in them is readable by others."""
 
 
-def check_run_folder(plan: Plan, _around: Surroundings) -> Iterator[Finding]:
+def check_run_folder(plan: ExaminedRun, _around: Surroundings) -> Iterator[Finding]:
     """The run's folder: whether it is free, can be written, and has room."""
     name, folder = "run folder", plan.folder
     if plan.output is not None:
@@ -70,7 +70,7 @@ def check_run_folder(plan: Plan, _around: Surroundings) -> Iterator[Finding]:
         yield Finding("inodes", "error", words, "delete files there, or choose another disk")
 
 
-def check_file_system(plan: Plan, _around: Surroundings) -> Iterator[Finding]:
+def check_file_system(plan: ExaminedRun, _around: Surroundings) -> Iterator[Finding]:
     """The type of the run folder's file system, and whether it can do what a run does."""
     place = _existing(plan.folder)
     kind = file_system(place)
@@ -92,7 +92,7 @@ def check_file_system(plan: Plan, _around: Surroundings) -> Iterator[Finding]:
         yield Finding("file system", "ok", f"{place} is on {kind}")
 
 
-def check_temporary(_plan: Plan, _around: Surroundings) -> Iterator[Finding]:
+def check_temporary(_plan: ExaminedRun, _around: Surroundings) -> Iterator[Finding]:
     """The folder of temporary files, where the processes of a run have their sockets."""
     folder = Path(tempfile.gettempdir())
     length = len(str(folder)) + _PRIVATE
@@ -118,7 +118,7 @@ def check_temporary(_plan: Plan, _around: Surroundings) -> Iterator[Finding]:
         yield Finding("temporary files", "ok", f"sockets can be created in {folder}")
 
 
-def check_data(_plan: Plan, _around: Surroundings) -> Iterator[Finding]:
+def check_data(_plan: ExaminedRun, _around: Surroundings) -> Iterator[Finding]:
     """The folder of data that the user named, and the cache."""
     try:
         folder = data_folder()
@@ -145,7 +145,7 @@ def check_data(_plan: Plan, _around: Surroundings) -> Iterator[Finding]:
         yield Finding("cache folder", "ok", f"{place} can be written and locked")
 
 
-def check_key_file(plan: Plan, _around: Surroundings) -> Iterator[Finding]:
+def check_key_file(plan: ExaminedRun, _around: Surroundings) -> Iterator[Finding]:
     """The key of the run: whether it is one, and whether only its owner can read it."""
     key = plan.key_file
     if key is None:
@@ -180,7 +180,7 @@ def file_system(path: Path) -> str:
     return found[1]
 
 
-def _needed(plan: Plan) -> int:
+def _needed(plan: ExaminedRun) -> int:
     """Bytes that the run writes: traces, logs, the model, and journals that are in files."""
     needed = _RECORDS + 2 * plan.model_bytes
     if plan.job is not None and plan.needs.server_processes and plan.job.durability != "none":

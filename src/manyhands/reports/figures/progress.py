@@ -165,6 +165,9 @@ class RunProgress:
         self._counts: dict[str, SampleCount] = {}
         self._stale: dict[tuple[str, int], Mapping[int, int]] = {}
         self._told: set[str] = set()
+        self._gone: dict[str, tuple[float, str]] = {}
+        """By name, when other processes wrote that it was lost or has left. Its own records may be
+        read later than theirs."""
         self._by_sender: dict[str, dict[tuple[str, int], Mapping[int, int]]] = {}
         self._training: tuple[float, float] | None = None
         """Unix times of the first batch of any worker and of the end of the last one."""
@@ -176,6 +179,11 @@ class RunProgress:
                 self._begin(name, record)
             elif name in self.members:
                 self._take(self.members[name], record)
+        for name, (at, state) in self._gone.items():
+            member = self.members.get(name)
+            # A successor that began later is not concerned.
+            if member is not None and member.state != "trained" and member.header.wall <= at:
+                member.state = state
 
     @property
     def workers(self) -> list[MemberProgress]:
@@ -320,7 +328,9 @@ class RunProgress:
 
     def _take_event(self, member: MemberProgress, event: Event) -> None:
         self._reach(member, event.at)
-        concerned = self.members.get(_name(event.detail.get("member", "")))
+        if event.what in ("lost", "left"):
+            gone = _name(event.detail.get("member", ""))
+            self._gone[gone] = (member.time(event.at), event.what)
         match event.what:
             case "begin":
                 budget = event.detail.get("samples", "")
@@ -328,19 +338,15 @@ class RunProgress:
             case "training" | "trained":
                 member.state = event.what
                 self._train(member.time(event.at), begins=False)
-            case "left" if concerned is not None and concerned.state != "trained":
-                concerned.state = "left"
             case "epoch":
                 number, samples = int(event.detail["number"]), int(event.detail["samples"])
                 self._epoch = self._epoch or round(samples / (number + 1))
             case "end" if member.header.rank == 0:
                 self.end = event
         if event.what in _FAULTS:
-            self._note_fault(member, event, concerned)
+            self._note_fault(member, event)
 
-    def _note_fault(
-        self, member: MemberProgress, event: Event, concerned: MemberProgress | None
-    ) -> None:
+    def _note_fault(self, member: MemberProgress, event: Event) -> None:
         words = event.detail.get("words") or event.detail.get("what") or ""
         if event.what == "returned":
             words = f"{event.detail.get('member', '')} has rejoined"
@@ -349,11 +355,7 @@ class RunProgress:
         if key in self._told:
             return
         self._told.add(key)
-        if event.what == "lost":
-            self.lost += 1
-            # Its successor may have begun to write before this record was read.
-            if concerned is not None and concerned.header.wall <= member.time(event.at):
-                concerned.state = "lost"
+        self.lost += event.what == "lost"
         again = ", restarted" if event.what == "restart" else ""
         seconds = member.time(event.at) - (self.began or 0.0)
         self.faults.append(FaultNote(seconds, f"{words}{again}"))

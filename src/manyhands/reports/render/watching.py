@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 _ABSENT: Final = "–"
 _COLOURS: Final = {"lost": "red", "silent": "yellow", "starting": "cyan", "trained": "green"}
 _SHOWN_FAULTS: Final = 3
-_CELL: Final = 26
-"""Letters of a worker where there are too many for a line each."""
+_CELLS: Final = (26, 20)
+"""Letters of a worker where there are too many for a line each, and for such cells."""
 
 
 def frame(progress: RunProgress, width: int, height: int | None, quiet: float = 0.0) -> Group:
@@ -31,7 +31,12 @@ def frame(progress: RunProgress, width: int, height: int | None, quiet: float = 
         height: lines of the terminal; None shows a line for every worker.
         quiet: seconds since the last record, which are shown if they are many.
     """
-    parts: list[RenderableType] = [Text(line) for line in headings(progress, quiet)]
+    # A heading that is too long for the screen is cut, so that the lines can be counted.
+    cut = height is not None
+    parts: list[RenderableType] = [
+        Text(line, no_wrap=cut, overflow="ellipsis" if cut else "fold")
+        for line in headings(progress, quiet)
+    ]
     below: list[RenderableType] = [
         Text(
             f"{note.seconds:8.1f} s  {note.words}",
@@ -47,7 +52,7 @@ def frame(progress: RunProgress, width: int, height: int | None, quiet: float = 
     if lines is None or len(workers) <= lines:
         parts.append(_table(progress, workers, width))
     else:
-        parts.append(_cells(progress, workers, width, lines))
+        parts.append(_cells(progress, workers, width, lines + 1))
     return Group(*parts, *below)
 
 
@@ -63,7 +68,7 @@ def headings(progress: RunProgress, quiet: float = 0.0) -> list[str]:
     others = [one.name for one in progress.members.values() if one.header.role == "server"]
     servers = f", {len(others)} server{plural(len(others))}" if others else ""
     first = f"{settings.get('strategy', 'run')} on {expected} worker{plural(expected)}"
-    lines = [f"{first}: {progress.phase} · {duration(progress.seconds)} · {line(progress)}"]
+    lines = [f"{first}: {progress.phase} · {duration(progress.seconds)}", line(progress)]
     figures = [f"sent {size(progress.sent)}"]
     stale = progress.staleness
     if stale is not None:
@@ -127,7 +132,9 @@ def _cells(
     progress: RunProgress, workers: Sequence[MemberProgress], width: int, lines: int
 ) -> RenderableType:
     """Several workers in a line, column by column; those that do not fit in one sum."""
-    columns = max(1, width // _CELL)
+    fitting = (one for one in _CELLS if max(1, width // one) * lines >= len(workers))
+    wide = next(fitting, _CELLS[-1])
+    columns = max(1, width // wide)
     room = columns * lines
     shown, rest = workers, workers[:0]
     if len(workers) > room:
@@ -136,9 +143,9 @@ def _cells(
     rows = -(-len(shown) // columns)
     grid = Table.grid(padding=(0, 1), pad_edge=False)
     for _ in range(columns):
-        grid.add_column(no_wrap=True, width=_CELL - 1)
+        grid.add_column(no_wrap=True, width=wide - 1)
     for row in range(rows):
-        grid.add_row(*(_cell(progress, shown[at]) for at in range(row, len(shown), rows)))
+        grid.add_row(*(_cell(progress, shown[at], wide) for at in range(row, len(shown), rows)))
     if not rest:
         return grid
     rates = [worker.rate for worker in rest]
@@ -146,7 +153,7 @@ def _cells(
     return Group(grid, Text(words))
 
 
-def _cell(progress: RunProgress, worker: MemberProgress) -> Text:
+def _cell(progress: RunProgress, worker: MemberProgress, wide: int) -> Text:
     state = progress.state(worker)
     number = worker.name.removeprefix("worker-")
     if state == "training":
@@ -154,4 +161,4 @@ def _cell(progress: RunProgress, worker: MemberProgress) -> Text:
         what = f"{count(worker.rate):>6}/s {kind[:7]} {share.replace(' ', '')}"
     else:
         what = f"{state} {worker.all_samples:,}"
-    return Text(f"{number:>4} {what}"[: _CELL - 1], style=_COLOURS.get(state, ""))
+    return Text(f"{number:>4} {what}"[: wide - 1], style=_COLOURS.get(state, ""))
