@@ -21,8 +21,11 @@ from manyhands.cli.options import (
     Epochs,
     EvaluateEvery,
     FirstSeed,
+    HostList,
     JobName,
+    KeyFile,
     Latency,
+    Listen,
     Margin,
     Measures,
     Network,
@@ -101,18 +104,9 @@ def train(
         ),
     ] = None,
     output: Output = None,
-    hosts: Annotated[
-        str | None,
-        typer.Option(help="Hosts and their workers, this one first: 'a:4, b:4'. See `join`."),
-    ] = None,
-    listen: Annotated[
-        str | None,
-        typer.Option(help="Address at which other hosts reach this one: ADDRESS or ADDRESS:PORT."),
-    ] = None,
-    key_file: Annotated[
-        Path | None,
-        typer.Option(help="Key of the run, if all hosts have it already; default: a new one."),
-    ] = None,
+    hosts: HostList = None,
+    listen: Listen = None,
+    key_file: KeyFile = None,
     network: Network = None,
     cluster: ClusterText = None,
     quiet: Annotated[
@@ -505,12 +499,13 @@ def report(
     draw(paths, output, target, price)
 
 
-for planned in (planning.codecs, planning.check, planning.costs):
+for planned in (planning.codecs, planning.check, planning.costs, planning.doctor):
     app.command(context_settings={"allow_interspersed_args": True})(planned)
 app.command()(publishing.export)
 app.command()(publishing.reproduce)
 app.command()(publishing.tensorboard)
 app.command()(publishing.timeline)
+app.command()(publishing.watch)
 
 
 def main() -> None:

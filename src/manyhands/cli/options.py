@@ -58,6 +58,20 @@ JobName = Annotated[
 Output = Annotated[
     Path | None, typer.Option(help="Folder for the run; default: a new one in runs.")
 ]
+HostList = Annotated[
+    str | None,
+    typer.Option(
+        "--hosts", help="Hosts and their workers, this one first: 'a:4, b:4'. See `join`."
+    ),
+]
+Listen = Annotated[
+    str | None,
+    typer.Option(help="Address at which other hosts reach this one: ADDRESS or ADDRESS:PORT."),
+]
+KeyFile = Annotated[
+    Path | None,
+    typer.Option(help="Key of the run, if all hosts have it already; default: a new one."),
+]
 Network = Annotated[
     str | None,
     typer.Option(

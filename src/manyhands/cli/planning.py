@@ -8,7 +8,17 @@ from typing import Annotated
 
 import typer
 
-from manyhands.cli.options import Arguments, JobName, Script, Strategy, Workers
+from manyhands.cli.options import (
+    Arguments,
+    HostList,
+    JobName,
+    KeyFile,
+    Listen,
+    Output,
+    Script,
+    Strategy,
+    Workers,
+)
 
 
 def codecs(
@@ -114,3 +124,37 @@ def costs(
         "chart": chart,
     }
     run(arguments or [], options)
+
+
+def doctor(
+    script: Annotated[
+        Path | None,
+        typer.Argument(help="A Python file with a job at its top level; default: none."),
+    ] = None,
+    arguments: Arguments = None,
+    *,
+    strategy: Strategy = None,
+    workers: Workers = None,
+    hosts: HostList = None,
+    listen: Listen = None,
+    key_file: KeyFile = None,
+    output: Output = None,
+    job: JobName = None,
+    all_: Annotated[bool, typer.Option("--all", help="Show also what is right.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Say what is wrong on this machine before a run (exit code 1), and what to do."""
+    from manyhands.cli.doctor import doctor as run  # noqa: PLC0415 - see above
+
+    options = {
+        "strategy": strategy,
+        "workers": workers,
+        "hosts": hosts,
+        "listen": listen,
+        "key_file": key_file,
+        "output": output,
+        "job": job,
+        "all": all_,
+        "json": json,
+    }
+    run(script, arguments or [], options)

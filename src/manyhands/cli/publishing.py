@@ -1,4 +1,4 @@
-"""The subcommands that export runs and comparisons, or make them again, and their options.
+"""The subcommands that follow or export runs, or make comparisons again, and their options.
 
 What they do is loaded only when one is called, as in `manyhands.cli.app`.
 """
@@ -68,3 +68,15 @@ def timeline(
     from manyhands.cli.timeline import timeline as export  # noqa: PLC0415 - see above
 
     export(run, output)
+
+
+def watch(
+    run: Annotated[Path, typer.Argument(help="A run's folder.")],
+    once: Annotated[
+        bool, typer.Option("--once", help="Print the state of the run once, and end.")
+    ] = False,
+) -> None:
+    """Follow a run while it goes on: workers, speed, loss, faults; then print its summary."""
+    from manyhands.cli.watch import watch as follow  # noqa: PLC0415 - see above
+
+    follow(run, once=once)

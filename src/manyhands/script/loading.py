@@ -221,19 +221,12 @@ def _name_of(value: object, namespace: Mapping[str, Any]) -> str | None:
 
 def load(origin: Origin) -> tuple[Job, Callable[..., Any] | None]:
     """Execute the script as a worker does; return its job and the user's loop."""
-    global _loading  # noqa: PLW0603 - a state of the process: whether it loads its script
     sys.argv = list(origin.argv)
     if origin.search:
         sys.path.insert(0, origin.search)
-    _loading = True
-    # Random draws at the script's top level must agree in all processes. torch starts with the
-    # same seed everywhere; Python and NumPy start with a different one in each process.
-    seed_python(0)
-    try:
+    with _as_worker():
         module = execute(Path(origin.script), MODULE, origin.package)
         job = job_at(module, origin.job)
-    finally:
-        _loading = False
     loop = getattr(module, origin.loop, None) if origin.loop else None
     if origin.loop and not callable(loop):
         raise TypeError(
@@ -259,6 +252,26 @@ def job_at(module: ModuleType, path: str) -> Job:
     job = made(held)
     check_samples(job, path, vars(module).get(SAMPLES, {}).get(path, ""))
     return job
+
+
+def execute_as_worker(path: Path, package: str = "") -> ModuleType:
+    """Execute a script up to its main guard; `train` is refused meanwhile."""
+    with _as_worker():
+        return execute(path, MODULE, package)
+
+
+@contextlib.contextmanager
+def _as_worker() -> Iterator[None]:
+    """Context in which a worker loads its script."""
+    global _loading  # noqa: PLW0603 - a state of the process: whether it loads its script
+    _loading = True
+    # Random draws at the script's top level must agree in all processes. torch starts with the
+    # same seed everywhere; Python and NumPy start with a different one in each process.
+    seed_python(0)
+    try:
+        yield
+    finally:
+        _loading = False
 
 
 def execute(path: Path, name: str, package: str = "", spec: ModuleSpec | None = None) -> ModuleType:

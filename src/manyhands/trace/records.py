@@ -139,6 +139,7 @@ class Event(_Record, frozen=True):
 
     Reports use these; other events are shown as they are:
 
+    `begin`       written by the agent first: the `samples` until the run ends, if they are known
     `epoch`       an epoch ended; its `number`, the `samples` the run has trained on so far and,
                   if evaluation is not to be counted, the `seconds` it took; written by one process
     `divided`     how the model was divided among the workers: by number, a line for every part

@@ -95,6 +95,8 @@ def _launch(request: Request, loaded: ForkServer | None, notes: list[str]) -> No
     recorder = Recorder(head, sink, time.monotonic)
     for setting in request.settings:
         recorder.setting(setting.name, setting.value, setting.source)
+    if job.budget is not None:
+        recorder.event("begin", {"samples": str(job.budget)})
     recorder.flush()
     try:
         with private_folder() as private, signals_raise(), _inviting(request) as invitation:

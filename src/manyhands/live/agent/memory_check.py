@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from manyhands.live.processes.control_groups import ControlGroups
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -112,7 +114,7 @@ def estimate(
     """
     on_cpu = all(device == "cpu" for device in devices)
     servers = shared = model = 0
-    size = _model_bytes(job) if on_cpu else 0
+    size = model_bytes(job) if on_cpu else 0
     needs = strategy.needs(workers)
     if needs.leases:
         if first and not needs.peer_servers:
@@ -126,40 +128,27 @@ def estimate(
     return MemoryEstimate(here, servers, process, _data_bytes(job), model, shared)
 
 
-def available() -> tuple[int, int]:
-    """Bytes of memory that processes may still take, and of swap space."""
+def available(groups: ControlGroups | None = None) -> tuple[int, int]:
+    """Bytes of memory that processes may still take, and of swap space.
+
+    A container has less than the machine: a limit of the process's control groups counts.
+    """
+    facts = memory_facts()
+    left = (groups or ControlGroups()).memory_left()
+    free = facts["MemAvailable"]
+    return free if left is None else min(free, left), facts.get("SwapFree", 0)
+
+
+def memory_facts() -> dict[str, int]:
+    """The facts of /proc/meminfo, in bytes."""
     facts: dict[str, int] = {}
     for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
         name, _, value = line.partition(":")
         facts[name] = int(value.split()[0]) * 1024
-    return min(facts["MemAvailable"], _left_in_group()), facts.get("SwapFree", 0)
+    return facts
 
 
-def _left_in_group() -> int:
-    """Bytes left in the control groups of this process: a container has less than the machine."""
-    least = 1 << 62
-    try:
-        path = Path("/proc/self/cgroup").read_text(encoding="ascii").rpartition("0::/")[2].strip()
-        root = Path("/sys/fs/cgroup")
-        for folder in (root / path, *(root / path).parents):
-            limit = folder / "memory.max"
-            if limit.exists() and (most := limit.read_text(encoding="ascii").strip()) != "max":
-                used = int((folder / "memory.current").read_text(encoding="ascii"))
-                least = min(least, int(most) - used + _evictable(folder))
-            if folder == root:
-                break
-    except (OSError, ValueError):  # another version of control groups, or none
-        pass
-    return max(0, least)
-
-
-def _evictable(group: Path) -> int:
-    """Bytes of page cache in a control group, which the kernel can free."""
-    lines = (group / "memory.stat").read_text(encoding="ascii").splitlines()
-    return sum(int(line.split()[1]) for line in lines if line.startswith("inactive_file "))
-
-
-def _model_bytes(job: Job) -> int:
+def model_bytes(job: Job) -> int:
     """Bytes of the model's parameters; 0 if the model cannot be created on the meta device."""
     import torch  # noqa: PLC0415 - an agent that only joins needs none
 

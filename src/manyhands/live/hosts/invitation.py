@@ -30,9 +30,10 @@ def choose_address(given: str | None) -> tuple[str, int]:
     try:
         listen(address, port).close()
     except OSError as error:
+        why = os.strerror(error.errno or 0)
         raise ValueError(
             f"this host cannot listen at {address}{f':{port}' if port else ''} "
-            f"({error.strerror}): --listen takes one of its own addresses and a free port"
+            f"({why}): --listen takes one of its own addresses and a free port"
         ) from None
     return address, port
 

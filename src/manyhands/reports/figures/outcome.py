@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from manyhands.trace import ProcessTrace, Setting, Trace
+from manyhands.trace import Header, ProcessTrace, Setting, Trace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ def ending(trace: Trace) -> Ending:
                 # A run that diverged has failed, even if it was told to go on.
                 diverged = _divergence(trace) if end.status in ("finished", "failed") else ""
                 return Ending(status="failed", words=f"diverged: {diverged}") if diverged else end
-    status = "running" if any(map(_lives, _judges(trace))) else "unfinished"
+    status = "running" if any(lives(process.header) for process in _judges(trace)) else "unfinished"
     return Ending(status=status, words=_last_words(trace))
 
 
@@ -102,12 +102,11 @@ def _judges(trace: Trace) -> list[ProcessTrace]:
     )
 
 
-def _lives(process: ProcessTrace) -> bool:
+def lives(header: Header) -> bool:
     """Whether the process that wrote a trace is still there: on this host, since the same boot.
 
     A later process may have its number; it started after the trace was begun.
     """
-    header = process.header
     try:
         if header.boot != Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip():
             return False
