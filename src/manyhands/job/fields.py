@@ -10,6 +10,8 @@ import torch
 from torch import nn
 
 if TYPE_CHECKING:
+    import os
+
     from torch.optim.lr_scheduler import LRScheduler
 
     from manyhands.callbacks import Callback
@@ -38,6 +40,11 @@ class JobFields:
     """Returns a new model: its class, or a function without arguments."""
     optimizer: Callable[[nn.Module], torch.optim.Optimizer]
     """Returns the optimizer of a model: `lambda model: SGD(model.parameters(), lr=0.1)`."""
+    start: str | os.PathLike[str] | None = None
+    """Existing weights to start from, in place of the model's own initial values: a safetensors
+    file, a sharded index of Hugging Face (`model.safetensors.index.json`), or a folder with either,
+    such as the folder of an earlier run. Names and shapes must be those of the model's
+    `state_dict()`."""
     loss: Loss | None = None
     """`loss(outputs, targets)`: the mean over the samples of a batch."""
     objective: Objective | None = None

@@ -10,6 +10,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from manyhands.objective import Weighted
+from manyhands.parameters.initial.start import load_start
 from manyhands.parameters.loss_weight import check_weight, counted_loss
 from manyhands.parameters.microbatches import divide, sizes_of
 from manyhands.parameters.module_units import units
@@ -28,8 +29,9 @@ if TYPE_CHECKING:
 
 
 def build(job: Job) -> nn.Module:
-    """The job's model, with activation checkpointing if the job asks for it."""
+    """The job's model with its initial values, and activation checkpointing if it asks for it."""
     model = job.model()
+    load_start(job, model)
     if job.activation_checkpointing:
         for unit in units(model):
             unit.forward = Checkpointed(unit.forward)

@@ -224,7 +224,11 @@ def train_from(namespace: Mapping[str, Any], job: Job, asked: TrainOptions | Non
             release(folder)
             _folders.discard(folder)
             raise
-    run = Run(folder, worker=torchrun.rank() if torchrun.is_torchrun() else 0)
+    run = Run(
+        folder,
+        worker=torchrun.rank() if torchrun.is_torchrun() else 0,
+        model=override(job, plan.overrides).model,
+    )
     command.runs.append(run)
     return run
 

@@ -24,6 +24,7 @@ from manyhands.data.taking import fetch, taker
 from manyhands.failure import Refused
 from manyhands.files.checkpoint import check_savable
 from manyhands.parameters.gradients import autocast, check_scalar, compute_loss, evaluate_batch
+from manyhands.parameters.initial.start import check_start
 from manyhands.parameters.loss_weight import CountedLoss, own_loss
 from manyhands.parameters.scheduled_step import GroupSchedule
 
@@ -98,9 +99,10 @@ def _nbytes(model: nn.Module) -> int:
 
 
 def _check_state(job: Job, model: nn.Module) -> None:
-    """Refuse a model that cannot be saved, and an optimizer with parameters of other modules."""
+    """Refuse a model that cannot be saved, other weights, and an optimizer of other modules."""
     try:
         check_savable(model)
+        check_start(job, model)
     except ValueError as error:
         raise Refused(str(error)) from error
     with _naming("optimizer(model)"):
