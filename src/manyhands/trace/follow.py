@@ -1,11 +1,11 @@
-"""A run's trace while it grows: validation metrics and events, as they are written."""
+"""A run's trace while it grows: settings, validation metrics and events, as they are written."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from manyhands.trace.merge import parse_record
-from manyhands.trace.records import Event, Header, Point
+from manyhands.trace.records import Event, Header, Point, Setting
 
 
 class Following:
@@ -22,9 +22,9 @@ class Following:
         self._begun: dict[Path, float] = {}
         """By file, the time of its process's start on the clock of the file."""
 
-    def new(self) -> list[tuple[float, Point | Event]]:
-        """Points and events since the last call, each with seconds since its process started."""
-        found = []
+    def new(self) -> list[tuple[float, Point | Event | Setting]]:
+        """What is new since the last call, each with seconds since its process started."""
+        found: list[tuple[float, Point | Event | Setting]] = []
         for path in sorted(self._folder.glob("*.jsonl")):
             with path.open("rb") as file:
                 file.seek(self._read.get(path, 0))
@@ -35,6 +35,8 @@ class Following:
                 record = parse_record(line)
                 if isinstance(record, Header):
                     self._begun[path] = record.clock
+                elif isinstance(record, Setting):
+                    found.append((0.0, record))
                 elif isinstance(record, (Point, Event)):
                     found.append((record.at - self._begun.get(path, record.at), record))
         return found
