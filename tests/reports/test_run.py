@@ -1,3 +1,4 @@
+import csv
 import json
 import math
 from pathlib import Path
@@ -50,3 +51,42 @@ def test_a_folder_that_is_no_run_is_refused_in_words(tmp_path: Path) -> None:
         Run(tmp_path)
     with pytest.raises(FileNotFoundError, match="is not the folder of a run"):
         Run(tmp_path / "nowhere")
+
+
+def test_every_curve_has_samples_seconds_and_values(folder: Path) -> None:
+    run = Run(folder)
+    curves = run.curves()
+    assert {"validation/accuracy", "validation/loss", "training/loss", "run/throughput"} <= {
+        *curves
+    }
+    for rows in curves.values():
+        assert all(len(row) == 3 for row in rows)
+        assert [seconds for _, seconds, _ in rows] == sorted(seconds for _, seconds, _ in rows)
+    assert curves["validation/accuracy"][-1][2] == pytest.approx(run.metrics["accuracy"])
+    assert curves["run/throughput"]
+
+
+def test_curves_and_csv_are_the_same(folder: Path, tmp_path: Path) -> None:
+    run = Run(folder)
+    with run.to_csv(tmp_path / "curves.csv").open(encoding="utf-8", newline="") as file:
+        rows = [*csv.DictReader(file)]
+    read: dict[str, list[tuple[int, float, float]]] = {}
+    for row in rows:
+        point = int(row["samples"]), float(row["seconds"]), float(row["value"])
+        read.setdefault(f"{row['split']}/{row['metric']}", []).append(point)
+    assert read == run.curves()
+
+
+def test_curves_as_a_data_frame(folder: Path) -> None:
+    pytest.importorskip("pandas")
+    run = Run(folder)
+    frame = run.to_pandas()
+    assert len(frame) == sum(map(len, run.curves().values()))
+    assert run.to_pandas("runs")["samples"].tolist() == [2000]
+
+
+def test_figures_are_numbers_and_texts(folder: Path) -> None:
+    figures = Run(folder).figures()
+    assert figures["samples"] == 2000
+    assert figures["final.accuracy"] == pytest.approx(0.89)
+    assert all(isinstance(value, (int, float, str)) for value in figures.values())

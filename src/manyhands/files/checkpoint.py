@@ -15,6 +15,15 @@ from typing import TYPE_CHECKING, BinaryIO
 from safetensors import safe_open
 
 from manyhands.files.disk_space import stored_patiently
+from manyhands.files.tensor_format import (
+    ALIASES,
+    DTYPE_NAMES,
+    DTYPES,
+    METADATA,
+    MODEL,
+    add_to_digest,
+    tensor_bytes,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -22,15 +31,6 @@ if TYPE_CHECKING:
 
     import torch
     from torch import nn
-
-_ALIASES = "manyhands.aliases"
-
-
-MODEL = "model.safetensors"
-"""The trained model, in the run's folder."""
-
-AVERAGE = "model-ema.safetensors"
-"""The moving average of the model, beside it, if the job asks for one."""
 
 
 def member_file(rank: int) -> str:
@@ -83,11 +83,11 @@ class State:
         total = hashlib.sha256()
         with _unfinished(path) as file:
             ordered = {name: self.entries[name] for name in sorted(self.entries)}
-            file.write(_head(ordered, {_ALIASES: json.dumps(dict(self.aliases))}))
+            file.write(_head(ordered, METADATA | {ALIASES: json.dumps(dict(self.aliases))}))
             for name, tensor in self.fetch():
-                _add(total, name, tensor)
+                add_to_digest(total, name, tensor)
                 if name in self.entries:
-                    file.write(_bytes(tensor))
+                    file.write(tensor_bytes(tensor))
             # A run is finished once its model file exists: then it must be on the disk.
             file.flush()
             os.fsync(file.fileno())
@@ -121,7 +121,7 @@ def check_savable(model: nn.Module) -> None:
                 f"the model's state {name!r} is a {type(value).__name__}, but a model file stores "
                 "only tensors: let get_extra_state return a tensor, or remove it"
             )
-        if str(value.dtype).removeprefix("torch.") not in _NAMES:
+        if str(value.dtype).removeprefix("torch.") not in DTYPE_NAMES:
             raise ValueError(
                 f"the model's tensor {name!r} has the type {value.dtype}, which a safetensors file "
                 "cannot store: convert it, or register it with persistent=False"
@@ -135,7 +135,7 @@ def _fetch(tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
 def load_state(path: Path) -> dict[str, torch.Tensor]:
     """The state dict that `save_model` wrote, tied names included."""
     tensors, metadata = read_tensors(path)
-    aliases: dict[str, str] = json.loads(metadata[_ALIASES])
+    aliases: dict[str, str] = json.loads(metadata[ALIASES])
     return _with_aliases(tensors, aliases)
 
 
@@ -160,7 +160,7 @@ def write_tensors(
     with _unfinished(path, durable=durable) as file:
         file.write(_head(tensors, metadata))
         for tensor in tensors.values():
-            file.write(_bytes(tensor))
+            file.write(tensor_bytes(tensor))
 
 
 @contextlib.contextmanager
@@ -188,7 +188,7 @@ def _head(entries: Mapping[str, Entry | torch.Tensor], metadata: Mapping[str, st
     for name, entry in entries.items():
         end = at + math.prod(entry.shape) * entry.dtype.itemsize
         head[name] = {
-            "dtype": _NAMES[str(entry.dtype).removeprefix("torch.")],
+            "dtype": DTYPE_NAMES[str(entry.dtype).removeprefix("torch.")],
             "shape": list(entry.shape),
             "data_offsets": [at, end],
         }
@@ -242,8 +242,8 @@ def open_tensors(path: Path) -> tuple[StoredTensors, dict[str, str]]:
 def _read(path: Path, name: str, shape: list[int], at: int) -> torch.Tensor:
     import torch  # noqa: PLC0415 - naming a digest must not load torch
 
-    tensor = torch.empty(shape, dtype=getattr(torch, _TYPES[name]))
-    room, done = _bytes(tensor), 0
+    tensor = torch.empty(shape, dtype=getattr(torch, DTYPES[name]))
+    room, done = tensor_bytes(tensor), 0
     with path.open("rb", buffering=0) as file:
         file.seek(at)
         # One system call reads at most 2 GiB.
@@ -261,39 +261,5 @@ def digest(tensors: Mapping[str, torch.Tensor]) -> str:
     """SHA-256 over names, types, shapes and bytes, in the order of the names."""
     total = hashlib.sha256()
     for name in sorted(tensors):
-        _add(total, name, tensors[name].contiguous())
+        add_to_digest(total, name, tensors[name].contiguous())
     return total.hexdigest()
-
-
-def _add(total: hashlib._Hash, name: str, tensor: torch.Tensor) -> None:
-    total.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)}:".encode())
-    total.update(_bytes(tensor))
-
-
-def _bytes(tensor: torch.Tensor) -> memoryview:
-    import torch  # noqa: PLC0415 - naming a digest must not load torch
-
-    return tensor.detach().reshape(-1).view(torch.uint8).numpy().data
-
-
-_NAMES = {
-    "float64": "F64",
-    "float32": "F32",
-    "float16": "F16",
-    "bfloat16": "BF16",
-    "int64": "I64",
-    "int32": "I32",
-    "int16": "I16",
-    "int8": "I8",
-    "uint8": "U8",
-    "bool": "BOOL",
-    "uint16": "U16",
-    "uint32": "U32",
-    "uint64": "U64",
-    "complex64": "C64",
-    "float8_e4m3fn": "F8_E4M3",
-    "float8_e5m2": "F8_E5M2",
-    "float8_e8m0fnu": "F8_E8M0",
-}
-"""The safetensors names of torch's dtypes."""
-_TYPES = {theirs: ours for ours, theirs in _NAMES.items()}

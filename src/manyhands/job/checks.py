@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast, get_args
 
@@ -27,12 +28,21 @@ def check_fields(job: JobFields) -> None:
         ValueError: a field is out of range, or there is no limit.
     """
     _check_data(job)
+    _check_start(job)
     _check_callbacks(job)
     _check_limits(job)
     _check_computation(job)
     _check_evaluations(job)
     _check_batch(job)
     _check_rate(job)
+
+
+def _check_start(job: JobFields) -> None:
+    if job.start is not None and not isinstance(job.start, (str, os.PathLike)):
+        raise TypeError(
+            f"start must be the path of existing weights, not a {type(job.start).__name__}: store "
+            "tensors with safetensors.torch.save_file first"
+        )
 
 
 def _check_callbacks(job: JobFields) -> None:

@@ -10,6 +10,8 @@ import torch
 from torch import nn
 
 if TYPE_CHECKING:
+    import os
+
     from torch.optim.lr_scheduler import LRScheduler
     from torch.utils.data import Sampler
 
@@ -41,6 +43,11 @@ class JobFields:
     optimizer: Callable[[nn.Module], torch.optim.Optimizer | Mapping[str, torch.optim.Optimizer]]
     """Returns the optimizer of a model: `lambda model: SGD(model.parameters(), lr=0.1)`. With
     several objectives, a dict with an optimizer for each of them, over parameters of its own."""
+    start: str | os.PathLike[str] | None = None
+    """Existing weights to start from, in place of the model's own initial values: a safetensors
+    file, a sharded index of Hugging Face (`model.safetensors.index.json`), or a folder with either,
+    such as the folder of an earlier run. Names and shapes must be those of the model's
+    `state_dict()`."""
     loss: Loss | None = None
     """`loss(outputs, targets)`: the mean over the samples of a batch."""
     objective: Objective | Mapping[str, Objective] | None = None

@@ -28,7 +28,7 @@ SETTINGS = (
     *("epochs", "samples", "seconds", "target", "early_stopping", "seed", "global_batch"),
     *("lr_schedule", "lr_scheduler", "clip"),
     *("evaluate_every", "measures", "micro_batch", "autocast", "activation_checkpointing"),
-    *("ema", "sync_batchnorm", "compile", "durability"),
+    *("ema", "sync_batchnorm", "compile", "durability", "start"),
 )
 """The fields of a job that a run records."""
 

@@ -11,6 +11,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from manyhands.objective import Weighted
+from manyhands.parameters.initial.start import load_start
 from manyhands.parameters.loss_weight import check_weight, counted_loss
 from manyhands.parameters.microbatches import divide, sizes_of
 from manyhands.parameters.module_units import units
@@ -27,8 +28,12 @@ if TYPE_CHECKING:
 
 
 def build(job: Job) -> nn.Module:
-    """The job's model, with synchronised batch norm and checkpointing if the job asks for them."""
+    """The job's model with its initial values, prepared as the job asks for.
+
+    That is synchronised batch norm, and activation checkpointing.
+    """
     model = job.model()
+    load_start(job, model)
     if job.sync_batchnorm:
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]  # torch's
     if job.activation_checkpointing:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from manyhands.reports.comparison.load_comparisons import of_runs
 from manyhands.reports.comparison.results import Comparison
-from manyhands.reports.comparison.tables import Table
+from manyhands.reports.comparison.tables import Table, rows
 from manyhands.reports.figures.outcome import ending, parameters_digest
 from manyhands.reports.figures.speed import accounting, throughput
 from manyhands.reports.figures.trace_figures import validation
@@ -18,8 +18,11 @@ from manyhands.reports.render.timeline import timeline
 from manyhands.trace import Trace, read
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import pandas as pd
     import torch
+    from torch import nn
 
 
 class Run:
@@ -32,6 +35,7 @@ class Run:
         folder: the run's folder, which its summary names.
         worker: the rank of this process under torchrun. Only worker 0 returns a full summary, so
             that a script prints one and not one per process.
+        model: makes a new model, as the job's `model`; `train` and `simulate` give the job's.
 
     Raises:
         FileNotFoundError: the folder holds no run.
@@ -52,18 +56,26 @@ class Run:
         >>> run = mh.simulate(job, "ssp(staleness=4)", workers=2)
         >>> run.status, run.samples, run.metrics["accuracy"]
         ('finished', 128, 1.0)
-        >>> model = job.model()
-        >>> model.load_state_dict(run.state_dict())
-        <All keys matched successfully>
+        >>> run.model()
+        Linear(in_features=2, out_features=2, bias=True)
+        >>> sorted(run.state_dict())
+        ['bias', 'weight']
         >>> mh.Run(run.folder).parameters_digest == run.parameters_digest
         True
     """
 
-    def __init__(self, folder: Path | str, *, worker: int = 0) -> None:
+    def __init__(
+        self,
+        folder: Path | str,
+        *,
+        worker: int = 0,
+        model: "Callable[[], nn.Module] | None" = None,
+    ) -> None:
         self.folder = Path(folder)
         self.was_summarised = False
         """Whether `summary` was called."""
         self._worker = worker
+        self._make_model = model
         if not (self.folder / "trace").is_dir():
             raise FileNotFoundError(
                 f"{self.folder} is not the folder of a run: it has no folder 'trace'. Use the "
@@ -127,9 +139,37 @@ class Run:
         Raises:
             FileNotFoundError: the run stored no model, or no average.
         """
-        from manyhands.files.checkpoint import AVERAGE, MODEL, load_state  # noqa: PLC0415 - reports read without torch
+        from manyhands.files.checkpoint import load_state  # noqa: PLC0415 - reports read without torch
+        from manyhands.files.tensor_format import AVERAGE, MODEL  # noqa: PLC0415 - see above
 
-        return load_state(self.folder / (AVERAGE if average else MODEL))
+        path = self.folder / (AVERAGE if average else MODEL)
+        if not path.exists():
+            raise FileNotFoundError(
+                f"{self.folder} has no {path.name}: the run has not finished ({self.status}), was "
+                "made with time_only, or its job has no average (Job.ema)"
+            )
+        return load_state(path)
+
+    def model(self) -> "nn.Module":
+        """The job's model with the trained parameters and buffers, on the CPU, in training mode.
+
+        Returns:
+            A new model at each call.
+
+        Raises:
+            FileNotFoundError: the run stored no model.
+            ValueError: the run was opened from its folder alone, which has no model function.
+        """
+        if self._make_model is None:
+            raise ValueError(
+                f"the folder {self.folder} has the trained parameters, but not the function that "
+                "makes the model: give Run(folder, model=job.model), or use "
+                "model.load_state_dict(run.state_dict())"
+            )
+        state = self.state_dict()
+        model = self._make_model()
+        model.load_state_dict(state)
+        return model
 
     def chrome(self, path: Path | str) -> Path:
         """Write the trace as a Chrome trace, for https://ui.perfetto.dev.
@@ -161,6 +201,47 @@ class Run:
     def results(self) -> Comparison:
         """All figures of the run, as `results.json` has them: a comparison of this run alone."""
         return of_runs([self.trace])
+
+    def curves(self) -> dict[str, list[tuple[int, float, float]]]:
+        """Every curve of the run, by name.
+
+        `validation/…` are the metrics, `training/loss` the loss, `measures/…` what
+        `Job(measures=…)` asked for, such as the staleness, `run/throughput` samples per second and
+        `run/bytes_sent` the bytes that all processes had sent.
+
+        Returns:
+            Rows (samples, seconds of training, value) in order of time; a value that was not finite
+            is NaN. What the run did not record is left out.
+        """
+        found: dict[str, list[tuple[int, float, float]]] = {}
+        for row in rows(self.results.runs, "curves"):
+            value = math.nan if row["value"] is None else row["value"]
+            of_name = found.setdefault(f"{row['split']}/{row['metric']}", [])
+            of_name.append((row["samples"], row["seconds"], value))
+        return found
+
+    def figures(self) -> dict[str, float | str]:
+        """Every single figure of the run by name: the row of the table `runs`.
+
+        Returns:
+            Numbers and texts; what was not measured is left out.
+        """
+        (row,) = rows(self.results.runs, "runs")
+        return {name: value for name, value in row.items() if isinstance(value, (int, float, str))}
+
+    def to_pandas(self, table: Table = "curves") -> "pd.DataFrame":
+        """A table of the run as a pandas data frame, as `frame`.
+
+        Args:
+            table: as for `frame`.
+
+        Returns:
+            The data frame.
+
+        Raises:
+            ModuleNotFoundError: the extra `manyhands[pandas]` is not installed.
+        """
+        return self.frame(table)
 
     def frame(self, table: Table = "curves") -> "pd.DataFrame":
         """A table of the run as a pandas data frame; `docs/results.md` lists its columns.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from manyhands.data.taking import rebuilt
+from manyhands.files.weights import StartWeights
 from manyhands.intervals import Every
 
 if TYPE_CHECKING:
@@ -69,6 +71,8 @@ class Overrides(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     """When to evaluate: "5000" samples, "10s" or "0.5 epochs"."""
     measures: str | None = None
     """What to record at evaluations, separated by commas."""
+    start_digest: str | None = None
+    """The SHA-256 of the weights that the job starts from."""
     double: bool | None = None
     """Whether the model and all floating numbers of the data are converted to float64, and nothing
     is evaluated."""
@@ -91,6 +95,8 @@ def override(job: Job, overrides: Overrides) -> Job:
         given["evaluate_every"] = Every.read(overrides.evaluate_every)
     if overrides.lr is not None:
         given["optimizer"] = AtLearningRate(job.optimizer, *read_lr(overrides.lr))
+    if overrides.start_digest is not None and job.start is not None:
+        given["start"] = StartWeights(os.fspath(job.start), overrides.start_digest)
     if overrides.double:
         given["model"] = DoubleModel(job.model)
         given["collate_fn"] = DoubleBatches(job.collate_fn)

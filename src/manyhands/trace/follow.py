@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from manyhands.trace.merge import parse_record
-from manyhands.trace.records import Event, Header, Point
+from manyhands.trace.records import Event, Header, Point, Setting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,12 +28,14 @@ class Following:
         self._begun: dict[str, float] = {}
         """By process, the time of its start on its own clock."""
 
-    def new(self) -> list[tuple[float, Point | Event]]:
-        """Points and events since the last call, each with seconds since its process started."""
-        found = []
+    def new(self) -> list[tuple[float, Point | Event | Setting]]:
+        """What is new since the last call, each with seconds since its process started."""
+        found: list[tuple[float, Point | Event | Setting]] = []
         for name, record in self.records():
             if isinstance(record, Header):
                 self._begun[name] = record.clock
+            elif isinstance(record, Setting):
+                found.append((0.0, record))
             elif isinstance(record, (Point, Event)):
                 found.append((record.at - self._begun.get(name, record.at), record))
         return found

@@ -64,6 +64,8 @@ class ProcessTrace:
     """Lines that were incomplete, too long or unknown."""
     staleness_by_sender: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     """By sender; if there are very many senders, only of the first ones."""
+    history: tuple[tuple[float, int, int], ...] = ()
+    """Each time that the totals were written: the time, the samples and the bytes sent so far."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +106,7 @@ class _Incarnation:
     header: Header
     spans: list[Span] = field(default_factory=list)
     totals: Totals | None = None
+    history: list[tuple[float, int, int]] = field(default_factory=list)
     points: list[Point] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     settings: list[Setting] = field(default_factory=list)
@@ -121,6 +124,7 @@ class _Incarnation:
                 self.points.append(record)
             case Totals():
                 self.totals = record
+                self.history.append((record.at, record.samples, sum(record.sent.values())))
             case Event():
                 self.events.append(record)
             case Setting():
@@ -168,6 +172,7 @@ class _Incarnation:
             and msgspec.structs.replace(self.samples, at=place(self.samples.at)),
             skipped=self.skipped,
             staleness_by_sender=self.by_sender,
+            history=tuple((place(at), samples, sent) for at, samples, sent in self.history),
         )
 
 

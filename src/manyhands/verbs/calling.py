@@ -10,7 +10,7 @@ import traceback
 from typing import TYPE_CHECKING
 
 from manyhands.reports import Run
-from manyhands.trace import Event, Following, Point
+from manyhands.trace import Event, Following, Point, Setting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -40,7 +40,7 @@ def calling(job: Job, folder: Path) -> Iterator[None]:
         calls.all("on_failure", lambda one: one.on_failure(failure))
         raise
     calls.stop()
-    calls.all("on_end", lambda one: one.on_end(Run(folder)))
+    calls.all("on_end", lambda one: one.on_end(Run(folder, model=job.model)))
 
 
 class _Calls(threading.Thread):
@@ -82,7 +82,11 @@ class _Calls(threading.Thread):
                 )
 
     def _look(self) -> None:
-        for seconds, record in self._trace.new():
+        records = self._trace.new()
+        settings = {each.name: each.value for _, each in records if isinstance(each, Setting)}
+        if settings:
+            self.all("on_settings", lambda one: one.on_settings(settings))
+        for seconds, record in records:
             match record:
                 case Point(name=name, value=value, samples=samples) if name.startswith(_VALIDATION):
                     known = self._values.setdefault(samples, {})

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from manyhands.cluster import Cluster, Link
-from manyhands.files.run_folders import check_free, claim, new_folder, stamp
+from manyhands.files.run_folders import check_free, claim, new_folder, release, stamp
 from manyhands.pacing import Pace, words
 from manyhands.protocols import ALL as PROTOCOLS
 from manyhands.protocols import StrategyProtocol
@@ -239,19 +239,24 @@ class VirtualRunPlan:
             )
             return f"{samples:,}{done} · {seconds:,.1f} s of virtual time"
 
-        with calling(self.job, folder), shown(words, tell):
-            simulate_job(
-                self.job,
-                self.protocol,
-                self.places,
-                self.conditions,
-                folder,
-                faults=self.faults,
-                settings=self.settings,
-                begun=standing.append,
-                time_only=bool(self.asked.time_only),
-            )
-        return Run(folder)
+        try:
+            with calling(self.job, folder), shown(words, tell):
+                simulate_job(
+                    self.job,
+                    self.protocol,
+                    self.places,
+                    self.conditions,
+                    folder,
+                    faults=self.faults,
+                    settings=self.settings,
+                    begun=standing.append,
+                    time_only=bool(self.asked.time_only),
+                )
+        except BaseException:
+            # Empty if the request was refused; any other has a trace.
+            release(folder)
+            raise
+        return Run(folder, model=self.job.model)
 
     def replay(self, path: Path) -> list[str]:
         """The command that makes the same run of a script's job, with every setting."""

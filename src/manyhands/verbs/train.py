@@ -238,7 +238,11 @@ def train_from(
             release(folder)
             _folders.discard(folder)
             raise
-    run = Run(folder, worker=torchrun.rank() if torchrun.is_torchrun() else 0)
+    run = Run(
+        folder,
+        worker=torchrun.rank() if torchrun.is_torchrun() else 0,
+        model=override(job, plan.overrides).model,
+    )
     command.runs.append(run)
     return run
 

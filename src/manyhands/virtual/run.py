@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from manyhands.parameters.initial.start import check_job_start, start_digest
 from manyhands.parameters.optional.checks import check_optional
 from manyhands.strategies import check_job
+from manyhands.trace import Setting
 from manyhands.virtual.conditions.faults import Faults
 from manyhands.virtual.log import Logs
 from manyhands.virtual.simulator.kernel import Kernel
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
 
     from manyhands.job import Job
     from manyhands.protocols import StrategyProtocol
-    from manyhands.trace import Setting
     from manyhands.virtual.conditions.process_hosts import ProcessHosts
     from manyhands.virtual.conditions.run_conditions import Conditions
 
@@ -71,6 +72,9 @@ def simulate_job(
     servers = 0 if needs.peer_servers else len(places.servers)
     faults.check(len(places.workers), servers, peers=needs.peer_servers)
     job.make_ready()
+    check_job_start(job)
+    if (digest := start_digest(job)) is not None:
+        settings = (*settings, Setting("start_sha256", digest, "script"))
     kernel = Kernel()
     follows = "staleness" in job.measures
     logs = Logs(folder, len(places.workers), kernel, follows_staleness=follows)

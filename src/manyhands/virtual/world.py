@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 
 from manyhands.failure import RunFailed
-from manyhands.files.checkpoint import MODEL, member_file, save_model
+from manyhands.files.checkpoint import member_file, save_model
 from manyhands.parameters import Holder, UpdateCounts, lerp
 from manyhands.parameters.loss_weight import counting_among
 from manyhands.protocols import Terms
@@ -227,7 +227,7 @@ class World:
 
     def store(self, folder: Path) -> None:
         """Write the shared model to the run's folder; for an ensemble, all of its members, too."""
-        sha256 = save_model(self.shared(), folder / MODEL)
+        sha256 = save_model(self.shared(), folder / member_file(0))
         self._logs.coordinator.event("parameters", {"sha256": sha256})
         if self._needs.ensemble:
             for rank, model in self.members():

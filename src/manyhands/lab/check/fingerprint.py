@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from manyhands.parameters.gradients import build
 from manyhands.script.likeness import digest
 from manyhands.script.loading import MODULE, execute, job_at
 from manyhands.seeding import Seeded, epoch_seed, seed_python
@@ -48,7 +49,7 @@ def fingerprint(job: Job) -> Fingerprint:
         for sample in samples
     ]
     torch.manual_seed(job.seed)
-    state = job.model().state_dict()
+    state = build(job).state_dict()
     return Fingerprint(
         inputs=tuple(digest(given) for given, _ in pairs),
         targets=tuple(digest(wanted) for _, wanted in pairs),

@@ -22,6 +22,7 @@ from manyhands.live.agent.checks import (
     check_stored,
     crowded,
     explain_full_disk,
+    pin_start,
 )
 from manyhands.live.agent.codec_check import codec_note
 from manyhands.live.agent.progress_line import ProgressLine
@@ -76,6 +77,7 @@ def launch(request: Request) -> None:
         request.job.make_ready()
         job = override(request.job, request.overrides)
         try_out(job, request.workers, devices(request.here))
+        request = pin_start(request)
         notes = [words for words in (warning, codec_note(request, job)) if words]
         with explain_full_disk(request.folder):
             _launch(request, loaded, notes)

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from manyhands.failure import RunFailed, refusing
-from manyhands.files.checkpoint import MODEL
 from manyhands.files.disk_space import is_full
+from manyhands.files.tensor_format import MODEL
 from manyhands.live.agent.memory_check import available, estimate
 from manyhands.live.devices import devices
 from manyhands.live.processes.descriptors import check_descriptors
 from manyhands.live.processes.fork_server import can_fork
+from manyhands.live.request import RunSetting
+from manyhands.parameters.initial.start import start_digest
 from manyhands.parameters.optional.checks import check_optional
 from manyhands.script.origin import override
 from manyhands.strategies import check_job
@@ -41,6 +46,23 @@ def check_request(request: Request) -> str:
         check_descriptors(request.workers, strategy.needs(request.workers).servers)
         about = (job, strategy, request.workers, request.here, places)
         return estimate(*about, forks=can_fork()).check(*available())
+
+
+def pin_start(request: Request) -> Request:
+    """The request with the digest of the weights that its job starts from, if there are any.
+
+    Raises:
+        Refused: there are no such weights.
+    """
+    with refusing():
+        digest = start_digest(request.job)
+    if digest is None:
+        return request
+    return replace(
+        request,
+        overrides=msgspec.structs.replace(request.overrides, start_digest=digest),
+        settings=(*request.settings, RunSetting("start_sha256", digest, "script")),
+    )
 
 
 @contextlib.contextmanager

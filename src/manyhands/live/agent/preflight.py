@@ -51,6 +51,7 @@ def _examine(assignment: Assignment, workers: int) -> Findings:
     from manyhands.live.devices import devices  # noqa: PLC0415
     from manyhands.live.hosts.compatibility import difference, facts_of_job  # noqa: PLC0415
     from manyhands.live.processes.fork_server import can_fork  # noqa: PLC0415
+    from manyhands.parameters.initial.start import check_pinned  # noqa: PLC0415
     from manyhands.parameters.optional.compilation import check_toolchain  # noqa: PLC0415
     from manyhands.script.loading import load  # noqa: PLC0415
     from manyhands.strategies import strategy  # noqa: PLC0415
@@ -67,6 +68,7 @@ def _examine(assignment: Assignment, workers: int) -> Findings:
             words = str(error)
         else:
             job.make_ready()
+            check_pinned(job)
     return Findings(words, job.budget, job.seconds, places)
 
 

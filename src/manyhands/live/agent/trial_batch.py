@@ -25,6 +25,7 @@ from manyhands.data.taking import preview
 from manyhands.failure import Refused, refusing
 from manyhands.files.checkpoint import check_savable
 from manyhands.parameters.gradients import autocast, check_scalar, compute_loss, evaluate_batch
+from manyhands.parameters.initial.start import check_start
 from manyhands.parameters.loss_weight import measuring
 from manyhands.parameters.optional.loss_parameters import check_loss_parameters
 from manyhands.parameters.optional.plateau import schedule_of
@@ -99,9 +100,10 @@ def _nbytes(model: nn.Module) -> int:
 
 
 def _check_state(job: Job, model: nn.Module) -> None:
-    """Refuse a model that cannot be saved, and an optimizer with parameters of other modules."""
+    """Refuse a model that cannot be saved, other weights, and an optimizer of other modules."""
     try:
         check_savable(model)
+        check_start(job, model)
     except ValueError as error:
         raise Refused(str(error)) from error
     with _naming("optimizer(model)"):

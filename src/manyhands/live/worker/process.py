@@ -123,7 +123,7 @@ def _work_free(
     """Train under a protocol."""
     import torch  # noqa: PLC0415 - torch is imported late
 
-    from manyhands.files.checkpoint import MODEL, member_file, save_model  # noqa: PLC0415
+    from manyhands.files.checkpoint import member_file, save_model  # noqa: PLC0415
     from manyhands.live.devices import take  # noqa: PLC0415
     from manyhands.live.member.shared_parameters import SharedParameters  # noqa: PLC0415
     from manyhands.live.worker.peer_server import PeerServer  # noqa: PLC0415
@@ -195,7 +195,7 @@ def _work_free(
         )
         progress.phase = "finish"
         if replica.stores:
-            path = Path(assignment.folder) / MODEL
+            path = Path(assignment.folder) / member_file(0)
             recorder.event("parameters", {"sha256": save_model(copy.model, path)})
             replica.saved()
     if needs.ensemble and not replica.stores:
@@ -223,7 +223,7 @@ def run_loop(
     pacer: Slowdown,
 ) -> None:
     """Train as one member of `group`; the first worker stores the model."""
-    from manyhands.files.checkpoint import AVERAGE, MODEL  # noqa: PLC0415 - torch is imported late
+    from manyhands.files.tensor_format import AVERAGE, MODEL  # noqa: PLC0415 - torch is imported late
     from manyhands.live.worker.trainer import Trainer  # noqa: PLC0415
     from manyhands.strategies import placement_of  # noqa: PLC0415
 

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import torch
 
 from manyhands.engine import PrefixStore, Store, rendezvous
@@ -17,6 +18,7 @@ from manyhands.live.member.trace_files import append_to
 from manyhands.live.worker.process import run_loop
 from manyhands.live.worker.slowdown import Slowdown
 from manyhands.pacing import factor
+from manyhands.parameters.initial.start import start_digest
 from manyhands.parameters.optional.checks import check_optional
 from manyhands.script.origin import override
 from manyhands.trace import Recorder, estimate_offset, live_header, trace_file
@@ -69,6 +71,7 @@ def join(
     prefixed = PrefixStore(f"manyhands/{attempt}/{_calls}", store)
     folder = _agree_on_folder(prefixed, number, folder)
     job.make_ready()
+    overrides = _agree_on_start(prefixed, number, job, overrides)
 
     head = live_header("worker", number, clock=time.monotonic, wall=time.time)
     recorder = Recorder(head, append_to(trace_file(folder, head)), time.monotonic)
@@ -113,6 +116,16 @@ def _agree_on_folder(prefixed: Store, rank: int, folder: Path) -> Path:
     chosen = Path(prefixed.get("folder").decode())
     (chosen / "trace").mkdir(parents=True, exist_ok=True)
     return chosen
+
+
+def _agree_on_start(prefixed: Store, rank: int, job: Job, overrides: Overrides) -> Overrides:
+    """The overrides with the digest that the job's start has on worker 0."""
+    if job.start is None:
+        return overrides
+    if rank == 0:
+        prefixed.set("start", start_digest(job) or "")
+    digest = prefixed.get("start").decode()
+    return msgspec.structs.replace(overrides, start_digest=digest)
 
 
 def _own_address() -> str:

@@ -65,10 +65,13 @@ def job_network_cost(job: Job, samples: int | None = None) -> NetworkCost:
 
     inputs, _ = job.divide(preview(job.data, job.collate_fn, 1))
     batch = tree_map(on_batch, inputs)
-    objective = job.objective
-    if objective is None:
+    objectives = [one.objective for one in job.one_by_one if callable(one.objective)]
+    if not objectives:
         return network_cost(job.model, batch)
-    return network_cost(job.model, batch, call=objective)
+    # Of several objectives, one after the other.
+    return network_cost(
+        job.model, batch, call=lambda model, inputs: [one(model, inputs) for one in objectives]
+    )
 
 
 def network_cost(

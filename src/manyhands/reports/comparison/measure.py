@@ -1,6 +1,7 @@
 """From a run's trace to its figures in `results.json`."""
 
 import re
+from collections.abc import Sequence
 from typing import Final, Literal
 
 from manyhands.reports.comparison.results import (
@@ -11,10 +12,12 @@ from manyhands.reports.comparison.results import (
     StalenessSummary,
 )
 from manyhands.reports.figures.breakdown import breakdown, coding_seconds
-from manyhands.reports.figures.measures import measured
+from manyhands.reports.figures.measures import MeasurePoint, measured
 from manyhands.reports.figures.outcome import ending, parameters_digest, settings
+from manyhands.reports.figures.progress_curves import ProgressPoint, bytes_curve, throughput_curve
 from manyhands.reports.figures.speed import accounting, throughput, training_seconds
 from manyhands.reports.figures.trace_figures import (
+    LossPoint,
     loss_curve,
     staleness,
     staleness_counts,
@@ -82,7 +85,9 @@ def measure(
         evaluation=speed.evaluation,
         validation=curves,
         measures=_measures(trace),
-        loss=_loss(trace),
+        loss=_curve(loss_curve(trace)),
+        throughput=_curve(throughput_curve(trace)),
+        bytes_sent=_curve(bytes_curve(trace)),
         time_to_target=reached and reached[0],
         samples_to_target=reached and reached[1],
         shares=_shares(trace),
@@ -158,18 +163,10 @@ def _validation(trace: Trace) -> dict[str, Curve]:
 
 
 def _measures(trace: Trace) -> dict[str, Curve]:
-    return {
-        name: Curve(
-            seconds=tuple(point.seconds for point in points),
-            samples=tuple(point.samples for point in points),
-            value=tuple(point.value for point in points),
-        )
-        for name, points in measured(trace).items()
-    }
+    return {name: _curve(points) for name, points in measured(trace).items()}
 
 
-def _loss(trace: Trace) -> Curve:
-    points = loss_curve(trace)
+def _curve(points: Sequence[LossPoint] | Sequence[MeasurePoint] | Sequence[ProgressPoint]) -> Curve:
     return Curve(
         seconds=tuple(point.seconds for point in points),
         samples=tuple(point.samples for point in points),

@@ -132,6 +132,10 @@ class RunResult(_Value, frozen=True, kw_only=True):
     """What was measured beside metrics, by name: at every evaluation, since the one before."""
     loss: Curve = Curve()
     """Of training, averaged over all workers' samples."""
+    throughput: Curve = Curve()
+    """Samples per second since the point before."""
+    bytes_sent: Curve = Curve()
+    """Wire bytes that all processes had sent by then; empty if they were not counted."""
     time_to_target: float | None = None
     """Seconds of training until the target was first met; null if it was not."""
     samples_to_target: int | None = None

@@ -27,7 +27,7 @@ Row = dict[str, Any]
 
 _KEYS: Final = ("strategy", "kind", "workers", "repeat", "seed", "swept")
 """The fields that identify a run, and the values of swept options."""
-_CURVES: Final = frozenset(("validation", "loss", "measures"))
+_CURVES: Final = frozenset(("validation", "loss", "measures", "throughput", "bytes_sent"))
 """Fields with curves, which are in a table of their own; so are histograms."""
 _HISTOGRAM: Final = "histogram"
 
@@ -122,7 +122,9 @@ def _flat(name: str, value: Any, kind: Any) -> Row:
 def _points(run: Any) -> Iterator[Row]:
     named = [("validation", metric, curve) for metric, curve in run.validation.items()]
     named += [("measures", name, curve) for name, curve in run.measures.items()]
-    for split, metric, curve in [*named, ("training", "loss", run.loss)]:
+    named.append(("training", "loss", run.loss))
+    named += [("run", name, getattr(run, name)) for name in ("throughput", "bytes_sent")]
+    for split, metric, curve in named:
         for seconds, samples, value in zip(curve.seconds, curve.samples, curve.value, strict=True):
             yield _keys(run) | {
                 "split": split,
