@@ -15,7 +15,8 @@ What to train:
     Weighted        a loss that is a mean over tokens or labels, for Job(objective=…)
     metrics         accuracy, F1, or a function of your own; exact on any number of workers
     lr_schedules    learning-rate schedules: cosine, linear, step decay
-    callbacks       what is called while a run trains: loggers for CSV and TensorBoard
+    callbacks       what is called while a run trains: loggers for CSV, TensorBoard, W&B, MLflow
+    adapters        models of transformers and of Keras as jobs
     every           an interval: every(samples=5000), for Job(evaluate_every=…)
     data            MNIST, CIFAR-10, Tiny Shakespeare
     models          networks for examples and tests
@@ -62,6 +63,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from manyhands import (
+        adapters,
         callbacks,
         codecs,
         data,
@@ -139,6 +141,7 @@ __all__ = [
     "Trainer",
     "Weighted",
     "__version__",
+    "adapters",
     "callbacks",
     "codecs",
     "compare",
@@ -206,6 +209,7 @@ _HOME = {
     "train": "manyhands.verbs.train",
 }
 _FOLDERS = (
+    "adapters",
     "callbacks",
     "codecs",
     "data",
