@@ -140,9 +140,9 @@ def test_a_script_gives_its_parameters_and_layers(start, tmp_path: Path) -> None
     assert table.finish() == 0, table.text()
     text = table.text()
     (row,) = (line for line in text.splitlines() if line.startswith("classifier.1"))
-    assert row.split()[1:6] == ["fully", "connected", "4,194,304", "12", "349,525"]
+    assert row.split()[1:6] == ["fully", "connected", "4.2", "M", "12"]
     (whole,) = (line for line in text.splitlines() if line.startswith("network"))
-    assert whole.split()[1:3] == ["19,266,560", "48"]
+    assert whole.split()[1:6] == ["19.3", "M", "48", "401,387", "4.4"]
     assert "1,111,946 parameters" in text
     assert "Allreduce: 4.4 MB" in text
     data = start(*command, "--json")

@@ -8,9 +8,11 @@ from typer.testing import CliRunner
 import manyhands as mh
 from manyhands import costs
 from manyhands.cli.app import app
+from manyhands.cli.costs import _work
 from manyhands.costs import LinkSpeed
 from manyhands.costs.work_depth import attention
 from manyhands.placements.forecasts.network_cost import network_cost
+from manyhands.reports.formatting import size
 from support import ROOT
 
 PAGE = (ROOT / "docs" / "costs.md").read_text("utf-8")
@@ -31,12 +33,13 @@ def test_the_table_is_what_the_command_prints() -> None:
 
 
 def test_the_layers_are_those_of_lenet() -> None:
-    rows = {line.split()[0]: line.replace(",", "").split() for line in BLOCKS[2].splitlines()[1:]}
+    _, *rows, whole = BLOCKS[2].splitlines()
     found = network_cost(mh.models.LeNet, torch.empty(256, 1, 28, 28, device="meta"))
-    for layer in found.layers:
-        figures = [str(layer.cost.work), str(layer.cost.depth), f"{layer.cost.parallelism:.0f}"]
-        assert rows[layer.name][1 + len(layer.kind.split()) :][:3] == figures
-    assert rows["network"][1:3] == [str(found.cost.work), str(found.cost.depth)]
+    for row, layer in zip(rows, found.layers, strict=True):
+        work, depth, parallelism = _work(layer.cost)
+        figures = rf" {work} +{depth} +{parallelism} +{size(layer.weights)} +{size(layer.outputs)} "
+        assert re.match(rf"{re.escape(layer.name)} +{layer.kind} +{figures.strip()}", row), row
+    assert whole.split()[:4] == ["network", *_work(found.cost)[0].split(), str(found.cost.depth)]
 
 
 def test_values_beside_the_code() -> None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from manyhands.costs import AllreduceCost, FastestRange, NetworkCost
+    from manyhands.costs import AllreduceCost, FastestRange, NetworkCost, WorkDepth
 
     _Algorithm = Callable[[float, int], AllreduceCost]
 
@@ -245,7 +245,9 @@ def _show(
     if network is not None:
         _show_layers(console, network)
     by_size = len({row.workers for row in rows}) == 1 and len(rows) > 1
-    what = f"{rows[0].workers:,} workers" if by_size else size(rows[0].bytes)
+    what = (
+        f"{rows[0].workers:,} worker{plural(rows[0].workers)}" if by_size else size(rows[0].bytes)
+    )
     console.print(f"Allreduce: {what}, {_link_words(link)}\n", style="bold")
     first = "bytes" if by_size else "workers"
     table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
@@ -272,19 +274,19 @@ def _show_layers(console: Console, network: NetworkCost) -> None:
     from rich.table import Table  # noqa: PLC0415 - JSON output needs no table
 
     console.print("Layers: forward pass of a batch\n", style="bold")
-    table = Table("layer", "kind", box=None, pad_edge=False, padding=(0, 1), header_style="bold")
+    table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
+    for name in ("layer", "kind"):
+        table.add_column(name, no_wrap=True)
     for name in ("W", "D", "W/D", "weights", "outputs", "gradients"):
         table.add_column(name, justify="right", no_wrap=True)
     for layer in network.layers:
-        cost = layer.cost
         gradients = layer.weight_gradients + layer.output_gradients
         table.add_row(
             layer.name or "(model)",
             layer.kind,
-            *(f"{cost.work:,}", f"{cost.depth:,}", f"{cost.parallelism:,.0f}"),
+            *_work(layer.cost),
             *(size(layer.weights), size(layer.outputs), size(gradients)),
         )
-    cost = network.cost
     totals = (
         sum(layer.weights for layer in network.layers),
         sum(layer.outputs for layer in network.layers),
@@ -293,7 +295,7 @@ def _show_layers(console: Console, network: NetworkCost) -> None:
     table.add_section()
     table.add_row(
         *("network", ""),
-        *(f"{cost.work:,}", f"{cost.depth:,}", f"{cost.parallelism:,.0f}"),
+        *_work(network.cost),
         *map(size, totals),
     )
     console.print(table)
@@ -305,6 +307,24 @@ def _show_layers(console: Console, network: NetworkCost) -> None:
         names = listed(list(network.assumed))
         console.print(f"No formula for {names}: counted as one operation for each element.")
     console.print("")
+
+
+def _work(cost: WorkDepth) -> tuple[str, str, str]:
+    return _short(cost.work), f"{cost.depth:,}", _short(cost.parallelism)
+
+
+def _short(number: float) -> str:
+    """A number of operations, in at most four digits beyond a million.
+
+    >>> _short(349525.3), _short(2_466_119_680), _short(2.0477e15)
+    ('349,525', '2.5 G', '2,047.7 T')
+    """
+    if number < 1e6:
+        return f"{number:,.0f}"
+    for unit, scale in (("M", 1e6), ("G", 1e9), ("T", 1e12)):
+        if number < 1000 * scale or unit == "T":
+            break
+    return f"{number / scale:,.1f} {unit}"
 
 
 def _link_words(link: LinkSpeed) -> str:
