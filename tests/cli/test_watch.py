@@ -185,7 +185,7 @@ def test_speed_is_that_of_late_and_a_silent_worker_is_named(tmp_path: Path) -> N
     assert (progress.total, progress.sent) == (10_000, 70_000)
     lines = printed(progress, 100, 20)
     assert "on 2 workers: training" in lines[0]
-    assert lines[3] == "workers: 1 silent, 1 training"
+    assert lines[3] == "workers: 1 silent, 1 training · lost 0, restarted 0"
     assert Setting("workers", "2", "default").value == progress.settings["workers"]
 
 

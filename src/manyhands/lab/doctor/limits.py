@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from manyhands.lab.doctor.finding import ExaminedRun, Surroundings
 
 _THREADS = 12
-"""Threads of a worker or server besides those of OpenMP, at most: heartbeat, ZeroMQ, autograd,
-gloo, journal."""
+"""Threads assumed for a worker or server besides those of OpenMP: heartbeat, ZeroMQ, autograd,
+gloo, journal. 6 to 8 were measured under allreduce and asynchronous, OpenMP's one included."""
 _OTHERS = 3
 """Processes of a host besides workers and servers: agent, coordinator, fork server."""
 _FILE = 256 << 20

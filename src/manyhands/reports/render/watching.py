@@ -74,9 +74,9 @@ def headings(progress: RunProgress, quiet: float = 0.0) -> list[str]:
     if stale is not None:
         figures.append(f"staleness {stale[0]:.2f} on average, {stale[1]} at most")
     figures += [f"{name} {value(number)}" for name, number in sorted(progress.metrics.items())]
-    figures.append(f"lost {progress.lost}, restarted {progress.restarts}")
     lines.append(" · ".join(figures))
-    lines.append(f"workers: {members or 'none yet'}{servers}")
+    faults = f"lost {progress.lost}, restarted {progress.restarts}"
+    lines.append(f"workers: {members or 'none yet'}{servers} · {faults}")
     if quiet > 10.0 and progress.end is None:
         lines[-1] += f" · no record for {quiet:,.0f} s"
     return lines
