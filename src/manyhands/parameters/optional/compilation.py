@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from torch import nn
 
@@ -39,7 +39,7 @@ def compile_in_place(job: Job, model: nn.Module, apart: Iterable[nn.Module] = ()
     inductor.compile_threads = 1
     for module in apart:
         module.forward = torch.compiler.disable(module.forward)  # type: ignore[no-untyped-call]  # torch's
-    call = model._call_impl
+    call: Callable[..., Any] = model._call_impl
 
     def compiled(*inputs: Any, **options: Any) -> Any:
         return call(*inputs, **options)
