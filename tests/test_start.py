@@ -153,6 +153,7 @@ def digest_of(run_script, strategy, workers, start):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("strategy", "workers"),
     [

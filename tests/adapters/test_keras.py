@@ -250,7 +250,7 @@ SCRIPT = """
         # Images without the dimension of channels.
 
         def __init__(self, split, samples):
-            self.digits, self.samples = mh.data.MNIST(split), samples
+            self.digits, self.samples = mh.data.mnist(split), samples
 
         def __len__(self):
             return self.samples
@@ -291,7 +291,7 @@ def evaluated(run_script, strategy, workers, seed):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(2400)
 def test_mnist_is_learnt_as_by_fit(run_script):
     seeds = (0, 1, 2)
     fitted = [evaluated(run_script, None, 1, seed) for seed in seeds]

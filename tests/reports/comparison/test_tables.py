@@ -62,7 +62,8 @@ def test_every_single_value_of_a_run_is_a_column(tmp_path: Path) -> None:
     fields = set(comparison.runs[0].__struct_fields__)
     # Curves have a table of their own; a run without a sweep, traffic or a codec has no columns of
     # them.
-    curves, absent = {"validation", "loss", "measures"}, {"swept", "traffic", "coding"}
+    curves = {"validation", "loss", "measures", "throughput", "bytes_sent"}
+    absent = {"swept", "traffic", "coding"}
     assert grouped - {"final"} == fields - curves - absent
     assert rows[0]["parameters_sha256"] is None
     assert rows[3]["parameters_sha256"] == "c0ffee"

@@ -51,6 +51,8 @@ def bytes_curve(trace: Trace, points: int = 100) -> tuple[ProgressPoint, ...]:
     reached: dict[int, tuple[int, int]] = {}
     curve = []
     for at, number, samples, sent in moments:
+        if reached.get(number) == (samples, sent):
+            continue  # sums are written again at the end, though nothing was added
         reached[number] = samples, sent
         total = sum(each for _, each in reached.values())
         if total:
