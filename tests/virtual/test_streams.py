@@ -142,3 +142,9 @@ def test_validation_follows_the_end_of_a_stream(virtually) -> None:
     job = a_job(validation=list(islice(Points(), 8)), evaluate_every=mh.every(samples=480))
     done = virtually(job, strategy("asynchronous()"), workers=2)
     assert measure(done.run.trace).validation["loss"].samples == (480, 960, 1001)
+
+
+def test_few_workers_at_first_need_epochs(virtually) -> None:
+    early = strategy("broadcast(early_workers=1, early_epochs=0.5)")
+    with pytest.raises(ValueError, match="a stream has none: leave early_workers out"):
+        virtually(a_job(), early, workers=3)

@@ -26,4 +26,9 @@ def check_job(strategy: Strategy, job: Job, workers: int) -> None:
             f"objectives {', '.join(job.objective_names)}, each with a step of its own optimizer: "
             "use allreduce(), synchronous() or asynchronous()"
         )
+    if job.streams and strategy.needs(workers).early is not None:
+        raise ValueError(
+            f"{strategy} counts the epochs until all workers take part, and a stream has none: "
+            "leave early_workers out, or give a dataset with a length"
+        )
     strategy.check_job(job, workers)
