@@ -34,6 +34,8 @@ OPTIONS = [{}, {"micro_batch": 2}, {"clip": 0.1}]
 def test_workers_equal_the_loop_of_the_dcgan_example(fork, workers):
     cases = [("allreduce()", options) for options in (OPTIONS if workers == 2 else [{}])]
     cases += [("single()", {})] if workers == 1 else []
+    # Lossless, with a state for each objective.
+    cases += [("allreduce(codec=exact())", {})] if workers == 2 else []
     found = fork(SCRIPT, workers, cases)[0]
     for case, (parameters, values, names) in zip(cases, found, strict=True):
         assert parameters <= 1e-9, case
