@@ -5,9 +5,9 @@ The mean loss of three seeds is compared with the losses of allreduce with the s
 This holds in the setting below, and not in every one. It was the last of nine that were tried, some
 of them only in part, on seeds 0, 1 and 2 (AdamW with rates from 3e-3 to 1e-2, SGD from 0.1 to 0.5,
 with and without clip=1.0, 128 to 512 steps, one with 4 workers), and it has the widest spread. In
-others the reference was a virtual `synchronous()`, and `asynchronous` was up to 0.05 above its
-largest loss, `gossip` up to 0.15 with SGD, and `diloco` with an outer momentum up to 0.6 with AdamW,
-which is why it has none here. The test uses seeds that were not used for the choice.
+others the reference was a virtual `synchronous()`. There `asynchronous` was up to 0.05 above its
+largest loss, `gossip` up to 0.15 with SGD, and `diloco` with an outer momentum up to 0.6 with
+AdamW, which is why it has none here. The test uses seeds that were not used for the choice.
 """
 
 import pytest
