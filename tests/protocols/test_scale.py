@@ -45,13 +45,15 @@ def test_a_decision_costs_as_much_with_a_thousand_workers_as_with_ten(text):
     assert isinstance(protocol, StrategyProtocol)
     gc.disable()  # it would look through all that the tests have loaded, and not for our sake
     try:
-        few, many = (
-            min(microseconds_per_push(protocol, workers) for _ in range(7))
-            for workers in (10, 1000)
-        )
+        # In turns, so that a slow moment of the machine meets both.
+        turns = [
+            [microseconds_per_push(protocol, workers) for workers in (10, 1000)] for _ in range(7)
+        ]
+        few, many = (min(times) for times in zip(*turns, strict=True))
     finally:
         gc.enable()
-    assert many <= 1.5 * few, f"{many:.1f} µs with 1,000 workers, {few:.1f} µs with 10"
+    # A cost that grows with the workers would be a multiple of ten.
+    assert many <= 2 * few, f"{many:.1f} µs with 1,000 workers, {few:.1f} µs with 10"
 
 
 def test_a_book_keeps_its_older_versions():
