@@ -6,7 +6,7 @@ import textwrap
 from dataclasses import replace
 
 import pytest
-import torch
+from callback_jobs import job
 
 import manyhands as mh
 
@@ -43,21 +43,6 @@ class Failing(mh.callbacks.Callback):
         del values, samples, seconds
         self.calls += 1
         raise RuntimeError("the disk is full")
-
-
-def job(callbacks):
-    inputs = torch.randn(16, 4, generator=torch.Generator().manual_seed(0))
-    data = torch.utils.data.TensorDataset(inputs, (inputs.sum(1) > 0).long())
-    return mh.Job(
-        model=lambda: torch.nn.Linear(4, 2),
-        optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=0.1),
-        loss=torch.nn.functional.cross_entropy,
-        data=data,
-        validation=data,
-        global_batch=8,
-        epochs=3,
-        callbacks=callbacks,
-    )
 
 
 def test_a_virtual_run_calls_them(tmp_path):

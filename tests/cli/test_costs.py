@@ -58,7 +58,8 @@ def test_the_table_marks_the_fastest_for_every_number_of_workers() -> None:
     assert "165 ms *" in last
     assert "168 s" in last  # one server
     assert "On 2 workers: butterfly for all sizes." in text
-    assert "On 4, 8, …, 1,024 workers: butterfly up to 78.1 kB to 250.0 kB, then halving." in text
+    words = "butterfly up to a size between 78.1 kB and 250.0 kB, then halving."
+    assert f"On 4, 8, …, 1,024 workers: {words}" in text
     assert max(map(len, text.splitlines())) <= 100
 
 

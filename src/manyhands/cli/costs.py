@@ -352,7 +352,8 @@ def _crossovers(found: Mapping[int, Sequence[FastestRange]]) -> list[str]:
         for at, name in enumerate(order[:-1]):
             ends = [found[count][at].end for count in counts]
             least, most = size(min(ends)), size(max(ends))
-            parts.append(f"{name} up to {least if least == most else f'{least} to {most}'}")
+            limit = least if least == most else f"a size between {least} and {most}"
+            parts.append(f"{name} up to {limit}")
         sentences.append(f"{where}: {', '.join(parts)}, then {order[-1]}.")
     return sentences
 

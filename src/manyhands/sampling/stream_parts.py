@@ -66,3 +66,12 @@ class StreamedBatch:
     """Samples of the global batch."""
     end: int | None
     """The number of samples of the stream, if it ends with this global batch or before it."""
+
+    def is_void(self, *, lockstep: bool) -> bool:
+        """Whether a lease of this part is given up, because the stream ends before it.
+
+        Args:
+            lockstep: whether workers wait for each other, so that each needs a part, even an empty
+                one, of a global batch that has samples.
+        """
+        return not self.total or not (self.samples or lockstep)

@@ -209,25 +209,26 @@ class LiveReplica:
         self._progress.phase = "data"
         loaded = self._leased.take(lease)
         if isinstance(loaded, StreamedBatch):
-            loaded, lease = loaded.batch, self._as_far_as(lease, loaded)
-            if not lease.total or (lease.start == lease.stop and not self._needs.lockstep):
+            left = self._as_far_as(lease, loaded)
+            if left is None:
                 return None
-            if lease.start == lease.stop:
-                return LiveBatch(lease, round_, None, None)
+            if not loaded.samples:
+                return LiveBatch(left, round_, None, None)
+            loaded, lease = loaded.batch, left
         inputs, targets = self._job.divide(move(loaded, self._device))
         self._recorder.span("data", begun, time.monotonic() - begun, self._progress.step)
         return LiveBatch(lease, round_, inputs, targets)
 
-    def _as_far_as(self, lease: Granted, loaded: StreamedBatch) -> Granted:
-        """A lease as far as the stream reaches; reports the end, and asks for the next lease."""
+    def _as_far_as(self, lease: Granted, loaded: StreamedBatch) -> Granted | None:
+        """A lease as far as the stream reaches, None if it is given up; asks for the next one."""
         if loaded.end is not None:
             self._line.send(StreamEnded(loaded.end))
-        stop = lease.start + loaded.samples
-        left = msgspec.structs.replace(lease, stop=stop, total=loaded.total)
-        if not left.total or (left.start == left.stop and not self._needs.lockstep):
+        is_void = loaded.is_void(lockstep=self._needs.lockstep)
+        if is_void:
             self._line.send(Forgo(lease.number))
         self._line.send(Ask())
-        return left
+        stop = lease.start + loaded.samples
+        return None if is_void else msgspec.structs.replace(lease, stop=stop, total=loaded.total)
 
     def _load_ahead(self) -> None:
         """Start to load the batches of leases that were granted meanwhile."""

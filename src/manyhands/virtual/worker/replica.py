@@ -161,7 +161,7 @@ class VirtualReplica:
         loaded = self._shared_model.read(granted)
         if loaded.end is not None:
             self._channel.say(StreamEnded(loaded.end))
-        if not loaded.total or (not loaded.samples and not self._shared_model.lockstep):
+        if loaded.is_void(lockstep=self._shared_model.lockstep):
             self._channel.forgo(granted.number)
             return None
         stop = granted.start + loaded.samples
