@@ -22,6 +22,7 @@ import torch
 from manyhands.files.checkpoint import load_state
 from manyhands.job import Job
 from manyhands.live.member.progress import Progress
+from manyhands.live.worker.checkpoints.storing_plan import StoringPlan
 from manyhands.live.worker.trainer import Trainer
 from manyhands.models import GPT
 from manyhands.strategies import strategy
@@ -67,22 +68,23 @@ def group_of(store: Any, rank: int, size: int) -> Group:
     return Group(store, rank, size, epoch=_groups[size] * 100 + size, device=CPU, timeout=60.0)
 
 
-def trainer_of(job: Job, how: str, group: Group) -> Trainer:
+def trainer_of(job: Job, how: str, group: Group, storing: StoringPlan | None = None) -> Trainer:
     """A trainer that writes its trace nowhere."""
     header = Header(role="worker", rank=group.rank, host="a", pid=1, boot="b", clock=0.0, wall=1e9)
     recorder = Recorder(header, lambda _: None, time.monotonic)
-    return Trainer(job, strategy(how), group, CPU, recorder, Progress(), time.monotonic)
+    about = (job, strategy(how), group, CPU, recorder, Progress(), time.monotonic)
+    return Trainer(*about, storing=storing)
 
 
 def train(
-    job: Job, how: str, store: Any, rank: int, size: int
+    job: Job, how: str, store: Any, rank: int, size: int, storing: StoringPlan | None = None
 ) -> tuple[list[float], dict[str, float], dict[str, torch.Tensor]]:
     """The losses of all steps, the last evaluation and, on the first worker, the stored model.
 
     The loss of a step is the mean over all samples of the global batch.
     """
     group = group_of(store, rank, size)
-    trainer = trainer_of(job, how, group)
+    trainer = trainer_of(job, how, group, storing)
     losses = []
     for batch in trainer.batches():
         loss = trainer.step(batch).double().reshape(1)

@@ -29,7 +29,7 @@ def test_a_text_that_is_no_interval_is_refused(text: str) -> None:
 
 
 def test_exactly_one_kind_is_given() -> None:
-    with pytest.raises(ValueError, match="takes one of samples, seconds and epochs"):
+    with pytest.raises(ValueError, match="takes one of samples, steps, seconds and epochs"):
         mh.every()
     with pytest.raises(ValueError, match="got samples, epochs"):
         mh.every(samples=1, epochs=1)

@@ -17,7 +17,7 @@ What to train:
     lr_schedules    learning-rate schedules: cosine, linear, step decay
     callbacks       what is called while a run trains: loggers for CSV, TensorBoard, W&B, MLflow
     adapters        models of transformers and of Keras as jobs
-    every           an interval: every(samples=5000), for Job(evaluate_every=…)
+    every           an interval: every(samples=5000), for Job(evaluate_every=…, checkpoint=…)
     data            MNIST, CIFAR-10, Tiny Shakespeare
     models          networks for examples and tests
 
@@ -42,6 +42,7 @@ A training loop of your own:
 Results:
 
     Run             a run's folder: summary, metrics, trained parameters, trace, timeline
+    Checkpoint      a stored state of a run, from which it can be continued
     Compared        what compare returns: results, verdict, report
     Reproduction    what reproduce returns: the new comparison, and every difference
     reports         the figures of runs and comparisons
@@ -82,6 +83,7 @@ if TYPE_CHECKING:
     from manyhands.data.sized import SizedData
     from manyhands.data.stream import StreamedData
     from manyhands.failure import Refused, RunFailed
+    from manyhands.files.checkpoints import Checkpoint, DamagedCheckpoint, Manifest
     from manyhands.intervals import Every, every
     from manyhands.job import Durability, Job, Loss
     from manyhands.lab.compare import Compared, compare
@@ -107,9 +109,11 @@ __version__ = "0.1.0"
 __all__ = [
     "Batch",
     "BatchSizes",
+    "Checkpoint",
     "Cluster",
     "Compared",
     "Comparison",
+    "DamagedCheckpoint",
     "Durability",
     "EarlyStopping",
     "EvaluationPoints",
@@ -121,6 +125,7 @@ __all__ = [
     "LRSchedule",
     "Link",
     "Loss",
+    "Manifest",
     "Metric",
     "NotationError",
     "Objective",
@@ -167,9 +172,11 @@ __all__ = [
 _HOME = {
     "Batch": "manyhands.live.worker.trainer",
     "BatchSizes": "manyhands.sampling.batches",
+    "Checkpoint": "manyhands.files.checkpoints",
     "Cluster": "manyhands.cluster",
     "Compared": "manyhands.lab.compare",
     "Comparison": "manyhands.reports",
+    "DamagedCheckpoint": "manyhands.files.checkpoints",
     "Durability": "manyhands.job",
     "EarlyStopping": "manyhands.stopping",
     "EvaluationPoints": "manyhands.sampling.batches",
@@ -181,6 +188,7 @@ _HOME = {
     "LRSchedule": "manyhands.lr_schedules",
     "Link": "manyhands.cluster",
     "Loss": "manyhands.job",
+    "Manifest": "manyhands.files.checkpoints",
     "Metric": "manyhands.metrics",
     "NotationError": "manyhands.notation",
     "Objective": "manyhands.objective",

@@ -24,6 +24,7 @@ from manyhands.wire.protocol_messages import (
     Push,
     Rest,
     Said,
+    StoreShard,
     Turn,
 )
 
@@ -51,6 +52,7 @@ __all__ = [
     "Replica",
     "Rest",
     "Said",
+    "StoreShard",
     "Terms",
     "Turn",
 ]

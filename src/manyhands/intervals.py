@@ -1,4 +1,4 @@
-"""Intervals in a run, by samples, seconds or epochs: `every(samples=5000)`."""
+"""Intervals in a run, by samples, steps, seconds or epochs: `every(samples=5000)`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import re
 from dataclasses import dataclass
 
-_TEXT = re.compile(r"\s*(\d+\.?\d*(?:e[+-]?\d+)?)\s*(samples|s|seconds|min|h|epochs?|)\s*")
+_TEXT = re.compile(r"\s*(\d+\.?\d*(?:e[+-]?\d+)?)\s*(samples|steps?|s|seconds|min|h|epochs?|)\s*")
 _SECONDS = {"s": 1.0, "seconds": 1.0, "min": 60.0, "h": 3600.0}
 
 
@@ -26,17 +26,19 @@ class Every:
     """Seconds since the last time."""
     epochs: float | None = None
     """Passes over the data; a fraction is allowed."""
+    steps: int | None = None
+    """Global batches of all workers together."""
 
     def __post_init__(self) -> None:
         given = {name: value for name, value in vars(self).items() if value is not None}
         if len(given) != 1:
             raise ValueError(
-                "every() takes one of samples, seconds and epochs, as in every(samples=5000), "
-                f"got {', '.join(given) or 'none'}"
+                "every() takes one of samples, steps, seconds and epochs, as in "
+                f"every(samples=5000), got {', '.join(given) or 'none'}"
             )
         ((name, value),) = given.items()
-        if name == "samples" and not hasattr(value, "__index__"):
-            raise TypeError(f"samples must be a whole number, an int, got {value!r}")
+        if name in ("samples", "steps") and not hasattr(value, "__index__"):
+            raise TypeError(f"{name} must be a whole number, an int, got {value!r}")
         if not 0 < value < math.inf:
             raise ValueError(f"{name} must be above 0, got {value}")
 
@@ -45,8 +47,8 @@ class Every:
         """The interval that a text describes.
 
         Args:
-            text: "5000" or "5000 samples", "10s", "2 min", "0.5 epochs"; an interval is returned
-                as it is.
+            text: "5000" or "5000 samples", "100 steps", "10s", "2 min", "0.5 epochs"; an interval
+                is returned as it is.
 
         Raises:
             ValueError: the text has another form.
@@ -64,28 +66,36 @@ class Every:
         if unit.startswith("epoch"):
             return cls(epochs=number)
         if number != int(number):
-            raise ValueError(f"samples must be a whole number, got {match[1]}")
+            raise ValueError(f"{unit or 'samples'} must be a whole number, got {match[1]}")
+        if unit.startswith("step"):
+            return cls(steps=int(number))
         return cls(samples=int(number))
 
     def __repr__(self) -> str:
         ((name, value),) = ((n, v) for n, v in vars(self).items() if v is not None)
-        return f"every({name}={value:g})" if name != "samples" else f"every({name}={value})"
+        return f"every({name}={value})" if isinstance(value, int) else f"every({name}={value:g})"
 
     def __str__(self) -> str:
-        if self.samples is not None:
-            return f"{self.samples} samples"
+        for name, whole in (("samples", self.samples), ("steps", self.steps)):
+            if whole is not None:
+                return f"{whole} {name}"
         return f"{self.seconds:g}s" if self.seconds is not None else f"{self.epochs:g} epochs"
 
 
 def every(
-    *, samples: int | None = None, seconds: float | None = None, epochs: float | None = None
+    *,
+    samples: int | None = None,
+    seconds: float | None = None,
+    epochs: float | None = None,
+    steps: int | None = None,
 ) -> Every:
-    """An interval in a run, for `Job(evaluate_every=…)`.
+    """An interval in a run, for `Job(evaluate_every=…)` and `Job(checkpoint=…)`.
 
     Args:
         samples: so many samples of all workers together.
         seconds: so many seconds since the last time.
         epochs: so many passes over the data; a fraction is allowed.
+        steps: so many global batches; for checkpoints.
 
     Returns:
         The interval.
@@ -98,4 +108,4 @@ def every(
         >>> mh.every(samples=5000), mh.every(epochs=0.25)
         (every(samples=5000), every(epochs=0.25))
     """
-    return Every(samples=samples, seconds=seconds, epochs=epochs)
+    return Every(samples=samples, seconds=seconds, epochs=epochs, steps=steps)

@@ -58,6 +58,28 @@ JobName = Annotated[
 Output = Annotated[
     Path | None, typer.Option(help="Folder for the run; default: a new one in runs.")
 ]
+Durability = Annotated[
+    str | None,
+    typer.Option(
+        help="Failures that acknowledged updates of servers survive: none, process or power."
+    ),
+]
+Patience = Annotated[
+    float | None,
+    typer.Option(
+        min=6,
+        help="Seconds without a heartbeat until a worker is ejected, if the others can go on.",
+    ),
+]
+CheckpointEvery = Annotated[
+    str | None,
+    typer.Option("--checkpoint", help="When to store a checkpoint: 10min, '1000 steps', 50000."),
+]
+Keep = Annotated[int | None, typer.Option(min=1, help="Number of checkpoints that are kept.")]
+Resume = Annotated[
+    Path | None,
+    typer.Option(help="Continue from the last checkpoint of a run, whose folder this is."),
+]
 HostList = Annotated[
     str | None,
     typer.Option(

@@ -6,7 +6,8 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 from torch.nn.utils import get_total_norm
 from torch.utils._pytree import tree_leaves
 
@@ -31,6 +32,35 @@ def own_part(parameter: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
 def own(parameter: torch.Tensor) -> torch.Tensor:
     """This worker's local part, sharing its memory."""
     return parameter.to_local() if isinstance(parameter, DTensor) else parameter
+
+
+def box(tensor: torch.Tensor) -> tuple[int, ...] | None:
+    """Where this worker's part begins in the whole tensor; None if the part is not one box."""
+    if not isinstance(tensor, DTensor):
+        return (0,) * tensor.dim()
+    if not all(isinstance(one, (Shard, Replicate)) for one in tensor.placements):
+        return None
+    _, begin = compute_local_shape_and_global_offset(
+        tensor.shape, tensor.device_mesh, tensor.placements
+    )
+    return tuple(begin)
+
+
+def is_first_copy(tensor: torch.Tensor) -> bool:
+    """Whether this worker is the first of those that have the same part of a DTensor."""
+    if not isinstance(tensor, DTensor):
+        return True
+    place = tensor.device_mesh.get_coordinate()
+    return place is not None and all(
+        at == 0
+        for at, one in zip(place, tensor.placements, strict=True)
+        if isinstance(one, Replicate)
+    )
+
+
+def is_divided(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is a DTensor, of which other workers may have other parts."""
+    return isinstance(tensor, DTensor)
 
 
 def as_dtensor(part: torch.Tensor, like: torch.Tensor) -> torch.Tensor:

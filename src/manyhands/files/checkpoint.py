@@ -83,7 +83,9 @@ class State:
         total = hashlib.sha256()
         with _unfinished(path) as file:
             ordered = {name: self.entries[name] for name in sorted(self.entries)}
-            file.write(_head(ordered, METADATA | {ALIASES: json.dumps(dict(self.aliases))}))
+            file.write(
+                safetensors_head(ordered, METADATA | {ALIASES: json.dumps(dict(self.aliases))})
+            )
             for name, tensor in self.fetch():
                 add_to_digest(total, name, tensor)
                 if name in self.entries:
@@ -158,7 +160,7 @@ def write_tensors(
     file. A durable file is on the disk before it replaces the old one.
     """
     with _unfinished(path, durable=durable) as file:
-        file.write(_head(tensors, metadata))
+        file.write(safetensors_head(tensors, metadata))
         for tensor in tensors.values():
             file.write(tensor_bytes(tensor))
 
@@ -181,7 +183,9 @@ def _unfinished(path: Path, *, durable: bool = False) -> Iterator[BinaryIO]:
             os.close(folder)
 
 
-def _head(entries: Mapping[str, Entry | torch.Tensor], metadata: Mapping[str, str]) -> bytes:
+def safetensors_head(
+    entries: Mapping[str, Entry | torch.Tensor], metadata: Mapping[str, str]
+) -> bytes:
     """The safetensors header; the tensors' bytes follow in the order of the entries."""
     head: dict[str, object] = {"__metadata__": dict(metadata)}
     at = 0

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Final
 
 from safetensors import SafetensorError, safe_open
 
+from manyhands.files.checkpoints.manifest import MANIFEST
+from manyhands.files.checkpoints.reading import Checkpoint
 from manyhands.files.tensor_format import ALIASES, DTYPES, MODEL, add_to_digest
 
 if TYPE_CHECKING:
@@ -59,6 +61,8 @@ class StoredTensor:
     begin: int
     """Where its bytes begin in the file."""
     nbytes: int
+    name: str = ""
+    """Its name, where the file has several parts of it."""
 
     def read(self) -> torch.Tensor:
         """The tensor, in memory of its own on the CPU.
@@ -139,10 +143,31 @@ def open_weights(path: str | os.PathLike[str]) -> Weights:
     given = Path(os.fspath(path))
     if not given.exists():
         raise ValueError(f"start={os.fspath(path)!r}: there is no {given.resolve()}; {_ACCEPTED}")
+    if (given / MANIFEST).is_file():
+        return Weights(given, _checkpointed(given))
     file = _in_folder(given) if given.is_dir() else given
     if file.suffix == ".json":
         return Weights(given, _sharded(file))
     return Weights(given, _tensors(file))
+
+
+class CheckpointTensor(StoredTensor):
+    """A tensor in the files of a checkpoint, perhaps in several parts."""
+
+    def read(self) -> torch.Tensor:
+        """The tensor, in memory of its own on the CPU."""
+        return Checkpoint(self.file).tensor(f"model/{self.name}")
+
+
+def _checkpointed(folder: Path) -> dict[str, StoredTensor]:
+    """The tensors of the model in a checkpoint."""
+    stored = Checkpoint(folder).manifest
+    found: dict[str, StoredTensor] = {}
+    for path, tensor in stored.tensors.items():
+        family, _, name = path.partition("/")
+        if family == "model":
+            found[name] = CheckpointTensor(folder, tensor.dtype, tensor.shape, 0, 0, name)
+    return found | {name: found[first] for name, first in stored.aliases.items()}
 
 
 def _in_folder(folder: Path) -> Path:

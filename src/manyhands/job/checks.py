@@ -114,6 +114,10 @@ def _check_stream(job: JobFields) -> None:
             isinstance(job.evaluate_every, Every) and job.evaluate_every.epochs is not None,
             "use mh.every(samples=...) or mh.every(seconds=...)",
         ),
+        "checkpoint=mh.every(epochs=...)": (
+            isinstance(job.checkpoint, Every) and job.checkpoint.epochs is not None,
+            "use mh.every(steps=...) or mh.every(seconds=...)",
+        ),
     }
     for what, (given, remedy) in reasons.items():
         if given:
@@ -207,6 +211,7 @@ def _check_evaluations(job: JobFields) -> None:
             raise ValueError(unknown(f"there is no measure {name!r}", name, MEASURES))
     if names and job.validation is None:
         raise ValueError(f"measures={names!r} are recorded at evaluations: give validation data")
+    _check_checkpoint(job)
     if job.evaluate_every is None:
         return
     if not isinstance(job.evaluate_every, Every):
@@ -214,8 +219,23 @@ def _check_evaluations(job: JobFields) -> None:
             "evaluate_every must be an interval, as in mh.every(samples=5000), "
             f"not {job.evaluate_every!r}"
         )
+    if job.evaluate_every.steps is not None:
+        raise ValueError(
+            "evaluations are counted in samples, which mean the same for any global batch: use "
+            "evaluate_every=mh.every(samples=...)"
+        )
     if job.validation is None:
         raise ValueError(f"evaluate_every={job.evaluate_every!r} needs validation data")
+
+
+def _check_checkpoint(job: JobFields) -> None:
+    if job.checkpoint is not None and not isinstance(job.checkpoint, Every):
+        raise TypeError(
+            f"checkpoint must be an interval, as in mh.every(seconds=600), not {job.checkpoint!r}"
+        )
+    _check_whole("keep", job.keep)
+    if job.keep < 1:
+        raise ValueError(f"keep must be at least 1 checkpoint, got {job.keep}")
 
 
 def _check_batch(job: JobFields) -> None:

@@ -73,6 +73,12 @@ class JobFields:
     """When to evaluate: `mh.every(samples=5000)` or `mh.every(seconds=10)` in addition to the end
     of every epoch, `mh.every(epochs=0.25)` in place of it. It follows the batch that completes the
     interval. Default: after every epoch. The last evaluation is at the end of the run."""
+    checkpoint: Every | None = None
+    """When to store a checkpoint from which a run can continue: `mh.every(seconds=600)`,
+    `mh.every(steps=1000)`, `mh.every(samples=100_000)` or `mh.every(epochs=1)`. It follows the
+    batch that completes the interval. Default: none is stored."""
+    keep: int = 3
+    """Number of checkpoints that are kept; older ones are removed."""
     measures: Sequence[str] = ()
     """What to record of the training beside the loss, at every evaluation: "gradient_norm",
     "spread" (the distance between replicas), "staleness"; see docs/meanings.md. Each costs time

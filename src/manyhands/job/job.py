@@ -27,7 +27,14 @@ if TYPE_CHECKING:
 SETTINGS = (
     *("epochs", "samples", "seconds", "target", "early_stopping", "seed", "global_batch"),
     *("lr_schedule", "lr_scheduler", "clip"),
-    *("evaluate_every", "measures", "micro_batch", "autocast", "activation_checkpointing"),
+    *(
+        "evaluate_every",
+        "checkpoint",
+        "measures",
+        "micro_batch",
+        "autocast",
+        "activation_checkpointing",
+    ),
     *("ema", "sync_batchnorm", "compile", "durability", "start"),
 )
 """The fields of a job that a run records."""
@@ -236,6 +243,20 @@ class Job(JobFields):
                 max(1, round(interval.epochs * self.epoch_samples)), epochs=False
             )
         return EvaluationPoints(interval.samples)
+
+    @property
+    def checkpoint_points(self) -> EvaluationPoints | None:
+        """Where checkpoints are, by samples; None if they are by time, or there are none."""
+        interval = self.checkpoint
+        if interval is None or interval.seconds is not None:
+            return None
+        if interval.epochs is not None:
+            return EvaluationPoints(
+                max(1, round(interval.epochs * self.epoch_samples)), epochs=False
+            )
+        if interval.steps is not None:
+            return EvaluationPoints(interval.steps * self.batch_sizes.at(0), epochs=False)
+        return EvaluationPoints(interval.samples, epochs=False)
 
     @property
     def evaluation_seconds(self) -> float | None:

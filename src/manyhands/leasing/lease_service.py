@@ -71,6 +71,8 @@ class LeaseServiceState(msgspec.Struct, frozen=True):
     ended: bool
     storing: str | None
     is_over: bool
+    stores: bool = False
+    """Whether the cut that is under way is for a checkpoint."""
 
 
 class LeaseService:
@@ -107,6 +109,8 @@ class LeaseService:
         self._round = 0
         self._missing: set[str] | None = None
         """During an evaluation: the workers whose tally has not arrived."""
+        self._stores = False
+        """Whether the cut that is under way is for a checkpoint, and not for an evaluation."""
         self._tallies: dict[str, tuple[float, ...]] = {}
         self._evaluated = -1
         """Samples that were committed at the last evaluation."""
@@ -170,6 +174,13 @@ class LeaseService:
             self._settle()
         return self._take_letters()
 
+    def pause_to_store(self) -> Letters:
+        """Store a checkpoint when the batches that were begun are committed."""
+        if self._missing is None and not self._ended:
+            self.leases.pause_to_store()
+            self._settle()
+        return self._take_letters()
+
     def state(self) -> LeaseServiceState:
         """The state, from which `restore` continues in this or another process."""
         missing = None if self._missing is None else tuple(sorted(self._missing, key=_rank))
@@ -188,6 +199,7 @@ class LeaseService:
             ended=self._ended,
             storing=self._storing,
             is_over=self.is_over,
+            stores=self._stores,
         )
 
     def restore(self, state: LeaseServiceState) -> None:
@@ -201,6 +213,7 @@ class LeaseService:
         self._tallies = dict(state.tallies)
         self._evaluated, self.evaluations = state.evaluated, state.evaluations
         self._ended, self._storing, self.is_over = state.ended, state.storing, state.is_over
+        self._stores = state.stores
         self._letters = []
 
     def _take_letters(self) -> Letters:
@@ -238,7 +251,7 @@ class LeaseService:
         if self._storing == worker:
             self._storing = None
         if evaluated and self._members:
-            self._call_cut()
+            self._call_cut(stores=self._stores)
         elif evaluated:
             # No evaluating worker is left: the evaluation starts again when all arrivals wait.
             self._missing = None
@@ -295,20 +308,28 @@ class LeaseService:
         is_new = self._evaluates and self._evaluated != self.leases.committed
         if outlook == "evaluate" or (outlook == "over" and is_new):
             self._call_cut()
+        elif outlook == "store":
+            self._call_cut(stores=True)
         elif outlook == "over":
             self._ended = True
             self._appoint()
 
-    def _call_cut(self) -> None:
-        """Have each member evaluate its part of the validation data, on the same parameters."""
+    def _call_cut(self, *, stores: bool = False) -> None:
+        """Have each member evaluate its part of the validation data, on the same parameters.
+
+        Or, at the same kind of moment, have each of them store its part of a checkpoint.
+        """
         self._round += 1
+        self._stores = stores
         self._missing = set(self._members)
         self._tallies = {}
         self._idle.clear()
         committed, parts = self.leases.committed, len(self._members)
-        for index, worker in enumerate(sorted(self._members, key=_rank)):
+        ordered = sorted(self._members, key=_rank)
+        ranks = tuple(_rank(worker) for worker in ordered) if stores else ()
+        for index, worker in enumerate(ordered):
             self._waiting.pop(worker, None)
-            self._tell(worker, Evaluate(self._round, index, parts, committed))
+            self._tell(worker, Evaluate(self._round, index, parts, committed, ranks))
 
     def _gather(self, worker: str, number: int, values: tuple[float, ...]) -> None:
         if self._missing is None or number != self._round or worker not in self._missing:
@@ -321,9 +342,12 @@ class LeaseService:
         rows = [self._tallies[name] for name in sorted(self._tallies, key=_rank)]
         total = Sum(number, tuple(sum(column) for column in zip(*rows, strict=True)))
         self._missing = None
-        self._evaluated = self.leases.committed
-        self.evaluations += 1
-        self.leases.evaluated()
+        if self._stores:
+            self.leases.stored()
+        else:
+            self._evaluated = self.leases.committed
+            self.evaluations += 1
+            self.leases.evaluated()
         for name in sorted(self._members, key=_rank):
             self._tell(name, total)
         self._members |= self._arriving

@@ -64,8 +64,10 @@ class LeasesState(msgspec.Struct, frozen=True):
     committed: int
     repeated: int
     lost: int
-    until: int | None
+    evaluate_at: int | None
     """Batches that begin at or after so many samples wait for an evaluation."""
+    store_at: int | None
+    """Batches that begin at or after so many samples wait for a checkpoint."""
     last: int
     """Samples of the run before the global batch that was leased last."""
     stopped: bool
@@ -92,6 +94,8 @@ class Leases:
         by_rank: whether each worker gets the part of its rank in every global batch, instead of the
             next free part; the parts of lost workers are given to any worker.
         points: where evaluations are; by default after every epoch.
+        storing: where checkpoints are; None for none by samples.
+        since: samples and global batches of the run that are over, if it is continued.
     """
 
     def __init__(
@@ -105,12 +109,14 @@ class Leases:
         lockstep: bool = False,
         by_rank: bool = False,
         points: EvaluationPoints = AFTER_EPOCHS,
+        storing: EvaluationPoints | None = None,
+        since: tuple[int, int] = (0, 0),
     ) -> None:
         self._cut_from = partial(_cut, samples, sizes, workers, budget, empty=lockstep)
         self._workers = workers
-        self._base = 0
+        self._base = since[1] * workers
         """The number of the first lease of some global batch."""
-        self._fresh = self._cut_from()
+        self._fresh = self._cut_from(dealt=since[0], number=self._base)
         self._next: Lease | None = next(self._fresh, None)
         self._own: list[deque[Lease]] = [deque() for _ in range(workers)] if by_rank else []
         """By rank, the parts that are not taken yet."""
@@ -121,8 +127,11 @@ class Leases:
         self._held: dict[int, tuple[str, Lease]] = {}
         self._samples = samples
         self._points = points
-        self._until = points.after(0, samples) if pauses else None
+        self._storing = storing
+        self._evaluate_at = points.after(since[0], samples) if pauses else None
         """Batches that begin at or after so many samples wait for an evaluation."""
+        self._store_at = storing.after(since[0], samples) if storing else None
+        """Batches that begin at or after so many samples wait for a checkpoint."""
         self._pauses = pauses
         self._last = -1
         """Samples of the run before the global batch that was leased last."""
@@ -130,7 +139,7 @@ class Leases:
         self._lockstep = lockstep
         self._end: int | None = None
         """The number of samples of a stream, when a worker has read its end."""
-        self.committed = 0
+        self.committed = since[0]
         """Samples whose update is part of the shared state."""
         self.repeated = 0
         """Samples that were leased again because their worker was lost."""
@@ -147,11 +156,11 @@ class Leases:
         """Samples of the data."""
         return self._samples
 
-    def take(self, worker: str) -> Lease | Literal["wait", "evaluate", "over"]:
+    def take(self, worker: str) -> Lease | Literal["wait", "evaluate", "store", "over"]:
         """A lease for a worker, or why there is none.
 
-        wait: other workers hold the remaining leases. evaluate: all samples before an evaluation
-        are committed. over: all samples of the run are committed.
+        wait: other workers hold the remaining leases. evaluate, store: all samples before an
+        evaluation, or a checkpoint, are committed. over: all samples of the run are committed.
         """
         if self._returned:
             lease: Lease | None = self._take_returned()
@@ -162,13 +171,14 @@ class Leases:
             return lease
         return self.outlook()
 
-    def outlook(self) -> Literal["wait", "evaluate", "over"]:
+    def outlook(self) -> Literal["wait", "evaluate", "store", "over"]:
         """Why a worker gets no lease, as returned by `take`."""
         if self._held or self._returned or self._cut:
             return "wait"
         if self._next is None or self._stopped:
             return "over"
-        return "evaluate"
+        evaluates = self._evaluate_at is not None and self._next.dealt >= self._evaluate_at
+        return "evaluate" if evaluates or self._store_at is None else "store"
 
     def _take_returned(self) -> Lease:
         lease = self._returned.popleft()
@@ -179,7 +189,7 @@ class Leases:
         lease = self._next
         if lease is None or self._stopped:
             return None
-        if self._until is not None and lease.dealt >= self._until:
+        if any(at is not None and lease.dealt >= at for at in (self._evaluate_at, self._store_at)):
             return None
         self._last = lease.dealt
         self._next = self._following()
@@ -249,12 +259,23 @@ class Leases:
     def evaluated(self) -> None:
         """Note that an evaluation is done: the batches after it may begin."""
         if self._pauses and self._next is not None:
-            self._until = self._points.after(self._next.dealt, self._samples)
+            self._evaluate_at = self._points.after(self._next.dealt, self._samples)
+
+    def stored(self) -> None:
+        """Note that a checkpoint is stored: the batches after it may begin."""
+        self._store_at = None
+        if self._storing is not None and self._next is not None:
+            self._store_at = self._storing.after(self._next.dealt, self._samples)
 
     def pause(self) -> None:
         """Have an evaluation follow the global batch that was begun last, if one was."""
         if self._pauses and self._last >= 0:
-            self._until = self._last + 1
+            self._evaluate_at = self._last + 1
+
+    def pause_to_store(self) -> None:
+        """Have a checkpoint follow the global batch that was begun last, if one was."""
+        if self._last >= 0:
+            self._store_at = self._last + 1
 
     def commit(self, worker: str, number: int) -> bool:
         """Note that the update of a lease is applied; False if the worker no longer holds it."""
@@ -316,7 +337,8 @@ class Leases:
             committed=self.committed,
             repeated=self.repeated,
             lost=self.lost,
-            until=self._until,
+            evaluate_at=self._evaluate_at,
+            store_at=self._store_at,
             last=self._last,
             stopped=self._stopped,
             end=self._end,
@@ -357,7 +379,8 @@ class Leases:
             # Another number of workers has other parts.
             self._next = begun if state.end is None else begun.before(state.end)
         self.committed, self.repeated, self.lost = state.committed, state.repeated, state.lost
-        self._until, self._last = state.until, state.last
+        self._evaluate_at, self._store_at = state.evaluate_at, state.store_at
+        self._last = state.last
         self._stopped, self._end = state.stopped, state.end
         self._held = {lease.number: (holder, lease) for holder, lease in state.held}
         self._returned = deque(state.returned)

@@ -31,6 +31,16 @@ class Leasing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Workers that begin, and the epochs after which the others join; None if all begin."""
     evaluation_seconds: float | None = None
     """Seconds from one evaluation to the next; None for no such interval."""
+    stores: bool = False
+    """Whether the run stores checkpoints."""
+    storing: EvaluationPoints | None = None
+    """Where checkpoints are, by samples; None if they are by time."""
+    storing_seconds: float | None = None
+    """Seconds from one checkpoint to the next; None for no such interval."""
+    since: tuple[int, int] = (0, 0)
+    """Samples and global batches before the checkpoint that the run continues from."""
+    spent: float = 0.0
+    """Seconds of training before it."""
 
 
 class Assignment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -80,6 +90,8 @@ class Assignment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Seconds without a heartbeat after which a worker is ejected; None for the default."""
     peers: bool = False
     """Whether workers run peer servers in their own processes."""
+    resume: str | None = None
+    """The folder of the checkpoint that the run continues from."""
     facts: dict[str, str] = msgspec.field(default_factory=dict)
     """Facts that must be equal on all hosts."""
 

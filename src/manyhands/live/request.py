@@ -50,6 +50,8 @@ class Request:
     """Whether to hide the output of workers in the terminal."""
     link: float | None = None
     """Bytes per second of the slowest link between hosts, if it was declared."""
+    resume: Path | None = None
+    """The checkpoint that the run continues from, a folder of one generation."""
     key: Path | None = None
     """A key file that all hosts have; None creates a new key."""
 

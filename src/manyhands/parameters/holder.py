@@ -14,6 +14,13 @@ from manyhands.parameters.initial.deferred import HELD
 from manyhands.parameters.initial.shard_values import begin
 from manyhands.parameters.initial.trimming import trim
 from manyhands.parameters.layout import is_elementwise
+from manyhands.parameters.optional.named_state import (
+    lines_of,
+    load_named,
+    named_entries,
+    named_numbers,
+    sizes_of_parameters,
+)
 from manyhands.parameters.references import References
 from manyhands.parameters.scheduled_step import GroupSchedule, weighted_step
 
@@ -22,7 +29,10 @@ if TYPE_CHECKING:
 
     from torch import nn, optim
 
+    from manyhands.files.checkpoints.parts import TensorPart
+    from manyhands.files.checkpoints.reading import Checkpoint
     from manyhands.job import Job
+    from manyhands.parameters.optional.named_state import Lines
 
 
 class Holder:
@@ -229,6 +239,22 @@ class Holder:
                 moved = flat.view(self.bytes) - flat.view(then)
                 gradient.addcmul_(gradient * gradient, moved, value=factor)
         return corrected
+
+    def named_state(self) -> tuple[list[TensorPart], dict[str, Any]]:
+        """The optimizer's state by the names of the parameters, for a checkpoint."""
+        lines = self._named_lines()
+        sizes = sizes_of_parameters(self.layout)
+        parts = list(named_entries(self.optimizer, lines, sizes))
+        return parts, named_numbers(self.optimizer, lines)
+
+    def load_named(self, stored: Checkpoint) -> None:
+        """Continue with the optimizer's state of a checkpoint, of any strategy."""
+        load_named(self.optimizer, self._named_lines(), stored)
+
+    def _named_lines(self) -> Lines:
+        return lines_of(
+            list(zip(self._lines, self._parameters, strict=True)), self.shard.parameters
+        )
 
     @property
     def nbytes(self) -> int:

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from manyhands.parameters.optional.named_state import (
+    load_named,
+    named_entries,
+    named_numbers,
+    sizes_of_parameters,
+)
 from manyhands.parameters.optional.plateau import PlateauSchedule, schedule_of
 from manyhands.parameters.scheduled_step import weighted_step
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from manyhands.files.checkpoints.parts import TensorPart
+    from manyhands.files.checkpoints.reading import Checkpoint
     from manyhands.job import Job
     from manyhands.parameters.layout import Layout
+    from manyhands.parameters.optional.named_state import Lines
 
 
 class LocalOptimizer:
@@ -44,6 +53,7 @@ class LocalOptimizer:
         for group, members in zip(optimizer.param_groups, groups, strict=True):
             group["params"] = members
         self.optimizer = optimizer
+        self._sizes = sizes_of_parameters(layout)
         self._lr_factor = job.lr_factor
         self._schedule = schedule_of(job, optimizer)
 
@@ -56,6 +66,37 @@ class LocalOptimizer:
         weighted_step(self.optimizer, weight * self._lr_factor(dealt))
         for _, _, parameter in self._pieces:
             parameter.grad = None
+
+    def named_state(self) -> tuple[list[TensorPart], dict[str, Any]]:
+        """The optimizer's state by the names of the parameters, for a checkpoint."""
+        parts = list(named_entries(self.optimizer, self._lines(), self._sizes))
+        return parts, named_numbers(self.optimizer, self._lines())
+
+    def load_named(self, stored: Checkpoint) -> None:
+        """Continue with the optimizer's state of a checkpoint, of any strategy."""
+        load_named(self.optimizer, self._lines(), stored)
+
+    def own_state(self) -> dict[str, torch.Tensor]:
+        """The optimizer's state of this worker, by the index of a parameter."""
+        return {
+            f"{index}/{key}": value
+            for index, (_, _, parameter) in enumerate(self._pieces)
+            for key, value in self.optimizer.state.get(parameter, {}).items()
+            if isinstance(value, torch.Tensor)
+        }
+
+    def load_own_state(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Continue with what `own_state` returned."""
+        for name, value in tensors.items():
+            index, _, key = name.partition("/")
+            self.optimizer.state[self._pieces[int(index)][2]][key] = value
+
+    def _lines(self) -> Lines:
+        # Fragments of different shards have offsets of their own.
+        return [
+            (parameter, [(one.name, one.start, 0, one.stop - one.start)])
+            for _, one, parameter in self._pieces
+        ]
 
     def observe(self, values: Mapping[str, float]) -> None:
         """Note the values of an evaluation, on which learning rates may depend."""

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from manyhands.files.checkpoint import State
+    from manyhands.placements.held import HeldTensor, SteppedTensor
     from manyhands.transport.collectives import Group
 
 
@@ -156,6 +157,29 @@ class Bound(ABC):
     @abstractmethod
     def average_buffers(self) -> None:
         """Synchronise buffers of all replicas: average floats, copy others from the first one."""
+
+    def repeat_first_step(self, inputs: Any, targets: Any) -> None:  # noqa: B027 - most steps are alike
+        """Compute a gradient that is not used, if the first step of a run sums in another order.
+
+        A run that continues must sum as it did before, to be equal to the bit.
+        """
+
+    @abstractmethod
+    def held(self) -> list[HeldTensor]:
+        """The tensors of the whole model's state that this worker has, or its parts of them."""
+
+    def stepped(self) -> list[SteppedTensor]:
+        """The tensors that this worker's optimizer steps."""
+        from manyhands.placements.held import stepped  # noqa: PLC0415 - loads DTensor
+
+        return stepped(self.held())
+
+    def own_state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        """What only this worker needs to continue as it was: tensors, and plain numbers."""
+        return {}, {}
+
+    def load_own_state(self, tensors: dict[str, torch.Tensor], values: dict[str, Any]) -> None:  # noqa: B027 - most have none
+        """Take over what `own_state` returned."""
 
     @abstractmethod
     def state(self) -> State:

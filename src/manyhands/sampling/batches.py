@@ -89,6 +89,20 @@ class GlobalBatch:
     """Whether an evaluation follows."""
 
 
+def steps_before(samples: int, sizes: int | BatchSizes, dealt: int) -> int:
+    """The number of global batches before one that begins after `dealt` samples.
+
+    >>> steps_before(10, 4, 0), steps_before(10, 4, 10), steps_before(10, 4, 14)
+    (0, 3, 4)
+    """
+    sizes = BatchSizes.of(sizes)
+    if len(sizes.changes) == 1:
+        size = sizes.at(0)
+        epochs, rest = divmod(dealt, samples)
+        return epochs * -(-samples // size) + rest // size
+    return sum(1 for _ in deal(samples, sizes, dealt)) if dealt else 0
+
+
 def deal(
     samples: int,
     sizes: int | BatchSizes,

@@ -113,6 +113,7 @@ def shares(
     order: Callable[[int], torch.Tensor] | None = None,
     *,
     streams: bool = False,
+    since: tuple[int, int] = (0, 0),
 ) -> Iterator[Share]:
     """The shares of one worker, in order, until `budget` samples of all workers.
 
@@ -128,8 +129,9 @@ def shares(
         points: after which batches an evaluation follows.
         order: returns the indices of an epoch; by default a permutation.
         streams: whether the data is a stream.
+        since: samples and steps of the run that are over.
     """
-    for step, one in enumerate(deal(samples, sizes, budget, points)):
+    for step, one in enumerate(deal(samples, sizes, budget, points, dealt=since[0]), since[1]):
         own = nested(one.total, rank, workers, copies)
         if streams:
             mine = batch = _NONE

@@ -71,6 +71,12 @@ class Overrides(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     """When to evaluate: "5000" samples, "10s" or "0.5 epochs"."""
     measures: str | None = None
     """What to record at evaluations, separated by commas."""
+    checkpoint: str | None = None
+    """When to store a checkpoint: "600s", "1000 steps" or "1 epochs"."""
+    keep: int | None = None
+    """Number of checkpoints that are kept."""
+    start: str | None = None
+    """Weights to start from in place of the job's: those of a checkpoint."""
     start_digest: str | None = None
     """The SHA-256 of the weights that the job starts from."""
     double: bool | None = None
@@ -93,10 +99,13 @@ def override(job: Job, overrides: Overrides) -> Job:
         given = {"epochs": None, "samples": None} | given
     if overrides.evaluate_every is not None:
         given["evaluate_every"] = Every.read(overrides.evaluate_every)
+    if overrides.checkpoint is not None:
+        given["checkpoint"] = Every.read(overrides.checkpoint)
     if overrides.lr is not None:
         given["optimizer"] = AtLearningRate(job.optimizer, *read_lr(overrides.lr))
-    if overrides.start_digest is not None and job.start is not None:
-        given["start"] = StartWeights(os.fspath(job.start), overrides.start_digest)
+    start = job.start if overrides.start is None else overrides.start
+    if overrides.start_digest is not None and start is not None:
+        given["start"] = StartWeights(os.fspath(start), overrides.start_digest)
     if overrides.double:
         given["model"] = DoubleModel(job.model)
         given["collate_fn"] = DoubleBatches(job.collate_fn)

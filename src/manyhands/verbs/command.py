@@ -33,6 +33,9 @@ class Command:
     lr: str | None = None
     evaluate_every: str | None = None
     measures: str | None = None
+    checkpoint: str | None = None
+    keep: int | None = None
+    resume: Path | None = None
     double: bool | None = None
     durability: str | None = None
     slow: tuple[Pace, ...] | None = None

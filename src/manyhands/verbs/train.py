@@ -30,11 +30,13 @@ from manyhands.strategies import Strategy, check_job, protocol_of
 from manyhands.strategies import strategy as read_strategy
 from manyhands.verbs.calling import calling
 from manyhands.verbs.command import Command, choose, current
+from manyhands.verbs.resuming import find_checkpoint, resume_settings, set_aside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from types import FrameType
 
+    from manyhands.files.checkpoints import Checkpoint
     from manyhands.intervals import Every
     from manyhands.live.worker.trainer import Trainer
 
@@ -42,7 +44,10 @@ _folders: set[Path] = set()
 _MANY = 1024
 """More workers than a host has GPUs."""
 _LOOPBACK = "127.0.0.1"
-_LIMITS = ("epochs", "samples", "seconds", "target", "seed", "lr", "evaluate_every", "measures")
+_LIMITS = (
+    *("epochs", "samples", "seconds", "target", "seed", "lr", "evaluate_every", "measures"),
+    *("checkpoint", "keep"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +68,9 @@ class TrainOptions:
     lr: str | None = None
     evaluate_every: str | None = None
     measures: str | None = None
+    checkpoint: str | None = None
+    keep: int | None = None
+    resume: Path | None = None
     slow: tuple[Pace, ...] | None = None
     output: Path | None = None
 
@@ -84,6 +92,9 @@ def train(
     lr: str | float | None = None,
     evaluate_every: str | Every | None = None,
     measures: str | None = None,
+    checkpoint: str | Every | None = None,
+    keep: int | None = None,
+    resume: str | Path | None = None,
     slow: Iterable[str | Pace] | None = None,
     output: str | Path | None = None,
 ) -> Run:
@@ -117,6 +128,11 @@ def train(
             epoch; or "0.25 epochs", in place of it. Default: the job's.
         measures: what to record at evaluations beside metrics, separated by commas:
             "gradient_norm, spread, staleness". Default: the job's.
+        checkpoint: when to store a checkpoint: "10min", "1000 steps", "50000" samples or
+            "1 epochs". Default: the job's.
+        keep: number of checkpoints that are kept. Default: the job's.
+        resume: the folder of a run that is continued from its last checkpoint, with any strategy
+            and number of workers. Default: the folder `output`, if it has an unfinished run.
         slow: workers that are slowed on purpose: `["2:4x"]` makes worker 2 compute 4 times as
             long, `["all:1.2x"]` every worker 1.2 times.
         output: folder for the run. Default: a new one in `runs`.
@@ -171,6 +187,9 @@ def train(
             lr=None if lr is None else str(lr),
             evaluate_every=None if evaluate_every is None else str(evaluate_every),
             measures=measures,
+            checkpoint=None if checkpoint is None else str(checkpoint),
+            keep=keep,
+            resume=None if resume is None else Path(resume),
             slow=None if slow is None else tuple(map(Pace.read, slow)),
             output=None if output is None else Path(output),
         )
@@ -227,6 +246,7 @@ def train_from(
             server_hosts=plan.server_hosts,
             listen=plan.listen,
             link=_link(command),
+            resume=None if plan.resumed is None else plan.resumed.folder,
             key=command.key_file,
             patience=command.patience,
             quiet=command.quiet,
@@ -285,6 +305,8 @@ class _Plan:
     """The address at which other hosts reach this one, if one was chosen."""
     server_hosts: tuple[str, ...] = ()
     """The host of each server, if a declared cluster determines it."""
+    resumed: Checkpoint | None = None
+    """The checkpoint that the run continues from."""
 
 
 def _plan(job: Job, asked: TrainOptions, command: Command, hosts: Hosts | None) -> _Plan:
@@ -311,10 +333,14 @@ def _plan(job: Job, asked: TrainOptions, command: Command, hosts: Hosts | None) 
         double=command.double,
     )
     _check_measures(override(job, overrides), chosen)
+    output = command.output or asked.output
+    going_on = override(job, overrides)
+    resumed = find_checkpoint(command.resume or asked.resume, output, going_on)
     settings = (
         RunSetting("strategy", str(chosen), told_by),
         RunSetting("workers", str(count), counted_by),
         *([RunSetting("slow", words(paces), paced_by)] if paces else ()),
+        *resume_settings(resumed, going_on, chosen, count),
         *_job_settings(job, command, overrides),
         *_place_settings(hosts, cluster, command),
         RunSetting("cores", str(cluster.cores), "default"),
@@ -322,9 +348,9 @@ def _plan(job: Job, asked: TrainOptions, command: Command, hosts: Hosts | None) 
         RunSetting("torch", version("torch"), "default"),
         RunSetting("manyhands", version("manyhands"), "default"),
     )
-    output = command.output or asked.output
     listen = command.listen or asked.listen or _address(asked.cluster)
-    return _Plan(chosen, count, cluster, overrides, output, settings, paces, listen, server_hosts)
+    about = (chosen, count, cluster, overrides, output, settings, paces, listen, server_hosts)
+    return _Plan(*about, resumed)
 
 
 def _on_cluster(
@@ -431,6 +457,8 @@ def _job_settings(job: Job, command: Command, overrides: Overrides) -> Iterator[
 
 def _taken_folder(plan: _Plan) -> Path:
     with refusing():
+        if plan.output is not None and plan.resumed is not None:
+            set_aside(plan.output, plan.resumed)
         return _take_folder(plan.output, plan.strategy, plan.workers)
 
 

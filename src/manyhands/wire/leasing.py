@@ -54,6 +54,8 @@ class Evaluate(Message, frozen=True):
     parts: int
     samples: int
     """Samples committed so far."""
+    ranks: tuple[int, ...] = ()
+    """If not empty: store a checkpoint in place of an evaluation, as these workers do."""
 
 
 class Tally(Message, frozen=True):

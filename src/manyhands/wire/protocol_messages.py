@@ -134,9 +134,31 @@ class Custom(Message, frozen=True):
 _encode = msgspec.msgpack.Encoder().encode
 
 
+class StoreShard(Message, frozen=True):
+    """A request to a server to store its part of a checkpoint, between two rounds."""
+
+    samples: int
+    """Samples of the run so far."""
+    attempt: str
+    """Names the unfinished folder, the same for all that store."""
+
+
 class Left(Message, frozen=True):
     """A worker is lost. This is not sent: a server writes it to its journal."""
 
 
-Said = Push | Change | Pull | Rest | Turn | Join | Mix | Arrived | Left | Parameters | Custom
+Said = (
+    Push
+    | Change
+    | Pull
+    | Rest
+    | Turn
+    | Join
+    | Mix
+    | Arrived
+    | StoreShard
+    | Left
+    | Parameters
+    | Custom
+)
 """All messages of protocols; nothing else is decoded."""

@@ -25,6 +25,12 @@ from manyhands.live.agent.checks import (
     pin_start,
 )
 from manyhands.live.agent.codec_check import codec_note
+from manyhands.live.agent.last_checkpoint import (
+    continuing,
+    from_weights,
+    position,
+    stored_before_leaving,
+)
 from manyhands.live.agent.progress_line import ProgressLine
 from manyhands.live.agent.remote_process import RemoteProcess
 from manyhands.live.agent.trial_batch import try_out
@@ -77,8 +83,10 @@ def launch(request: Request) -> None:
         request.job.make_ready()
         job = override(request.job, request.overrides)
         try_out(job, request.workers, devices(request.here))
-        request = pin_start(request)
-        notes = [words for words in (warning, codec_note(request, job)) if words]
+        request = pin_start(from_weights(request))
+        notes = [
+            words for words in (warning, codec_note(request, job), continuing(request)) if words
+        ]
         with explain_full_disk(request.folder):
             _launch(request, loaded, notes)
 
@@ -204,7 +212,8 @@ class _Run:
                 parting = Disband(failed=False, words="")
                 try:
                     self._start(line)
-                    self._watch(line)
+                    with stored_before_leaving(self._request, self._display.say):
+                        self._watch(line)
                 except BaseException as error:
                     parting = Disband(failed=True, words=_first_line(error))
                     raise
@@ -251,6 +260,7 @@ class _Run:
             patience=request.patience,
             peers=self._needs.peer_servers,
             slow=request.slow,
+            resume=None if request.resume is None else str(request.resume.resolve()),
         )
         if request.hosts is not None and self._invitation is not None:
             job = override(request.job, request.overrides)
@@ -282,6 +292,11 @@ class _Run:
             by_rank=self._needs.by_rank,
             points=job.evaluation_points,
             evaluation_seconds=job.evaluation_seconds,
+            stores=job.checkpoint is not None,
+            storing=job.checkpoint_points,
+            storing_seconds=job.checkpoint.seconds if job.checkpoint else None,
+            since=position(self._request.resume)[:2],
+            spent=position(self._request.resume)[2],
         )
 
     def _start(self, line: Line) -> None:

@@ -12,6 +12,7 @@ from manyhands.wire.leasing import Word
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from pathlib import Path
 
     from manyhands.leasing.lease_service import Letters
     from manyhands.live.assignment import Leasing
@@ -29,6 +30,7 @@ class LiveLeaseService:
         hub: sends the answers.
         recorder: the coordinator's trace; the count of samples is written there.
         clock: a source of seconds.
+        asking: a file that asks for a checkpoint if it exists; None for none.
     """
 
     def __init__(
@@ -38,7 +40,9 @@ class LiveLeaseService:
         hub: Hub,
         recorder: Recorder,
         clock: Callable[[], float],
+        asking: Path | None = None,
     ) -> None:
+        self._asking = asking
         self._numbers = numbers
         self._leases = Leases(
             numbers.samples,
@@ -49,6 +53,8 @@ class LiveLeaseService:
             lockstep=numbers.lockstep,
             by_rank=numbers.by_rank,
             points=numbers.points,
+            storing=numbers.storing,
+            since=numbers.since,
         )
         self._service = LeaseService(
             self._leases,
@@ -64,7 +70,9 @@ class LiveLeaseService:
         self._evaluations = 0
         self._evaluated_at = 0.0
         """When the last evaluation was complete, or training began."""
-        self._epochs = 0
+        self._stored_at = 0.0
+        """When the last checkpoint was asked for, or training began."""
+        self._epochs = self._leases.committed // numbers.samples
         self._accounted = (0, 0, 0)
         self._channels: dict[str, ReliableChannel] = {}
         self._least: dict[str, int] = {}
@@ -83,7 +91,8 @@ class LiveLeaseService:
     def open(self, workers: Iterable[str]) -> None:
         """Begin with these workers; the job's time limit counts from here."""
         self._service.open(workers)
-        self._begun = self._evaluated_at = self._clock()
+        self._begun = self._evaluated_at = self._stored_at = self._clock()
+        self._begun -= self._numbers.spent
 
     def admit(self, worker: str) -> None:
         """Admit a worker to a run that is under way."""
@@ -136,6 +145,7 @@ class LiveLeaseService:
         for channel in self._channels.values():
             channel.check_timers()
         self._check_evaluation()
+        self._check_storing()
         limit = self._numbers.seconds
         if limit is None or self._begun is None or self._stopped:
             return
@@ -155,6 +165,18 @@ class LiveLeaseService:
             # Until this evaluation is complete, another one is not due.
             self._evaluated_at = now
             self._send(self._service.pause())
+
+    def _check_storing(self) -> None:
+        """Pause for a checkpoint when the interval is over, or one was asked for."""
+        if not self._numbers.stores or self._begun is None:
+            return
+        now, interval = self._clock(), self._numbers.storing_seconds
+        asked = self._asking is not None and self._asking.exists()
+        if asked and self._asking is not None:
+            self._asking.unlink(missing_ok=True)
+        if asked or (interval is not None and now - self._stored_at >= interval):
+            self._stored_at = now
+            self._send(self._service.pause_to_store())
 
     def _account(self) -> None:
         leases = self._leases

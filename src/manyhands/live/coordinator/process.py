@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from manyhands.files.checkpoints.manifest import ASKED, CHECKPOINTS
 from manyhands.live.assignment import Assignment
 from manyhands.live.coordinator.admission import Admission
 from manyhands.live.coordinator.coordinator import PATIENCE, Coordinator
@@ -54,8 +55,9 @@ def main(path: str) -> None:
         recorder = Recorder(head, partial(files.append, trace_file(folder, head)), clock)
         lease_service = None
         if assignment.leasing is not None:
+            asking = folder / CHECKPOINTS / ASKED
             lease_service = LiveLeaseService(
-                assignment.leasing, assignment.workers, hub, recorder, clock
+                assignment.leasing, assignment.workers, hub, recorder, clock, asking
             )
         admission = Admission(hub, assignment, recorder, clock, files) if assignment.hosts else None
         coordinator = Coordinator(

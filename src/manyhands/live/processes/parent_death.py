@@ -18,6 +18,8 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_GET_CHILD_SUBREAPER = 37
 _adopting = threading.Lock()
+LEAVING = (KeyboardInterrupt, SystemExit)
+"""What Ctrl-C and, within `signals_raise`, signals raise."""
 
 
 def die_with(parent: int, death: signal.Signals) -> None:
@@ -64,9 +66,10 @@ def _adopts(libc: ctypes.CDLL) -> int | None:
 
 @contextlib.contextmanager
 def signals_raise() -> Iterator[None]:
-    """Turn SIGTERM and SIGHUP into SystemExit, so that the run's processes are ended.
+    """Turn SIGTERM, SIGUSR1 and SIGHUP into SystemExit, so that the run's processes are ended.
 
-    A scheduler sends SIGTERM, a closed terminal SIGHUP; Ctrl-C raises an exception already.
+    A scheduler sends SIGTERM, or SIGUSR1 some time before it, a closed terminal SIGHUP; Ctrl-C
+    raises an exception already.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -75,7 +78,8 @@ def signals_raise() -> Iterator[None]:
     def leave(number: int, _frame: FrameType | None) -> None:
         sys.exit(128 + number)
 
-    kept = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    numbers = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+    kept = {number: signal.signal(number, leave) for number in numbers}
     try:
         yield
     finally:

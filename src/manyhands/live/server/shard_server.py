@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
-from manyhands.endpoint import Left
+from manyhands.endpoint import Left, Parameters
 from manyhands.leasing.fences import Fences
 from manyhands.live.assignment import eager_limit
 from manyhands.live.member.shared_parameters import SharedParameters
 from manyhands.live.processes.incarnation import incarnation
 from manyhands.live.server.journal import Journal, NoJournal
 from manyhands.live.server.journal_storage import IN_MEMORY, FileLog, MemoryLog
+from manyhands.live.server.stored_shard import StoredShard
 from manyhands.parameters import Holder, as_bytes
 from manyhands.protocols import (
     USES_PAYLOAD,
@@ -37,6 +38,7 @@ from manyhands.script.loading import load
 from manyhands.script.origin import override
 from manyhands.strategies import protocol_of, strategy
 from manyhands.transport.responder import Incoming, Responder
+from manyhands.wire.protocol_messages import StoreShard
 
 if TYPE_CHECKING:
     import socket
@@ -115,6 +117,8 @@ class ShardServer:
         self._early: HeldCalls[Incoming] = HeldCalls(protocol)
         """Calls that are held back until the protocol admits them."""
         self._fences = Fences()
+        self._stored = StoredShard(assignment, number, job, self._holder)
+        self._state = self._stored.resume(self._state)
         done = self._recover()
         self._fences.restore(done)
         self._responder = Responder(
@@ -163,6 +167,7 @@ class ShardServer:
             self._record_traffic()
         self._responder.traffic.hand_to(self._recorder)
         self._responder.close()
+        self._stored.close()
         self._journal.close()
         self._journal.remove()
 
@@ -214,6 +219,8 @@ class ShardServer:
                 self._open[key] = incoming
                 continue
             self._open[key] = incoming
+            if isinstance(call.message, StoreShard) and not incoming.repeated:
+                self._stored.store(call.message, self._state)
             after, actions = self._react(state, call, repeated=incoming.repeated)
             if after is not state or self._touches(actions):
                 self._journal_call(call, incoming)
@@ -237,6 +244,8 @@ class ShardServer:
         """The protocol's decision about a call, live or when a journal is replayed."""
         if isinstance(call.message, Left):
             return self._protocol.on_leave(state, call.worker)
+        if isinstance(call.message, StoreShard):
+            return state, [Answer(call, Parameters(state.version), parameters=False)]
         if repeated:
             return state, [self._protocol.on_repeat(state, call)]
         return self._protocol.on_message(state, call)

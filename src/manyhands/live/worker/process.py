@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from manyhands.live.assignment import Assignment, eager_limit
+from manyhands.live.hosts.host_list import Hosts
 from manyhands.live.member.heartbeat import LinkHeartbeat, end_with_threads
 from manyhands.live.member.progress import Progress
 from manyhands.live.member.reporting import fail, listen_outside
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from manyhands.files.checkpoint import State
     from manyhands.job import Job
+    from manyhands.live.worker.checkpoints.storing_plan import StoringPlan
     from manyhands.live.worker.trainer import Trainer
     from manyhands.strategies import Strategy
     from manyhands.transport.collectives import Group
@@ -106,8 +108,30 @@ def _work(
         loop,
         Path(assignment.folder),
         Slowdown(factor(assignment.slow, rank)),
+        _storing(assignment),
     )
     group.close()
+
+
+def _storing(assignment: Assignment) -> StoringPlan:
+    from manyhands.live.worker.checkpoints.storing_plan import StoringPlan  # noqa: PLC0415
+
+    return StoringPlan(
+        Path(assignment.folder),
+        assignment.strategy,
+        str(assignment.agent),
+        None if assignment.resume is None else Path(assignment.resume),
+        _on_first_host(assignment),
+    )
+
+
+def _on_first_host(assignment: Assignment) -> tuple[str, ...]:
+    """The processes that see the run's folder under a protocol; empty for all."""
+    if not assignment.hosts:
+        return ()
+    here = Hosts(assignment.hosts).ranks(assignment.hosts[0][0])
+    servers = range(len(assignment.servers))
+    return (*(f"worker-{rank}" for rank in here), *(f"server-{number}" for number in servers))
 
 
 def _work_free(
@@ -192,6 +216,7 @@ def _work_free(
             progress,
             commons[0].writes if commons and needs.local_optimizer else None,
             pacer=Slowdown(factor(assignment.slow, rank)),
+            storing=_storing(assignment),
         )
         progress.phase = "finish"
         if replica.stores:
@@ -221,6 +246,7 @@ def run_loop(
     loop: Callable[[Trainer], object] | None,
     folder: Path,
     pacer: Slowdown,
+    storing: StoringPlan | None = None,
 ) -> None:
     """Train as one member of `group`; the first worker stores the model."""
     from manyhands.files.tensor_format import AVERAGE, MODEL  # noqa: PLC0415 - torch is imported late
@@ -233,7 +259,8 @@ def run_loop(
             f"{strategy} needs a coordinator, which torchrun does not start; use `manyhands train`"
         )
     begun = time.monotonic()
-    trainer = Trainer(job, placement, group, device, recorder, progress, time.monotonic, pacer)
+    about = (job, placement, group, device, recorder, progress, time.monotonic, pacer)
+    trainer = Trainer(*about, storing=storing)
     recorder.span("start", begun, time.monotonic() - begun, 0)
     recorder.event("training")
     (loop or train_all)(trainer)

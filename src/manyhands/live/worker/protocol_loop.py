@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from manyhands.endpoint import MembershipChanged, Parameters, Pull
+from manyhands.live.worker.checkpoints.leased import LeasedCheckpoints
 from manyhands.live.worker.endpoint import LiveEndpoint
 from manyhands.live.worker.replica import LiveReplica
 from manyhands.protocols.compression.making import with_codecs
@@ -18,9 +19,10 @@ from manyhands.seeding import seed_all
 if TYPE_CHECKING:
     from collections.abc import Container, Coroutine
 
-    from manyhands.endpoint import Endpoint
+    from manyhands.endpoint import Endpoint, Said
     from manyhands.job import Job
     from manyhands.live.member.progress import Progress
+    from manyhands.live.worker.checkpoints.storing_plan import StoringPlan
     from manyhands.live.worker.slowdown import Slowdown
     from manyhands.parameters import Copy, UpdateCounts
     from manyhands.protocols import StrategyProtocol
@@ -81,6 +83,7 @@ def run_free(
     writes: UpdateCounts | None = None,
     *,
     pacer: Slowdown,
+    storing: StoringPlan | None = None,
 ) -> LiveReplica:
     """Train under a protocol until the run is over; return the replica, at the shared state."""
     seed_all(mix(job.seed, 1, rank))
@@ -110,9 +113,24 @@ def run_free(
     replica.pull_members = pull_members
     replica.enter = sender.enter
     replica.coding = lambda: sender.coding
+    begun = time.monotonic()
+
+    async def call(name: str, message: Said) -> None:
+        sender.post(name, message)
+        await sender.receive(name)
+
+    if storing is not None and (job.checkpoint is not None or storing.resume is not None):
+        replica.checkpoints = LeasedCheckpoints(
+            *(storing, job, protocol.needs(workers), rank, workers, copy),
+            *(*replica.own_parts, coded, device),
+            lambda name, message: drive(call(name, message)),
+            lambda: time.monotonic() - begun,
+        )
     recorder.event("training")
     drive(protocol.worker(replica, endpoint))
     replica.close()
+    if replica.checkpoints is not None:
+        replica.checkpoints.close()
     sender.note_residual("residual/end")
     recorder.event("trained")
     if replica.stores:

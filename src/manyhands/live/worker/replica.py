@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from manyhands.endpoint import LeasedBatch
     from manyhands.job import Job
     from manyhands.live.member.progress import Progress
+    from manyhands.live.worker.checkpoints.leased import LeasedCheckpoints
     from manyhands.parameters import Copy, UpdateCounts
     from manyhands.protocols import StrategyProtocol
     from manyhands.trace import Phase, Recorder
@@ -93,11 +94,10 @@ class LiveReplica:
         self.rank = rank
         self._needs = protocol.needs(workers)
         self.servers = tuple(f"server-{number}" for number in range(self._needs.servers))
-        self.returns = False
+        self.returns = self.rests = False
         self._objectives = len(job.one_by_one)
         self.terms = Terms(job.batch_sizes, workers, copy.rate, objectives=self._objectives)
         self.versions = [0] * len(self.servers)
-        self.rests = False
         self.stores = False
         """Whether this worker stores the model."""
         self._job = job
@@ -137,10 +137,14 @@ class LiveReplica:
         """Begins a phase, to which traffic is counted; set by `run_free`."""
         self.coding: Callable[[], float] = lambda: 0.0
         """Seconds of encoding and decoding so far; set by `run_free`."""
+        self.checkpoints: LeasedCheckpoints | None = None
+        """Stores and restores this worker's part of checkpoints; set by `run_free`."""
         self._phase: Phase = "start"
 
     def batches(self) -> AsyncIterator[LiveBatch | None]:
         """Batches until the run ends."""
+        if self.checkpoints is not None:
+            self.checkpoints.restore()
         self._line.send(Ask())
         return _Batches(self._next)
 
@@ -170,6 +174,9 @@ class LiveReplica:
                         self._has_batch = True
                         self._enter("training")
                         return self._begin(batch)
+                case Evaluate(ranks=ranks) if ranks:
+                    self._store(message)
+                    self._line.send(Ask())
                 case Evaluate():
                     before = self._phase
                     self._enter("evaluation")
@@ -430,6 +437,38 @@ class LiveReplica:
         if self._local is not None:
             self._local.observe(values)
         self._judge(values, cut)
+
+    def _store(self, cut: Evaluate) -> None:
+        """Store this worker's part of a checkpoint, and wait until all workers have theirs."""
+        begun = time.monotonic()
+        self._progress.phase = "evaluate"
+        if self.checkpoints is not None:
+            stalled = self.checkpoints.store(cut, partial(self._bring, cut))
+            if cut.index == 0:
+                detail = {"samples": str(cut.samples), "seconds": f"{stalled:.4f}"}
+                self._recorder.event("checkpoint", detail)
+        self._line.send(Tally(cut.round, ()))
+        message = self._receive()
+        while not isinstance(message, Sum):
+            if isinstance(message, Evaluate):
+                # A worker was lost meanwhile: the others store again.
+                self._store(message)
+                return
+            message = self._receive()
+        self._recorder.span("wait", begun, time.monotonic() - begun, self._progress.step)
+
+    @property
+    def own_parts(self) -> tuple[LocalOptimizer | None, Improvement]:
+        """What a checkpoint stores of this replica beside the model."""
+        return self._local, self._improvement
+
+    def _bring(self, cut: Evaluate) -> None:
+        """Read the shared state, if this worker is one of those that evaluate."""
+        if cut.index >= self._needs.evaluating(cut.parts):
+            self.stand_by()
+            return
+        self.refresh()
+        self.adopt()
 
     def _judge(self, values: dict[str, float], cut: Evaluate) -> None:
         """Ask for the end of the run if the validation values say so."""

@@ -13,6 +13,7 @@ import torch
 from manyhands.engine import out_of_memory
 from manyhands.failure import OutOfMemory
 from manyhands.live.member.divergence import Divergence
+from manyhands.live.worker.checkpoints.agreement import Agreement
 from manyhands.live.worker.collective_traffic import CollectiveTraffic
 from manyhands.live.worker.evaluation import evaluate, sum_totals
 from manyhands.live.worker.loading import Loading, move
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from manyhands.files.checkpoint import State
     from manyhands.job import Job
     from manyhands.live.member.progress import Progress
+    from manyhands.live.worker.checkpoints.lockstep import LockstepCheckpoints
+    from manyhands.live.worker.checkpoints.storing_plan import StoringPlan
     from manyhands.parameters.loss_weight import CountedLoss
     from manyhands.placements import Placement
     from manyhands.sampling.permutation import Share
@@ -43,8 +46,6 @@ if TYPE_CHECKING:
 
 _MOST_WAITS = 64
 """The most waits within a step that the trace records separately."""
-_AGREE_EVERY = 0.25
-"""Seconds between two checks of the time limit, which need a collective."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,6 +109,7 @@ class Trainer:
         progress: Progress,
         clock: Callable[[], float],
         pacer: Slowdown | None = None,
+        storing: StoringPlan | None = None,
     ) -> None:
         self.job = job
         self.rank = group.rank
@@ -155,8 +157,23 @@ class Trainer:
         self._improvement = Improvement(job.early_stopping)
         self._due: Batch | None = None
         self._stepped = -1
-        self._begun = self._evaluated_at = clock()
-        self._next_look = 0
+        self._since = (0, 0)
+        """Samples and steps of the run that this one continues."""
+        self._checkpoints = self._continue(storing)
+
+    def _continue(self, storing: StoringPlan | None) -> LockstepCheckpoints | None:
+        """Continue from a stored checkpoint, if there is one; what stores others, if any are."""
+        self._agreement = Agreement(self.job, self._group, self.device, self._clock)
+        if storing is None or (storing.resume is None and self.job.checkpoint is None):
+            return None
+        from manyhands.live.worker.checkpoints.lockstep import LockstepCheckpoints  # noqa: PLC0415 - loads DTensor
+
+        plateau = self._schedule if isinstance(self._schedule, PlateauSchedule) else None
+        parts = {"stopping": self._improvement, "scale": self._scale, "plateau": plateau}
+        about = (storing, self.job, self._bound, self._group, self._average, parts)
+        checkpoints = LockstepCheckpoints(*about, self._counted, self.device)
+        self._since = checkpoints.restore(self._agreement, self._progress, self._recorder)
+        return checkpoints if checkpoints.is_active else None
 
     def _slow_down(self) -> None:
         """Delay every gradient by the slowdown before it is sent."""
@@ -183,10 +200,10 @@ class Trainer:
         arguments = (self.job.epoch_samples, self.job.batch_sizes, self.job.seed)
         group = (self._bound.replica, self._bound.replicas, budget, self._bound.copies)
         deal = (*arguments, *group, self.job.evaluation_points, EpochOrder(self.job))
-        dealt_shares = partial(shares, *deal, streams=self.job.streams)
+        dealt = self._since[0]
+        dealt_shares = partial(shares, *deal, streams=self.job.streams, since=self._since)
         wanted = ((share.epoch, share.streamed or share.indices) for share in dealt_shares())
         data = self._loading.batches(self.job.data, wanted)
-        dealt = 0
         self._traffic.enter("training")
         for given in dealt_shares():
             share, asked = given, self._clock()
@@ -211,11 +228,15 @@ class Trainer:
                 self._measure(dealt)
                 if self._reaches_target(dealt):
                     return
-            over, due = self._look_at_clock(share.step)
+            with self._exchanging():
+                over, due, asked = self._agreement.look(share.step)
             if (over or due) and not share.evaluates:
                 # Also if the time limit ended the run since the last evaluation.
                 self._measure(dealt)
                 over = over or self._reaches_target(dealt)
+            if self._checkpoints and (asked or self._checkpoints.is_due(share.dealt, dealt)):
+                with self._exchanging():
+                    self._checkpoints.store(dealt, share.step + 1, self._agreement.spent)
             if over or share.is_last:
                 return
 
@@ -378,6 +399,8 @@ class Trainer:
     def finish(self) -> State:
         """End training; return the state of the whole model, whose tensors are fetched later."""
         self._loading.close()
+        if self._checkpoints is not None:
+            self._checkpoints.close()
         self._divergence.finally_()
         if self._scale is not None and self._scale.skipped and self.rank == 0:
             self._recorder.event("overflows", {"steps": str(self._scale.skipped)})
@@ -446,7 +469,7 @@ class Trainer:
         self._divergence.validation(values, dealt)
         if isinstance(self._schedule, PlateauSchedule):
             self._schedule.observe(values)
-        self._evaluated_at = self._clock()
+        self._agreement.evaluated()
 
     def _reaches_target(self, dealt: int) -> bool:
         """Whether validation values end the run; every worker has the same ones."""
@@ -460,28 +483,6 @@ class Trainer:
         if self.rank == 0:
             self._recorder.event(*event)
         return True
-
-    def _look_at_clock(self, step: int) -> tuple[bool, bool]:
-        """Whether the time limit is reached, and whether an evaluation is due by time.
-
-        Workers must stop and evaluate at the same step: from time to time the first one broadcasts
-        what its clock says, together with the step of the next broadcast.
-        """
-        limit, interval = self.job.seconds, self.job.evaluation_seconds
-        if (limit is None and interval is None) or step < self._next_look:
-            return False, False
-        now = self._clock()
-        spent = now - self._begun
-        pace = spent / (step + 1)
-        over = limit is not None and spent >= limit
-        due = interval is not None and now - self._evaluated_at >= interval
-        soon = min(_AGREE_EVERY, interval or _AGREE_EVERY)
-        following = step + max(1, int(soon / pace))
-        decision = torch.tensor([over, due, following], dtype=torch.int64, device=self.device)
-        with self._exchanging():
-            self._group.broadcast(decision)
-        over, due, self._next_look = decision.tolist()
-        return bool(over), bool(due)
 
     def _average_buffers(self) -> None:
         with self._exchanging():

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 _FIRST = 2.0**16
 _GROWTH = 2.0
@@ -34,6 +34,14 @@ class LossScale:
         self.skipped = 0
         """Steps that were not applied."""
         self._since = 0
+
+    def state(self) -> list[float]:
+        """What it has noted."""
+        return [self.factor, self.skipped, self._since]
+
+    def restore(self, state: Sequence[float]) -> None:
+        """Continue from what `state` returned."""
+        self.factor, self.skipped, self._since = float(state[0]), int(state[1]), int(state[2])
 
     def update(self, *, overflowed: bool) -> None:
         """Note the next step."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, Any
 
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
@@ -41,6 +42,22 @@ class PlateauSchedule:
         """Set the learning rates of an optimizer, as they are after the last evaluation."""
         for group, source in zip(optimizer.param_groups, self._stepped.param_groups, strict=True):
             group["lr"] = float(source["lr"])
+
+    def state(self) -> dict[str, Any]:
+        """What the scheduler has noted, and the learning rates."""
+        noted = {
+            name: value
+            for name, value in self._scheduler.state_dict().items()
+            if isinstance(value, (bool, int, str, list))
+            or (isinstance(value, float) and math.isfinite(value))
+        }
+        return {"noted": noted, "lr": [float(one["lr"]) for one in self._stepped.param_groups]}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from what `state` returned."""
+        self._scheduler.load_state_dict(self._scheduler.state_dict() | state["noted"])
+        for group, rate in zip(self._stepped.param_groups, state["lr"], strict=True):
+            group["lr"] = rate
 
     def observe(self, values: Mapping[str, float]) -> None:
         """Step the scheduler with the values of an evaluation."""

@@ -39,6 +39,23 @@ class WeightAverage:
         self._parameters = [one.detach() for one in parameters if one.is_floating_point()]
         self._average: list[torch.Tensor] = []
 
+    def tensors(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Each parameter with its average; empty before the first update."""
+        return list(zip(self._parameters, self._average, strict=False))
+
+    @torch.no_grad()
+    def restore(self, averages: Sequence[torch.Tensor]) -> None:
+        """Continue from these averages, in the order of the parameters."""
+        self._average = [
+            one.to(like.device, like.dtype).clone()
+            for one, like in zip(averages, self._parameters, strict=True)
+        ]
+
+    @property
+    def parameters(self) -> list[torch.Tensor]:
+        """The tensors that are averaged."""
+        return self._parameters
+
     @torch.no_grad()
     def update(self, weight: float) -> None:
         """Add the parameters after a step; a part of a global batch has the weight of that part.

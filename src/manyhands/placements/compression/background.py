@@ -34,6 +34,12 @@ class BucketReduction(Protocol):
     def unsent(self) -> dict[str, torch.Tensor]:
         """What was not sent yet of this worker's share of the sum, by parameter, as vectors."""
 
+    def kept(self) -> dict[str, torch.Tensor]:
+        """What else it needs to continue as it was."""
+
+    def carry(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Take over what `unsent` and `kept` returned, before the first bucket."""
+
 
 class Background:
     """A communication hook of DDP that reduces buckets in a thread, one after the other.

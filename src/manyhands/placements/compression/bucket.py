@@ -81,6 +81,10 @@ class BucketStates(Generic[S]):
         self._states[bucket.index] = (bucket, made)
         return made
 
+    def carry(self, unsent: Mapping[str, torch.Tensor]) -> None:
+        """Begin with what was not sent before, by parameter."""
+        self._carried.update({name: one.clone() for name, one in unsent.items()})
+
     def unsent(self) -> dict[str, torch.Tensor]:
         """What was not sent yet, by parameter, as vectors."""
         found = dict(self._carried)

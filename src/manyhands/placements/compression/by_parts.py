@@ -14,7 +14,7 @@ from manyhands.placements.compression.payload import part_sizes
 from manyhands.sampling.permutation import mix
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from manyhands.codecs import Codec
     from manyhands.placements.compression.exchange import Exchange
@@ -103,6 +103,14 @@ class ByParts:
     def unsent(self) -> dict[str, torch.Tensor]:
         """What was not sent yet of this worker's share of the sum, by parameter, as vectors."""
         return self.states.unsent()
+
+    def kept(self) -> dict[str, torch.Tensor]:
+        """Nothing else."""
+        return {}
+
+    def carry(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Begin with what was not sent before."""
+        self.states.carry(tensors)
 
     def _make(self, bucket: Bucket, carried: torch.Tensor | None) -> _Streams:
         sizes = part_sizes(bucket.vector.numel(), self._exchange.size)

@@ -9,7 +9,7 @@ import torch
 from manyhands.sampling.permutation import mix
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from manyhands.codecs.reducers import PowerSGD
     from manyhands.placements.compression.bucket import Bucket
@@ -69,6 +69,7 @@ class LowRank:
         self._exchange = exchange
         self._seed = seed
         self._matrices: dict[str, _Matrix] = {}
+        self._carried: dict[str, torch.Tensor] = {}
 
     def reduce(self, bucket: Bucket) -> None:
         """Replace the bucket's vector by the mean."""
@@ -95,11 +96,22 @@ class LowRank:
         """What was not sent yet of this worker's share of the sum, by parameter, as vectors."""
         return {name: one.residual.view(-1) for name, one in self._matrices.items()}
 
+    def kept(self) -> dict[str, torch.Tensor]:
+        """The right matrices, from which the next step begins."""
+        return {f"{name}@right": one.right for name, one in self._matrices.items()}
+
+    def carry(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Begin with what was not sent before, and with the same right matrices."""
+        self._carried = dict(tensors)
+
     def _matrix(self, name: str, gradient: torch.Tensor) -> _Matrix:
         there = self._matrices.get(name)
         if there is None:
             seed = mix(self._seed, _FIRST_COLUMNS, *name.encode())
             there = self._matrices[name] = _Matrix(gradient, self._reducer.rank, seed)
+            if name in self._carried:
+                there.residual = self._carried.pop(name).view_as(gradient).clone()
+                there.right = self._carried.pop(f"{name}@right").clone()
         return there
 
     def _mean(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -18,8 +18,10 @@ from manyhands.placements.compression.lower_precision import LowerPrecision
 from manyhands.placements.compression.sparse import SparseMean
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from contextlib import AbstractContextManager
 
+    import torch
     from torch import nn
 
     from manyhands.placements.compression.background import BucketReduction
@@ -62,6 +64,19 @@ class CompressedDDP(DistributedDataParallel):
         hook = self.hook
         # DDP reads the hook's name and the names of its parameters.
         self.register_comm_hook(None, lambda _, bucket: hook(bucket))
+
+    def unsent(self) -> dict[str, torch.Tensor]:
+        """What this worker has not sent yet, by parameter, and what a reducer keeps beside it."""
+        if isinstance(self.hook, LowerPrecision):
+            return self.hook.states.unsent()
+        return self.hook.reduction.unsent() | self.hook.reduction.kept()
+
+    def carry(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Send later what `unsent` returned; called before the first step."""
+        if isinstance(self.hook, LowerPrecision):
+            self.hook.states.carry(tensors)
+        else:
+            self.hook.reduction.carry(tensors)
 
     def reducing(self) -> AbstractContextManager[None]:
         """Context of a step's backward passes: an error of the reduction is raised as it was."""

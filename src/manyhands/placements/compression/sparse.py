@@ -12,6 +12,8 @@ from manyhands.codecs.kernels.largest import largest
 from manyhands.placements.compression.bucket import Bucket, BucketStates
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from manyhands.codecs.reducers import SparseSum
     from manyhands.placements.compression.exchange import Exchange
 
@@ -104,6 +106,14 @@ class SparseMean:
     def unsent(self) -> dict[str, torch.Tensor]:
         """What was not sent yet of this worker's share of the sum, by parameter, as vectors."""
         return self.states.unsent()
+
+    def kept(self) -> dict[str, torch.Tensor]:
+        """Nothing else."""
+        return {}
+
+    def carry(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Begin with what was not sent before."""
+        self.states.carry(tensors)
 
     def _sum(self, own: SparseVector) -> SparseVector:
         """The sum over all workers, by recursive doubling.

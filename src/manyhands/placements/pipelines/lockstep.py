@@ -10,11 +10,12 @@ from torch import nn
 
 from manyhands.engine.pipelines import Stage, runtime
 from manyhands.engine.sharding import is_sharded, reshard
-from manyhands.engine.tensors import gradient_of, norm, own
+from manyhands.engine.tensors import gradient_of, is_first_copy, norm, own
 from manyhands.parameters.gradients import check_scalar, samples_of
 from manyhands.parameters.loss_weight import counted_loss
 from manyhands.parameters.microbatches import divide, sizes_of
 from manyhands.placements.bound import Bound
+from manyhands.placements.held import HeldTensor
 from manyhands.placements.model.buffers import average_buffers, untouched
 from manyhands.placements.pipelines.transfers import StageTransfers
 
@@ -122,6 +123,16 @@ class Stages(Bound):
 
     def average_buffers(self) -> None:
         """Do nothing: every buffer is on one worker of a pipeline."""
+
+    def held(self) -> list[HeldTensor]:
+        """The tensors of this worker's stages; one that several have is stored by its owner."""
+        made = self._made
+        return [
+            HeldTensor(
+                name, tensor, made.pieces[name].owner == self._group.rank and is_first_copy(tensor)
+            )
+            for name, tensor in made.tensors.items()
+        ]
 
     def state(self) -> State:
         """The state of all stages; workers wait until what they sent has been received."""

@@ -10,6 +10,7 @@ from manyhands.engine.tensors import own
 from manyhands.parameters.module_units import separate_units
 from manyhands.parameters.scheduled_step import weighted_step
 from manyhands.placements.bound import clip
+from manyhands.placements.held import stepped
 from manyhands.placements.model.local_optimizer import step_on_local_tensors
 from manyhands.placements.worker.sharded import Sharded
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from manyhands.files.checkpoint import State
     from manyhands.job import Job
+    from manyhands.placements.held import SteppedTensor
     from manyhands.transport.collectives import Group
 
 
@@ -116,6 +118,12 @@ class Offloaded(Sharded):
         """Outputs after the last step has completed."""
         self._join()
         return super().outputs(inputs)
+
+    def stepped(self) -> list[SteppedTensor]:
+        """The plain tensors that the thread steps."""
+        self._join()
+        keys = {id(laid): plain for laid, plain in self._plain.items()}
+        return stepped(self.held(), keys)
 
     def state(self) -> State:
         """The state after the last step has completed."""

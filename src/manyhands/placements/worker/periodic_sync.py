@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +18,12 @@ from manyhands.protocols import DiLoCo
 from manyhands.sampling.division import part
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from manyhands.codecs import Codec
     from manyhands.files.checkpoint import State
     from manyhands.job import Job
+    from manyhands.placements.held import HeldTensor, SteppedTensor
     from manyhands.placements.placement import Placement
     from manyhands.protocols import LocalSteps
     from manyhands.transport.collectives import Group
@@ -179,6 +181,47 @@ class PeriodicSync(Bound):
         self._inner.average_buffers()
         average_buffers(self.model, self._peers)
 
+    def held(self) -> list[HeldTensor]:
+        """This worker's tensors; all replicas are equal, and the first one's are stored."""
+        return [
+            replace(one, stores=one.stores and not self._peers.rank) for one in self._inner.held()
+        ]
+
+    def stepped(self) -> list[SteppedTensor]:
+        """The tensors of the inner optimizer, whose state is that of the first replica."""
+        return [
+            replace(one, stores=one.stores and not self._peers.rank)
+            for one in self._inner.stepped()
+        ]
+
+    def own_state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        """The inner optimizer's state, which differs between replicas, and the outer one's."""
+        tensors, values = self._inner.own_state()
+        tensors = {f"inner/{name}": tensor for name, tensor in tensors.items()}
+        for number, flat in enumerate(self._flat):
+            tensors |= {f"outer/{number}/{name}": one for name, one in flat.state().items()}
+        for one in self._inner.stepped():
+            for name, entry in self.optimizer.state.get(one.key, {}).items():
+                if isinstance(entry, torch.Tensor):
+                    tensors[f"optimizer/{one.name}/{name}"] = own(entry)
+        return tensors, {"inner": values, "steps": self._steps, "met": self._met}
+
+    def load_own_state(self, tensors: dict[str, torch.Tensor], values: dict[str, Any]) -> None:
+        """Continue as this replica was; as all are equal, if that is not known."""
+        if not tensors:
+            self._flat = [_FlatParameters(flat, self._outer) for flat in self._gather()]
+        inner = {name[6:]: one for name, one in tensors.items() if name.startswith("inner/")}
+        self._inner.load_own_state(inner, values.get("inner", {}))
+        self._steps, self._met = values.get("steps", 0), values.get("met", 0)
+        for number, flat in enumerate(self._flat):
+            start = f"outer/{number}/"
+            flat.load({n[len(start) :]: one for n, one in tensors.items() if n.startswith(start)})
+        for one in self._inner.stepped():
+            for name, entry in self.optimizer.state.get(one.key, {}).items():
+                stored = tensors.get(f"optimizer/{one.name}/{name}")
+                if isinstance(entry, torch.Tensor) and stored is not None:
+                    own(entry).copy_(stored)
+
     def state(self) -> State:
         """The state of the first replica."""
         return self._inner.state()
@@ -219,6 +262,16 @@ class _CodedChanges:
             mean.add_(decoded.to(mean.device), alpha=share)
         return mean
 
+    def state(self) -> dict[str, torch.Tensor]:
+        """What has to be stored to continue."""
+        residual = self._stream.residual
+        return {"common": self.common} | ({} if residual is None else {"residual": residual})
+
+    def load(self, stored: Mapping[str, torch.Tensor]) -> None:
+        """Take over what `state` returned."""
+        self.common.copy_(stored["common"])
+        self._stream.residual = stored.get("residual")
+
 
 class _FlatParameters:
     """The parameters of one dtype, with the state of the outer optimizer."""
@@ -228,6 +281,23 @@ class _FlatParameters:
         self._outer = outer if isinstance(outer, DiLoCo) else None
         if self._outer is not None:
             self._here, self._velocity = first, torch.zeros_like(first)
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """What has to be stored to continue."""
+        found: dict[str, torch.Tensor] = {}
+        if self._outer is not None:
+            found |= {"here": self._here, "velocity": self._velocity}
+        if self.coded is not None:
+            found |= self.coded.state()
+        return found
+
+    def load(self, stored: Mapping[str, torch.Tensor]) -> None:
+        """Take over what `state` returned."""
+        if self._outer is not None and "velocity" in stored:
+            self._here.copy_(stored["here"])
+            self._velocity.copy_(stored["velocity"])
+        if self.coded is not None and "common" in stored:
+            self.coded.load(stored)
 
     def conclude(self, mean: torch.Tensor) -> torch.Tensor:
         """The parameters from which all replicas continue."""

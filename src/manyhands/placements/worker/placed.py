@@ -20,6 +20,7 @@ from manyhands.engine.tensors import leaves, memory_of
 from manyhands.files.checkpoint import Entry, State
 from manyhands.parameters.gradients import CalledModel, backward, build
 from manyhands.placements.bound import Bound
+from manyhands.placements.held import HeldTensor
 from manyhands.placements.model.buffers import average_buffers, untouched
 from manyhands.placements.model.materialize import aliases, make_some
 from manyhands.placements.model.tied_parameters import check_owners
@@ -152,6 +153,15 @@ class Placed(Bound):
         """Average over the copies of each module that is on several workers."""
         for name, group in self._shared.items():
             average_buffers(self.model.get_submodule(name), group)
+
+    def held(self) -> list[HeldTensor]:
+        """The tensors of this worker's modules, and those that all workers have."""
+        again = aliases(self.model)
+        return [
+            HeldTensor(name, tensor, min(self._of(name)) == self._group.rank)
+            for name, tensor in self.model.state_dict(keep_vars=True).items()
+            if name not in again and not tensor.is_meta
+        ]
 
     def state(self) -> State:
         """The state, each tensor broadcast by its owner."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from manyhands.job import Job
+    from manyhands.placements.held import HeldTensor
     from manyhands.transport.collectives import Group
 
 
@@ -63,6 +64,13 @@ class Sharded(Bound):
     def average_buffers(self) -> None:
         """Average over all workers: buffers are not sharded."""
         average_buffers(self.model, self._group)
+
+    def held(self) -> list[HeldTensor]:
+        """This worker's parts, and the tensors that all workers have."""
+        from manyhands.placements.held import held_by_all  # noqa: PLC0415 - on top of others
+
+        named = self.model.state_dict(keep_vars=True)
+        return held_by_all(named, aliases(self.model), self._group.rank, self._group.size)
 
     def state(self) -> State:
         """The state, gathered tensor by tensor."""

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
-from manyhands.engine.tensors import from_rows, own
+from manyhands.engine.tensors import as_dtensor, from_rows, own
 from manyhands.parameters.scheduled_step import weighted_step
 from manyhands.placements.bound import clip
+from manyhands.placements.held import stepped
 from manyhands.placements.model.local_optimizer import step_on_local_tensors
 from manyhands.placements.worker.whole_model import WholeModel
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from manyhands.job import Job
+    from manyhands.placements.held import SteppedTensor
     from manyhands.transport.collectives import Group
     from manyhands.transport.mesh import Mesh
     from manyhands.transport.waits import Waits
@@ -85,6 +88,28 @@ class ShardedOptimizer(WholeModel):
         self._own = [(whole, plain[laid], part) for whole, laid, part in self._own]
         return optimizer
 
+    def stepped(self) -> list[SteppedTensor]:
+        """This worker's rows, and whole those tensors that have none."""
+        rows = {id(whole): (laid, part) for whole, laid, part in self._own}
+        found = []
+        for one in stepped(self.held()):
+            if id(one.key) not in rows:
+                found.append(one)
+                continue
+            whole, (laid, part) = one.key, rows[id(one.key)]
+            plain = own(laid) is laid
+            found.append(
+                replace(
+                    one,
+                    key=laid,
+                    begin=(part.start, *(0 for _ in whole.shape[1:])),
+                    stores=True,
+                    like=laid,
+                    cut=partial(_cut, part, None if plain else laid),
+                )
+            )
+        return found
+
     def clip(self, limit: float) -> None:
         """Clip the gradient, which every worker has as a whole."""
         clip(self.model.parameters(), limit)
@@ -101,6 +126,12 @@ class ShardedOptimizer(WholeModel):
         self.model.zero_grad()
         for bucket in self._buckets:
             bucket.gather(self._waits)
+
+
+def _cut(part: slice, like: torch.Tensor | None, whole: torch.Tensor) -> torch.Tensor:
+    """Some rows of a whole tensor; as a DTensor, if the optimizer steps one."""
+    rows = whole[part].clone()
+    return rows if like is None else as_dtensor(rows, like)
 
 
 def _rows(tensor: torch.Tensor, rank: int, size: int) -> slice:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from torch.nn.parallel import DistributedDataParallel
+
 from manyhands.engine.fake_tensors import is_fake
 from manyhands.files.checkpoint import State
 from manyhands.job.optimizers import TrainedParameters
@@ -14,7 +16,7 @@ from manyhands.parameters.gradients import CalledModel, ObjectiveModule, backwar
 from manyhands.parameters.optional.compilation import compile_in_place
 from manyhands.placements.bound import Bound
 from manyhands.placements.model.buffers import average_buffers, untouched
-from manyhands.placements.model.materialize import make_model
+from manyhands.placements.model.materialize import aliases, make_model
 from manyhands.placements.model.sync_batchnorm import synchronise
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from manyhands.job import Job
+    from manyhands.placements.held import HeldTensor
     from manyhands.transport.collectives import Group
     from manyhands.transport.waits import Waits
 
@@ -147,6 +150,34 @@ class WholeModel(Bound):
     def average_buffers(self) -> None:
         """Average over all workers."""
         average_buffers(self.model, self._group)
+
+    def repeat_first_step(self, inputs: Any, targets: Any) -> None:
+        """DDP reduces other buckets in its first step; sums of two are the same in any order."""
+        if self._group.size < 3 or type(self.module) is not DistributedDataParallel:
+            return
+        for objective in range(len(self._computed)):
+            if self._job.objective_names or len(self._computed) > 1:
+                self.choose(objective)
+            self.gradient(inputs, targets, 1.0)
+            self.model.zero_grad()
+
+    def held(self) -> list[HeldTensor]:
+        """All tensors; every worker stores some of them."""
+        from manyhands.placements.held import held_by_all  # noqa: PLC0415 - loads DTensor
+
+        named = self.model.state_dict(keep_vars=True)
+        return held_by_all(named, aliases(self.model), self._group.rank, self._group.size)
+
+    def own_state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        """What a codec has not sent yet."""
+        unsent = getattr(self.module, "unsent", None)
+        return ({} if unsent is None else unsent()), {}
+
+    def load_own_state(self, tensors: dict[str, torch.Tensor], values: dict[str, Any]) -> None:  # noqa: ARG002 - as in `Bound`
+        """Send later what a codec has not sent yet."""
+        carry = getattr(self.module, "carry", None)
+        if carry is not None and tensors:
+            carry(tensors)
 
     def state(self) -> State:
         """The state of this worker's replica: all replicas are equal."""

@@ -14,7 +14,7 @@ from manyhands.protocols.compression.frames import Form
 from manyhands.sampling.permutation import mix
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from manyhands.endpoint import Endpoint, Said
     from manyhands.parameters import Shard
@@ -133,6 +133,24 @@ class CodedEndpoint:
         # Several connections may share a residual.
         parts = {id(part): part for one in kept for part in one.feedback}
         return float(sum(part.norm() ** 2 for part in parts.values()) ** 0.5)
+
+    def unsent(self) -> dict[str, torch.Tensor]:
+        """What was not sent so far, by server and number."""
+        return {
+            f"{name}/{index}": part.residual
+            for name, there in self._connections.items()
+            if there is not None
+            for index, part in enumerate(there.feedback)
+            if part.residual is not None
+        }
+
+    def carry(self, unsent: Mapping[str, torch.Tensor]) -> None:
+        """Send later what `unsent` returned."""
+        for key, residual in unsent.items():
+            name, _, index = key.rpartition("/")
+            there = self._connection(name)
+            if there is not None:
+                there.feedback[int(index)].residual = residual
 
     def _connection(self, name: str) -> Connection | None:
         if name not in self._connections:

@@ -1,0 +1,1 @@
+"""Checkpoints of a worker: what it stores, when, and how it continues from a stored one."""

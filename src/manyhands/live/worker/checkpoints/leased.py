@@ -1,0 +1,198 @@
+"""Checkpoints under a protocol: taken at a cut, where all samples leased so far are committed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from manyhands.endpoint import StoreShard
+from manyhands.files.checkpoint import State
+from manyhands.files.checkpoints import (
+    CHECKPOINTS,
+    Checkpoint,
+    CheckpointFolder,
+    CheckpointPlace,
+    MemberState,
+    TensorPart,
+)
+from manyhands.live.worker.checkpoints import random_sources
+from manyhands.sampling.batches import steps_before
+from manyhands.sampling.permutation import mix
+from manyhands.seeding import seed_all
+from manyhands.stopping import ImprovementState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import torch
+
+    from manyhands.endpoint import Said
+    from manyhands.job import Job
+    from manyhands.live.worker.checkpoints.storing_plan import StoringPlan
+    from manyhands.parameters import Copy, LocalOptimizer
+    from manyhands.protocols.compression.worker import CodedEndpoint
+    from manyhands.runtime_needs import RuntimeNeeds
+    from manyhands.stopping import Improvement
+    from manyhands.wire.leasing import Evaluate
+
+
+class LeasedCheckpoints:
+    """The checkpoints of one worker under a protocol.
+
+    The worker of lowest rank stores the model, asks the servers to store, and completes the
+    checkpoint. Every worker stores what only it has.
+
+    Args:
+        plan: where checkpoints are stored, and from which one the run continues.
+        job: the job.
+        needs: what the protocol needs of its runtime.
+        rank: this worker's rank.
+        workers: the number of workers.
+        copy: its copy of the model.
+        local: its own optimizer; None if servers step.
+        improvement: follows the metric of early stopping.
+        coded: what it sends under codecs; None without any.
+        device: the device of the model.
+        call: sends a message to a server and waits for the answer.
+        spent: seconds of training so far.
+    """
+
+    def __init__(
+        self,
+        plan: StoringPlan,
+        job: Job,
+        needs: RuntimeNeeds,
+        rank: int,
+        workers: int,
+        copy: Copy,
+        local: LocalOptimizer | None,
+        improvement: Improvement,
+        coded: CodedEndpoint | None,
+        device: torch.device,
+        call: Callable[[str, Said], None],
+        spent: Callable[[], float],
+    ) -> None:
+        self._plan, self._job, self._needs = plan, job, needs
+        self._rank, self._workers = rank, workers
+        self._copy, self._local, self._coded = copy, local, coded
+        self._improvement, self._device = improvement, device
+        self._call, self._spent = call, spent
+        self._name = f"worker-{rank}"
+        folder = plan.folder / CHECKPOINTS
+        self._writer = CheckpointFolder(folder, self._name, (self._name,), job.keep, plan.attempt)
+
+    def store(self, cut: Evaluate, bring: Callable[[], None]) -> float:
+        """Store this worker's part; the first worker's part has the model.
+
+        Args:
+            cut: where in the run it is, and which workers store.
+            bring: brings the copy to the shared state.
+
+        Returns:
+            Seconds for which the copy to memory took.
+        """
+        attempt = f"{self._plan.attempt}-{cut.round}"
+        first = cut.index == 0
+        kept = [one.clone() for one in self._copy.parameters] if self._needs.own_parameters else []
+        own = self._own(kept)
+        # All workers read the shared state, as at an evaluation: who rested is present again.
+        bring()
+        pieces: list[TensorPart] = []
+        values: dict[str, Any] = {}
+        aliases: dict[str, str] = {}
+        if first:
+            state = State.of(self._copy.model)
+            aliases = dict(state.aliases)
+            pieces = list(_model(state))
+            if self._local is not None:
+                parts, numbers = self._local.named_state()
+                pieces += parts
+                values |= numbers
+            text = msgspec.json.encode(self._improvement.state()).decode()
+            values["run/stopping"] = text
+        for name in self._asked(first=first):
+            self._call(name, StoreShard(cut.samples, attempt))
+        step = steps_before(self._job.epoch_samples, self._job.batch_sizes, cut.samples)
+        about = (cut.samples, step, self._plan.strategy, self._workers, self._spent())
+        place = CheckpointPlace(*about, self._job.settings, aliases)
+        if self._sees(self._name):
+            mine = MemberState(pieces, values, *own)
+            self._writer.store(place, mine, self._members(cut.ranks), attempt)
+        for shard, before in zip(self._copy.parameters, kept, strict=False):
+            shard.copy_(before)
+        return self._writer.stalled
+
+    def _sees(self, name: str) -> bool:
+        return not self._plan.storing or name in self._plan.storing
+
+    def _asked(self, *, first: bool) -> list[str]:
+        """The servers that this worker asks to store."""
+        if self._needs.peer_servers:
+            return [f"server-{self._rank}"] if self._sees(self._name) else []
+        return [f"server-{number}" for number in range(self._needs.servers)] if first else []
+
+    def _members(self, ranks: tuple[int, ...]) -> tuple[str, ...]:
+        """All processes that store, the first worker first."""
+        workers = [f"worker-{rank}" for rank in ranks if self._sees(f"worker-{rank}")]
+        numbers = ranks if self._needs.peer_servers else range(self._needs.servers)
+        peers = self._needs.peer_servers
+        servers = [
+            f"server-{number}" for number in numbers if not peers or self._sees(f"worker-{number}")
+        ]
+        return (*workers, *servers)
+
+    def _own(
+        self, parameters: list[torch.Tensor]
+    ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        tensors, drawn = random_sources.capture(self._device)
+        tensors |= {f"parameters/{number}": one for number, one in enumerate(parameters)}
+        if self._local is not None:
+            local = self._local.own_state()
+            tensors |= {f"local/{name}": tensor for name, tensor in local.items()}
+        if self._coded is not None:
+            tensors |= {f"residual/{name}": one for name, one in self._coded.unsent().items()}
+        return tensors, {"random": drawn}
+
+    def restore(self) -> None:
+        """Continue as this worker was, if the run has the same strategy and workers.
+
+        Called after the first exchange with servers, before the first batch. With another strategy
+        the worker has what servers, or the weights of the checkpoint, gave it.
+        """
+        if self._plan.resume is None or not self._plan.resume.is_dir():
+            return
+        stored = Checkpoint(self._plan.resume)
+        manifest = stored.manifest
+        rule = manifest.values.get("run/stopping")
+        if rule is not None:
+            self._improvement.restore(msgspec.json.decode(rule, type=ImprovementState))
+        if self._local is not None:
+            self._local.load_named(stored)
+        tensors, values = stored.own(self._name)
+        alike = (manifest.strategy, manifest.workers) == (self._plan.strategy, self._workers)
+        if not alike or not values:
+            seed_all(mix(self._job.seed, 1, self._rank, manifest.step))
+            return
+        tensors = {name.removeprefix("own/"): one for name, one in tensors.items()}
+        if self._needs.own_parameters:
+            for number, shard in enumerate(self._copy.parameters):
+                shard.copy_(tensors[f"parameters/{number}"])
+        if self._local is not None:
+            self._local.load_own_state(_under("local/", tensors))
+        if self._coded is not None:
+            self._coded.carry(_under("residual/", tensors))
+        random_sources.restore(tensors, values["random"], self._device)
+
+    def close(self) -> None:
+        """Wait until the last checkpoint is written."""
+        self._writer.wait()
+
+
+def _model(state: State) -> Iterator[TensorPart]:
+    for name, entry in state.entries.items():
+        yield TensorPart(f"model/{name}", entry.fetch(), entry.shape, (0,) * len(entry.shape))
+
+
+def _under(start: str, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name[len(start) :]: one for name, one in tensors.items() if name.startswith(start)}

@@ -1,0 +1,286 @@
+"""Checkpoints under a placement: every worker stores its parts after the same step."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import torch
+
+from manyhands.data.taking import preview
+from manyhands.engine.tensors import gathered, is_divided, own
+from manyhands.files.checkpoints import (
+    ASKED,
+    CHECKPOINTS,
+    Checkpoint,
+    CheckpointFolder,
+    CheckpointPlace,
+    MemberState,
+    TensorPart,
+)
+from manyhands.live.worker.checkpoints import optimizer_state, random_sources
+from manyhands.live.worker.loading import move
+from manyhands.sampling.permutation import mix
+from manyhands.seeding import seed_all
+from manyhands.stopping import Improvement, ImprovementState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from manyhands.job import Job
+    from manyhands.live.member.progress import Progress
+    from manyhands.live.worker.checkpoints.agreement import Agreement
+    from manyhands.live.worker.checkpoints.storing_plan import StoringPlan
+    from manyhands.parameters.loss_weight import CountedLoss
+    from manyhands.parameters.optional.weight_average import WeightAverage
+    from manyhands.placements.bound import Bound
+    from manyhands.trace import Recorder
+    from manyhands.transport.collectives import Group
+
+
+class LockstepCheckpoints:
+    """The checkpoints of one worker under a placement.
+
+    Args:
+        plan: where they are stored.
+        job: the job.
+        bound: this worker's part of the model.
+        group: all workers.
+        average: the moving average of the parameters, if there is one.
+        parts: what else the trainer has: objects with `state()` and `restore(state)`, by name.
+        losses: count what each objective is a mean over.
+        device: the device of this worker.
+    """
+
+    def __init__(
+        self,
+        plan: StoringPlan,
+        job: Job,
+        bound: Bound,
+        group: Group,
+        average: WeightAverage | None,
+        parts: Mapping[str, Any],
+        losses: Sequence[CountedLoss],
+        device: torch.device,
+    ) -> None:
+        self._plan, self._job, self._bound, self._group = plan, job, bound, group
+        self._average, self._losses, self._device = average, losses, device
+        self._parts = {name: one for name, one in parts.items() if one is not None}
+        self._points = job.checkpoint_points
+        self._folder = plan.folder / CHECKPOINTS
+        self._alone = False
+        """Whether the first worker stores everything: the others do not see the folder."""
+        self._recorder: Recorder | None = None
+        self._writer: CheckpointFolder | None = None
+        if job.checkpoint is not None:
+            self._writer = self._make_writer()
+
+    @property
+    def is_active(self) -> bool:
+        """Whether this run stores checkpoints."""
+        return self._writer is not None
+
+    def _make_writer(self) -> CheckpointFolder:
+        """Every worker stores, if all see the folder of the run; otherwise the first stores all.
+
+        Raises:
+            ValueError: they do not, and the first one does not have the whole model.
+        """
+        if self._group.rank == 0:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            (self._folder / f".{self._plan.attempt}").touch()
+        ready = torch.zeros(1, dtype=torch.int64, device=self._group.device)
+        self._group.sum(ready)
+        seen = torch.full_like(ready, (self._folder / f".{self._plan.attempt}").exists())
+        self._group.sum(seen)
+        if self._group.rank == 0:
+            (self._folder / f".{self._plan.attempt}").unlink(missing_ok=True)
+        self._alone = int(seen) < self._group.size
+        whole = not any(is_divided(one.tensor) for one in self._bound.held())
+        if self._alone and not (whole and self._bound.replicas == self._group.size):
+            raise ValueError(
+                f"under {self._plan.strategy} every worker stores its part of a checkpoint, and "
+                f"{self._group.size - int(seen)} workers do not see {self._folder}: let --output "
+                "be a folder that all hosts share, or use allreduce()"
+            )
+        members = tuple(f"worker-{rank}" for rank in range(1 if self._alone else self._group.size))
+        member = f"worker-{self._group.rank}"
+        return CheckpointFolder(self._folder, member, members, self._job.keep, self._plan.attempt)
+
+    @property
+    def _as_now(self) -> tuple[str, int]:
+        return self._plan.strategy, self._group.size
+
+    def _asked(self) -> bool:
+        """Whether the user, or the agent before it leaves, has asked for a checkpoint."""
+        asking = self._folder / ASKED
+        if not asking.exists():
+            return False
+        asking.unlink(missing_ok=True)
+        return True
+
+    def is_due(self, before: int, after: int) -> bool:
+        """Whether one follows the batch that brought the samples of the run from `before`."""
+        if self._points is None or self._writer is None:
+            return False
+        due = self._points.after(before, self._job.epoch_samples)
+        return due is not None and after >= due
+
+    def store(self, samples: int, step: int, seconds: float) -> None:
+        """Store a checkpoint after a step; all workers call it."""
+        if self._writer is None:
+            return
+        self._bound.settle()
+        self._bound.average_buffers()
+        stepped = self._bound.stepped()
+        numbers = optimizer_state.numbers(self._bound.optimizer, stepped)
+        own_tensors, own_values = self._bound.own_state()
+        drawn, drawn_values = random_sources.capture(self._device)
+        values = {
+            f"run/{name}": msgspec.json.encode(one.state()).decode()
+            for name, one in self._parts.items()
+        }
+        place = CheckpointPlace(
+            samples=samples,
+            step=step,
+            strategy=self._plan.strategy,
+            workers=self._group.size,
+            seconds=seconds,
+            settings=self._job.settings,
+            aliases=dict(self._bound.state().aliases),
+        )
+        state = MemberState(
+            self._pieces(),
+            numbers | values,
+            {f"bound/{name}": one for name, one in own_tensors.items()} | drawn,
+            {"bound": own_values, "random": drawn_values},
+        )
+        if self._alone and self._group.rank:
+            for _ in state.pieces:
+                pass
+            return
+        self._writer.store(place, state)
+        if self._group.rank == 0 and self._recorder is not None:
+            detail = {"samples": str(samples), "seconds": f"{self._writer.stalled:.4f}"}
+            self._recorder.event("checkpoint", detail)
+
+    def _pieces(self) -> Iterator[TensorPart]:
+        bound, everything = self._bound, self._alone
+        held = bound.held()
+        names = {id(one.tensor): one for one in held}
+        for one in held:
+            part, begin = own(one.tensor), one.begin
+            if begin is None:
+                # Not a box of the whole tensor: put together by all workers that have a part.
+                part, begin = gathered(one.tensor), (0,) * one.tensor.dim()
+            if (one.stores or everything) and (part.numel() or not one.tensor.numel()):
+                yield TensorPart(f"model/{one.name}", part, one.whole_shape, begin)
+        stepped = bound.stepped()
+        if everything:
+            stepped = [replace(one, stores=True) for one in stepped]
+        yield from optimizer_state.entries(bound.optimizer, stepped)
+        if self._average is None:
+            return
+        by_memory = {own(one.tensor).data_ptr(): one for one in held if own(one.tensor).numel()}
+        for parameter, mean in self._average.tensors():
+            known = names.get(id(parameter)) or by_memory.get(parameter.data_ptr())
+            if known is None or not (known.stores or everything):
+                continue
+            begin = known.begin
+            if begin is None:
+                raise ValueError(
+                    f"the average of {known.name} cannot be stored: {self._plan.strategy} divides "
+                    "it on two axes; leave out ema, or checkpoint"
+                )
+            yield TensorPart(f"average/{known.name}", mean, known.whole_shape, begin)
+
+    def restore(
+        self, agreement: Agreement, progress: Progress, recorder: Recorder
+    ) -> tuple[int, int]:
+        """Continue from the stored state, if there is one; the samples and steps before it."""
+        self._recorder = recorder
+        agreement.asks(self._asked if self.is_active else None)
+        if self._plan.resume is None:
+            return 0, 0
+        stored = Checkpoint(self._plan.resume)
+        if (stored.manifest.strategy, stored.manifest.workers) == self._as_now:
+            share = max(2, self._job.batch_sizes.at(stored.samples) // self._bound.replicas)
+            batch = preview(self._job.data, self._job.collate_fn, share)
+            self._bound.repeat_first_step(*self._job.divide(move(batch, self._device)))
+            for loss in self._losses:
+                loss.take()
+        notes = self._load(stored)
+        agreement.continue_from(stored.manifest.seconds, stored.manifest.step)
+        progress.step = stored.manifest.step
+        if self._group.rank == 0:
+            progress.samples = stored.samples
+            detail = {"samples": str(stored.samples), "words": "; ".join(notes)}
+            recorder.event("resumed", detail)
+        return stored.samples, stored.manifest.step
+
+    def _load(self, stored: Checkpoint) -> list[str]:
+        """Take over a stored state; return what could not be taken over."""
+        known, notes = set(stored.names("model")), list[str]()
+        for one in self._bound.held():
+            if one.name not in known:
+                raise ValueError(
+                    f"the checkpoint has no tensor {one.name!r}: it is of another model"
+                )
+            whole = stored.tensor(f"model/{one.name}")
+            if tuple(whole.shape) != one.whole_shape:
+                raise ValueError(
+                    f"{one.name!r} has the shape {list(one.whole_shape)}, and "
+                    f"{list(whole.shape)} in the checkpoint: it is of another model"
+                )
+            one.load(whole)
+        self._bound.changed_parameters()
+        stepped = self._bound.stepped()
+        unfit = optimizer_state.load(self._bound.optimizer, stepped, stored)
+        if unfit:
+            notes.append(f"{len(unfit)} entries of the optimizer's state begin anew: {unfit[0]}, …")
+        self._restore_average(stored)
+        for name, one in self._parts.items():
+            if f"run/{name}" in stored.manifest.values:
+                state = json.loads(stored.manifest.values[f"run/{name}"])
+                is_rule = isinstance(one, Improvement)
+                one.restore(msgspec.convert(state, ImprovementState) if is_rule else state)
+        alike = (stored.manifest.strategy, stored.manifest.workers) == self._as_now
+        tensors, values = stored.own(f"worker-{self._group.rank}") if alike else ({}, {})
+        tensors = {name.removeprefix("own/"): one for name, one in tensors.items()}
+        mine = {
+            name.removeprefix("bound/"): one
+            for name, one in tensors.items()
+            if name.startswith("bound/")
+        }
+        self._bound.load_own_state(mine, values.get("bound", {}))
+        if "random" in values:
+            random_sources.restore(tensors, values["random"], self._device)
+        else:
+            # Another division of the work has other random numbers, the same in every repetition.
+            seed_all(mix(self._job.seed, 1, self._bound.replica, stored.manifest.step))
+        return notes
+
+    def _restore_average(self, stored: Checkpoint) -> None:
+        average = self._average
+        known = set(stored.names("average"))
+        if average is None or not known:
+            return
+        held = self._bound.held()
+        by_memory = {own(one.tensor).data_ptr(): one for one in held if own(one.tensor).numel()}
+        names = {id(one.tensor): one for one in held}
+        found = []
+        for parameter in average.parameters:
+            one = names.get(id(parameter)) or by_memory.get(parameter.data_ptr())
+            if one is None or one.name not in known:
+                # A part without elements, or a parameter that was not averaged before.
+                found.append(parameter)
+                continue
+            found.append(one.cut(stored.tensor(f"average/{one.name}")))
+        average.restore(found)
+
+    def close(self) -> None:
+        """Wait until the last checkpoint is written."""
+        if self._writer is not None:
+            self._writer.wait()

@@ -1,0 +1,185 @@
+"""Runs that are killed or interrupted, and continued from their checkpoints."""
+
+import os
+import random
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from manyhands.files.checkpoints import CHECKPOINTS, generations
+from manyhands.reports import Run
+from support import Started, wait_for
+
+SCRIPT = """
+    import os, sys, time
+    import torch, torch.nn.functional as F
+    import manyhands as mh
+
+    torch.set_default_dtype(torch.float64)
+    PAUSE = float(os.environ.get("PAUSE", "0"))
+    source = torch.Generator().manual_seed(0)
+    inputs = torch.randn(200, 6, generator=source)
+    targets = torch.randint(0, 4, (200,), generator=source)
+
+    def loss(outputs, targets):
+        if torch.is_grad_enabled():
+            time.sleep(PAUSE)
+        return F.cross_entropy(outputs, targets)
+
+    def optimizer(model):
+        if os.environ.get("OPTIMIZER") == "sgd":
+            return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        return torch.optim.AdamW(model.parameters(), lr=0.02)
+
+    job = mh.Job(
+        model=lambda: torch.nn.Sequential(
+            torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 8), torch.nn.Tanh(),
+            torch.nn.Linear(8, 4),
+        ),
+        optimizer=optimizer,
+        loss=loss,
+        data=torch.utils.data.TensorDataset(inputs, targets),
+        global_batch=12,
+        samples=480,
+        metrics=(),
+        checkpoint=mh.every(steps=4),
+    )
+
+    if __name__ == "__main__":
+        how, workers, name, *rest = sys.argv[1:]
+        given = dict(one.split("=") for one in rest)
+        samples = int(given.pop("samples")) if "samples" in given else None
+        mh.train(job, how, workers=int(workers), output=name, samples=samples, **given)
+"""
+
+
+def apart(one: Path, other: Path) -> float:
+    """The largest difference between the parameters of two runs."""
+    first, second = Run(one).state_dict(), Run(other).state_dict()
+    assert first.keys() == second.keys()
+    return max((first[name] - second[name]).abs().max().item() for name in first)
+
+
+def count(folder: Path) -> int:
+    """The generations of a run so far."""
+    return len(generations(folder / CHECKPOINTS))
+
+
+def kill_all(started: Started) -> None:
+    """End a run and all of its processes at once."""
+    everything = started.tree()
+    os.kill(started.process.pid, signal.SIGKILL)
+    for process in everything:
+        process.kill()
+    started.process.wait()
+    wait_for(lambda: not started.tree(), 10, "the end of all processes")
+
+
+@pytest.mark.parametrize(
+    ("how", "workers"),
+    [
+        ("allreduce()", 2),
+        ("synchronous(servers=2)", 2),
+        pytest.param("zero(stage=2)", 2, marks=pytest.mark.slow),
+        pytest.param("pipeline(microbatches=2)", 2, marks=pytest.mark.slow),
+        pytest.param("averaging(every=2)", 2, marks=pytest.mark.slow),
+        pytest.param("diloco(every=3)", 2, marks=pytest.mark.slow),
+        pytest.param("easgd(every=2, order=parallel)", 2, marks=pytest.mark.slow),
+        pytest.param("synchronous(codec=topk(0.2))", 2, marks=pytest.mark.slow),
+        pytest.param("asynchronous()", 1, marks=pytest.mark.slow),
+    ],
+)
+def test_a_killed_run_continues_to_the_bit(run_script, how: str, workers: int) -> None:
+    started = run_script(SCRIPT, how, str(workers), "run", PAUSE="0.05")
+    run = started.folder / "run"
+    wait_for(lambda: count(run) >= 2, 60, "two checkpoints")
+    kill_all(started)
+    again = run_script(SCRIPT, how, str(workers), "run")
+    assert again.finish() == 0, again.text()
+    assert "continues from" in again.text()
+    assert (run / "earlier" / "1" / "trace").is_dir()
+    whole = run_script(SCRIPT, how, str(workers), "whole")
+    assert whole.finish() == 0, whole.text()
+    assert apart(run, whole.folder / "whole") == 0.0
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGINT,
+        pytest.param(signal.SIGTERM, marks=pytest.mark.slow),
+        pytest.param(signal.SIGUSR1, marks=pytest.mark.slow),
+    ],
+)
+def test_a_run_that_is_told_to_end_stores_a_checkpoint_first(run_script, number) -> None:
+    how = "synchronous()" if number == signal.SIGTERM else "allreduce()"
+    started = run_script(SCRIPT, how, "2", "run", PAUSE="0.05")
+    run = started.folder / "run"
+    wait_for(lambda: count(run) >= 1, 60, "a checkpoint")
+    before = generations(run / CHECKPOINTS)[0].name
+    os.kill(started.process.pid, number)
+    assert started.finish(40) != 0
+    assert "a last checkpoint is stored" in started.text(), started.text()
+    assert generations(run / CHECKPOINTS)[0].name > before
+    again = run_script(SCRIPT, how, "2", "run")
+    assert again.finish() == 0, again.text()
+    whole = run_script(SCRIPT, how, "2", "whole")
+    assert whole.finish() == 0, whole.text()
+    assert apart(run, whole.folder / "whole") < 1e-12
+
+
+LEGS = [
+    ("allreduce()", 4, 96),
+    ("zero(stage=2)", 2, 192),
+    ("pipeline(microbatches=2)", 2, 288),
+    ("synchronous(servers=2)", 3, 384),
+    ("tensor(ways=2)", 2, 480),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_a_run_continues_under_other_strategies(run_script, optimizer: str) -> None:
+    resume: list[str] = []
+    for number, (how, workers, samples) in enumerate(LEGS):
+        name = f"leg-{number}"
+        about = (how, str(workers), name, f"samples={samples}", *resume)
+        leg = run_script(SCRIPT, *about, OPTIMIZER=optimizer)
+        assert leg.finish() == 0, leg.text()
+        resume = [f"resume={name}"]
+    whole = run_script(SCRIPT, "single()", "1", "whole", OPTIMIZER=optimizer)
+    assert whole.finish() == 0, whole.text()
+    assert apart(whole.folder / f"leg-{len(LEGS) - 1}", whole.folder / "whole") < 1e-9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["allreduce()", "synchronous(servers=2)"])
+def test_fifty_kills_at_seeded_moments(run_script, how: str) -> None:
+    """Everything is killed again and again; what is left equals a run without kills."""
+    rng = random.Random(18)  # noqa: S311 - repeatable
+    whole = run_script(SCRIPT, how, "2", "whole")
+    assert whole.finish() == 0, whole.text()
+    kills, runs = 0, 0
+    while kills < 50:
+        runs += 1
+        name = f"run-{runs}"
+        while True:
+            started = run_script(SCRIPT, how, "2", name, PAUSE="0.02")
+            run = started.folder / name
+            before = count(run)
+            moment = time.monotonic() + rng.uniform(0.0, 6.0)
+            while time.monotonic() < moment and started.process.poll() is None:
+                time.sleep(0.005)
+            if started.process.poll() is not None:
+                break
+            kill_all(started)
+            kills += 1
+            if not (run / "trace").exists() or not count(run):
+                # Killed before its first checkpoint: there is nothing to continue from.
+                shutil.rmtree(run, ignore_errors=True)
+            assert count(run) >= min(before, 3)
+        assert started.process.returncode == 0, started.text()
+        assert apart(run, whole.folder / "whole") == 0.0
