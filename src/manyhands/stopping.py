@@ -7,6 +7,8 @@ import re
 from dataclasses import dataclass
 from typing import Literal, cast
 
+import msgspec
+
 _TARGET = re.compile(r"\s*([^\W\d]\w*)\s*(>=|<=)\s*([+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?)\s*")
 
 
@@ -95,6 +97,15 @@ class EarlyStopping:
         return f"{self.metric} has not improved{by} for {self.patience} evaluations"
 
 
+class ImprovementState(msgspec.Struct, frozen=True):
+    """The state of an `Improvement`."""
+
+    best: float | None
+    """The best value, negated if more is better; None before the first evaluation."""
+    since: int
+    """Evaluations without an improvement."""
+
+
 class Improvement:
     """Follows a metric from evaluation to evaluation.
 
@@ -118,3 +129,12 @@ class Improvement:
         else:
             self._since += 1
         return self._since >= rule.patience
+
+    def state(self) -> ImprovementState:
+        """The state, from which `restore` continues."""
+        return ImprovementState(self._best if math.isfinite(self._best) else None, self._since)
+
+    def restore(self, state: ImprovementState) -> None:
+        """Continue from a state."""
+        self._best = math.inf if state.best is None else state.best
+        self._since = state.since

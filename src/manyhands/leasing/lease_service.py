@@ -21,7 +21,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
-from manyhands.leasing.leases import Lease, Leases
+import msgspec
+
+from manyhands.leasing.leases import Lease, Leases, LeasesState
 from manyhands.wire.leasing import (
     Ask,
     Commit,
@@ -44,6 +46,31 @@ if TYPE_CHECKING:
 
 Letters: TypeAlias = "list[tuple[str, Leasing]]"
 """Messages, each with the worker to which it is sent."""
+
+
+class LeaseServiceState(msgspec.Struct, frozen=True):
+    """The state of a `LeaseService`: the position in the data, and the tasks of workers.
+
+    Early stopping is decided by workers, and its state is theirs: see `manyhands.stopping`.
+    """
+
+    leases: LeasesState
+    early: tuple[int, float] | None
+    members: tuple[str, ...]
+    arriving: tuple[str, ...]
+    waiting: tuple[str, ...]
+    """In the order of their requests."""
+    idle: tuple[str, ...]
+    round: int
+    missing: tuple[str, ...] | None
+    """Workers whose tally has not arrived; None if there is no evaluation under way."""
+    tallies: dict[str, tuple[float, ...]]
+    evaluated: int
+    """Samples that were committed at the last evaluation."""
+    evaluations: int
+    ended: bool
+    storing: str | None
+    is_over: bool
 
 
 class LeaseService:
@@ -142,6 +169,39 @@ class LeaseService:
             self.leases.pause()
             self._settle()
         return self._take_letters()
+
+    def state(self) -> LeaseServiceState:
+        """The state, from which `restore` continues in this or another process."""
+        missing = None if self._missing is None else tuple(sorted(self._missing, key=_rank))
+        return LeaseServiceState(
+            leases=self.leases.state(),
+            early=self._early,
+            members=tuple(sorted(self._members, key=_rank)),
+            arriving=tuple(sorted(self._arriving, key=_rank)),
+            waiting=tuple(self._waiting),
+            idle=tuple(sorted(self._idle, key=_rank)),
+            round=self._round,
+            missing=missing,
+            tallies=dict(self._tallies),
+            evaluated=self._evaluated,
+            evaluations=self.evaluations,
+            ended=self._ended,
+            storing=self._storing,
+            is_over=self.is_over,
+        )
+
+    def restore(self, state: LeaseServiceState) -> None:
+        """Continue from a state; letters that were returned before it are not returned again."""
+        self.leases.restore(state.leases)
+        self._early = state.early
+        self._members, self._arriving = set(state.members), set(state.arriving)
+        self._waiting, self._idle = dict.fromkeys(state.waiting), set(state.idle)
+        self._round = state.round
+        self._missing = None if state.missing is None else set(state.missing)
+        self._tallies = dict(state.tallies)
+        self._evaluated, self.evaluations = state.evaluated, state.evaluations
+        self._ended, self._storing, self.is_over = state.ended, state.storing, state.is_over
+        self._letters = []
 
     def _take_letters(self) -> Letters:
         letters, self._letters = self._letters, []

@@ -10,7 +10,10 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Literal
+
+import msgspec
 
 from manyhands.sampling.batches import AFTER_EPOCHS, deal
 from manyhands.sampling.division import part
@@ -45,6 +48,36 @@ class Lease:
         return replace(self, start=min(self.start, end), stop=min(self.stop, end), total=total)
 
 
+class LeasesState(msgspec.Struct, frozen=True):
+    """The state of `Leases`: what is leased next, held, given back and committed.
+
+    It holds for the same data, batch sizes and budget. Where no batch is begun and no lease is
+    held, as at an evaluation, it also holds for another number of workers.
+    """
+
+    workers: int
+    """Number of workers among which the global batches were divided."""
+    following: Lease | None
+    """The next lease that was never taken; None at the end of the run."""
+    index: int
+    """Which lease of its global batch that is."""
+    committed: int
+    repeated: int
+    lost: int
+    until: int | None
+    """Batches that begin at or after so many samples wait for an evaluation."""
+    last: int
+    """Samples of the run before the global batch that was leased last."""
+    stopped: bool
+    end: int | None
+    """The number of samples of a stream, if it is known."""
+    held: tuple[tuple[str, Lease], ...]
+    returned: tuple[Lease, ...]
+    own: tuple[tuple[Lease, ...], ...]
+    """By rank, the parts that are not taken yet."""
+    gone: tuple[int, ...]
+
+
 class Leases:
     """All leases of one run, owned by one process.
 
@@ -73,7 +106,11 @@ class Leases:
         by_rank: bool = False,
         points: EvaluationPoints = AFTER_EPOCHS,
     ) -> None:
-        self._fresh = _cut(samples, sizes, workers, budget, empty=lockstep)
+        self._cut_from = partial(_cut, samples, sizes, workers, budget, empty=lockstep)
+        self._workers = workers
+        self._base = 0
+        """The number of the first lease of some global batch."""
+        self._fresh = self._cut_from()
         self._next: Lease | None = next(self._fresh, None)
         self._own: list[deque[Lease]] = [deque() for _ in range(workers)] if by_rank else []
         """By rank, the parts that are not taken yet."""
@@ -270,12 +307,89 @@ class Leases:
         """Number of leases that workers hold."""
         return len(self._held)
 
+    def state(self) -> LeasesState:
+        """The state, from which `restore` continues in this or another process."""
+        return LeasesState(
+            workers=self._workers,
+            following=self._next,
+            index=0 if self._next is None else self._index(self._next),
+            committed=self.committed,
+            repeated=self.repeated,
+            lost=self.lost,
+            until=self._until,
+            last=self._last,
+            stopped=self._stopped,
+            end=self._end,
+            held=tuple(self._held.values()),
+            returned=tuple(self._returned),
+            own=tuple(tuple(parts) for parts in self._own),
+            gone=tuple(sorted(self._gone)),
+        )
+
+    def _index(self, lease: Lease) -> int:
+        """Which part of its global batch a lease is."""
+        if self._lockstep:
+            return (lease.number - self._base) % self._workers
+        # Without empty parts, each begins elsewhere; the end of a stream moves no beginning.
+        starts = (part.start for part in self._cut_from(dealt=lease.dealt))
+        return next(index for index, start in enumerate(starts) if start == lease.start)
+
+    def restore(self, state: LeasesState) -> None:
+        """Continue from a state.
+
+        Raises:
+            ValueError: the state belongs to another number of workers, and a batch is begun.
+        """
+        parted = state.index or state.held or state.returned or any(state.own)
+        if state.workers != self._workers and parted:
+            raise ValueError(
+                f"the state has a batch that is divided among {state.workers} workers, got "
+                f"{self._workers} workers: continue with as many, or from an evaluation"
+            )
+        self._next = state.following
+        self._fresh = iter(())
+        if state.following is not None:
+            self._base = state.following.number - state.index
+            self._fresh = self._cut_from(dealt=state.following.dealt, number=self._base)
+            begun = next(self._fresh)
+            for _ in range(state.index):
+                begun = next(self._fresh)
+            # Another number of workers has other parts.
+            self._next = begun if state.end is None else begun.before(state.end)
+        self.committed, self.repeated, self.lost = state.committed, state.repeated, state.lost
+        self._until, self._last = state.until, state.last
+        self._stopped, self._end = state.stopped, state.end
+        self._held = {lease.number: (holder, lease) for holder, lease in state.held}
+        self._returned = deque(state.returned)
+        if self._own:
+            given = dict(enumerate(state.own))
+            self._own = [deque(given.get(rank, ())) for rank in range(self._workers)]
+        self._cut = sum(len(parts) for parts in self._own)
+        self._gone = set(state.gone)
+
 
 def _cut(
-    samples: int, sizes: int | BatchSizes, workers: int, budget: int | None, *, empty: bool
+    samples: int,
+    sizes: int | BatchSizes,
+    workers: int,
+    budget: int | None,
+    *,
+    empty: bool,
+    dealt: int = 0,
+    number: int = 0,
 ) -> Iterator[Lease]:
-    number = 0
-    for batch in deal(samples, sizes, budget):
+    """The leases of a run, in order.
+
+    Args:
+        samples: as in `Leases`, and so are the following four.
+        sizes: the global batch.
+        workers: number of workers.
+        budget: samples until the run ends.
+        empty: whether a global batch has empty parts.
+        dealt: samples of the run before the first of these leases.
+        number: the number of the first of these leases.
+    """
+    for batch in deal(samples, sizes, budget, dealt=dealt):
         for rank in range(workers):
             piece = part(batch.total, rank, workers)
             if empty or piece.stop > piece.start:

@@ -94,6 +94,7 @@ def deal(
     sizes: int | BatchSizes,
     budget: int | None,
     points: EvaluationPoints = AFTER_EPOCHS,
+    dealt: int = 0,
 ) -> Iterator[GlobalBatch]:
     """The global batches of a run, in order.
 
@@ -102,10 +103,11 @@ def deal(
         sizes: size of a full batch.
         budget: samples until the run ends, which cuts the last batch; None for no limit.
         points: after which batches an evaluation follows; one follows the last in any case.
+        dealt: samples of the run before the first of these batches; a batch ends there.
     """
     if samples < 1:
         raise ValueError("the data is empty: give Job(data=...) at least 1 sample")
-    sizes, dealt = BatchSizes.of(sizes), 0
+    sizes = BatchSizes.of(sizes)
     while budget is None or dealt < budget:
         epoch, start = divmod(dealt, samples)
         whole = sizes.at(dealt)
