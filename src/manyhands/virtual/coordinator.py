@@ -193,6 +193,7 @@ class VirtualCoordinator:
         self._meanwhile: list[Callable[[], None]] = []
         """What is to be done when it is restarted."""
         self._lost_meanwhile: set[str] = set()
+        self._up_since = 0.0
         self._accounts = 0
         self._round = 0
         """The round of the last evaluation."""
@@ -284,7 +285,7 @@ class VirtualCoordinator:
 
     def _restart(self, died: float) -> None:
         self._service = self._recovered()
-        self.is_down = False
+        self.is_down, self._up_since = False, self._kernel.now
         words = f"coordinator died after {died:g} s"
         self._logs.coordinator.event("restart", {"member": "coordinator", "words": words})
         self._lost_meanwhile.clear()
@@ -293,6 +294,23 @@ class VirtualCoordinator:
             action()
         for channel in list(self._channels.values()):
             channel.reconnect()
+
+    def judge_after(self, seconds: float, judge: Callable[[], None]) -> None:
+        """Judge a silent worker when there was a coordinator for so many seconds without a break.
+
+        A coordinator that is restarted waits anew: it cannot know who was silent before.
+        """
+
+        def due() -> None:
+            left = self._up_since + seconds - self._kernel.now
+            if self.is_down:
+                self._meanwhile.append(partial(self.judge_after, seconds, judge))
+            elif self._up_since > 0 and left > 1e-9:
+                self._kernel.after(left, due)
+            else:
+                judge()
+
+        self._kernel.after(seconds, due)
 
     def _recovered(self) -> LeaseService:
         """The lease service of a successor."""

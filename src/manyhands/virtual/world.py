@@ -425,9 +425,8 @@ class World:
         for server in self._servers:
             self._network.cut(member.name, server, now, now + fault.seconds)
         channel.is_cut_off = True
-        self._kernel.after(
-            self._conditions.detection, partial(self._declare_isolated_lost, worker, life, fault)
-        )
+        judge = partial(self._declare_isolated_lost, worker, life, fault)
+        self.coordinator.judge_after(self._conditions.detection, judge)
         self._kernel.after(fault.seconds, partial(self._heal, worker, life, channel, fault))
 
     def _declare_isolated_lost(self, worker: _Worker, life: int, fault: Isolate) -> None:
