@@ -124,7 +124,7 @@ def test_light_names_are_used_without_torch() -> None:
 @pytest.mark.parametrize(
     "module",
     [
-        "live.coordinator",
+        "live.coordinator.process",
         "live.processes.fork_server",
         "cli.preload",
         "transport.control",

@@ -7,11 +7,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
+import msgspec
 import pytest
 from simulated_variants import BY_NAME
 
 from manyhands.codecs import ErrorFeedback
 from manyhands.leasing.fences import Fences
+from manyhands.leasing.lease_journal import LeaseJournal
 from manyhands.leasing.lease_service import LeaseService
 from manyhands.leasing.leases import Leases
 from manyhands.parameters import Holder, UpdateCounts
@@ -46,9 +48,8 @@ from manyhands.protocols.hierarchical import worker as hierarchical_worker
 from manyhands.protocols.parts import streaming
 from manyhands.protocols.parts.rounds import Rounds
 from manyhands.protocols.synchronous import SynchronousRounds
-from manyhands.testing import observation
 from manyhands.virtual import world
-from manyhands.virtual.coordinator import VirtualCoordinator
+from manyhands.virtual.coordinator import LeaseChannel, VirtualCoordinator
 from manyhands.virtual.server import Server
 from manyhands.virtual.worker.replica import VirtualReplica
 from manyhands.virtual.worker.shared_model import Replication
@@ -341,8 +342,39 @@ def the_lost_are_heard(right):
     return hear
 
 
-def no_losses(right):
-    return tuple(name for name in right if name != "lose")
+def not_written(what, every=1):
+    """The coordinator's journal leaves out inputs of a kind."""
+
+    def broken(right):
+        def note(self, service, taken):
+            self.noted = getattr(self, "noted", 0) + (taken.what == what)
+            if taken.what != what or self.noted % every:
+                right(self, service, taken)
+
+        return note
+
+    return broken
+
+
+def without(field, empty=()):
+    """A snapshot of the lease service that leaves out a part."""
+
+    def broken(right):
+        def restore(self, state):
+            right(self, msgspec.structs.replace(state, **{field: empty}))
+
+        return restore
+
+    return broken
+
+
+def said_before(right):
+    """Workers forget what they said to a coordinator that has crashed."""
+
+    def reconnect(self):
+        self._unheard.clear()
+
+    return reconnect
 
 
 def is_told_nothing(right):
@@ -464,7 +496,14 @@ MUTANTS = (
     Mutant("stored by one only", "asynchronous", LeaseService, "_appoint", appointed_once),
     Mutant("an evaluation forgets", "asynchronous", LeaseService, "_call_cut", forgets_who_waits),
     Mutant("the lost are heard", "diloco", VirtualCoordinator, "hear", the_lost_are_heard),
-    Mutant("losses not written down", "asynchronous", observation, "SERVICE_CALLS", no_losses),
+    Mutant("losses not written down", "asynchronous", LeaseJournal, "note", not_written("lose")),
+    Mutant("few not written", "asynchronous", LeaseJournal, "note", not_written("hear", 7)),
+    Mutant("arrivals not written", "diloco", LeaseJournal, "note", not_written("admit")),
+    Mutant("stops not written", "ssp", LeaseJournal, "note", not_written("stop")),
+    Mutant("waiting not stored", "synchronous", LeaseService, "restore", without("waiting")),
+    Mutant("held not stored", "asynchronous", Leases, "restore", without("held")),
+    Mutant("given back not stored", "asynchronous", Leases, "restore", without("returned")),
+    Mutant("words forgotten", "asynchronous", LeaseChannel, "reconnect", said_before),
     Mutant("fences unsent", "synchronous", World, "_start_server", is_told_nothing),
     Mutant("the dead awaited", "gossip_lockstep", lockstep, "leave", whoever_gave_is_there),
 )

@@ -396,3 +396,26 @@ def test_bytes_are_told_apart_for_the_peers_with_most_and_their_sum_is_exact() -
     assert len(many.sent) == len(many.received) == PEERS
     assert many.sent["worker-999"] == 1999, "the largest are told apart"
     assert length < 64 * PEERS
+
+
+def test_a_successor_continues_a_trace_without_a_second_header():
+    lines: list[bytes] = []
+    clock = Clock()
+    first = Recorder(HEADER, lines.append, clock)
+    first.event("one")
+    first.samples(10)
+    first.drain()
+    second = Recorder(HEADER, lines.append, clock, continues=True)
+    second.event("one")
+    second.samples(10)
+    second.discard()
+    second.event("two")
+    second.flush()
+    records = [
+        msgspec.json.decode(line, type=Record)
+        for line in b"".join(lines).splitlines()
+        if line.strip()
+    ]
+    assert sum(isinstance(record, Header) for record in records) == 1
+    assert [record.what for record in records if isinstance(record, Event)] == ["one", "two"]
+    assert [record.seen for record in records if isinstance(record, SampleCount)] == [10, 10]

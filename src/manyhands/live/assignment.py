@@ -72,6 +72,9 @@ class Assignment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Descriptor, in the agent, of the shared memory for parameters; None if there is none."""
     journals: tuple[int, ...] = ()
     """Descriptors, in the agent, of the memory for the servers' journals."""
+    coordinator_journal: tuple[int, ...] = ()
+    """Descriptors, in the agent, of the memory for the coordinator's journal; empty: files in the
+    private folder."""
     slow: tuple[Pace, ...] = ()
     """Workers that are slowed down."""
     hosts: tuple[tuple[str, int], ...] = ()

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from manyhands.data.taking import rebuilt
-from manyhands.files.weights import StartWeights
 from manyhands.intervals import Every
 
 if TYPE_CHECKING:
@@ -105,6 +103,9 @@ def override(job: Job, overrides: Overrides) -> Job:
         given["optimizer"] = AtLearningRate(job.optimizer, *read_lr(overrides.lr))
     start = job.start if overrides.start is None else overrides.start
     if overrides.start_digest is not None and start is not None:
+        # The coordinator reads origins, and must not wait for torch.
+        from manyhands.files.weights import StartWeights  # noqa: PLC0415
+
         given["start"] = StartWeights(os.fspath(start), overrides.start_digest)
     if overrides.double:
         given["model"] = DoubleModel(job.model)
@@ -140,6 +141,8 @@ class DoubleBatches:
 
 
 def _as_double(value: Any) -> Any:
+    from manyhands.data.taking import rebuilt  # noqa: PLC0415 - torch is lazy
+
     if hasattr(value, "is_floating_point"):
         return value.double() if value.is_floating_point() else value
     if isinstance(value, Mapping):

@@ -10,7 +10,6 @@ import contextlib
 import gc
 import hashlib
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from manyhands.leasing.lease_service import LeaseService
     from manyhands.leasing.leases import Lease
     from manyhands.parameters import Holder
     from manyhands.protocols import Action, Answer, Call, ServerState, StrategyProtocol, Terms
@@ -50,8 +50,6 @@ if TYPE_CHECKING:
     from manyhands.virtual.worker.endpoint import Parcel
     from manyhands.virtual.worker.shared_model import Replication
 
-SERVICE_CALLS: Sequence[str] = ("admit", "hear", "lose", "stop")
-"""Methods that change the state of the lease service, and so are recorded for a successor."""
 _MOST_CALLS: Final = 1_000
 """Calls of each worker after which a run is taken for one that never ends."""
 
@@ -131,9 +129,8 @@ class Observer:
         for law in self.laws:
             law.kernel = self.world._kernel
         self._watch_workers()
-        self._heard: list[tuple[str, tuple[object, ...]]] = []
-        """All messages that the lease service received."""
-        self._watch_service()
+        self._watch_leases()
+        _wrap(self.world.coordinator, "_recovered", self._recovering)
         _wrap(self.world._logs.coordinator, "event", self._noting)
         for number, server in enumerate(self.world._servers.values()):
             self._watch_server(number, server)
@@ -211,39 +208,28 @@ class Observer:
 
         return noted
 
-    def _watch_service(self) -> None:
-        service = self.world.coordinator._service
-        self._watch_leases()
-        for name in SERVICE_CALLS:
-            _wrap(service, name, partial(self._recorded, name))
-        # An evaluation that reaches the target stops the leases, and not the service.
-        _wrap(service.leases, "stop", partial(self._recorded, "enough"))
+    def _recovering(self, recovered: Callable[[], LeaseService]) -> Callable[[], LeaseService]:
+        """The service of a restarted coordinator must be as its predecessor's was.
 
-    def _recorded(self, name: str, call: Callable[..., object]) -> Callable[..., object]:
-        def told(*words: object) -> object:
-            self._heard.append((name, words))
-            return call(*words)
-
-        return told
-
-    def replace_service(self) -> None:
-        """Replace the lease service by a successor that received the same messages.
-
-        Its answers have been sent already. Laws are not told of them a second time.
+        What it decides again was sent before: laws are not told of it a second time.
         """
-        coordinator, heard = self.world.coordinator, self._heard
-        before = (coordinator.leases.committed, coordinator.leases.held, coordinator.is_over)
-        coordinator._service = service = coordinator._new_service()
-        for name, words in heard:
-            (service.leases.stop if name == "enough" else getattr(service, name))(*words)
-        now = (coordinator.leases.committed, coordinator.leases.held, coordinator.is_over)
-        if now != before:
-            words_ = f"the lease service was at {before}, and its successor is at {now}"
-            raise BrokenLawError(words_, law="LeaseService")
-        self._watch_service()
+        coordinator = self.world.coordinator
+
+        def made() -> LeaseService:
+            before = coordinator._service.state()
+            coordinator._service = service = recovered()
+            now = service.state()
+            if now != before:
+                words = f"the lease service was at {before}, and its successor is at {now}"
+                raise BrokenLawError(words, law="Recovery")
+            self._watch_leases()
+            return service
+
+        return made
 
     def _watch_leases(self) -> None:
-        leases, workers = self.world.coordinator.leases, self.world._workers
+        coordinator = self.world.coordinator
+        leases = coordinator.leases
 
         def taking(take: Callable[[str], object]) -> Callable[[str], object]:
             def taken(worker: str) -> object:
@@ -268,9 +254,9 @@ class Observer:
         def giving_back(give_back: Callable[[str], int]) -> Callable[[str], int]:
             def gave_back(worker: str) -> int:
                 samples = give_back(worker)
-                one = workers[int(worker.partition("-")[2])]
-                cut_off = one.channel is not None and one.channel.is_cut_off
-                self.tell("gave_back", worker, samples, alive=one.member.alive and not cut_off)
+                channel = coordinator._channels.get(worker)
+                alive = channel is not None and channel.is_alive and not channel.is_cut_off
+                self.tell("gave_back", worker, samples, alive=alive)
                 return samples
 
             return gave_back
@@ -421,8 +407,6 @@ def _run(case: Case, laws: Sequence[Callable[[Case], Law]]) -> str:
     observer = Observer(world, [law(case) for law in laws])
     for fault in case.faults.faults:
         world.expect(fault)
-    for moment in case.service_replaced:
-        kernel.after(moment, observer.replace_service)
 
     def overdue() -> None:
         words = f"the run is not over after {case.deadline:g} s, long after its last fault"

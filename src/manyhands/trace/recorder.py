@@ -121,6 +121,7 @@ class Recorder:
             lost; the sums are written again later.
         clock: the clock of `header.clock` and of all spans.
         full_steps: number of steps that are recorded before sampling begins; see above.
+        continues: whether a predecessor has written the header, and its records are continued.
 
     Call `drain` about every second and `flush` at the end. A virtual run calls both by its virtual
     clock, so that its trace does not depend on the machine's speed.
@@ -132,6 +133,8 @@ class Recorder:
         sink: Callable[[bytes], object],
         clock: Callable[[], float],
         full_steps: int = 2000,
+        *,
+        continues: bool = False,
     ) -> None:
         if full_steps < 1:
             raise ValueError(f"full_steps must be at least 1, got {full_steps}")
@@ -141,7 +144,7 @@ class Recorder:
         self._sink = sink
         self._clock = clock
         self._full = full_steps
-        self._pending: list[_Pending] = [header]
+        self._pending: list[_Pending] = [] if continues else [header]
         self._append = self._pending.append
         self._encoder = msgspec.json.Encoder()
         # The attributes from here on belong to the flushing thread.
@@ -232,6 +235,10 @@ class Recorder:
         """Write pending records and the current sums. To be called at the end."""
         records = self._fold()
         self._write(records + self._sums(self._clock(), growth=1.0))
+
+    def discard(self) -> None:
+        """Discard pending records, which a predecessor has written; sums continue from theirs."""
+        self._fold()
 
     def _fold(self) -> list[Record]:
         """Add pending records to the sums; return those that are to be written."""

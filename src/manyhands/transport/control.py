@@ -49,6 +49,8 @@ class Hub:
         self.outside = self._listeners.outside
         """Address for other hosts, with its port."""
         self.refused = 0
+        self.is_mute = False
+        """Whether messages are discarded instead of being sent."""
 
     def receive(self, timeout: float) -> list[tuple[str, Control]]:
         """Messages that arrive within `timeout` seconds, with the names of their senders."""
@@ -76,11 +78,12 @@ class Hub:
 
     def send_all(self, names: Iterable[str], message: Control) -> None:
         """Send a message to several peers; it is encoded once."""
+        if self.is_mute:
+            return
         frame = encode(message)
         for name in names:
-            self._listeners.for_peer(name).send_multipart(
-                [name.encode("ascii"), frame], zmq.NOBLOCK
-            )
+            for listener in self._listeners.listeners_for(name):
+                listener.send_multipart([name.encode("ascii"), frame], zmq.NOBLOCK)
 
     def take_refused(self) -> list[str]:
         """Addresses that connected without the key since the last call."""

@@ -104,6 +104,15 @@ class Listeners:
         """The listener on which a peer is answered."""
         return self._by_peer.get(name, self._sockets[0])
 
+    def listeners_for(self, name: str) -> list[Listener]:
+        """The listener on which a peer is answered; all of them if it has sent nothing yet.
+
+        A process that continues for another sends to peers from which it has received nothing. A
+        listener discards messages to peers that are not connected to it.
+        """
+        known = self._by_peer.get(name)
+        return [*self._sockets] if known is None else [known]
+
     def take_refused(self) -> list[str]:
         """Addresses that connected without the key since the last call."""
         return [address for refusals in self._refusals for address in refusals.take()]

@@ -12,19 +12,32 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
-from manyhands.wire.leasing import Word
+import msgspec
+
+from manyhands.wire.leasing import Leasing, Word
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from manyhands.transport.control import Line
-    from manyhands.wire.leasing import Leasing
 
 _PATIENCE = 1.0
 """Seconds without an acknowledgement after which messages are sent again; doubled each time."""
 _MOST_PATIENCE = 8.0
+_RESUMED_PATIENCE = 0.25
+"""The first patience of an end that was restored: the other side reconnects about then."""
 _MOST = 32
 """The most messages in one `Word`, which must fit into a control message."""
+
+
+class ChannelState(msgspec.Struct, frozen=True):
+    """The state of one end of a reliable channel."""
+
+    incarnation: int
+    posted: int
+    received: int
+    kept: tuple[tuple[int, Leasing], ...]
+    """Messages that are not acknowledged, with their numbers."""
 
 
 class ReliableChannel:
@@ -94,6 +107,23 @@ class ReliableChannel:
             self._since, self._patience = now, min(2 * self._patience, _MOST_PATIENCE)
             self._sent = self._posted
             self._send_from(0)
+
+    def state(self) -> ChannelState:
+        """The state, from which `restore` continues in another process."""
+        kept = tuple(self._kept)
+        return ChannelState(self.incarnation, self._posted, self._received, kept)
+
+    def restore(self, state: ChannelState) -> None:
+        """Continue from a state."""
+        self._posted = self._sent = state.posted
+        self._received = state.received
+        self._kept = deque(state.kept)
+        self.resume()
+
+    def resume(self) -> None:
+        """Send messages again soon: whether they were sent before is not known."""
+        self._sent = self._posted
+        self._since, self._patience = self._clock(), _RESUMED_PATIENCE
 
 
 class ReliableLine:

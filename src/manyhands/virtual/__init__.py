@@ -10,7 +10,16 @@ stragglers, crashes and partitions are simulated. The same seed gives a bitwise 
 """
 
 from manyhands.virtual.conditions.compute_times import TIMES, Slow, Times, times
-from manyhands.virtual.conditions.faults import Crash, Cut, Fault, Faults, Isolate, Lose, Pause
+from manyhands.virtual.conditions.faults import (
+    CoordinatorCrash,
+    Crash,
+    Cut,
+    Fault,
+    Faults,
+    Isolate,
+    Lose,
+    Pause,
+)
 from manyhands.virtual.conditions.process_hosts import ProcessHosts
 from manyhands.virtual.conditions.run_conditions import Conditions
 from manyhands.virtual.run import simulate_job
@@ -19,6 +28,7 @@ from manyhands.virtual.world import World
 __all__ = [
     "TIMES",
     "Conditions",
+    "CoordinatorCrash",
     "Crash",
     "Cut",
     "Fault",

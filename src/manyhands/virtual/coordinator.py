@@ -4,16 +4,22 @@ Its decisions are those of the live coordinator, `manyhands.leasing.lease_servic
 modelled: leases, commits and evaluations take no virtual time. (Live, the next lease is requested
 while the current one is computed.) An evaluation happens when all samples before it have been
 committed, so no message is in flight: a consistent cut.
+
+It may crash. Workers then keep their messages until there is a successor, which has the state that
+the journal leads to; losses of workers, admissions and time limits are handled by it, too.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING
 
+from manyhands.leasing.lease_journal import LeaseInput, LeaseJournal
 from manyhands.leasing.lease_service import LeaseService
 from manyhands.leasing.leases import Leases
 from manyhands.stopping import Improvement
+from manyhands.virtual.conditions.faults import CoordinatorCrash
 from manyhands.virtual.simulator.kernel import happens
 from manyhands.wire.leasing import Ask, Commit, Evaluate, Forgo, Nothing, Saved, Sum, Tally
 
@@ -22,8 +28,10 @@ if TYPE_CHECKING:
 
     from manyhands.job import Job
     from manyhands.leasing.lease_service import Letters
+    from manyhands.virtual.conditions.faults import Fault
     from manyhands.virtual.log import Logs, WorkerLog
     from manyhands.virtual.simulator.kernel import Kernel, VirtualEvent
+    from manyhands.virtual.simulator.member import VirtualProcess
     from manyhands.wire.leasing import Leasing
 
 _ASK = Ask()
@@ -35,13 +43,16 @@ class LeaseChannel:
     """Connection between one incarnation of a worker and the lease service.
 
     Args:
-        worker: the worker's name.
+        member: the worker.
         coordinator: the coordinator of the service.
         kernel: the clock.
     """
 
-    def __init__(self, worker: str, coordinator: VirtualCoordinator, kernel: Kernel) -> None:
-        self.worker = worker
+    def __init__(
+        self, member: VirtualProcess, coordinator: VirtualCoordinator, kernel: Kernel
+    ) -> None:
+        self.worker = member.name
+        self._member, self._life = member, member.life
         self.is_cut_off = False
         """Whether the link is cut."""
         self._coordinator = coordinator
@@ -49,10 +60,15 @@ class LeaseChannel:
         self._words: deque[Leasing] = deque()
         """Messages of the service that the worker has not received yet."""
         self._unheard: list[Leasing] = []
-        """Messages of the worker that were sent while the link was cut."""
+        """Messages of the worker that were sent while the link was cut, or had no receiver."""
         self._listener: VirtualEvent | None = None
         self._asks = False
         """Whether its last `Ask` has not been answered yet."""
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether this incarnation of the worker is alive."""
+        return self._member.is_in(self._life)
 
     async def lease(self, log: WorkerLog) -> Leasing:
         """Ask for a lease, and wait for the answer."""
@@ -90,7 +106,7 @@ class LeaseChannel:
 
     def say(self, message: Leasing) -> None:
         """Send a message to the service."""
-        if self.is_cut_off:
+        if self.is_cut_off or self._coordinator.is_down:
             self._unheard.append(message)
         else:
             self._coordinator.hear(self, message)
@@ -103,6 +119,17 @@ class LeaseChannel:
     def heal(self) -> None:
         """Restore the link, and deliver the messages sent meanwhile."""
         self.is_cut_off = False
+        self._deliver()
+
+    def reconnect(self) -> None:
+        """Deliver the messages that a coordinator which crashed has not received.
+
+        They were kept by the worker, and are lost with it.
+        """
+        if not self.is_cut_off and self.is_alive:
+            self._deliver()
+
+    def _deliver(self) -> None:
         unheard, self._unheard = self._unheard, []
         for message in unheard:
             self.say(message)
@@ -159,6 +186,14 @@ class VirtualCoordinator:
         self._service = self._new_service()
         self._channels: dict[str, LeaseChannel] = {}
         """By worker, the channel of its current incarnation."""
+        self._journal: LeaseJournal | None = None
+        """Inputs for a successor; None in a run without crashes of the coordinator."""
+        self.is_down = False
+        """Whether the coordinator has crashed and is not restarted yet."""
+        self._meanwhile: list[Callable[[], None]] = []
+        """What is to be done when it is restarted."""
+        self._lost_meanwhile: set[str] = set()
+        self._up_since = 0.0
         self._accounts = 0
         self._round = 0
         """The round of the last evaluation."""
@@ -194,9 +229,12 @@ class VirtualCoordinator:
             # If there was one meanwhile, the interval has begun anew.
             if self._round != number or self.is_over:
                 return
-            if self._service.is_evaluating:
+            if self.is_down:
+                self._meanwhile.append(pause)
+            elif self._service.is_evaluating:
                 self._evaluate_later()
             else:
+                self._note(LeaseInput("pause"))
                 self._pass_on(self._service.pause())
 
         if interval is not None and self._job.validation is not None:
@@ -212,28 +250,98 @@ class VirtualCoordinator:
         """Whether all samples, or enough of them, are committed and the model is stored."""
         return self._service.is_over
 
-    def begin(self, worker: str) -> LeaseChannel:
+    def begin(self, member: VirtualProcess) -> LeaseChannel:
         """A worker takes part from now on; returns its channel to the lease service."""
-        channel = self._channels[worker] = LeaseChannel(worker, self, self._kernel)
-        self._pass_on(self._service.admit(worker))
+        channel = LeaseChannel(member, self, self._kernel)
+        if self.is_down:
+            self._meanwhile.append(partial(self._admit, channel))
+        else:
+            self._admit(channel)
         return channel
+
+    def _admit(self, channel: LeaseChannel) -> None:
+        self._channels[channel.worker] = channel
+        self._note(LeaseInput("admit", channel.worker))
+        self._pass_on(self._service.admit(channel.worker))
+
+    def _note(self, taken: LeaseInput) -> None:
+        """Write an input of the lease service to the journal, before it takes effect."""
+        if self._journal is not None:
+            self._journal.note(self._service, taken)
+
+    def expect(self, fault: Fault) -> None:
+        """Schedule a crash of the coordinator."""
+        if not isinstance(fault, CoordinatorCrash):
+            raise TypeError(f"{fault} is no fault of the coordinator")
+        self._journal = self._journal or LeaseJournal(self._service)
+        self._kernel.after(fault.at, partial(self._crash, fault))
+
+    def _crash(self, fault: CoordinatorCrash) -> None:
+        if self.is_down:
+            return
+        self.is_down = True
+        self._logs.coordinator.event("fault", {"what": str(fault)})
+        self._kernel.after(fault.restart, partial(self._restart, self._kernel.now))
+
+    def _restart(self, died: float) -> None:
+        self._service = self._recovered()
+        self.is_down, self._up_since = False, self._kernel.now
+        words = f"coordinator died after {died:g} s"
+        self._logs.coordinator.event("restart", {"member": "coordinator", "words": words})
+        self._lost_meanwhile.clear()
+        meanwhile, self._meanwhile = self._meanwhile, []
+        for action in meanwhile:
+            action()
+        for channel in list(self._channels.values()):
+            channel.reconnect()
+
+    def judge_after(self, seconds: float, judge: Callable[[], None]) -> None:
+        """Judge a silent worker when there was a coordinator for so many seconds without a break.
+
+        A coordinator that is restarted waits anew: it cannot know who was silent before.
+        """
+
+        def due() -> None:
+            left = self._up_since + seconds - self._kernel.now
+            if self.is_down:
+                self._meanwhile.append(partial(self.judge_after, seconds, judge))
+            elif self._up_since > 0 and left > 1e-9:
+                self._kernel.after(left, due)
+            else:
+                judge()
+
+        self._kernel.after(seconds, due)
+
+    def _recovered(self) -> LeaseService:
+        """The lease service of a successor."""
+        service = self._new_service()
+        if self._journal is not None:
+            self._journal.replay(service)
+        return service
 
     def hear(self, channel: LeaseChannel, message: Leasing) -> None:
         """Handle a message of a worker; messages of ended incarnations are ignored."""
         if self._channels.get(channel.worker) is channel:
+            if self._journal is not None:
+                self._note(LeaseInput("hear", channel.worker, message))
             self._pass_on(self._service.hear(channel.worker, message))
 
     def is_held(self, channel: LeaseChannel, number: int) -> bool:
         """Whether the incarnation of a channel holds a lease."""
-        return self._channels.get(channel.worker) is channel and self.leases.is_held(
-            channel.worker, number
-        )
+        worker = channel.worker
+        current = self._channels.get(worker) is channel and worker not in self._lost_meanwhile
+        return current and self.leases.is_held(worker, number)
 
     def lose(self, worker: str) -> None:
         """Handle the loss of a worker: its leases are given to other workers."""
-        self._channels.pop(worker, None)
+        if self.is_down:
+            self._lost_meanwhile.add(worker)
+            self._meanwhile.append(partial(self.lose, worker))
+            return
         samples = self.leases.samples_of(worker)
+        self._note(LeaseInput("lose", worker))
         letters = self._service.lose(worker)
+        self._channels.pop(worker, None)
         detail = {"member": worker, "samples": str(samples)}
         self._logs.coordinator.event("given again", detail)
         self._account()
@@ -241,7 +349,16 @@ class VirtualCoordinator:
 
     def stop(self) -> None:
         """Stop giving leases."""
+        if self.is_down:
+            self._meanwhile.append(self.stop)
+            return
+        self._note(LeaseInput("stop"))
         self._pass_on(self._service.stop())
+
+    def _stop_leases(self) -> None:
+        """Stop giving leases during an evaluation, which decides what follows."""
+        self._note(LeaseInput("enough"))
+        self.leases.stop()
 
     def _pass_on(self, letters: Letters) -> None:
         leases = self._service.leases
@@ -287,7 +404,7 @@ class VirtualCoordinator:
             record.point(f"validation/{name}", value, samples=samples)
         if goal is not None and goal.reached(values):
             record.event("target", {"target": str(goal), "samples": str(samples)})
-            self.leases.stop()
+            self._stop_leases()
         elif self._improvement.is_over(values):
             record.event("stopped", {"why": str(self._job.early_stopping), "samples": str(samples)})
-            self.leases.stop()
+            self._stop_leases()

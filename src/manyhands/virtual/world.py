@@ -292,7 +292,7 @@ class World:
         worker.replication = Replication(
             self._shared_model, rank, local=local, beside=keeps, common=self._common
         )
-        worker.channel = self.coordinator.begin(member.name)
+        worker.channel = self.coordinator.begin(member)
         replica = self.replica_class(
             member,
             rank,
@@ -365,6 +365,8 @@ class World:
                 else:
                     self._network.cut(one, other, start, stop)
                 self._kernel.after(start, partial(self._note, fault))
+            case _:
+                self.coordinator.expect(fault)
 
     def _crash_worker(self, rank: int, restart: float | None, fault: Fault) -> None:
         worker = self._workers[rank]
@@ -423,9 +425,8 @@ class World:
         for server in self._servers:
             self._network.cut(member.name, server, now, now + fault.seconds)
         channel.is_cut_off = True
-        self._kernel.after(
-            self._conditions.detection, partial(self._declare_isolated_lost, worker, life, fault)
-        )
+        judge = partial(self._declare_isolated_lost, worker, life, fault)
+        self.coordinator.judge_after(self._conditions.detection, judge)
         self._kernel.after(fault.seconds, partial(self._heal, worker, life, channel, fault))
 
     def _declare_isolated_lost(self, worker: _Worker, life: int, fault: Isolate) -> None:

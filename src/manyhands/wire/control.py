@@ -97,6 +97,14 @@ class Status(Message, frozen=True):
     """Workers that were lost and have rejoined."""
 
 
+class Repeat(Message, frozen=True):
+    """The sender may have missed messages: repeat those that still hold.
+
+    The coordinator asks a member that it does not know for its `Hello`. The agent asks a restarted
+    coordinator which hosts are lost or have returned.
+    """
+
+
 class Warn(Message, frozen=True):
     """To the agent: a message to show to the user."""
 
@@ -104,7 +112,18 @@ class Warn(Message, frozen=True):
 
 
 Control = (
-    Hello | Roll | Beat | Pong | TraceChunk | Goodbye | Status | Warn | Leasing | Word | Joining
+    Hello
+    | Roll
+    | Beat
+    | Pong
+    | TraceChunk
+    | Goodbye
+    | Status
+    | Repeat
+    | Warn
+    | Leasing
+    | Word
+    | Joining
 )
 
 _encoder = msgspec.msgpack.Encoder()

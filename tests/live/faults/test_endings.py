@@ -128,20 +128,26 @@ def test_killed_worker_is_named(run_script, shared_memory):
     assert left_behind(started.folder) == []
 
 
-def test_killed_coordinator_is_named(run_script, shared_memory):
-    started = training(run_script)
-    started.coordinator().kill()
-    assert started.finish(10) != 0
-    wait_for(lambda: all_gone(started), 10, "everything gone")
-    assert "coordinator on " in started.text()
-    assert "was killed (SIGKILL)" in started.text()
-    assert left_behind(started.folder) == []
-
-
 def samples_told(started) -> int:
     """Samples in the latest progress line."""
     counts = re.findall(r"^([\d,]+) of [\d,]+ samples", started.text(), re.MULTILINE)
     return int(counts[-1].replace(",", "")) if counts else 0
+
+
+def test_killed_coordinator_is_restarted_and_the_run_goes_on(run_script, interrupt, shared_memory):
+    started = training(run_script)
+    first = started.coordinator()
+    first.kill()
+    wait_for(lambda: "coordinator restarted" in started.text(), 10, "words")
+    wait_for(lambda: started.coordinator() not in (None, first), 10, "another coordinator")
+    assert "coordinator on " in started.text()
+    assert "was killed (SIGKILL)" in started.text()
+    before = samples_told(started)
+    wait_for(lambda: samples_told(started) > before, 30, "more samples")
+    interrupt(started)
+    assert started.finish(10) != 0
+    wait_for(lambda: all_gone(started), 10, "everything gone")
+    assert left_behind(started.folder) == []
 
 
 def test_killed_fork_server_is_replaced_and_the_run_goes_on(run_script, interrupt, shared_memory):

@@ -25,6 +25,7 @@ from manyhands.live.agent.checks import (
     pin_start,
 )
 from manyhands.live.agent.codec_check import codec_note
+from manyhands.live.agent.coordinator_process import COORDINATOR, CoordinatorProcess
 from manyhands.live.agent.last_checkpoint import (
     continuing,
     from_weights,
@@ -50,7 +51,7 @@ from manyhands.trace import Recorder, live_header, trace_file
 from manyhands.transport.collectives import LOOPBACK, serve_store
 from manyhands.transport.control import Line
 from manyhands.transport.memory import can_share, reserve
-from manyhands.wire import Goodbye, Status, Warn
+from manyhands.wire import Status, Warn
 from manyhands.wire.joining import Disband, Ended, HostReturned, Missed
 from manyhands.wire.leasing import Eject, Lost
 
@@ -64,7 +65,6 @@ _POLL = 0.1
 _GRACE = 1.0
 _CAUSE_WITHIN = 3.0
 """Seconds to wait for the process whose end made the others fail."""
-_COORDINATOR = "manyhands.live.coordinator.process"
 _SERVER = "manyhands.live.server.process"
 _WORKER = "manyhands.live.worker.process"
 _RESTARTS = 1000
@@ -164,7 +164,9 @@ class _Run:
         self._host_processes = HostProcesses(request.host, assignment, request.folder, env, loaded)
         logs = request.folder / "logs"
         self._output = WorkerOutput(logs, display.say, time.monotonic, quiet=request.quiet)
-        self._coordinator: Process | None = None
+        self._coordinator = CoordinatorProcess(
+            self._host_processes, recorder, display.say, alone=invitation is None
+        )
         self._servers: dict[str, Process] = {}
         self._workers: dict[str, Process] = {}
         self._remote = _remote_workers(request.hosts)
@@ -184,7 +186,7 @@ class _Run:
 
     @property
     def _processes(self) -> list[Process]:
-        first = (self._coordinator, self._host_processes.fork_server)
+        first = (self._coordinator.process, self._host_processes.fork_server)
         return [*filter(None, first), *self._servers.values(), *self._workers.values()]
 
     @property
@@ -221,13 +223,12 @@ class _Run:
                     self._missed.clear()
                     end(self._workers.values(), _GRACE)
                     self._output.end(failed=parting.failed)
-                    line.send(parting)
-                    line.send(Goodbye(0, 0))
-                    self._await_coordinator(line)
+                    self._coordinator.part(line, parting, lambda: self._follow(line, _POLL))
         finally:
             end(self._processes, _GRACE)
             for process in self._processes:
                 process.close()
+            self._coordinator.close()
             for descriptor in (*journals, *(() if memory is None else (memory,))):
                 os.close(descriptor)
             del store
@@ -257,6 +258,7 @@ class _Run:
             devices=devices(request.here),
             memory=memory,
             journals=journals,
+            coordinator_journal=self._coordinator.journal,
             patience=request.patience,
             peers=self._needs.peer_servers,
             slow=request.slow,
@@ -300,7 +302,7 @@ class _Run:
         )
 
     def _start(self, line: Line) -> None:
-        self._coordinator = self._host_processes.start("coordinator", _COORDINATOR)
+        self._coordinator.start()
         unfit = self._host_processes.await_fork_server(lambda: self._follow_closely(line))
         if unfit:
             self._recorder.event("no fork server", {"words": unfit})
@@ -327,8 +329,8 @@ class _Run:
             here = [worker for name, worker in workers.items() if name not in self._returning]
             if here and all(worker.poll() is not None for worker in here):
                 return
-            gone = self._coordinator.poll() if self._coordinator else None
-            if gone is not None:
+            gone = self._coordinator.has_ended()
+            if gone and not self._coordinator.restart(gone, line, self._missed.values()):
                 raise RunFailed(
                     self._host_processes.words(gone, " before the workers had finished")
                 )
@@ -347,6 +349,8 @@ class _Run:
         collectives the other workers cannot continue, so any failure ends the run.
         """
         killed = exit_.code < 0 and exit_.report is None
+        if exit_.name == COORDINATOR:
+            return self._coordinator.restart(exit_, line, self._missed.values())
         if exit_.name == FORK_SERVER and self._host_processes.replace_fork_server(exit_):
             self._recorder.event("restart", {"member": exit_.name, "words": str(exit_)})
             self._display.say(f"{exit_}; a new fork server is started")
@@ -448,9 +452,11 @@ class _Run:
 
     def _take_back(self, host: str) -> None:
         """Watch the workers of a host that was lost and has joined again."""
-        back = _remote_workers(self._request.hosts)
-        self._remote |= {name: one for name, one in back.items() if one.host == host}
-        self._display.say(f"{host} has rejoined")
+        every = _remote_workers(self._request.hosts)
+        back = {name: one for name, one in every.items() if one.host == host}
+        if not back.keys() <= self._remote.keys():
+            self._remote |= back
+            self._display.say(f"{host} has rejoined")
 
     def _invite(self, outside: str) -> None:
         """Show the commands for the other hosts, once the coordinator's address is known."""
@@ -474,14 +480,6 @@ class _Run:
             self._follow(line, _POLL)
         self._recorder.event("failure", {"words": str(cause)})
         return RunFailed(self._host_processes.words(cause))
-
-    def _await_coordinator(self, line: Line) -> None:
-        """Wait until the coordinator has received all traces and sent its last status."""
-        deadline = time.monotonic() + 5.0
-        while self._coordinator is not None and self._coordinator.poll() is None:
-            self._follow(line, _POLL)
-            if time.monotonic() > deadline:
-                return
 
 
 def _remote_workers(hosts: Hosts | None) -> dict[str, RemoteProcess]:

@@ -25,8 +25,8 @@ _INTERVAL = 1.0
 """Seconds between heartbeats."""
 _SILENCE = 15.0
 """Seconds without a message from the first host after which it counts as lost."""
-_CUT = 5.0
-"""The same while there is no connection."""
+_CUT = 10.0
+"""The same while there is no connection; longer than the restart of a coordinator takes."""
 _PIECE = 512 * 1024
 _REPORT = 256 * 1024
 _EXCHANGES = 64

@@ -50,6 +50,8 @@ _POLL = 0.1
 _GRACE = 1.0
 _RESTARTS = 1000
 """How many times servers may be restarted on this host."""
+_KNOCK_EVERY = 5.0
+"""Seconds until a request for admission is repeated."""
 _ANSWER_WITHIN = 120.0
 """Seconds in which the first host must answer a request for admission."""
 
@@ -117,9 +119,12 @@ def _knock(application: Application, line: WatchedLine) -> Admitted:
     """Ask for admission and wait for the answer."""
     facts = facts_of_host(application.script)
     knock = Knock(application.host, application.workers, facts)
-    begun, shown = time.monotonic(), False
-    line.send(knock)
+    begun, shown, knocked = time.monotonic(), False, 0
     while True:
+        # Repeated, because a coordinator that is restarted meanwhile may not have received it.
+        if time.monotonic() - begun >= knocked * _KNOCK_EVERY:
+            knocked += 1
+            line.send(knock)
         for message in line.receive(_POLL):
             if isinstance(message, Admitted):
                 return message

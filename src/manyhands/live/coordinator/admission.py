@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from manyhands.live.coordinator.journal import HostLost
 from manyhands.live.hosts.compatibility import difference
 from manyhands.live.hosts.host_list import Hosts
-from manyhands.wire import Beat, Goodbye, Pong, TraceChunk, Warn
+from manyhands.wire import Beat, Goodbye, Pong, Repeat, TraceChunk, Warn
 from manyhands.wire.joining import (
     Admitted,
     Disband,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container
 
     from manyhands.live.assignment import Assignment
+    from manyhands.live.coordinator.journal import Decision
     from manyhands.live.member.trace_files import TraceFiles
     from manyhands.trace import Recorder
     from manyhands.transport.control import Hub
@@ -68,6 +70,7 @@ class Admission:
         recorder: the coordinator's trace.
         clock: a source of seconds.
         files: writes the traces of other hosts' agents.
+        note: receives decisions that the clock makes, before they take effect.
     """
 
     def __init__(
@@ -77,8 +80,10 @@ class Admission:
         recorder: Recorder,
         clock: Callable[[], float],
         files: TraceFiles,
+        note: Callable[[str, Decision], object] | None = None,
     ) -> None:
         self._hub = hub
+        self._note = note
         self._hosts = Hosts(assignment.hosts)
         self._server_hosts = assignment.server_hosts
         self._assignment = msgspec.json.encode(assignment)
@@ -92,6 +97,10 @@ class Admission:
         self._joined: dict[str, _JoinedHost] = {}
         self._gone: dict[str, str] = {}
         """Agents that no longer take part, with the reason."""
+        self._absent: dict[str, tuple[_JoinedHost, str]] = {}
+        """Hosts that were lost and have not returned, with the reason."""
+        self._returned: set[str] = set()
+        """Hosts that were admitted again."""
         self._over: Disband | None = None
         self._reported: set[str] = set()
         self._takes_back = assignment.leasing is not None and not assignment.peers
@@ -114,6 +123,9 @@ class Admission:
         if name == "agent-0":
             if isinstance(message, Disband):
                 self.disband(message)
+                return True
+            if isinstance(message, Repeat):
+                self._repeat()
                 return True
             return False
         if not _AGENT.fullmatch(name):
@@ -177,7 +189,9 @@ class Admission:
             self._admissions += 1
             joined.admission = self._admissions
             self._recorder.event("host", {"name": knock.host, "words": "joined"})
+            self._absent.pop(knock.host, None)
             if self._begun:
+                self._returned.add(knock.host)
                 self._hub.send("agent-0", HostReturned(knock.host))
         self._hub.send(name, Admitted(joined.number, self._assignment, joined.admission))
 
@@ -227,13 +241,41 @@ class Admission:
         for name, joined in list(self._joined.items()):
             silent = now - joined.heard
             if silent > PATIENCE:
-                self._dismiss(name, joined, f"no heartbeat from its host for {silent:.0f} s")
+                words = f"no heartbeat from its host for {silent:.0f} s"
+                if self._note is not None:
+                    self._note("", HostLost(name, words))
+                self.lose(name, words)
+
+    def begin(self) -> None:
+        """Note that all workers have joined."""
+        self._begun = True
+
+    def lose(self, agent: str, words: str) -> None:
+        """Note that the host of an agent is lost."""
+        if agent in self._joined:
+            self._dismiss(agent, self._joined[agent], words)
+
+    def resume(self) -> None:
+        """Continue for a predecessor: no host counts as silent for the time without one."""
+        for joined in self._joined.values():
+            joined.heard = self._clock()
+
+    def _repeat(self) -> None:
+        """Send the agent again which hosts are lost or have returned."""
+        for joined, words in self._absent.values():
+            self._report_ends(joined, words)
+        for host in sorted(self._returned - self._absent.keys()):
+            self._hub.send("agent-0", HostReturned(host))
 
     def _dismiss(self, name: str, joined: _JoinedHost, words: str) -> None:
         """Remove a host that is lost, and report the ends of its workers and servers."""
         del self._joined[name]
         self._gone[name] = f"the run continues without {joined.host}: {words}"
         self._recorder.event("host", {"name": joined.host, "words": words})
+        self._absent[joined.host] = (joined, words)
+        self._report_ends(joined, words)
+
+    def _report_ends(self, joined: _JoinedHost, words: str) -> None:
         for process in self._processes(joined.host):
             if process not in joined.ended and self._over is None:
                 self._hub.send(

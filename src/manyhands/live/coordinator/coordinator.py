@@ -11,7 +11,19 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from manyhands.leasing.membership import Member, Membership, Sign, suspects
-from manyhands.wire import Beat, Control, Goodbye, Hello, Pong, Roll, Status, TraceChunk, Warn
+from manyhands.live.coordinator.journal import HostLost, TraceWritten
+from manyhands.wire import (
+    Beat,
+    Control,
+    Goodbye,
+    Hello,
+    Pong,
+    Repeat,
+    Roll,
+    Status,
+    TraceChunk,
+    Warn,
+)
 from manyhands.wire.joining import Disband, Missed
 from manyhands.wire.leasing import Dismiss, Eject, Fence, Lost
 
@@ -20,6 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from manyhands.live.coordinator.admission import Admission
+    from manyhands.live.coordinator.journal import CoordinatorJournal, Decision
     from manyhands.live.coordinator.lease_service import LiveLeaseService
     from manyhands.live.member.trace_files import TraceFiles
     from manyhands.trace import Recorder
@@ -43,6 +56,8 @@ _EJECT_EVERY = 5.0
 _FENCES_AT_ONCE = 256
 """The most fences that are sent again in answer to one heartbeat."""
 _LAST_WORDS = 2.0
+_HEARD_WITHIN = 2.0
+"""Seconds after a restart in which all members should have sent a heartbeat."""
 _TRACE_LIMIT = 256 * 1024 * 1024
 _NAME = re.compile(r"^(worker|server)-\d{1,6}$")
 
@@ -62,6 +77,7 @@ class Coordinator:
         patience: seconds without a heartbeat after which a worker is ejected.
         takes_back: whether a worker may join a run that is under way.
         files: writes the traces.
+        journal: keeps what a successor has to know; None for a coordinator without successors.
     """
 
     def __init__(
@@ -78,8 +94,13 @@ class Coordinator:
         *,
         takes_back: bool = True,
         files: TraceFiles,
+        journal: CoordinatorJournal | None = None,
     ) -> None:
         self._hub = hub
+        self._journal = journal
+        self._unheard: set[str] = set()
+        """Members that have sent no heartbeat since this coordinator continues for another."""
+        self._resumed = 0.0
         self._lease_service = lease_service
         self._admission = admission
         self._servers: dict[str, Member] = {}
@@ -129,8 +150,34 @@ class Coordinator:
     def turn(self, timeout: float) -> None:
         """Process messages that arrive within `timeout` seconds, then check the timers."""
         for name, message in self._hub.receive(timeout):
+            if self._journal is not None:
+                self._journal.note(name, message)
             self._receive(name, message)
         self._check_timers()
+
+    def replay(self, name: str, message: Control | Decision) -> None:
+        """Process an input of a predecessor again."""
+        if isinstance(message, HostLost):
+            if self._admission is not None:
+                self._admission.lose(message.agent, message.words)
+        elif isinstance(message, Control):
+            self._receive(name, message)
+        elif self._lease_service is not None:
+            self._lease_service.carry_out(message)
+
+    def resume(self) -> None:
+        """Continue for a predecessor, whose inputs were replayed.
+
+        No member counts as silent for the time in which there was no coordinator.
+        """
+        now = self._resumed = self._clock()
+        for name, sign in self._signs.items():
+            self._signs[name] = replace(sign, heard=now, moved=now)
+        self._unheard = {*self._signs, *self._servers}
+        if self._lease_service is not None:
+            self._lease_service.resume()
+        if self._admission is not None:
+            self._admission.resume()
 
     def _is_over(self) -> bool:
         if self._agent_left is None:
@@ -141,6 +188,8 @@ class Coordinator:
         return not left or self._clock() - self._agent_left > _LAST_WORDS
 
     def _receive(self, name: str, message: Control) -> None:
+        if name == "agent-0" and isinstance(message, Disband) and not message.failed:
+            self._dismiss_servers()
         if self._admission is not None and self._admission.receive(name, message):
             return
         match message:
@@ -150,14 +199,16 @@ class Coordinator:
                 self._hub.send(name, Pong(message.sent, self._clock()))
                 self._note(name, message)
                 self._resend(name, message)
+                self._acquaint(name)
             case TraceChunk():
                 self._store(name, message.lines)
             case Goodbye():
                 self._note_goodbye(name, message)
             case Lost(name=gone, words=words, life=incarnation):
-                # Messages that it sent before it was killed may still arrive.
-                self._incarnations[gone] = max(incarnation + 1, self._incarnations.get(gone, 0))
-                self._lose(gone, words)
+                if not self._is_noted(gone, incarnation):
+                    # Messages that it sent before it was killed may still arrive.
+                    self._incarnations[gone] = max(incarnation + 1, self._incarnations.get(gone, 0))
+                    self._lose(gone, words)
                 self._hub.send("agent-0", Missed(gone, self.membership.epoch > 0))
             case _ if self._lease_service is not None and name.endswith(".leases"):
                 worker = name.removesuffix(".leases")
@@ -165,6 +216,24 @@ class Coordinator:
                 self._lease_service.receive(worker, message)
             case _:
                 self._recorder.event("unexpected", {"from": name, "what": type(message).__name__})
+
+    def _is_noted(self, name: str, incarnation: int) -> bool:
+        """Whether a loss was reported before: the agent repeats it to a restarted coordinator."""
+        if incarnation:
+            return self._incarnations.get(name, 0) > incarnation
+        return name in self._incarnations and name not in self._signs
+
+    def _acquaint(self, name: str) -> None:
+        """Repeat the roll to a worker that a predecessor may not have sent it to.
+
+        A member whose `Hello` was lost with a predecessor is asked to repeat it.
+        """
+        if name in self._unheard:
+            self._unheard.discard(name)
+            if self.membership.epoch and name in self._signs:
+                self._hub.send(name, self._roll())
+        elif not (name in self._incarnations or name in self._servers) and _NAME.match(name):
+            self._hub.send(name, Repeat())
 
     def _note_hello(self, name: str, hello: Hello) -> None:
         member = Member(hello.role, hello.rank, hello.host, hello.pid)
@@ -179,6 +248,8 @@ class Coordinator:
             return
         if hello.life < self._incarnations.get(name, 0):
             return
+        if name in self._signs and hello.life == self._greeted.get(name):
+            return  # It was asked to repeat it, and the first one has arrived meanwhile.
         if name in self._signs and hello.life > self._incarnations.get(name, 0):
             # On another host a worker may be restarted before its loss is reported.
             self._lose(name, "its successor has joined")
@@ -215,6 +286,8 @@ class Coordinator:
 
     def _complete(self) -> None:
         self.membership = self.membership.joined(*self._waiting.values())
+        if self._admission is not None:
+            self._admission.begin()
         if self._lease_service is not None:
             self._lease_service.open(self._waiting)
         workers = sorted(self._waiting.values())
@@ -274,8 +347,12 @@ class Coordinator:
             detail = {"member": str(sign.member), "epoch": str(self.membership.epoch)}
             self._recorder.event("left", detail)
         if not self._signs:
-            self._dismissed = True
-            self._hub.send_all(self._servers, Dismiss())
+            self._dismiss_servers()
+
+    def _dismiss_servers(self) -> None:
+        """All workers have left, by their own account or, where that was lost, the agent's."""
+        self._dismissed = True
+        self._hub.send_all(self._servers, Dismiss())
 
     def _resend(self, name: str, beat: Beat) -> None:
         """Send again what a member has not confirmed, or what a restarted member cannot know."""
@@ -316,8 +393,19 @@ class Coordinator:
             self._admission.check_timers(now)
         self._warn_of_suspects(now)
         self._eject(now)
-        self._send_status()
+        # After a restart the counts of collectives' workers are known from their heartbeats.
+        if not self._unheard or now - self._resumed > _HEARD_WITHIN:
+            self._send_status()
         self._recorder.drain()
+        self._keep_short()
+
+    def _keep_short(self) -> None:
+        """Note that the trace is written, and shorten the journal if it is long."""
+        if self._journal is not None:
+            self._journal.note("", TraceWritten())
+            if self._journal.is_long:
+                service = self._lease_service
+                self._journal.shorten(None if service is None else service.state())
 
     def _warn_of_suspects(self, now: float) -> None:
         """Warn once of each worker that delays the run, and report when it is back."""

@@ -7,6 +7,13 @@ from typing import TYPE_CHECKING
 
 from manyhands.leasing.lease_service import LeaseService
 from manyhands.leasing.leases import Leases
+from manyhands.live.coordinator.journal import (
+    EvaluationDue,
+    LeaseSnapshot,
+    LiveLeaseState,
+    StoringDue,
+    TimeIsUp,
+)
 from manyhands.transport.reliable_channel import ReliableChannel
 from manyhands.wire.leasing import Word
 
@@ -16,6 +23,7 @@ if TYPE_CHECKING:
 
     from manyhands.leasing.lease_service import Letters
     from manyhands.live.assignment import Leasing
+    from manyhands.live.coordinator.journal import Decision
     from manyhands.trace import Recorder
     from manyhands.transport.control import Hub
     from manyhands.wire import Control
@@ -31,6 +39,7 @@ class LiveLeaseService:
         recorder: the coordinator's trace; the count of samples is written there.
         clock: a source of seconds.
         asking: a file that asks for a checkpoint if it exists; None for none.
+        note: receives decisions that the clock makes, before they take effect.
     """
 
     def __init__(
@@ -40,8 +49,10 @@ class LiveLeaseService:
         hub: Hub,
         recorder: Recorder,
         clock: Callable[[], float],
+        note: Callable[[str, Decision], object] | None = None,
         asking: Path | None = None,
     ) -> None:
+        self._note = note
         self._asking = asking
         self._numbers = numbers
         self._leases = Leases(
@@ -120,8 +131,12 @@ class LiveLeaseService:
         ):
             return None
         if channel is None or channel.incarnation < incarnation:
-            send = partial(self._hub.send, f"{worker}.leases")
-            channel = self._channels[worker] = ReliableChannel(incarnation, send, self._clock)
+            channel = self._open(worker, incarnation)
+        return channel
+
+    def _open(self, worker: str, incarnation: int) -> ReliableChannel:
+        send = partial(self._hub.send, f"{worker}.leases")
+        channel = self._channels[worker] = ReliableChannel(incarnation, send, self._clock)
         return channel
 
     def _send(self, letters: Letters) -> None:
@@ -150,8 +165,7 @@ class LiveLeaseService:
         if limit is None or self._begun is None or self._stopped:
             return
         if self._clock() - self._begun >= limit:
-            self._stopped = True
-            self._send(self._service.stop())
+            self._decide(TimeIsUp())
 
     def _check_evaluation(self) -> None:
         """Pause for an evaluation when the interval since the last one is over."""
@@ -162,9 +176,60 @@ class LiveLeaseService:
         if self._evaluations != self._service.evaluations:
             self._evaluations, self._evaluated_at = self._service.evaluations, now
         if now - self._evaluated_at >= interval:
-            # Until this evaluation is complete, another one is not due.
-            self._evaluated_at = now
-            self._send(self._service.pause())
+            self._decide(EvaluationDue())
+
+    def _decide(self, decision: Decision) -> None:
+        if self._note is not None:
+            self._note("", decision)
+        self.carry_out(decision)
+
+    def carry_out(self, decision: Decision) -> None:
+        """Carry out a decision of this coordinator or, when it is replayed, of a predecessor."""
+        match decision:
+            case TimeIsUp():
+                self._stopped = True
+                self._send(self._service.stop())
+            case EvaluationDue():
+                # Until this evaluation is complete, another one is not due.
+                self._evaluated_at = self._clock()
+                self._send(self._service.pause())
+            case StoringDue():
+                self._stored_at = self._clock()
+                self._send(self._service.pause_to_store())
+            case LeaseSnapshot(state=state):
+                self._restore(state)
+
+    def state(self) -> LiveLeaseState:
+        """The state, for a successor."""
+        return LiveLeaseState(
+            service=self._service.state(),
+            begun=self._begun,
+            stopped=self._stopped,
+            evaluations=self._evaluations,
+            evaluated_at=self._evaluated_at,
+            stored_at=self._stored_at,
+            epochs=self._epochs,
+            accounted=self._accounted,
+            least=dict(self._least),
+            channels={name: channel.state() for name, channel in self._channels.items()},
+        )
+
+    def _restore(self, state: LiveLeaseState) -> None:
+        self._service.restore(state.service)
+        self._begun, self._stopped = state.begun, state.stopped
+        self._evaluations, self._evaluated_at = state.evaluations, state.evaluated_at
+        self._stored_at = state.stored_at
+        self._epochs, self._accounted = state.epochs, state.accounted
+        self._least = dict(state.least)
+        self._channels = {}
+        for worker, channel in state.channels.items():
+            self._open(worker, channel.incarnation).restore(channel)
+        self._recorder.samples(*state.accounted)
+
+    def resume(self) -> None:
+        """Send again what a predecessor, whose inputs were replayed, may not have sent."""
+        for channel in self._channels.values():
+            channel.resume()
 
     def _check_storing(self) -> None:
         """Pause for a checkpoint when the interval is over, or one was asked for."""
@@ -175,8 +240,7 @@ class LiveLeaseService:
         if asked and self._asking is not None:
             self._asking.unlink(missing_ok=True)
         if asked or (interval is not None and now - self._stored_at >= interval):
-            self._stored_at = now
-            self._send(self._service.pause_to_store())
+            self._decide(StoringDue())
 
     def _account(self) -> None:
         leases = self._leases

@@ -1,7 +1,8 @@
 """The coordinator's process: receives heartbeats and traces of all members.
 
-It never imports torch, so it starts fast and answers while workers compute. If the agent is killed,
-it ends the remaining processes and reports it.
+It never imports torch, so it starts fast and answers while workers compute. If it is killed, the
+agent starts a successor, which continues from the journal. If the agent is killed, it ends the
+remaining processes and reports it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from manyhands.files.checkpoints.manifest import ASKED, CHECKPOINTS
 from manyhands.live.assignment import Assignment
 from manyhands.live.coordinator.admission import Admission
 from manyhands.live.coordinator.coordinator import PATIENCE, Coordinator
+from manyhands.live.coordinator.journal import CoordinatorJournal, Listening, open_areas
 from manyhands.live.coordinator.lease_service import LiveLeaseService
+from manyhands.live.coordinator.recovery import ReplayClock, outside_of, recover
 from manyhands.live.member.trace_files import TraceFiles
 from manyhands.live.processes.descriptors import raise_descriptors
 from manyhands.live.processes.parent_death import die_with
@@ -47,19 +50,28 @@ def main(path: str) -> None:
     die_with(assignment.agent, signal.SIGTERM)
     raise_descriptors()
     folder = Path(assignment.folder)
-    clock, host = time.monotonic, assignment.host
+    clock, host = ReplayClock(time.monotonic), assignment.host
+    journal = CoordinatorJournal(open_areas(assignment), clock)
+    entries = journal.recover()
     head = live_header("coordinator", 0, clock=clock, wall=time.time, host=host)
     outside = f"tcp://{assignment.address}:{assignment.port}" if assignment.hosts else None
+    # A successor listens where its predecessor did, because the other hosts reconnect there.
+    outside = outside_of(entries) or outside
     with Hub(assignment.coordinator, outside, assignment.job_key()) as hub:
         files = TraceFiles(lambda words: hub.send("agent-0", Warn(words)), clock)
-        recorder = Recorder(head, partial(files.append, trace_file(folder, head)), clock)
+        trace = trace_file(folder, head)
+        written = bool(entries) and trace.exists() and trace.stat().st_size > 0
+        recorder = Recorder(head, partial(files.append, trace), clock, continues=written)
         lease_service = None
         if assignment.leasing is not None:
             asking = folder / CHECKPOINTS / ASKED
             lease_service = LiveLeaseService(
-                assignment.leasing, assignment.workers, hub, recorder, clock, asking
+                *(assignment.leasing, assignment.workers, hub, recorder, clock, journal.note),
+                asking=asking,
             )
-        admission = Admission(hub, assignment, recorder, clock, files) if assignment.hosts else None
+        admission = None
+        if assignment.hosts:
+            admission = Admission(hub, assignment, recorder, clock, files, journal.note)
         coordinator = Coordinator(
             hub,
             assignment.workers,
@@ -72,8 +84,13 @@ def main(path: str) -> None:
             PATIENCE if assignment.patience is None else assignment.patience,
             takes_back=not (assignment.peers or assignment.memory is not None),
             files=files,
+            journal=journal,
         )
         try:
+            if entries:
+                recover(entries, coordinator, recorder, hub, clock)
+            else:
+                journal.note("", Listening(hub.outside))
             coordinator.serve()
         except _AgentGone:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)

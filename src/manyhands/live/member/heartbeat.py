@@ -6,9 +6,11 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from manyhands.live.processes.incarnation import incarnation
 from manyhands.trace import estimate_offset
-from manyhands.wire import Beat, Goodbye, Hello, Pong, Roll, TraceChunk
+from manyhands.wire import Beat, Goodbye, Hello, Pong, Repeat, Roll, TraceChunk
 from manyhands.wire.leasing import Dismiss, Fence
 
 if TYPE_CHECKING:
@@ -134,9 +136,7 @@ class LinkHeartbeat(Heartbeat):
     def run(self) -> None:
         """Send `Hello`, then heartbeats; the connection belongs to this thread."""
         line = self._connect()
-        header = self._header
-        about = (header.role, header.rank, header.host, header.pid, header.boot)
-        line.send(Hello(*about, self._address, incarnation()))
+        self._introduce(line)
         while not self._stopping.is_set():
             self._tell(line)
             due = self._clock() + INTERVAL
@@ -148,6 +148,11 @@ class LinkHeartbeat(Heartbeat):
         self._tell(line)
         line.send(Goodbye(self._progress.step, self._progress.samples))
         line.close(linger=5.0)
+
+    def _introduce(self, line: Line) -> None:
+        header = self._header
+        about = (header.role, header.rank, header.host, header.pid, header.boot)
+        line.send(Hello(*about, self._address, incarnation()))
 
     def _tell(self, line: Line) -> None:
         loss = self._beat()
@@ -180,6 +185,10 @@ class LinkHeartbeat(Heartbeat):
                     self._fenced.append(message)
             elif isinstance(message, Dismiss):
                 self.dismissed = True
+            elif isinstance(message, Repeat):
+                # What followed the first `Hello` was lost with it: the beginning of the trace.
+                self._introduce(line)
+                line.send(TraceChunk(b"\n" + msgspec.json.encode(self._header) + b"\n"))
             elif isinstance(message, Roll):
                 with self._changed:
                     self._roll = message

@@ -107,9 +107,9 @@ class HostProcesses:
             words = f"{name.replace('-', ' ')} could not be started: {gone or error}"
             raise RunFailed(words) from error
 
-    def start(self, name: str, module: str) -> Process:
+    def start(self, name: str, module: str, log: str = "") -> Process:
         """Start a process that does not need torch: a new interpreter starts faster."""
-        return self._process(name, module, _afresh)
+        return self._process(name, module, _afresh, log=log)
 
     def _process(
         self,

@@ -48,8 +48,6 @@ class Case:
     faults: Faults
     deadline: float
     """Virtual seconds, long after the last fault, by which the run must be over."""
-    service_replaced: tuple[float, ...] = ()
-    """When the coordinator's lease service is replaced by one that received the same messages."""
     probes: bool = False
     """Whether every piece of the parameters ends with probes for `Weighting`."""
     _means: dict[Lease, NDArray[np.float64]] = field(default_factory=dict, repr=False)
@@ -87,7 +85,6 @@ class Case:
             f"service {conditions.service:g} s, detection {conditions.detection:g} s, saving "
             f"{conditions.saving:g} s, "
             f"{'one host' if len(hosts) == 1 else self.places.cluster.link}, faults {self.faults}"
-            f"{f', service replaced at {self.service_replaced}' if self.service_replaced else ''}"
         )
 
     def gradient(self, x: NDArray[np.float64], lease: Lease) -> NDArray[np.float64]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from manyhands.sampling.permutation import mix
-from manyhands.virtual import Crash, Cut, Fault, Faults, Isolate, Lose, Pause
+from manyhands.virtual import CoordinatorCrash, Crash, Cut, Fault, Faults, Isolate, Lose, Pause
 from manyhands.virtual.conditions.compute_times import Constant, Exponential, LogNormal
 
 if TYPE_CHECKING:
@@ -50,8 +50,8 @@ def with_more_faults(case: Case, seed: int) -> Case:
     """The case with more faults, in half of all cases.
 
     Single answers and calls are lost; links are restored after the worker was declared lost; two
-    workers crash together; storing the model takes a while, with crashes until then; the lease
-    service is replaced by one that received the same messages.
+    workers crash together; storing the model takes a while, with crashes until then; the
+    coordinator crashes.
     """
     rng = random.Random(mix(seed, 12))  # noqa: S311 - not for secrets
     if rng.random() < 0.5:
@@ -89,9 +89,9 @@ def with_more_faults(case: Case, seed: int) -> Case:
             case _:
                 more.append(Crash(worker=worker, at=at, restart=back))
     deaths = random.Random(mix(seed, 13))  # noqa: S311 - not for secrets
-    dies = tuple(
-        round(deaths.uniform(0, 1.5 * horizon), 3) for _ in range(deaths.choice((0, 1, 3)))
-    )
+    for _ in range(deaths.choice((0, 1, 3))):
+        at = round(deaths.uniform(0, 1.5 * horizon), 3)
+        more.append(CoordinatorCrash(at, round(deaths.choice((0.0, tick, horizon / 4)), 3)))
     lasts = max(map(healed, more), default=0.0) + (1 + len(more)) * (2 + detection + 2 * saving)
     grown = 1 + len(more) / (2 + len(case.faults.faults))
     return replace(
@@ -99,7 +99,6 @@ def with_more_faults(case: Case, seed: int) -> Case:
         conditions=replace(case.conditions, saving=saving),
         faults=Faults((*case.faults.faults, *more)),
         deadline=grown * case.deadline + lasts + len(case.faults.faults) * 2 * saving,
-        service_replaced=dies,
     )
 
 
@@ -117,6 +116,8 @@ def healed(fault: Fault) -> float:
     match fault:
         case Crash(at=at, restart=restart):
             return at + (restart or 0.0)
+        case CoordinatorCrash(at=at, restart=restart):
+            return at + restart
         case Pause(at=at, seconds=seconds):
             return at + seconds
         case Cut(stop=stop):

@@ -65,8 +65,10 @@ class Life:
     @property
     def is_heard(self) -> bool:
         """Whether its messages reach the coordinator, and count there."""
-        channels = self.channel._coordinator._channels
-        return not self.channel.is_cut_off and channels.get(self.name) is self.channel
+        coordinator = self.channel._coordinator
+        if self.channel.is_cut_off or coordinator.is_down:
+            return False
+        return coordinator._channels.get(self.name) is self.channel
 
 
 class Law:

@@ -71,6 +71,31 @@ class Crash(Fault):
 
 
 @dataclass(frozen=True, repr=False)
+class CoordinatorCrash(Fault):
+    """The coordinator dies at once, as by `kill -9`; its successor continues from its journal.
+
+    Workers and servers carry on meanwhile, as far as they need no new samples.
+
+    Example: `coordinator_crash(at=2.5, restart=1.0)`
+    """
+
+    name: ClassVar[str] = "coordinator_crash"
+
+    at: float = 0.0
+    """When, in seconds."""
+    restart: float = 1.0
+    """Seconds until it is restarted."""
+
+    def __post_init__(self) -> None:
+        _check_moment("at", self.at)
+        _check_moment("restart", self.restart)
+
+    def members(self) -> tuple[str, ...]:
+        """No worker and no server."""
+        return ()
+
+
+@dataclass(frozen=True, repr=False)
 class Pause(Fault):
     """A process is paused, as by SIGSTOP, and continues later.
 
@@ -215,7 +240,9 @@ class _Schedule(Value):
     """The faults."""
 
 
-_KINDS: Catalog[Fault] = Catalog(kind="fault", classes=(Crash, Pause, Cut, Lose, Isolate))
+_KINDS: Catalog[Fault] = Catalog(
+    kind="fault", classes=(Crash, CoordinatorCrash, Pause, Cut, Lose, Isolate)
+)
 _SCHEDULES: Catalog[_Schedule] = Catalog(
     kind="schedule of faults", classes=(_Schedule,), nested=(_KINDS,)
 )
