@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -113,6 +114,7 @@ def shares(
     order: Callable[[int], torch.Tensor] | None = None,
     *,
     streams: bool = False,
+    first: int = 0,
 ) -> Iterator[Share]:
     """The shares of one worker, in order, until `budget` samples of all workers.
 
@@ -128,8 +130,9 @@ def shares(
         points: after which batches an evaluation follows.
         order: returns the indices of an epoch; by default a permutation.
         streams: whether the data is a stream.
+        first: the first step; those before it are left out.
     """
-    for step, one in enumerate(deal(samples, sizes, budget, points)):
+    for step, one in islice(enumerate(deal(samples, sizes, budget, points)), first, None):
         own = nested(one.total, rank, workers, copies)
         if streams:
             mine = batch = _NONE

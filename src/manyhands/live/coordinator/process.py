@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from manyhands.leasing.regrouping import Regrouping
 from manyhands.live.assignment import Assignment
 from manyhands.live.coordinator.admission import Admission
 from manyhands.live.coordinator.coordinator import PATIENCE, Coordinator
@@ -57,6 +58,7 @@ def main(path: str) -> None:
             lease_service = LiveLeaseService(
                 assignment.leasing, assignment.workers, hub, recorder, clock
             )
+        regrouping = Regrouping(hub.send_all, clock) if assignment.elastic else None
         admission = Admission(hub, assignment, recorder, clock, files) if assignment.hosts else None
         coordinator = Coordinator(
             hub,
@@ -70,6 +72,7 @@ def main(path: str) -> None:
             PATIENCE if assignment.patience is None else assignment.patience,
             takes_back=not (assignment.peers or assignment.memory is not None),
             files=files,
+            regrouping=regrouping,
         )
         try:
             coordinator.serve()

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
-from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,6 +13,7 @@ from manyhands.live.member.divergence import Divergence
 from manyhands.live.worker.collective_traffic import CollectiveTraffic
 from manyhands.live.worker.evaluation import evaluate, sum_totals
 from manyhands.live.worker.loading import Loading, move
+from manyhands.live.worker.lockstep.dealing import Batch, Dealing
 from manyhands.live.worker.slowdown import Slowdown
 from manyhands.parameters.clipping import MeanOf, norm
 from manyhands.parameters.gradients import CalledModel
@@ -23,9 +21,9 @@ from manyhands.parameters.loss_weight import counting_each
 from manyhands.parameters.optional.loss_scale import LossScale, overflows
 from manyhands.parameters.optional.plateau import PlateauSchedule, schedule_of
 from manyhands.parameters.optional.weight_average import WeightAverage
-from manyhands.sampling.permutation import as_loaded, mix, shares
+from manyhands.sampling.permutation import as_loaded, mix
 from manyhands.sampling.stream_parts import StreamedBatch
-from manyhands.seeding import EpochOrder, seed_all
+from manyhands.seeding import seed_all
 from manyhands.stopping import Improvement
 from manyhands.transport.waits import Waits, overlap
 
@@ -45,32 +43,6 @@ _MOST_WAITS = 64
 """The most waits within a step that the trace records separately."""
 _AGREE_EVERY = 0.25
 """Seconds between two checks of the time limit, which need a collective."""
-
-
-@dataclass(frozen=True, eq=False)
-class Batch:
-    """One worker's part of one global batch, as `Trainer.batches` gives it.
-
-    Example:
-        >>> import manyhands as mh
-        >>> def loop(trainer: mh.Trainer) -> None:
-        ...     for batch in trainer.batches():
-        ...         print(batch.epoch, batch.step, len(batch.inputs), trainer.step(batch).item())
-    """
-
-    inputs: Any
-    targets: Any
-    share: Share
-
-    @property
-    def epoch(self) -> int:
-        """Its epoch, counted from 0."""
-        return self.share.epoch
-
-    @property
-    def step(self) -> int:
-        """Its step, counted from 0."""
-        return self.share.step
 
 
 class Trainer:
@@ -151,6 +123,7 @@ class Trainer:
         seed_all(mix(job.seed, 1, self._bound.replica))
         self._slow_down()
         self._loading = Loading(job)
+        self._dealing: Dealing
         self._divergence = Divergence(job, self.rank, recorder, self.model.parameters)
         self._improvement = Improvement(job.early_stopping)
         self._due: Batch | None = None
@@ -179,32 +152,17 @@ class Trainer:
                 "trainer.batches() was called twice: it yields the batches of all epochs, so "
                 "iterate over it once"
             )
-        budget = self.job.budget or sys.maxsize
-        arguments = (self.job.epoch_samples, self.job.batch_sizes, self.job.seed)
-        group = (self._bound.replica, self._bound.replicas, budget, self._bound.copies)
-        deal = (*arguments, *group, self.job.evaluation_points, EpochOrder(self.job))
-        dealt_shares = partial(shares, *deal, streams=self.job.streams)
-        wanted = ((share.epoch, share.streamed or share.indices) for share in dealt_shares())
-        data = self._loading.batches(self.job.data, wanted)
-        dealt = 0
+        self._dealing = Dealing(self.job, self._loading, self._bound, self._stepped + 1)
         self._traffic.enter("training")
-        for given in dealt_shares():
-            share, asked = given, self._clock()
-            loaded = next(data)
-            if isinstance(loaded, StreamedBatch):
-                share, loaded = as_loaded(given, loaded), loaded.batch
-                if not share.total:
-                    raise ValueError("the stream is empty: give Job(data=...) at least 1 sample")
-            inputs, targets = self.job.divide(move(loaded, self.device))
-            self._recorder.span("data", asked, self._clock() - asked, share.step)
-            self._due = Batch(inputs, targets, share)
+        while (given := self._next_batch()) is not None:
+            self._due, share = given, given.share
             yield self._due
             if self._stepped != share.step:
                 raise RuntimeError(
                     f"batch {share.step} was not stepped: call trainer.step(batch) once for "
                     "every batch, because the other workers wait for this one"
                 )
-            dealt += share.total
+            dealt = share.dealt + share.total
             if share.ends_epoch:
                 self._note_epoch(share.epoch, dealt)
             if share.evaluates:
@@ -218,6 +176,20 @@ class Trainer:
                 over = over or self._reaches_target(dealt)
             if over or share.is_last:
                 return
+
+    def _next_batch(self) -> Batch | None:
+        """This worker's part of the next global batch; None if there is none."""
+        asked = self._clock()
+        share, loaded = next(self._dealing, (None, None))
+        if share is None:
+            return None
+        if isinstance(loaded, StreamedBatch):
+            share, loaded = as_loaded(share, loaded), loaded.batch
+            if not share.total:
+                raise ValueError("the stream is empty: give Job(data=...) at least 1 sample")
+        inputs, targets = self.job.divide(move(loaded, self.device))
+        self._recorder.span("data", asked, self._clock() - asked, share.step)
+        return Batch(inputs, targets, share)
 
     def step(self, batch: Batch) -> torch.Tensor:
         """Train on a batch.
@@ -386,6 +358,11 @@ class Trainer:
         self._traffic.record(self._recorder)
         return self._bound.state()
 
+    def store(self, save: Callable[[], object]) -> None:
+        """Call `save`, which stores the model on the first worker; all workers call it."""
+        self._progress.phase = "finish"
+        save()
+
     @contextlib.contextmanager
     def averaged(self) -> Iterator[State | None]:
         """After `finish`: the state with the averaged parameters; None if the job has none."""
@@ -479,9 +456,13 @@ class Trainer:
         following = step + max(1, int(soon / pace))
         decision = torch.tensor([over, due, following], dtype=torch.int64, device=self.device)
         with self._exchanging():
-            self._group.broadcast(decision)
+            self._agree(decision)
         over, due, self._next_look = decision.tolist()
         return bool(over), bool(due)
+
+    def _agree(self, decision: torch.Tensor) -> None:
+        """Replace a decision by that of the first worker."""
+        self._group.broadcast(decision)
 
     def _average_buffers(self) -> None:
         with self._exchanging():
