@@ -154,28 +154,29 @@ class Trainer:
             )
         self._dealing = Dealing(self.job, self._loading, self._bound, self._stepped + 1)
         self._traffic.enter("training")
-        while (given := self._next_batch()) is not None:
-            self._due, share = given, given.share
-            yield self._due
-            if self._stepped != share.step:
-                raise RuntimeError(
-                    f"batch {share.step} was not stepped: call trainer.step(batch) once for "
-                    "every batch, because the other workers wait for this one"
-                )
-            dealt = share.dealt + share.total
-            if share.ends_epoch:
-                self._note_epoch(share.epoch, dealt)
-            if share.evaluates:
-                self._measure(dealt)
-                if self._reaches_target(dealt):
+        with contextlib.closing(self._dealing):
+            while (given := self._next_batch()) is not None:
+                self._due, share = given, given.share
+                yield self._due
+                if self._stepped != share.step:
+                    raise RuntimeError(
+                        f"batch {share.step} was not stepped: call trainer.step(batch) once for "
+                        "every batch, because the other workers wait for this one"
+                    )
+                dealt = share.dealt + share.total
+                if share.ends_epoch:
+                    self._note_epoch(share.epoch, dealt)
+                if share.evaluates:
+                    self._measure(dealt)
+                    if self._reaches_target(dealt):
+                        return
+                over, due = self._look_at_clock(share.step)
+                if (over or due) and not share.evaluates:
+                    # Also if the time limit ended the run since the last evaluation.
+                    self._measure(dealt)
+                    over = over or self._reaches_target(dealt)
+                if over or share.is_last:
                     return
-            over, due = self._look_at_clock(share.step)
-            if (over or due) and not share.evaluates:
-                # Also if the time limit ended the run since the last evaluation.
-                self._measure(dealt)
-                over = over or self._reaches_target(dealt)
-            if over or share.is_last:
-                return
 
     def _next_batch(self) -> Batch | None:
         """This worker's part of the next global batch; None if there is none."""

@@ -68,6 +68,10 @@ class Dealing:
     def __next__(self) -> tuple[Share, Any]:
         return next(self._pairs)
 
+    def close(self) -> None:
+        """End the loading of batches ahead."""
+        self._pairs.close()
+
     def deal_again(self, bound: Bound, step: int) -> None:
         """Continue with a step, by the division among the workers of now.
 
