@@ -3,7 +3,16 @@
 import random
 
 from manyhands.leasing.regrouping import BROKEN_FOR, Regrouping
-from manyhands.wire.regrouping import BREAK, NOW, OVER, PREPARE, SWITCH, GroupReport, Regroup
+from manyhands.wire.regrouping import (
+    BREAK,
+    FAILED,
+    NOW,
+    OVER,
+    PREPARE,
+    SWITCH,
+    GroupReport,
+    Regroup,
+)
 
 
 class Workers:
@@ -131,6 +140,16 @@ def test_a_worker_that_has_finished_ends_the_run_and_a_loss_after_that_frees_the
     assert workers.latest("worker-1").stage == OVER
     workers.groups.lose("worker-2")
     assert workers.latest("worker-1").stage == BREAK
+
+
+def test_a_worker_that_fails_with_an_error_ends_the_others_also_if_one_is_lost_after_it():
+    workers = Workers(3)
+    workers.form(1, "worker-0", "worker-1", "worker-2")
+    workers.groups.leave("worker-0", failed=True)
+    assert workers.latest("worker-1").stage == FAILED
+    workers.groups.lose("worker-2")
+    workers.report("worker-1")
+    assert workers.latest("worker-1").stage == FAILED
 
 
 def test_whatever_is_lost_in_whatever_order_the_last_group_is_that_of_the_present_workers():

@@ -22,7 +22,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from manyhands.wire.regrouping import BREAK, NOW, OVER, PREPARE, SWITCH, GroupReport, Regroup
+from manyhands.wire.regrouping import (
+    BREAK,
+    FAILED,
+    NOW,
+    OVER,
+    PREPARE,
+    SWITCH,
+    GroupReport,
+    Regroup,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -99,7 +108,7 @@ class Regrouping:
         self._waiting.pop(name, None)
         if self.over:
             # The others wait for it in the last collective of the run.
-            self._stage = BREAK
+            self._stage = max(self._stage, BREAK)
             self._members.pop(name, None)
             self._send(self._members, self._end())
             return False
@@ -113,9 +122,11 @@ class Regrouping:
             return True
         return False
 
-    def leave(self, name: str) -> None:
-        """Note that a worker has finished: the run is over."""
+    def leave(self, name: str, *, failed: bool = False) -> None:
+        """Note that a worker has finished, or failed with an error: the run is over."""
         self.over = True
+        if failed:
+            self._stage = FAILED
         self._waiting.pop(name, None)
         self._members.pop(name, None)
         self._send((*self._members, *self._waiting), self._end())

@@ -18,6 +18,8 @@ OVER: Final = 3
 """The run is over: a worker that waits for a group ends."""
 BREAK: Final = 4
 """As `OVER`; and workers in a collective are released, because a member of the group was lost."""
+FAILED: Final = 5
+"""A worker has failed with an error, which ends the run: all others end as well."""
 
 
 class Regroup(Message, frozen=True):

@@ -297,8 +297,8 @@ class Coordinator:
             self.membership = self.membership.left(name)
             detail = {"member": str(sign.member), "epoch": str(self.membership.epoch)}
             self._recorder.event("left", detail)
-            if self._regrouping is not None and not goodbye.failed:
-                self._regrouping.leave(name)
+            if self._regrouping is not None:
+                self._regrouping.leave(name, failed=goodbye.failed)
         if not self._signs:
             self._dismissed = True
             self._hub.send_all(self._servers, Dismiss())

@@ -9,8 +9,9 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
+from manyhands.failure import PeerLost
 from manyhands.live.processes.incarnation import incarnation
-from manyhands.wire.regrouping import BREAK, NOW, OVER, GroupReport, Regroup
+from manyhands.wire.regrouping import BREAK, FAILED, NOW, OVER, GroupReport, Regroup
 
 if TYPE_CHECKING:
     from manyhands.transport.collectives import Group
@@ -39,6 +40,7 @@ class GroupNotices:
         self._broken = 0
         self._waits = False
         self._over = False
+        self._failed = False
         self.dealt = 0
         """Samples of completed steps, for the report."""
         self.repeated = 0
@@ -54,8 +56,8 @@ class GroupNotices:
             self._heard = (notice.epoch, notice.stage)
             group = self._group
             if notice.stage >= OVER:
-                self._over = True
-                outdated = notice.stage == BREAK
+                self._over, self._failed = True, notice.stage == FAILED
+                outdated = notice.stage >= BREAK
             elif notice.stage == NOW:
                 self._notice = notice
                 outdated = group is not None and group.epoch < notice.epoch
@@ -116,11 +118,14 @@ class GroupNotices:
 
         Raises:
             RunOver: the run is over.
+            PeerLost: another worker has failed with an error.
         """
         with self._changed:
             while True:
                 notice = self._notice
                 later = notice is not None and notice.epoch > after
+                if self._failed:
+                    raise PeerLost(f"worker {self._rank} ends, because another one has failed")
                 if self._over:
                     raise RunOver
                 if notice is not None and later and self._rank in notice.ranks:
