@@ -263,7 +263,12 @@ def test_kills_at_seeded_moments(run_script, seed, record_property):
     started = run_script(SCRIPT, "allreduce()", "never", "0", "0", "run")
     (started.folder / "quick").touch()
     victim = draw.randrange(4)
-    wait_for(lambda: started.worker(victim), 60, "the victim")
+
+    def is_there() -> bool:
+        assert started.process.poll() is None, started.text()
+        return started.worker(victim) is not None
+
+    wait_for(is_there, 60, "the victim")
     time.sleep(draw.uniform(0, 6))
     process = started.worker(victim)
     if process is not None:
@@ -278,3 +283,22 @@ def test_kills_at_seeded_moments(run_script, seed, record_property):
         seconds = min(at for at in again if at > min(lost)) - min(lost)
         print(json.dumps({"seed": seed, "seconds": round(seconds, 3)}))
         record_property("seconds", seconds)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("seed", range(3))
+def test_kills_in_quick_succession_also_of_donors_and_newcomers(run_script, alone, seed):
+    draw = random.Random(seed)  # noqa: S311 - the same order every time
+    started = run_script(SCRIPT, "allreduce()", "never", "0", "0", "run")
+    wait_for(lambda: is_training(started), 60, "training")
+    # Worker 0 keeps the state of the run, whatever happens to the others.
+    for _ in range(6):
+        process = started.worker(draw.choice((1, 2, 3)))
+        if process is not None:
+            process.send_signal(signal.SIGKILL)
+        time.sleep(draw.uniform(0.0, 1.5))
+    (started.folder / "quick").touch()
+    assert started.finish(120) == 0, started.text()
+    assert Run(started.folder / "run").samples == SAMPLES
+    assert difference(started.folder / "run", alone) <= 1e-9
