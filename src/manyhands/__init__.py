@@ -88,7 +88,8 @@ if TYPE_CHECKING:
     from manyhands.job import Durability, Job, Loss
     from manyhands.lab.compare import Compared, compare
     from manyhands.lab.reproduction.reproduce import Reproduction, reproduce
-    from manyhands.live.worker.trainer import Batch, Trainer
+    from manyhands.live.worker.lockstep.dealing import Batch
+    from manyhands.live.worker.trainer import Trainer
     from manyhands.lr_schedules import LRSchedule
     from manyhands.metrics import Metric
     from manyhands.notation import NotationError
@@ -170,7 +171,7 @@ __all__ = [
 ]
 
 _HOME = {
-    "Batch": "manyhands.live.worker.trainer",
+    "Batch": "manyhands.live.worker.lockstep.dealing",
     "BatchSizes": "manyhands.sampling.batches",
     "Checkpoint": "manyhands.files.checkpoints",
     "Cluster": "manyhands.cluster",

@@ -25,10 +25,15 @@ VALUES: dict[object, st.SearchStrategy[object]] = {
 EXAMPLES = {int: 448, float: 12.5, str: "worker 3 — größer", bytes: b"{}\n" * 20, bool: True}
 
 
+def is_struct(kind: object) -> bool:
+    """Whether it is a message, or a part of one with fields."""
+    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+
+
 def values_of(kind: object) -> st.SearchStrategy[object]:
     """All values of a field's type."""
     inner = get_args(kind)
-    if kind in KINDS:
+    if is_struct(kind):
         return messages(kind)
     if not inner:
         return VALUES[kind]
@@ -44,7 +49,7 @@ def values_of(kind: object) -> st.SearchStrategy[object]:
 def example_of(kind: object) -> object:
     """A value of a field's type."""
     inner = [one for one in get_args(kind) if one is not ...]
-    if kind in KINDS:
+    if is_struct(kind):
         return kind(**{one.name: example_of(one.type) for one in msgspec.structs.fields(kind)})
     if not inner:
         return EXAMPLES[kind]

@@ -55,6 +55,12 @@ def _group(
     return group
 
 
+def set_timeout(group: ProcessGroup, timeout: timedelta) -> None:
+    """Set how long a collective of a group may take from now on."""
+    for device in group._device_types:
+        group._get_backend(device)._set_default_timeout(timeout)
+
+
 def fake_group(rank: int, size: int) -> ProcessGroup:
     """A fake process group for dry runs: its collectives return at once."""
     # Absent from builds without distributed testing parts, so it is not imported above.

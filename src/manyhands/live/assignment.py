@@ -91,6 +91,8 @@ class Assignment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The file with the job's key; required for several hosts."""
     patience: float | None = None
     """Seconds without a heartbeat after which a worker is ejected; None for the default."""
+    elastic: bool = False
+    """Whether workers of collectives continue without one that is lost, and it is replaced."""
     peers: bool = False
     """Whether workers run peer servers in their own processes."""
     resume: str | None = None

@@ -111,10 +111,33 @@ class AllReduce(Placement):
 
         return WholeModel(job, group, device, waits, self.wrapper(group, waits, job.seed))
 
+    def rigidity(self, job: Job) -> str:
+        """Every worker has the whole state; some options do not go with another group."""
+        if isinstance(self.codec, Factors):
+            return f"{self.codec} computes in the place of linear layers, for one group"
+        if job.objective_names:
+            return "a batch gives several steps, and an interrupted one cannot be repeated"
+        if job.streams:
+            return "a stream is read by each worker, and cannot be divided again"
+        if job.compile:
+            return "Job(compile=True) compiles the model for its first group"
+        return ""
+
+    def regroup(self, bound: Bound, group: Group, waits: Waits, seed: int) -> str:
+        """Wrap the replica anew, over another group. Residuals of error feedback begin at 0."""
+        from manyhands.placements.worker.whole_model import WholeModel  # noqa: PLC0415 - torch is lazy
+
+        if not isinstance(bound, WholeModel):
+            raise TypeError(f"{type(bound).__name__} is no replica of {self}")
+        bound.regroup(group, waits, self.wrapper(group, waits, seed, equal=True))
+        return str(self.codec) if self.codec is not None and self.codec.feeds_back else ""
+
     def wrapper(
-        self, group: Group, waits: Waits, seed: int = 0
+        self, group: Group, waits: Waits, seed: int = 0, *, equal: bool = False
     ) -> Callable[[nn.Module], nn.Module]:
         """A function that wraps a module in DDP, so that the group averages its gradients.
+
+        Modules of all workers get the values of the first one's, unless they are `equal` already.
 
         Buffers are not broadcast in every step, which is DDP's default: batch-norm reads them only
         in evaluation, and the trainer averages them there (docs/meanings.md).
@@ -140,6 +163,7 @@ class AllReduce(Placement):
                 "forward_sync_buffers": False,
                 "gradient_as_bucket_view": True,
                 "find_unused_parameters": self.find_unused,
+                "init_sync": not equal,
             }
             if self.codec is None or group.size == 1:
                 made = DistributedDataParallel(module, process_group=group.handle, **options)

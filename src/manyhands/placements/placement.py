@@ -90,6 +90,18 @@ class Placement(Value, OptionSupport, ABC):
         Random generators have been seeded with the job's seed, so all workers get equal values.
         """
 
+    def rigidity(self, job: Job) -> str:  # noqa: ARG002 - some need it
+        """Why a run ends if it loses a worker; empty if the others continue and it is replaced."""
+        return "its workers hold different parts of the model"
+
+    def regroup(self, bound: Bound, group: Group, waits: Waits, seed: int) -> str:
+        """Train with another group from now on; only if `rigidity` is empty.
+
+        Returns:
+            The codec whose residuals are lost by this; empty if there is none.
+        """
+        raise NotImplementedError(f"{self} keeps its first group")
+
     @abstractmethod
     def forecast(self, parameters: Sequence[TensorSize], workers: int) -> Forecast:
         """The collectives of one worker in order, with their bytes, and its memory.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -114,6 +115,7 @@ def shares(
     *,
     streams: bool = False,
     since: tuple[int, int] = (0, 0),
+    first: int = 0,
 ) -> Iterator[Share]:
     """The shares of one worker, in order, until `budget` samples of all workers.
 
@@ -130,8 +132,10 @@ def shares(
         order: returns the indices of an epoch; by default a permutation.
         streams: whether the data is a stream.
         since: samples and steps of the run that are over.
+        first: the first step; those before it are left out.
     """
-    for step, one in enumerate(deal(samples, sizes, budget, points, dealt=since[0]), since[1]):
+    batches = enumerate(deal(samples, sizes, budget, points, dealt=since[0]), since[1])
+    for step, one in islice(batches, max(0, first - since[1]), None):
         own = nested(one.total, rank, workers, copies)
         if streams:
             mine = batch = _NONE

@@ -143,6 +143,10 @@ class Event(_Record, frozen=True):
     `epoch`       an epoch ended; its `number`, the `samples` the run has trained on so far and,
                   if evaluation is not to be counted, the `seconds` it took; written by one process
     `divided`     how the model was divided among the workers: by number, a line for every part
+    `group`       the workers of a lockstep run formed a group: its `epoch`, the ranks of its
+                  `workers`, the `step` that follows; written by its first member
+    `repeated`    a `step` was interrupted by the loss of a worker, and is repeated
+    `continued`   the first `step` of a group that replaced another one is complete
     `trained`     a worker has finished training; what follows is not counted as training
     `parameters`  the final parameters' `sha256`
     `end`         how the run ended: `status` finished, failed or interrupted, and `words`; written

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from manyhands.engine import PrefixStore, Store, TCPStore, gloo_group, nccl_group
+from manyhands.engine import PrefixStore, Store, TCPStore, gloo_group, nccl_group, set_timeout
 from manyhands.failure import PeerLost
 
 if TYPE_CHECKING:
@@ -74,6 +74,7 @@ class Group:
         address: the local address to which the group's sockets are bound.
         timeout: seconds that a collective may take; stalls are reported long before.
         names: the members' ranks in the run; their ranks in the group by default.
+        forming: seconds in which all members must have connected; `timeout` by default.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class Group:
         address: str = LOOPBACK,
         timeout: float = 1800.0,
         names: Sequence[int] | None = None,
+        forming: float | None = None,
     ) -> None:
         self.rank = rank
         self.size = size
@@ -95,6 +97,7 @@ class Group:
         self.names = tuple(names or range(size))
         self._address = address
         self._timeout = timeout
+        self._forming = forming
         self._store = store
         self._parts: list[Group] = []
         self.whole: Group = self
@@ -102,7 +105,7 @@ class Group:
         self.at_close: list[Callable[[], object]] = []
         """Functions to be called when the group is closed, the last first."""
         prefixed = PrefixStore(f"manyhands/epoch-{epoch}", store)
-        limit = timedelta(seconds=timeout)
+        limit = timedelta(seconds=timeout if forming is None else forming)
         before = set(_open_sockets())
         if device.type == "cuda":
             self.handle = nccl_group(prefixed, rank, size, timeout=limit, device=device)
@@ -114,6 +117,8 @@ class Group:
         if device.type != "cuda" and size > 1:
             self._peers = self._name_peers(prefixed, listening)
             self._drop_unrelated_sockets()
+        if forming is not None:
+            set_timeout(self.handle, timedelta(seconds=timeout))
         self._here = {
             peer for sock, peer in zip(self._sockets, self._peers, strict=True) if _is_local(sock)
         }
@@ -179,6 +184,7 @@ class Group:
             address=self._address,
             timeout=self._timeout,
             names=[self.names[rank] for rank in ranks],
+            forming=self._forming,
         )
         part.whole = self.whole
         self._parts.append(part)

@@ -11,6 +11,7 @@ import msgspec
 from manyhands.wire.joining import Joining
 from manyhands.wire.leasing import Leasing, Word
 from manyhands.wire.message import Message, WireError
+from manyhands.wire.regrouping import GroupReport, Regroup
 
 LIMIT = 1024 * 1024
 """Bytes in the longest control message."""
@@ -56,6 +57,8 @@ class Beat(Message, frozen=True):
     line: str
     fences: int = 0
     """Number of fences that the sender has received."""
+    group: GroupReport | None = None
+    """The group of a worker that may be replaced; None under other strategies."""
 
 
 class Pong(Message, frozen=True):
@@ -76,6 +79,8 @@ class Goodbye(Message, frozen=True):
 
     step: int
     samples: int
+    failed: bool = False
+    """Whether it leaves because of an error."""
 
 
 class Status(Message, frozen=True):
@@ -121,6 +126,7 @@ Control = (
     | Status
     | Repeat
     | Warn
+    | Regroup
     | Leasing
     | Word
     | Joining

@@ -71,6 +71,7 @@ class CheckpointFolder:
         self._attempt = attempt
         self._room: dict[str, torch.Tensor] = {}
         """Copies of the tensors of the last checkpoint; their memory is used again."""
+        self._abandoned = False
         self._writer: threading.Thread | None = None
         self.stored = 0
         """Generations that this process has stored its part of."""
@@ -96,6 +97,7 @@ class CheckpointFolder:
         """
         begun = time.monotonic()
         self.wait()
+        self._abandoned = False
         self._members = members or self._members
         self._attempt = attempt or self._attempt
         tensors: dict[str, ManifestTensor] = {}
@@ -132,6 +134,10 @@ class CheckpointFolder:
             kept = torch.empty(tensor.shape, dtype=tensor.dtype)
         kept.copy_(tensor.detach())
         return kept
+
+    def abandon(self) -> None:
+        """Do not wait for other processes any more: one of them is lost."""
+        self._abandoned = True
 
     def wait(self) -> None:
         """Wait until what was given to `store` is written."""
@@ -200,6 +206,8 @@ class CheckpointFolder:
         while not path.exists():
             if (unfinished / f"{member}{_FAILED}").exists():
                 raise _Abandoned(f"{member} could not store its part")
+            if self._abandoned:
+                raise _Abandoned(f"{member} was lost")
             if time.monotonic() - begun > _PATIENCE:
                 raise _Abandoned(f"{member} has not stored its part for {_PATIENCE:.0f} s")
             time.sleep(_POLL)

@@ -26,6 +26,7 @@ from manyhands.live.agent.checks import (
 )
 from manyhands.live.agent.codec_check import codec_note
 from manyhands.live.agent.coordinator_process import COORDINATOR, CoordinatorProcess
+from manyhands.live.agent.elasticity import rigidity
 from manyhands.live.agent.last_checkpoint import (
     continuing,
     from_weights,
@@ -159,6 +160,7 @@ class _Run:
         self._display = display
         self._invitation = invitation
         self._needs = request.strategy.needs(request.workers)
+        self._elastic = self._needs.collectives and not rigidity(request)
         self._place = choose_address(request.listen) if invitation else (LOOPBACK, 0)
         assignment, env = private / "assignment.json", _environment(request)
         self._host_processes = HostProcesses(request.host, assignment, request.folder, env, loaded)
@@ -261,6 +263,7 @@ class _Run:
             coordinator_journal=self._coordinator.journal,
             patience=request.patience,
             peers=self._needs.peer_servers,
+            elastic=self._elastic,
             slow=request.slow,
             resume=None if request.resume is None else str(request.resume.resolve()),
         )
@@ -345,8 +348,8 @@ class _Run:
     def _survives(self, exit_: Exit, line: Line) -> bool:
         """Whether the run goes on, without a process that was killed or with its successor.
 
-        An exception would be raised again by a successor, so it ends the run. Under a strategy of
-        collectives the other workers cannot continue, so any failure ends the run.
+        An exception would be raised again by a successor, so it ends the run. Where workers hold
+        different parts of a model the others cannot continue, so any failure ends the run.
         """
         killed = exit_.code < 0 and exit_.report is None
         if exit_.name == COORDINATOR:
@@ -355,7 +358,7 @@ class _Run:
             self._recorder.event("restart", {"member": exit_.name, "words": str(exit_)})
             self._display.say(f"{exit_}; a new fork server is started")
             return True
-        if not killed or not self._needs.leases:
+        if not killed or not (self._needs.leases or self._elastic):
             return False
         job = override(self._request.job, self._request.overrides)
         kept = job.durability != "none"
@@ -401,7 +404,9 @@ class _Run:
         Once a run has begun, the state that other workers read from this worker (its peer server or
         shared memory) is lost with it. Before that there is no such state.
         """
-        if (begun and not self._needs.takes_back) or self._returns >= 2 * self._request.workers:
+        # A loop of the user's own may hold state that no other worker hands over.
+        again = self._needs.takes_back or (self._elastic and self._request.origin.loop is None)
+        if (begun and not again) or self._returns >= 2 * self._request.workers:
             return False
         if begun and self._count_workers() == 0:
             return False
@@ -415,7 +420,9 @@ class _Run:
         return True
 
     def _count_workers(self) -> int:
-        return len(self._workers) + len(self._remote)
+        """The number of workers; in lockstep, of those that have the state of the run."""
+        count = len(self._workers) + len(self._remote)
+        return count - len(self._returning) if self._elastic else count
 
     def _restart(self, exit_: Exit) -> None:
         self._restarts += 1

@@ -331,7 +331,8 @@ class _HostRun:
 
         If the run has begun meanwhile, the coordinator admits them again or has them ended.
         """
-        if self._begun or self._assignment.leasing is None:
+        rigid = self._assignment.leasing is None and not self._assignment.elastic
+        if self._begun or rigid:
             return
         for name, worker in list(self._workers.items()):
             exit_ = worker.poll()

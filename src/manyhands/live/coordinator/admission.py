@@ -103,7 +103,8 @@ class Admission:
         """Hosts that were admitted again."""
         self._over: Disband | None = None
         self._reported: set[str] = set()
-        self._takes_back = assignment.leasing is not None and not assignment.peers
+        leases = assignment.leasing is not None and not assignment.peers
+        self._takes_back = leases or assignment.elastic
         self._strategy = assignment.strategy
         self._admissions = 0
         self._begun = False

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from manyhands.leasing.regrouping import Regrouping
     from manyhands.live.coordinator.admission import Admission
     from manyhands.live.coordinator.journal import CoordinatorJournal, Decision
     from manyhands.live.coordinator.lease_service import LiveLeaseService
@@ -78,6 +79,7 @@ class Coordinator:
         takes_back: whether a worker may join a run that is under way.
         files: writes the traces.
         journal: keeps what a successor has to know; None for a coordinator without successors.
+        regrouping: the groups of workers in lockstep that may be replaced; None if there are none.
     """
 
     def __init__(
@@ -95,9 +97,11 @@ class Coordinator:
         takes_back: bool = True,
         files: TraceFiles,
         journal: CoordinatorJournal | None = None,
+        regrouping: Regrouping | None = None,
     ) -> None:
         self._hub = hub
         self._journal = journal
+        self._regrouping = regrouping
         self._unheard: set[str] = set()
         """Members that have sent no heartbeat since this coordinator continues for another."""
         self._resumed = 0.0
@@ -142,6 +146,7 @@ class Coordinator:
         """Serve messages until the agent and all members have left."""
         while not self._is_over():
             self.turn(0.1)
+        self._account_samples()
         self._recorder.flush()
         self._files.close()
         if self._admission is not None:
@@ -269,9 +274,12 @@ class Coordinator:
 
     def _take_back(self, member: Member) -> None:
         """Admit a restarted worker to a run that is under way."""
-        if self._lease_service is None:
-            return
         self._ejected.pop(member.name, None)
+        if self._lease_service is None:
+            # It reports when it is ready for a group; then it is one of the members again.
+            if self._regrouping is not None:
+                self._hub.send(member.name, self._roll())
+            return
         self.membership = self.membership.joined(member)
         self._returned.add(member.name)
         self._recorder.event("returned", {"member": str(member)})
@@ -299,10 +307,13 @@ class Coordinator:
             },
         )
         self._hub.send_all([member.name for member in workers], self._roll())
+        if self._regrouping is not None:
+            self._regrouping.begin({member.name: member.rank for member in workers})
 
     def _roll(self) -> Roll:
         servers = tuple((name, *at) for name, at in sorted(self._addresses.items()))
         over = self._lease_service is not None and self._lease_service.is_over
+        over = over or (self._regrouping is not None and self._regrouping.over)
         return Roll(self.membership.epoch, servers, over)
 
     def _note(self, name: str, beat: Beat) -> None:
@@ -321,6 +332,19 @@ class Coordinator:
         self._samples[name] = beat.samples
         if beat.loss is not None:
             self._losses[name] = beat.loss
+        if self._regrouping is not None and beat.phase != "start":
+            self._starting.discard(name)
+        # A report of a former incarnation may come after its successor has joined.
+        report = beat.group
+        if self._regrouping is not None and report and report.life == self._greeted.get(name):
+            for joined in self._regrouping.report(name, sign.member.rank, report):
+                self._note_joined(self._signs[joined].member)
+
+    def _note_joined(self, member: Member) -> None:
+        """Note that a worker that replaces a lost one is in the group of the others."""
+        self.membership = self.membership.joined(member)
+        self._returned.add(member.name)
+        self._recorder.event("returned", {"member": str(member)})
 
     def _store(self, name: str, lines: bytes) -> None:
         """Append to the sender's trace, up to a limit per process."""
@@ -346,6 +370,8 @@ class Coordinator:
             self.membership = self.membership.left(name)
             detail = {"member": str(sign.member), "epoch": str(self.membership.epoch)}
             self._recorder.event("left", detail)
+            if self._regrouping is not None:
+                self._regrouping.leave(name, failed=goodbye.failed)
         if not self._signs:
             self._dismiss_servers()
 
@@ -379,6 +405,8 @@ class Coordinator:
         self._fence(name)
         if self._lease_service is not None:
             self._lease_service.lose(name)
+        if self._regrouping is not None and self.membership.epoch:
+            self._regrouping.lose(name)
 
     def _check_timers(self) -> None:
         now = self._clock()
@@ -391,6 +419,9 @@ class Coordinator:
         self._files.retry()
         if self._admission is not None:
             self._admission.check_timers(now)
+        if self._regrouping is not None:
+            self._regrouping.check_timers()
+        self._account_samples()
         self._warn_of_suspects(now)
         self._eject(now)
         # After a restart the counts of collectives' workers are known from their heartbeats.
@@ -424,7 +455,7 @@ class Coordinator:
 
     def _eject(self, now: float) -> None:
         """Order the end of workers that sent no heartbeat for too long, if others can continue."""
-        if self._lease_service is None:
+        if self._lease_service is None and self._regrouping is None:
             return
         for sign in self._signs.values():
             silent = now - sign.heard
@@ -450,9 +481,7 @@ class Coordinator:
             epoch=self.membership.epoch,
             joined=len(self._waiting),
             expected=self._expected,
-            samples=self._lease_service.committed
-            if self._lease_service
-            else sum(self._samples.values()),
+            samples=self._count_samples(),
             loss=sum(losses) / len(losses) if losses else None,
             started=self.membership.epoch > 0,
             phase=self._signs["worker-0"].phase if "worker-0" in self._signs else "",
@@ -462,6 +491,18 @@ class Coordinator:
             status = self._admission.complete(status, {m.rank for m in self._waiting.values()})
         for name in ("agent-0", *(self._admission.agents if self._admission else ())):
             self._hub.send(name, status)
+
+    def _account_samples(self) -> None:
+        """Record samples that no worker counts, because it may be lost with its count."""
+        if self._regrouping is not None:
+            self._recorder.samples(self._regrouping.dealt, self._regrouping.repeated)
+
+    def _count_samples(self) -> int:
+        if self._lease_service is not None:
+            return self._lease_service.committed
+        if self._regrouping is not None:
+            return self._regrouping.dealt
+        return sum(self._samples.values())
 
     def disband(self, words: str) -> None:
         """Notify other hosts that the run has failed."""

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from manyhands.files.checkpoints.manifest import ASKED, CHECKPOINTS
+from manyhands.leasing.regrouping import Regrouping
 from manyhands.live.assignment import Assignment
 from manyhands.live.coordinator.admission import Admission
 from manyhands.live.coordinator.coordinator import PATIENCE, Coordinator
@@ -69,6 +70,7 @@ def main(path: str) -> None:
                 *(assignment.leasing, assignment.workers, hub, recorder, clock, journal.note),
                 asking=asking,
             )
+        regrouping = Regrouping(hub.send_all, clock) if assignment.elastic else None
         admission = None
         if assignment.hosts:
             admission = Admission(hub, assignment, recorder, clock, files, journal.note)
@@ -85,6 +87,7 @@ def main(path: str) -> None:
             takes_back=not (assignment.peers or assignment.memory is not None),
             files=files,
             journal=journal,
+            regrouping=regrouping,
         )
         try:
             if entries:

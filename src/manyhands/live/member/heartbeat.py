@@ -12,10 +12,12 @@ from manyhands.live.processes.incarnation import incarnation
 from manyhands.trace import estimate_offset
 from manyhands.wire import Beat, Goodbye, Hello, Pong, Repeat, Roll, TraceChunk
 from manyhands.wire.leasing import Dismiss, Fence
+from manyhands.wire.regrouping import Regroup
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from manyhands.live.member.group_notices import GroupNotices
     from manyhands.live.member.progress import Progress
     from manyhands.trace import Header, Recorder
     from manyhands.transport.control import Line
@@ -117,9 +119,13 @@ class LinkHeartbeat(Heartbeat):
         self._fenced: deque[Fence] = deque()
         self._fences = 0
         """Number of fences received."""
+        self.failed = False
+        """Whether this process leaves because of an error."""
         self.dismissed = False
         """Whether the coordinator has sent that the run is over."""
         self._changed = threading.Condition()
+        self.notices: GroupNotices | None = None
+        """Announcements about this worker's group; None if the group never changes."""
 
     def roll(self, timeout: float) -> Roll:
         """Wait until all workers have joined; return the addresses of the servers."""
@@ -140,19 +146,23 @@ class LinkHeartbeat(Heartbeat):
         while not self._stopping.is_set():
             self._tell(line)
             due = self._clock() + INTERVAL
-            while not self._stopping.is_set() and self._clock() < due:
-                self._listen(line, min(0.25, max(0.0, due - self._clock())))
+            while not self._stopping.is_set() and self._clock() < due and not self._is_urgent():
+                longest = 0.25 if self.notices is None else 0.05
+                self._listen(line, min(longest, max(0.0, due - self._clock())))
         self._note_offset()
         self._beat()
         self._recorder.flush()
         self._tell(line)
-        line.send(Goodbye(self._progress.step, self._progress.samples))
+        line.send(Goodbye(self._progress.step, self._progress.samples, self.failed))
         line.close(linger=5.0)
 
     def _introduce(self, line: Line) -> None:
         header = self._header
         about = (header.role, header.rank, header.host, header.pid, header.boot)
         line.send(Hello(*about, self._address, incarnation()))
+
+    def _is_urgent(self) -> bool:
+        return self.notices is not None and self.notices.urgent.is_set()
 
     def _tell(self, line: Line) -> None:
         loss = self._beat()
@@ -170,6 +180,7 @@ class LinkHeartbeat(Heartbeat):
                 phase=progress.phase,
                 line=progress.line(),
                 fences=self._fences,
+                group=self.notices.report() if self.notices is not None else None,
             )
         )
 
@@ -183,6 +194,8 @@ class LinkHeartbeat(Heartbeat):
                 if message.number == self._fences:
                     self._fences += 1
                     self._fenced.append(message)
+            elif isinstance(message, Regroup) and self.notices is not None:
+                self.notices.receive(message)
             elif isinstance(message, Dismiss):
                 self.dismissed = True
             elif isinstance(message, Repeat):

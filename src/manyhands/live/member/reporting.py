@@ -42,6 +42,7 @@ def fail(error: BaseException, heartbeat: LinkHeartbeat) -> None:
     at = time.monotonic()
     text = "".join(traceback.format_exception(error))
     leave_report(error, text, consequence=isinstance(error, PeerLost), at=at)
+    heartbeat.failed = True
     stopper = threading.Thread(target=heartbeat.stop, daemon=True)
     stopper.start()
     stopper.join(2.0)

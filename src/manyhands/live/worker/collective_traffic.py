@@ -34,7 +34,16 @@ class CollectiveTraffic:
         self._payload = 0.0
         self._wire: dict[Scope, tuple[int, int]] = {}
         """Bytes sent and received when they were last assigned to a phase."""
+        self._earlier: tuple[dict[str, int], dict[str, int]] = ({}, {})
+        """Bytes sent and received by peer in former groups."""
         self.phase: Phase = "start"
+
+    def regroup(self, group: Group) -> None:
+        """Count the bytes of another group from now on; the former one must still be open."""
+        self._settle()
+        for total, own in zip(self._earlier, self._group.traffic(), strict=True):
+            _add(total, own)
+        self._group, self._wire = group, {}
 
     def enter(self, phase: Phase) -> None:
         """Begin a phase."""
@@ -46,6 +55,8 @@ class CollectiveTraffic:
         """Write the bytes so far to the trace."""
         self._settle()
         sent, received = self._group.traffic()
+        for total, own in zip((sent, received), self._earlier, strict=True):
+            _add(total, own)
         recorder.traffic(sent=sent, received=received, traffic=self._flows)
 
     def _settle(self) -> None:
@@ -75,3 +86,9 @@ class CollectiveTraffic:
                 sum(received[peer] for peer in peers),
             )
         return sums
+
+
+def _add(total: dict[str, int], own: dict[str, int]) -> None:
+    """Add bytes by peer to a total."""
+    for peer, count in own.items():
+        total[peer] = total.get(peer, 0) + count

@@ -13,7 +13,7 @@ from manyhands.sampling.stream_parts import StreamPart
 from manyhands.seeding import Seeded, epoch_seed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Generator, Iterable, Iterator
 
     import torch
 
@@ -38,7 +38,7 @@ class Loading:
         self._job = job
         self._idle: list[tuple[Data, LoaderProcesses]] = []
 
-    def batches(self, data: Data, wanted: Wanted) -> Iterator[Any]:
+    def batches(self, data: Data, wanted: Wanted) -> Generator[Any, None, None]:
         """The batches of the wanted samples, in order; each item is an epoch and indices.
 
         Of a stream, each item is an epoch and a part, and the batch is a `StreamedBatch`.

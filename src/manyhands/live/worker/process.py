@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from manyhands.live.assignment import Assignment, eager_limit
 from manyhands.live.hosts.host_list import Hosts
+from manyhands.live.member.group_notices import GroupNotices
 from manyhands.live.member.heartbeat import LinkHeartbeat, end_with_threads
 from manyhands.live.member.progress import Progress
 from manyhands.live.member.reporting import fail, listen_outside
@@ -55,6 +56,8 @@ def main(path: str, rank: int) -> None:
     address = endpoint(outside) if outside else ""
     connect = functools.partial(assignment.line, head.name)
     heartbeat = LinkHeartbeat(recorder, progress, clock, head, connect, chunks, address)
+    if assignment.elastic:
+        heartbeat.notices = GroupNotices(rank)
     end_with_threads(functools.partial(fail, heartbeat=heartbeat))
     heartbeat.start()
     try:
@@ -87,6 +90,21 @@ def _work(
         if loop is not None:
             raise ValueError(f"{assignment.strategy} has its own training loop: omit loop=")
         _work_free(assignment, rank, job, roll, recorder, progress, heartbeat, outside)
+        return
+    if heartbeat.notices is not None:
+        from manyhands.live.worker.lockstep.run import run_elastic  # noqa: PLC0415
+
+        run_elastic(
+            assignment,
+            rank,
+            job,
+            loop or train_all,
+            store_result,
+            recorder,
+            progress,
+            heartbeat.notices,
+            _storing(assignment),
+        )
         return
     store = connect_store(assignment.store_address, assignment.store_port)
     device = take(assignment.device(rank))
@@ -249,8 +267,7 @@ def run_loop(
     storing: StoringPlan | None = None,
 ) -> None:
     """Train as one member of `group`; the first worker stores the model."""
-    from manyhands.files.tensor_format import AVERAGE, MODEL  # noqa: PLC0415 - torch is imported late
-    from manyhands.live.worker.trainer import Trainer  # noqa: PLC0415
+    from manyhands.live.worker.trainer import Trainer  # noqa: PLC0415 - torch is imported late
     from manyhands.strategies import placement_of  # noqa: PLC0415
 
     placement = placement_of(strategy)
@@ -266,15 +283,25 @@ def run_loop(
     (loop or train_all)(trainer)
     # Before the state is gathered: storing the model does not count as training.
     recorder.event("trained")
+    store_result(trainer, folder, recorder)
+
+
+def store_result(trainer: Trainer, folder: Path, recorder: Recorder) -> None:
+    """End training, and have the first worker store the model."""
+    from manyhands.files.tensor_format import AVERAGE, MODEL  # noqa: PLC0415 - torch is imported late
+
     state = trainer.finish()
-    progress.phase = "finish"
-    with trainer.averaged() as averaged:
-        if averaged is not None:
-            _store(averaged, folder / AVERAGE, trainer.rank)
-    # The last file of a run: it has finished when this one exists.
-    digest = _store(state, folder / MODEL, trainer.rank)
-    if digest:
-        recorder.event("parameters", {"sha256": digest})
+
+    def save() -> None:
+        with trainer.averaged() as averaged:
+            if averaged is not None:
+                _store(averaged, folder / AVERAGE, trainer.rank)
+        # The last file of a run: it has finished when this one exists.
+        digest = _store(state, folder / MODEL, trainer.rank)
+        if digest:
+            recorder.event("parameters", {"sha256": digest})
+
+    trainer.store(save)
 
 
 def _store(state: State, path: Path, rank: int) -> str:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
-from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,10 +10,11 @@ import torch
 from manyhands.engine import out_of_memory
 from manyhands.failure import OutOfMemory
 from manyhands.live.member.divergence import Divergence
-from manyhands.live.worker.checkpoints.agreement import Agreement
+from manyhands.live.worker.checkpoints.agreement import Agreement, Decision
 from manyhands.live.worker.collective_traffic import CollectiveTraffic
 from manyhands.live.worker.evaluation import evaluate, sum_totals
 from manyhands.live.worker.loading import Loading, move
+from manyhands.live.worker.lockstep.dealing import Batch, Dealing
 from manyhands.live.worker.slowdown import Slowdown
 from manyhands.parameters.clipping import MeanOf, norm
 from manyhands.parameters.gradients import CalledModel
@@ -24,9 +22,9 @@ from manyhands.parameters.loss_weight import counting_each
 from manyhands.parameters.optional.loss_scale import LossScale, overflows
 from manyhands.parameters.optional.plateau import PlateauSchedule, schedule_of
 from manyhands.parameters.optional.weight_average import WeightAverage
-from manyhands.sampling.permutation import as_loaded, mix, shares
+from manyhands.sampling.permutation import as_loaded, mix
 from manyhands.sampling.stream_parts import StreamedBatch
-from manyhands.seeding import EpochOrder, seed_all
+from manyhands.seeding import seed_all
 from manyhands.stopping import Improvement
 from manyhands.transport.waits import Waits, overlap
 
@@ -46,32 +44,6 @@ if TYPE_CHECKING:
 
 _MOST_WAITS = 64
 """The most waits within a step that the trace records separately."""
-
-
-@dataclass(frozen=True, eq=False)
-class Batch:
-    """One worker's part of one global batch, as `Trainer.batches` gives it.
-
-    Example:
-        >>> import manyhands as mh
-        >>> def loop(trainer: mh.Trainer) -> None:
-        ...     for batch in trainer.batches():
-        ...         print(batch.epoch, batch.step, len(batch.inputs), trainer.step(batch).item())
-    """
-
-    inputs: Any
-    targets: Any
-    share: Share
-
-    @property
-    def epoch(self) -> int:
-        """Its epoch, counted from 0."""
-        return self.share.epoch
-
-    @property
-    def step(self) -> int:
-        """Its step, counted from 0."""
-        return self.share.step
 
 
 class Trainer:
@@ -153,17 +125,20 @@ class Trainer:
         seed_all(mix(job.seed, 1, self._bound.replica))
         self._slow_down()
         self._loading = Loading(job)
+        self._dealing: Dealing
         self._divergence = Divergence(job, self.rank, recorder, self.model.parameters)
         self._improvement = Improvement(job.early_stopping)
         self._due: Batch | None = None
         self._stepped = -1
         self._since = (0, 0)
         """Samples and steps of the run that this one continues."""
-        self._checkpoints = self._continue(storing)
+        self._agreement = Agreement(job, device, clock)
+        self._checkpoints = self._make_checkpoints(storing)
+        if self._checkpoints is not None:
+            self._since = self._checkpoints.restore()
 
-    def _continue(self, storing: StoringPlan | None) -> LockstepCheckpoints | None:
-        """Continue from a stored checkpoint, if there is one; what stores others, if any are."""
-        self._agreement = Agreement(self.job, self._group, self.device, self._clock)
+    def _make_checkpoints(self, storing: StoringPlan | None) -> LockstepCheckpoints | None:
+        """What stores checkpoints and continues from one; None if the run does neither."""
         if storing is None or (storing.resume is None and self.job.checkpoint is None):
             return None
         from manyhands.live.worker.checkpoints.lockstep import LockstepCheckpoints  # noqa: PLC0415 - loads DTensor
@@ -171,9 +146,9 @@ class Trainer:
         plateau = self._schedule if isinstance(self._schedule, PlateauSchedule) else None
         parts = {"stopping": self._improvement, "scale": self._scale, "plateau": plateau}
         about = (storing, self.job, self._bound, self._group, self._average, parts)
-        checkpoints = LockstepCheckpoints(*about, self._counted, self.device)
-        self._since = checkpoints.restore(self._agreement, self._progress, self._recorder)
-        return checkpoints if checkpoints.is_active else None
+        return LockstepCheckpoints(
+            *about, self._counted, self.device, self._agreement, self._progress, self._recorder
+        )
 
     def _slow_down(self) -> None:
         """Delay every gradient by the slowdown before it is sent."""
@@ -196,49 +171,48 @@ class Trainer:
                 "trainer.batches() was called twice: it yields the batches of all epochs, so "
                 "iterate over it once"
             )
-        budget = self.job.budget or sys.maxsize
-        arguments = (self.job.epoch_samples, self.job.batch_sizes, self.job.seed)
-        group = (self._bound.replica, self._bound.replicas, budget, self._bound.copies)
-        deal = (*arguments, *group, self.job.evaluation_points, EpochOrder(self.job))
-        dealt = self._since[0]
-        dealt_shares = partial(shares, *deal, streams=self.job.streams, since=self._since)
-        wanted = ((share.epoch, share.streamed or share.indices) for share in dealt_shares())
-        data = self._loading.batches(self.job.data, wanted)
+        first = max(self._since[1], self._stepped + 1)
+        self._dealing = Dealing(self.job, self._loading, self._bound, first, self._since)
         self._traffic.enter("training")
-        for given in dealt_shares():
-            share, asked = given, self._clock()
-            loaded = next(data)
-            if isinstance(loaded, StreamedBatch):
-                share, loaded = as_loaded(given, loaded), loaded.batch
-                if not share.total:
-                    raise ValueError("the stream is empty: give Job(data=...) at least 1 sample")
-            inputs, targets = self.job.divide(move(loaded, self.device))
-            self._recorder.span("data", asked, self._clock() - asked, share.step)
-            self._due = Batch(inputs, targets, share)
-            yield self._due
-            if self._stepped != share.step:
-                raise RuntimeError(
-                    f"batch {share.step} was not stepped: call trainer.step(batch) once for "
-                    "every batch, because the other workers wait for this one"
-                )
-            dealt += share.total
-            if share.ends_epoch:
-                self._note_epoch(share.epoch, dealt)
-            if share.evaluates:
-                self._measure(dealt)
-                if self._reaches_target(dealt):
+        with contextlib.closing(self._dealing):
+            while (given := self._next_batch()) is not None:
+                self._due, share = given, given.share
+                yield self._due
+                if self._stepped != share.step:
+                    raise RuntimeError(
+                        f"batch {share.step} was not stepped: call trainer.step(batch) once for "
+                        "every batch, because the other workers wait for this one"
+                    )
+                dealt = share.dealt + share.total
+                if share.ends_epoch:
+                    self._note_epoch(share.epoch, dealt)
+                if share.evaluates:
+                    self._measure(dealt)
+                    if self._reaches_target(dealt):
+                        return
+                over, due, asked = self._look_at_clock(share.step)
+                if (over or due) and not share.evaluates:
+                    # Also if the time limit ended the run since the last evaluation.
+                    self._measure(dealt)
+                    over = over or self._reaches_target(dealt)
+                if self._checkpoints and (asked or self._checkpoints.is_due(share.dealt, dealt)):
+                    self._store_checkpoint(dealt, share.step + 1)
+                if over or share.is_last:
                     return
-            with self._exchanging():
-                over, due, asked = self._agreement.look(share.step)
-            if (over or due) and not share.evaluates:
-                # Also if the time limit ended the run since the last evaluation.
-                self._measure(dealt)
-                over = over or self._reaches_target(dealt)
-            if self._checkpoints and (asked or self._checkpoints.is_due(share.dealt, dealt)):
-                with self._exchanging():
-                    self._checkpoints.store(dealt, share.step + 1, self._agreement.spent)
-            if over or share.is_last:
-                return
+
+    def _next_batch(self) -> Batch | None:
+        """This worker's part of the next global batch; None if there is none."""
+        asked = self._clock()
+        share, loaded = next(self._dealing, (None, None))
+        if share is None:
+            return None
+        if isinstance(loaded, StreamedBatch):
+            share, loaded = as_loaded(share, loaded), loaded.batch
+            if not share.total:
+                raise ValueError("the stream is empty: give Job(data=...) at least 1 sample")
+        inputs, targets = self.job.divide(move(loaded, self.device))
+        self._recorder.span("data", asked, self._clock() - asked, share.step)
+        return Batch(inputs, targets, share)
 
     def step(self, batch: Batch) -> torch.Tensor:
         """Train on a batch.
@@ -409,6 +383,11 @@ class Trainer:
         self._traffic.record(self._recorder)
         return self._bound.state()
 
+    def store(self, save: Callable[[], object]) -> None:
+        """Call `save`, which stores the model on the first worker; all workers call it."""
+        self._progress.phase = "finish"
+        save()
+
     @contextlib.contextmanager
     def averaged(self) -> Iterator[State | None]:
         """After `finish`: the state with the averaged parameters; None if the job has none."""
@@ -483,6 +462,21 @@ class Trainer:
         if self.rank == 0:
             self._recorder.event(*event)
         return True
+
+    def _look_at_clock(self, step: int) -> Decision:
+        """What follows a step by the first worker's clock."""
+        with self._exchanging():
+            return self._agreement.look(step, self._agree)
+
+    def _agree(self, decision: torch.Tensor) -> None:
+        """Replace a decision by that of the first worker."""
+        self._group.broadcast(decision)
+
+    def _store_checkpoint(self, dealt: int, steps: int) -> None:
+        """Store a checkpoint after a step; all workers do."""
+        if self._checkpoints is not None:
+            with self._exchanging():
+                self._checkpoints.store(dealt, steps, self._agreement.spent)
 
     def _average_buffers(self) -> None:
         with self._exchanging():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -90,6 +91,35 @@ class WholeModel(Bound):
             if parameter.requires_grad
         }
         return _Computed(job, module, called, trained, _LastGradient(trained, waits))
+
+    def regroup(self, group: Group, waits: Waits, wrap: Callable[[nn.Module], nn.Module]) -> None:
+        """Average gradients over another group from now on; the replicas in it must be equal.
+
+        The wrapped module is made anew: that of another worker may have filled its buckets in
+        another order. Gradients of a step that was interrupted are discarded.
+
+        Args:
+            group: the workers, each with a replica.
+            waits: records when this worker's own gradients are ready.
+            wrap: wraps the model, as for the first group.
+        """
+        jobs = [one.job for one in self._computed]
+        for one in self._computed:
+            one.last.remove()
+        # Gradients may be parts of the former module's buckets.
+        self.model.zero_grad(set_to_none=True)
+        del one, self.module, self._called, self._trained, self._last
+        self._computed = []
+        # The hooks of a module's reducer end with it, and it may be part of a cycle.
+        gc.collect()
+        self._group = group
+        self.replica, self.replicas = group.rank, group.size
+        if self._synchronised:
+            own = group if group.size == 1 else group.part("batchnorm", range(group.size))
+            for layer in self._synchronised:
+                layer.group = own
+        self._computed = [self._prepare(job, None, waits, wrap) for job in jobs]
+        self._select(self._computed[0])
 
     def _select(self, computed: _Computed) -> None:
         self._job, self.module, self._called = computed.job, computed.module, computed.called
@@ -223,6 +253,11 @@ class _LastGradient:
             self._waits.begin()
 
         return arrived
+
+    def remove(self) -> None:
+        """Remove all hooks."""
+        for handle in self._handles.values():
+            handle.remove()
 
     def settle(self) -> None:
         """Keep only the hook of the gradient that was computed last."""

@@ -78,11 +78,15 @@ def division(trace: Trace) -> tuple[str, ...]:
 
 
 def mishaps(trace: Trace) -> tuple[str, ...]:
-    """Losses and restarts of processes, in words; each once, in order."""
+    """Losses and restarts of processes and repeated steps, in words; each once, in order."""
     found: dict[str, str] = {}
     for process in trace.processes:
         for event in process.events:
-            if event.what in {"lost", "restart"} and "words" in event.detail:
+            if event.what == "repeated":
+                found.setdefault(f"step {event.detail.get('step', '?')} was repeated", "")
+            if event.what == "returned" and "member" in event.detail:
+                found.setdefault(f"{event.detail['member']} has rejoined", "")
+            if event.what in {"lost", "restart", "residuals"} and "words" in event.detail:
                 again = ", started again" if event.what == "restart" else ""
                 found.setdefault(event.detail["words"], again)
     return tuple(words + again for words, again in found.items())

@@ -125,7 +125,10 @@ def epochs(trace: Trace) -> tuple[Epoch, ...]:
     """The epochs that ended, in order. One done again after a restart counts as it went last."""
     before_at, _ = training_seconds(trace)
     ended: dict[int, Event] = {}
-    for event in _of_one_process(trace, "epoch"):
+    # Another worker writes them while the first one is lost.
+    others = (event for process in trace.processes for event in process.events)
+    also = (event for event in others if event.what == "epoch")
+    for event in (*also, *_of_one_process(trace, "epoch")):
         number, samples = _int(event.detail.get("number")), _int(event.detail.get("samples"))
         if number is not None and samples is not None:
             ended[number] = event

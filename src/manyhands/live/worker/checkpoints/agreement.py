@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from manyhands.job import Job
-    from manyhands.transport.collectives import Group
 
 _AGREE_EVERY = 0.25
 """Seconds between two decisions, each of which needs a collective."""
@@ -35,7 +34,6 @@ class Agreement:
 
     Args:
         job: the job with its limit and intervals.
-        group: the workers.
         device: where the broadcast tensor is.
         clock: a source of seconds.
     """
@@ -43,7 +41,6 @@ class Agreement:
     def __init__(
         self,
         job: Job,
-        group: Group,
         device: torch.device,
         clock: Callable[[], float],
     ) -> None:
@@ -51,10 +48,10 @@ class Agreement:
         self._evaluation = job.evaluation_seconds
         self._checkpoint = job.checkpoint.seconds if job.checkpoint else None
         self._asked: Callable[[], bool] | None = None
-        self._group, self._device, self._clock = group, device, clock
+        self._device, self._clock = device, clock
         self._begun = self._evaluated_at = self._stored_at = clock()
-        self._steps = 0
-        self._next_look = 0
+        self.next_look = 0
+        """The step of the next decision."""
 
     def asks(self, asked: Callable[[], bool] | None) -> None:
         """Store where `asked` says that a checkpoint was asked for; None if the run stores none."""
@@ -68,18 +65,48 @@ class Agreement:
     def continue_from(self, seconds: float, step: int) -> None:
         """Count the seconds and steps of the run that this one continues."""
         self._begun -= seconds
-        self._steps = self._next_look = step
+        self.next_look = step
 
     def evaluated(self) -> None:
         """Note an evaluation."""
         self._evaluated_at = self._clock()
 
-    def look(self, step: int) -> Decision:
-        """What follows a step; most of the time nothing is decided."""
+    def is_due(self, step: int) -> bool:
+        """Whether something is decided after a step."""
+        idle = self._limit is None and self._evaluation is None and self._asked is None
+        return not idle and step >= self.next_look
+
+    def begin(self) -> None:
+        """Count seconds from now on."""
+        self._begun = self._evaluated_at = self._stored_at = self._clock()
+
+    def position(self) -> dict[str, float]:
+        """What a worker that joins needs to decide as the others do."""
+        now = self._clock()
+        return {
+            "next_look": self.next_look,
+            "elapsed": now - self._begun,
+            "since_evaluation": now - self._evaluated_at,
+            "since_checkpoint": now - self._stored_at,
+        }
+
+    def take_position(self, position: Mapping[str, float]) -> None:
+        """Continue from what `position` returned."""
+        now = self._clock()
+        self.next_look = int(position["next_look"])
+        self._begun = now - position["elapsed"]
+        self._evaluated_at = now - position["since_evaluation"]
+        self._stored_at = now - position["since_checkpoint"]
+
+    def look(self, step: int, agree: Callable[[torch.Tensor], None]) -> Decision:
+        """What follows a step; most of the time nothing is decided.
+
+        Args:
+            step: the step.
+            agree: replaces a tensor, on every worker, by that of the first one.
+        """
         limit, interval = self._limit, self._evaluation
-        if limit is None and interval is None and self._asked is None:
-            return Decision()
-        if step < self._next_look:
+        if not self.is_due(step):
             return Decision()
         now = self._clock()
         spent = now - self._begun
@@ -97,6 +124,6 @@ class Agreement:
         decided = torch.tensor(
             [over, due, stores, following], dtype=torch.int64, device=self._device
         )
-        self._group.broadcast(decided)
-        over, due, stores, self._next_look = decided.tolist()
+        agree(decided)
+        over, due, stores, self.next_look = decided.tolist()
         return Decision(bool(over), bool(due), bool(stores))

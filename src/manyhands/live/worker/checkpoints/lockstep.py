@@ -52,6 +52,9 @@ class LockstepCheckpoints:
         parts: what else the trainer has: objects with `state()` and `restore(state)`, by name.
         losses: count what each objective is a mean over.
         device: the device of this worker.
+        agreement: decides by the clock when to store.
+        progress: what heartbeats report.
+        recorder: this worker's trace.
     """
 
     def __init__(
@@ -64,6 +67,9 @@ class LockstepCheckpoints:
         parts: Mapping[str, Any],
         losses: Sequence[CountedLoss],
         device: torch.device,
+        agreement: Agreement,
+        progress: Progress,
+        recorder: Recorder,
     ) -> None:
         self._plan, self._job, self._bound, self._group = plan, job, bound, group
         self._average, self._losses, self._device = average, losses, device
@@ -72,15 +78,17 @@ class LockstepCheckpoints:
         self._folder = plan.folder / CHECKPOINTS
         self._alone = False
         """Whether the first worker stores everything: the others do not see the folder."""
-        self._recorder: Recorder | None = None
+        self._agreement, self._progress, self._recorder = agreement, progress, recorder
         self._writer: CheckpointFolder | None = None
-        if job.checkpoint is not None:
-            self._writer = self._make_writer()
+        self._joined: Group | None = None
+        """The group for which it was decided who stores."""
+        agreement.asks(self._asked if job.checkpoint is not None else None)
 
-    @property
-    def is_active(self) -> bool:
-        """Whether this run stores checkpoints."""
-        return self._writer is not None
+    def regroup(self, group: Group) -> None:
+        """Store with the workers of another group from now on."""
+        self._group = group
+        if self._writer is not None:
+            self._writer.abandon()
 
     def _make_writer(self) -> CheckpointFolder:
         """Every worker stores, if all see the folder of the run; otherwise the first stores all.
@@ -105,9 +113,10 @@ class LockstepCheckpoints:
                 f"{self._group.size - int(seen)} workers do not see {self._folder}: let --output "
                 "be a folder that all hosts share, or use allreduce()"
             )
-        members = tuple(f"worker-{rank}" for rank in range(1 if self._alone else self._group.size))
         member = f"worker-{self._group.rank}"
-        return CheckpointFolder(self._folder, member, members, self._job.keep, self._plan.attempt)
+        about = (self._folder, member, (member,), self._job.keep, self._plan.attempt)
+        self._joined = self._group
+        return CheckpointFolder(*about)
 
     @property
     def _as_now(self) -> tuple[str, int]:
@@ -123,15 +132,15 @@ class LockstepCheckpoints:
 
     def is_due(self, before: int, after: int) -> bool:
         """Whether one follows the batch that brought the samples of the run from `before`."""
-        if self._points is None or self._writer is None:
+        if self._points is None:
             return False
         due = self._points.after(before, self._job.epoch_samples)
         return due is not None and after >= due
 
     def store(self, samples: int, step: int, seconds: float) -> None:
         """Store a checkpoint after a step; all workers call it."""
-        if self._writer is None:
-            return
+        if self._writer is None or self._joined is not self._group:
+            self._writer = self._make_writer()
         self._bound.settle()
         self._bound.average_buffers()
         stepped = self._bound.stepped()
@@ -161,8 +170,9 @@ class LockstepCheckpoints:
             for _ in state.pieces:
                 pass
             return
-        self._writer.store(place, state)
-        if self._group.rank == 0 and self._recorder is not None:
+        members = tuple(f"worker-{rank}" for rank in range(1 if self._alone else self._group.size))
+        self._writer.store(place, state, members, f"{self._plan.attempt}-{self._group.epoch}")
+        if self._group.rank == 0:
             detail = {"samples": str(samples), "seconds": f"{self._writer.stalled:.4f}"}
             self._recorder.event("checkpoint", detail)
 
@@ -196,12 +206,8 @@ class LockstepCheckpoints:
                 )
             yield TensorPart(f"average/{known.name}", mean, known.whole_shape, begin)
 
-    def restore(
-        self, agreement: Agreement, progress: Progress, recorder: Recorder
-    ) -> tuple[int, int]:
+    def restore(self) -> tuple[int, int]:
         """Continue from the stored state, if there is one; the samples and steps before it."""
-        self._recorder = recorder
-        agreement.asks(self._asked if self.is_active else None)
         if self._plan.resume is None:
             return 0, 0
         stored = Checkpoint(self._plan.resume)
@@ -212,12 +218,12 @@ class LockstepCheckpoints:
             for loss in self._losses:
                 loss.take()
         notes = self._load(stored)
-        agreement.continue_from(stored.manifest.seconds, stored.manifest.step)
-        progress.step = stored.manifest.step
+        self._agreement.continue_from(stored.manifest.seconds, stored.manifest.step)
+        self._progress.step = stored.manifest.step
         if self._group.rank == 0:
-            progress.samples = stored.samples
+            self._progress.samples = stored.samples
             detail = {"samples": str(stored.samples), "words": "; ".join(notes)}
-            recorder.event("resumed", detail)
+            self._recorder.event("resumed", detail)
         return stored.samples, stored.manifest.step
 
     def _load(self, stored: Checkpoint) -> list[str]:

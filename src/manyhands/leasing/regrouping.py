@@ -1,0 +1,227 @@
+"""The groups of a lockstep run whose workers may be lost and replaced.
+
+Workers that step together are a group, numbered by the epoch of its members. The coordinator
+announces a group; its members meet in the store under the epoch's name. There are two ways from one
+group to the next:
+
+- A member is lost: the remaining ones are the next group at once. They are released from whatever
+  collective they are in, and repeat the operation that was interrupted.
+- Newcomers are ready: no step may be interrupted for them. All members are first told of the next
+  group (`PREPARE`). When all have confirmed, the first one is asked to choose a step (`SWITCH`): it
+  writes the number of the next step to the store before it begins the present one. No member
+  completes a step that the first one has not begun, so each of them finds that number in the
+  store in time. The group counts as formed when a member reports it; until then the loss of
+  any worker returns to the members that were there before.
+
+Only workers that were told of a group can meet in it, so a worker of an earlier epoch, which was
+stopped or cut off meanwhile, reaches no member of a later one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from manyhands.wire.regrouping import (
+    BREAK,
+    FAILED,
+    NOW,
+    OVER,
+    PREPARE,
+    SWITCH,
+    GroupReport,
+    Regroup,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+BROKEN_FOR = 2.0
+"""Seconds after which a group is replaced by one of the same members, if its collectives fail and
+no member is lost: a connection between two of them was reset."""
+
+
+@dataclass
+class _NextGroup:
+    """A group with newcomers that does not exist yet."""
+
+    epoch: int
+    ranks: dict[str, int]
+    """By name, the ranks of all members."""
+    newcomers: frozenset[str]
+    confirmed: set[str] = field(default_factory=set)
+    """Present members that have heard of it."""
+
+
+class Regrouping:
+    """The present and the next group of a run.
+
+    Args:
+        send: sends a message to workers by name.
+        clock: a source of seconds.
+
+    >>> sent = []
+    >>> groups = Regrouping(lambda names, message: sent.append((*names, message)), lambda: 0.0)
+    >>> groups.begin({"worker-0": 0, "worker-1": 1})
+    >>> groups.lose("worker-1")
+    True
+    >>> sent[-1]
+    ('worker-0', Regroup(epoch=2, ranks=(0,), stage=2))
+    """
+
+    def __init__(
+        self, send: Callable[[Iterable[str], Regroup], object], clock: Callable[[], float]
+    ) -> None:
+        self._send = send
+        self._clock = clock
+        self._members: dict[str, int] = {}
+        self.epoch = 0
+        """The epoch of the present group."""
+        self._last = 0
+        """The last epoch that was given to a group."""
+        self._formed: set[str] = set()
+        """Members that have reported the present group."""
+        self._waiting: dict[str, int] = {}
+        """Newcomers that are ready for a group, with their ranks."""
+        self._next: _NextGroup | None = None
+        self._broken_since: float | None = None
+        self.over = False
+        """Whether a worker has finished the run."""
+        self._stage = OVER
+        self.dealt = 0
+        """Samples of completed steps."""
+        self.repeated = 0
+        """Samples of repeated steps."""
+
+    @property
+    def members(self) -> Mapping[str, int]:
+        """The members of the present group, with their ranks."""
+        return self._members
+
+    def begin(self, ranks: Mapping[str, int]) -> None:
+        """Announce the first group."""
+        self._members = dict(ranks)
+        self._announce()
+
+    def lose(self, name: str) -> bool:
+        """Note that a worker is lost; return whether the present group changes."""
+        self._waiting.pop(name, None)
+        if self.over:
+            # The others wait for it in the last collective of the run.
+            self._stage = max(self._stage, BREAK)
+            self._members.pop(name, None)
+            self._send(self._members, self._end())
+            return False
+        pending = self._next
+        expected = pending is not None and name in pending.newcomers and _all_know(pending)
+        if pending is not None and name in pending.ranks:
+            self._next = None
+        if name in self._members or expected:
+            self._members.pop(name, None)
+            self._announce()
+            return True
+        return False
+
+    def leave(self, name: str, *, failed: bool = False) -> None:
+        """Note that a worker has finished, or failed with an error: the run is over."""
+        self.over = True
+        if failed:
+            self._stage = FAILED
+        self._waiting.pop(name, None)
+        self._members.pop(name, None)
+        self._send((*self._members, *self._waiting), self._end())
+
+    def report(self, name: str, rank: int, report: GroupReport) -> list[str]:
+        """Note the report of a worker; return newcomers that have joined the group by it."""
+        self.dealt = max(self.dealt, report.dealt)
+        self.repeated = max(self.repeated, report.repeated)
+        if report.waits and self.epoch and name not in self._members and not self.over:
+            self._waiting[name] = rank
+        joined: list[str] = []
+        pending = self._next
+        if pending is not None and report.formed == pending.epoch:
+            joined = sorted(pending.newcomers)
+            self._members, self.epoch, self._next = pending.ranks, pending.epoch, None
+            self._formed = set()
+            for newcomer in joined:
+                self._waiting.pop(newcomer, None)
+        elif pending is not None and name in self._members and report.epoch >= pending.epoch:
+            self._confirm(name, pending)
+        if report.formed == self.epoch and name in self._members:
+            self._formed.add(name)
+        self._note_broken(name, report)
+        self._prepare()
+        wanted = self._notice_for(name)
+        if wanted is not None and (wanted.epoch, wanted.stage) > (report.epoch, report.stage):
+            self._send((name,), wanted)
+        return joined
+
+    def check_timers(self) -> None:
+        """Replace a group whose connections are broken, although no member was lost."""
+        since = self._broken_since
+        if since is not None and self._clock() - since > BROKEN_FOR and not self.over:
+            self._next = None
+            self._announce()
+
+    def _note_broken(self, name: str, report: GroupReport) -> None:
+        broken = name in self._members and report.broken == self.epoch and self._next is None
+        if broken and self._broken_since is None:
+            self._broken_since = self._clock()
+
+    def _announce(self) -> None:
+        """Make the members the present group, from now on."""
+        self._last += 1
+        self.epoch = self._last
+        self._formed = set()
+        self._broken_since = None
+        self._send((*self._members, *self._waiting), self._notice(NOW))
+
+    def _prepare(self) -> None:
+        """Prepare a group with the newcomers that wait, if the present one exists."""
+        complete = self._formed >= self._members.keys()
+        if self.over or self._next is not None or not (self._waiting and complete):
+            return
+        self._last += 1
+        ranks = {**self._members, **self._waiting}
+        self._next = _NextGroup(self._last, ranks, frozenset(self._waiting))
+        self._send(self._members, _regroup(self._next, PREPARE))
+
+    def _confirm(self, name: str, pending: _NextGroup) -> None:
+        before = _all_know(pending)
+        pending.confirmed.add(name)
+        if _all_know(pending) and not before:
+            self._send((self._first(),), _regroup(pending, SWITCH))
+            self._send(pending.newcomers, _regroup(pending, NOW))
+
+    def _first(self) -> str:
+        """The member that chooses a step."""
+        return min(self._members, key=lambda name: self._members[name])
+
+    def _notice(self, stage: int) -> Regroup:
+        return Regroup(self.epoch, tuple(sorted(self._members.values())), stage)
+
+    def _end(self) -> Regroup:
+        return Regroup(self._last, (), self._stage)
+
+    def _notice_for(self, name: str) -> Regroup | None:
+        """What a worker must know at present; None if there is nothing."""
+        if self.over:
+            return self._end()
+        pending = self._next
+        if pending is None:
+            return self._notice(NOW) if name in self._members else None
+        if name in pending.newcomers:
+            return _regroup(pending, NOW) if _all_know(pending) else None
+        if name not in self._members:
+            return None
+        chooses = _all_know(pending) and name == self._first()
+        return _regroup(pending, SWITCH if chooses else PREPARE)
+
+
+def _all_know(pending: _NextGroup) -> bool:
+    """Whether all present members have heard of the next group."""
+    return pending.confirmed >= pending.ranks.keys() - pending.newcomers
+
+
+def _regroup(pending: _NextGroup, stage: int) -> Regroup:
+    return Regroup(pending.epoch, tuple(sorted(pending.ranks.values())), stage)

@@ -1,0 +1,1 @@
+"""Training in lockstep: batches of one worker, and groups whose members may be replaced."""
