@@ -20,6 +20,7 @@ from manyhands.cli.options import (
     Cores,
     Epochs,
     EvaluateEvery,
+    Faults,
     FirstSeed,
     HostList,
     JobName,
@@ -89,6 +90,7 @@ def train(
     evaluate_every: EvaluateEvery = None,
     measures: Measures = None,
     slow: Slow = None,
+    faults: Faults = None,
     job: JobName = None,
     durability: Annotated[
         str | None,
@@ -134,6 +136,7 @@ def train(
         "evaluate_every": evaluate_every,
         "measures": measures,
         "slow": slow,
+        "faults": faults,
         "durability": durability,
         "patience": patience,
         "output": output,
@@ -229,13 +232,7 @@ def simulate(
             rich_help_panel=VIRTUAL,
         ),
     ] = None,
-    faults: Annotated[
-        str | None,
-        typer.Option(
-            help="What goes wrong: 'crash(worker=3, at=2.5, restart=1.0)'.",
-            rich_help_panel=VIRTUAL,
-        ),
-    ] = None,
+    faults: Faults = None,
     time_only: TimeOnly = None,
     output: Output = None,
 ) -> None:
@@ -294,6 +291,7 @@ def compare(
     evaluate_every: EvaluateEvery = None,
     measures: Measures = None,
     slow: Slow = None,
+    faults: Faults = None,
     network: Network = None,
     cluster: ClusterText = None,
     virtual: Annotated[
@@ -348,6 +346,7 @@ def compare(
         "evaluate_every": evaluate_every,
         "measures": measures,
         "slow": slow,
+        "faults": faults,
         "network": network,
         "cluster": cluster,
         "virtual": virtual,

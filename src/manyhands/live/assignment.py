@@ -80,6 +80,8 @@ class Assignment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Seconds without a heartbeat after which a worker is ejected; None for the default."""
     peers: bool = False
     """Whether workers run peer servers in their own processes."""
+    faults: str = ""
+    """What goes wrong on purpose, as text; each agent carries out what concerns its host."""
     facts: dict[str, str] = msgspec.field(default_factory=dict)
     """Facts that must be equal on all hosts."""
 

@@ -14,6 +14,8 @@ import torch
 
 from manyhands.cluster import Cluster
 from manyhands.failure import Refused, refusing
+from manyhands.faults import Faults
+from manyhands.faults.live import check_live
 from manyhands.files.run_folders import check_free, claim, new_folder, release, stamp
 from manyhands.job import Job
 from manyhands.live.agent.agent import launch
@@ -64,6 +66,7 @@ class TrainOptions:
     evaluate_every: str | None = None
     measures: str | None = None
     slow: tuple[Pace, ...] | None = None
+    faults: Faults | None = None
     output: Path | None = None
 
 
@@ -85,6 +88,7 @@ def train(
     evaluate_every: str | Every | None = None,
     measures: str | None = None,
     slow: Iterable[str | Pace] | None = None,
+    faults: str | Faults | None = None,
     output: str | Path | None = None,
 ) -> Run:
     """Train a job under a strategy on real processes.
@@ -119,6 +123,8 @@ def train(
             "gradient_norm, spread, staleness". Default: the job's.
         slow: workers that are slowed on purpose: `["2:4x"]` makes worker 2 compute 4 times as
             long, `["all:1.2x"]` every worker 1.2 times.
+        faults: what goes wrong on purpose: "crash worker 2 at 20 s; stop worker 1 from 30 s to
+            45 s", or "random(every=15, seed=3)"; times count from the first samples.
         output: folder for the run. Default: a new one in `runs`.
 
     Returns:
@@ -172,6 +178,7 @@ def train(
             evaluate_every=None if evaluate_every is None else str(evaluate_every),
             measures=measures,
             slow=None if slow is None else tuple(map(Pace.read, slow)),
+            faults=None if faults is None else Faults.read(faults),
             output=None if output is None else Path(output),
         )
     frame = sys._getframe(1)
@@ -223,6 +230,7 @@ def train_from(
             folder=folder,
             settings=plan.settings,
             slow=plan.slow,
+            faults=plan.faults,
             hosts=spread,
             server_hosts=plan.server_hosts,
             listen=plan.listen,
@@ -285,6 +293,8 @@ class _Plan:
     """The address at which other hosts reach this one, if one was chosen."""
     server_hosts: tuple[str, ...] = ()
     """The host of each server, if a declared cluster determines it."""
+    faults: Faults | None = None
+    """What goes wrong on purpose."""
 
 
 def _plan(job: Job, asked: TrainOptions, command: Command, hosts: Hosts | None) -> _Plan:
@@ -305,6 +315,8 @@ def _plan(job: Job, asked: TrainOptions, command: Command, hosts: Hosts | None) 
     paces, paced_by = choose(command.slow, asked.slow, ())
     for pace in paces:
         pace.check(count)
+    faults, faulted_by = choose(command.faults, asked.faults, Faults())
+    _check_faults(faults, chosen, count, hosts, command)
     overrides = Overrides(
         **{name: _first(getattr(command, name), getattr(asked, name)) for name in _LIMITS},
         durability=command.durability,
@@ -315,6 +327,7 @@ def _plan(job: Job, asked: TrainOptions, command: Command, hosts: Hosts | None) 
         RunSetting("strategy", str(chosen), told_by),
         RunSetting("workers", str(count), counted_by),
         *([RunSetting("slow", words(paces), paced_by)] if paces else ()),
+        *([RunSetting("faults", str(faults), faulted_by)] if faults else ()),
         *_job_settings(job, command, overrides),
         *_place_settings(hosts, cluster, command),
         RunSetting("cores", str(cluster.cores), "default"),
@@ -324,7 +337,21 @@ def _plan(job: Job, asked: TrainOptions, command: Command, hosts: Hosts | None) 
     )
     output = command.output or asked.output
     listen = command.listen or asked.listen or _address(asked.cluster)
-    return _Plan(chosen, count, cluster, overrides, output, settings, paces, listen, server_hosts)
+    where = (listen, server_hosts, faults or None)
+    return _Plan(chosen, count, cluster, overrides, output, settings, paces, *where)
+
+
+def _check_faults(
+    faults: Faults, strategy: Strategy, workers: int, hosts: Hosts | None, command: Command
+) -> None:
+    """Raise ValueError, naming the fix, if the run cannot have these faults."""
+    if not faults:
+        return
+    if torchrun.is_torchrun():
+        raise ValueError("under torchrun its processes are the workers: leave out faults")
+    names = hosts.names if hosts else ("this host",)
+    servers = strategy.needs(workers).server_processes
+    check_live(faults, workers, servers, names, network=command.network is not None)
 
 
 def _on_cluster(

@@ -25,10 +25,12 @@ from manyhands.live.agent.checks import (
     pin_start,
 )
 from manyhands.live.agent.codec_check import codec_note
+from manyhands.live.agent.faults.injection import FaultInjection
 from manyhands.live.agent.progress_line import ProgressLine
 from manyhands.live.agent.remote_process import RemoteProcess
 from manyhands.live.agent.trial_batch import try_out
 from manyhands.live.agent.worker_output import WorkerOutput
+from manyhands.live.agent.worker_returns import WorkerReturns
 from manyhands.live.assignment import Assignment, Leasing
 from manyhands.live.devices import devices
 from manyhands.live.hosts.compatibility import facts_of_host, facts_of_job
@@ -168,7 +170,8 @@ class _Run:
         }
         """The servers on other hosts, whose agents restart them; a reported failure is final."""
         self._restarts = 0
-        self._returns = 0
+        self._returns = WorkerReturns(request.workers)
+        self._faults = FaultInjection.on_first_host(request, self._find, recorder, display.say)
         self._returning: set[str] = set()
         """Workers that were restarted and have not joined yet."""
         self._missed: dict[str, Exit] = {}
@@ -182,6 +185,10 @@ class _Run:
     @property
     def _watched(self) -> list[Process | RemoteProcess]:
         return [*self._processes, *self._remote.values(), *self._remote_servers.values()]
+
+    def _find(self, name: str) -> Process | None:
+        """The current process of a name; None if there is none."""
+        return next((process for process in self._processes if process.name == name), None)
 
     def execute(self) -> None:
         """Start the processes, watch them and end them."""
@@ -210,6 +217,7 @@ class _Run:
                     raise
                 finally:
                     self._missed.clear()
+                    self._faults.end()
                     end(self._workers.values(), _GRACE)
                     self._output.end(failed=parting.failed)
                     line.send(parting)
@@ -251,6 +259,7 @@ class _Run:
             patience=request.patience,
             peers=self._needs.peer_servers,
             slow=request.slow,
+            faults=request.faults.text if request.faults else "",
         )
         if request.hosts is not None and self._invitation is not None:
             job = override(request.job, request.overrides)
@@ -306,6 +315,7 @@ class _Run:
         while True:
             self._follow(line, _POLL)
             self._output.look()
+            self._faults.look()
             self._look_after(line)
             workers: dict[str, Process | RemoteProcess] = {**self._workers, **self._remote}
             # A restarted worker that has not joined yet does not delay the end of the run.
@@ -382,13 +392,14 @@ class _Run:
         Once a run has begun, the state that other workers read from this worker (its peer server or
         shared memory) is lost with it. Before that there is no such state.
         """
-        if (begun and not self._needs.takes_back) or self._returns >= 2 * self._request.workers:
+        if (begun and not self._needs.takes_back) or not self._returns.are_allowed:
+            return False
+        if exit_.name in self._faults.stays_away:
             return False
         if begun and self._count_workers() == 0:
             return False
-        self._returns += 1
         rank = exit_.name.removeprefix("worker-")
-        log = f"{exit_.name}.{self._returns}"
+        log = f"{exit_.name}.{self._returns.add()}"
         self._workers[exit_.name] = self._host_processes.fork(exit_.name, _WORKER, rank, log)
         self._output.follow(int(rank), log)
         if begun:
@@ -410,6 +421,8 @@ class _Run:
     def _follow(self, line: Line, timeout: float) -> None:
         for message in line.receive(timeout):
             if isinstance(message, Status):
+                self._faults.follow(message)
+                self._returns.follow(message)
                 self._welcome_back(message.returned)
                 self._invite(message.outside)
                 self._display.show(message)
