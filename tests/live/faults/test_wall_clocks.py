@@ -1,5 +1,6 @@
 """Wall clocks that are an hour apart, or jump, under libfaketime: they have no effect."""
 
+import os
 import shlex
 import sys
 import textwrap
@@ -23,6 +24,15 @@ def clock(tmp_path):
     if not found:
         pytest.skip("libfaketime is not installed: apt-get install faketime")
 
+    # libfaketime 0.9.10 lets `time.sleep` fail when it does not fake the monotonic clock.
+    folder = tmp_path / "site"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(
+        "import threading, time\ntime.sleep = lambda seconds: threading.Event().wait(seconds)\n",
+        encoding="ascii",
+    )
+    paths = os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
+
     def made(name, offset):
         file = tmp_path / name
         file.write_text(offset, encoding="ascii")
@@ -32,6 +42,7 @@ def clock(tmp_path):
             "FAKETIME_NO_CACHE": "1",
             "FAKETIME_DONT_FAKE_MONOTONIC": "1",
             "FAKETIME_DONT_RESET": "1",
+            "PYTHONPATH": paths,
         }
         return file, settings
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from manyhands.trace import Recorder
     from manyhands.transport.control import Hub
 
-SILENCE = 4.0
+SILENCE = 3.5
 """Seconds without a heartbeat after which a warning names the worker: within 5 s of its loss."""
 STALL = 10.0
 """Seconds of waiting in a collective after which a warning names the workers that are awaited."""
