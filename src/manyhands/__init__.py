@@ -32,7 +32,9 @@ How and where:
     strategy        the strategy that a text describes: strategy("ssp(staleness=4)")
     Cluster         sites (Site), hosts (Host) and the links between them (Link)
     Pace            a worker that is slowed on purpose
-    virtual         compute times and faults of simulated runs
+    Faults          what goes wrong on purpose (Fault), live or simulated
+    faults          its kinds: crashes, pauses, hosts that are cut off
+    virtual         compute times of simulated runs
 
 A training loop of your own:
 
@@ -68,6 +70,7 @@ if TYPE_CHECKING:
         callbacks,
         codecs,
         data,
+        faults,
         lr_schedules,
         metrics,
         models,
@@ -83,6 +86,7 @@ if TYPE_CHECKING:
     from manyhands.data.sized import SizedData
     from manyhands.data.stream import StreamedData
     from manyhands.failure import Refused, RunFailed
+    from manyhands.faults import Fault, Faults
     from manyhands.files.checkpoints import Checkpoint, DamagedCheckpoint, Manifest
     from manyhands.intervals import Every, every
     from manyhands.job import Durability, Job, Loss
@@ -103,7 +107,7 @@ if TYPE_CHECKING:
     from manyhands.trace import Trace
     from manyhands.verbs.simulate import simulate
     from manyhands.verbs.train import train
-    from manyhands.virtual import Fault, Faults, Times
+    from manyhands.virtual import Times
 
 __version__ = "0.1.0"
 
@@ -153,6 +157,7 @@ __all__ = [
     "compare",
     "data",
     "every",
+    "faults",
     "lr_schedules",
     "metrics",
     "models",
@@ -182,8 +187,8 @@ _HOME = {
     "EarlyStopping": "manyhands.stopping",
     "EvaluationPoints": "manyhands.sampling.batches",
     "Every": "manyhands.intervals",
-    "Fault": "manyhands.virtual",
-    "Faults": "manyhands.virtual",
+    "Fault": "manyhands.faults",
+    "Faults": "manyhands.faults",
     "Host": "manyhands.cluster",
     "Job": "manyhands.job",
     "LRSchedule": "manyhands.lr_schedules",
@@ -222,6 +227,7 @@ _FOLDERS = (
     "callbacks",
     "codecs",
     "data",
+    "faults",
     "lr_schedules",
     "metrics",
     "models",

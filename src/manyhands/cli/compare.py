@@ -10,6 +10,7 @@ from rich.console import Console
 from manyhands.cli.exit import leave
 from manyhands.cli.script_job import enter, load_job, paced
 from manyhands.cluster import Cluster
+from manyhands.faults import Faults
 from manyhands.lab.compare import Compared, carry_out, chosen
 from manyhands.lab.design import Budget, Design, Script, VirtualConditions
 from manyhands.lab.entrants import Sweeps, read_entrants
@@ -75,6 +76,7 @@ def design_of(job: Job, script: Script, options: Mapping[str, Any]) -> Design:
         seed=job.seed if seed is None else seed,
         budget=Budget(**{name: options.get(name) for name in Budget.__dataclass_fields__}),
         slow=options.get("slow") or (),
+        faults=Faults.read(options.get("faults") or ""),
         network=options.get("network") or "",
         virtual=VirtualConditions(**asked) if virtual else None,
         cluster=cluster,

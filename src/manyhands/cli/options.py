@@ -48,6 +48,13 @@ Slow = Annotated[
         help="Slow a worker on purpose: '2:4x' makes worker 2 compute 4 times as long; 'all:1.2x'."
     ),
 ]
+Faults = Annotated[
+    str | None,
+    typer.Option(
+        help="What goes wrong on purpose: 'crash worker 2 at 20 s; stop worker 1 from 30 s to "
+        "45 s' or 'random(every=15, seed=3)'."
+    ),
+]
 JobName = Annotated[
     str | None,
     typer.Option(

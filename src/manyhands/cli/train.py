@@ -9,6 +9,7 @@ import typer
 from manyhands.cli.exit import leave
 from manyhands.cli.script_job import enter, explained, jobs_of, load_script, paced
 from manyhands.failure import Refused, RunFailed
+from manyhands.faults import Faults
 from manyhands.live.hosts.host_list import Hosts
 from manyhands.live.hosts.invitation import check_key, choose_address
 from manyhands.notation import parse
@@ -65,7 +66,7 @@ def train(
 
 
 def _read(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options with the texts of the strategy and of `--slow` parsed.
+    """The options with the texts of the strategy, of `--slow` and of `--faults` parsed.
 
     A strategy of an unknown name remains a text: the script may register it.
     """
@@ -73,7 +74,9 @@ def _read(options: Mapping[str, Any]) -> dict[str, Any]:
     try:
         parse(text or "single()")
         late = text is None or not is_known(text)
-        return {**paced(options), "strategy": text if late else strategy(text)}
+        faults = options.get("faults")
+        read = None if faults is None else Faults.read(faults)
+        return {**paced(options), "faults": read, "strategy": text if late else strategy(text)}
     except ValueError as error:
         leave(f"manyhands: {error}")
 

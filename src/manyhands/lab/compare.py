@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from manyhands.cluster import Cluster
+from manyhands.faults import Faults
 from manyhands.files.run_folders import new_folder, release, stamp
 from manyhands.job import Job
 from manyhands.lab.conduct import conduct, runs_at_once
@@ -153,6 +154,7 @@ def compare(
     evaluate_every: str | Every | None = None,
     measures: str | None = None,
     slow: Iterable[str | Pace] | None = None,
+    faults: str | Faults | None = None,
     network: str | None = None,
     virtual: bool = False,
     cluster: str | Cluster | None = None,
@@ -199,6 +201,8 @@ def compare(
             "gradient_norm, spread, staleness". Default: the job's.
         slow: workers that are slowed on purpose: `["2:4x"]` makes worker 2 compute 4 times as
             long, `["all:1.2x"]` every worker 1.2 times.
+        faults: what goes wrong on purpose in every run: "crash worker 2 at 20 s; stop worker 1 from
+            30 s to 45 s", or "random(every=15, seed=3)".
         network: put each worker behind a link of its own, on this machine: "100mbit".
         virtual: run on a virtual cluster of any size.
         cluster: the sites, hosts and links, as text or as a value: "2 sites of 8 workers, 1gbit
@@ -296,6 +300,7 @@ def compare(
             measures=measures,
         ),
         slow=tuple(map(Pace.read, slow or ())),
+        faults=Faults.read(faults or ""),
         network=_network(network, virtual),
         virtual=conditions,
         cluster=declared,

@@ -6,6 +6,7 @@ import hashlib
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from manyhands.faults import Faults
 from manyhands.lab.entrants import Sweeps, number
 from manyhands.lab.order import PlannedRun, turns
 from manyhands.pacing import Pace, words
@@ -99,6 +100,8 @@ class Design:
     budget: Budget = Budget()
     slow: tuple[Pace, ...] = ()
     """Workers that are slowed down under all strategies."""
+    faults: Faults = field(default_factory=Faults)
+    """What goes wrong on purpose, in every run."""
     virtual: VirtualConditions | None = None
     """The virtual cluster; None for real processes."""
     cluster: Cluster | None = None
@@ -217,6 +220,7 @@ class Design:
             "workers": ", ".join(map(str, self.workers)),
             "seed": str(self.seed),
             "slow": " ".join(map(str, self.slow)),
+            "faults": self.faults.text,
             "network": self.network,
             "cluster": None if self.cluster is None else str(self.cluster),
             "sweeps": "; ".join(self.sweeps.texts),

@@ -19,12 +19,13 @@ from manyhands.failure import RunFailed
 from manyhands.lab.launcher import end
 from manyhands.lab.networks.namespaces import NamespaceHost, NetworkShape, network
 from manyhands.lab.networks.sites import cluster_network, network_words
+from manyhands.live.hosts.host_links import VARIABLE, write_links
 from manyhands.live.hosts.invitation import LINES
 from manyhands.live.processes.parent_death import signals_raise
 from manyhands.transport.security import JobKey
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from manyhands.cluster import Cluster
@@ -93,7 +94,9 @@ def _train(
         JobKey.new().write(key)
         common = ("--key-file", str(key), "--parent", str(os.getpid()))
         options = ("--hosts", hosts, "--listen", place, "--output", str(output))
-        first = _start(here, ["train", *options, *common, *lab, *arguments], None)
+        links = [place.link(name) for name, place in zip(counts, places, strict=True)]
+        wired = {VARIABLE: write_links(links)}
+        first = _start(here, ["train", *options, *common, *lab, *arguments], None, wired)
         stack.callback(end, first)
         joiners: list[_Joiner] = []
 
@@ -155,8 +158,13 @@ def _check(joiners: list[_Joiner]) -> None:
                 raise RunFailed(f"host {joiner.name} could not join: {words}")
 
 
-def _start(place: NamespaceHost, words: list[str], log: Path | None) -> subprocess.Popen[bytes]:
-    """Start a `manyhands` command on a host."""
+def _start(
+    place: NamespaceHost,
+    words: list[str],
+    log: Path | None,
+    variables: Mapping[str, str] | None = None,
+) -> subprocess.Popen[bytes]:
+    """Start a `manyhands` command on a host, with further environment variables."""
     with contextlib.ExitStack() as stack:
         stream = None if log is None else stack.enter_context(log.open("wb"))
         return subprocess.Popen(  # noqa: S603 - our own command
@@ -165,6 +173,6 @@ def _start(place: NamespaceHost, words: list[str], log: Path | None) -> subproce
             stdout=stream,
             stderr=stream,
             # There is no name resolution in a namespace, about which torch would warn.
-            env={**os.environ, "TORCH_CPP_LOG_LEVEL": "ERROR"},
+            env={**os.environ, **(variables or {}), "TORCH_CPP_LOG_LEVEL": "ERROR"},
             start_new_session=True,
         )

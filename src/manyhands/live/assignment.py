@@ -97,6 +97,8 @@ class Assignment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Whether workers run peer servers in their own processes."""
     resume: str | None = None
     """The folder of the checkpoint that the run continues from."""
+    faults: str = ""
+    """What goes wrong on purpose, as text; each agent carries out what concerns its host."""
     facts: dict[str, str] = msgspec.field(default_factory=dict)
     """Facts that must be equal on all hosts."""
 

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from manyhands.cluster import Cluster
+    from manyhands.faults import Fault, Faults
     from manyhands.job import Job
     from manyhands.live.hosts.host_list import Hosts
     from manyhands.pacing import Pace
@@ -52,6 +53,8 @@ class Request:
     """Bytes per second of the slowest link between hosts, if it was declared."""
     resume: Path | None = None
     """The checkpoint that the run continues from, a folder of one generation."""
+    faults: Faults | None = None
+    """What goes wrong on purpose; None for nothing."""
     key: Path | None = None
     """A key file that all hosts have; None creates a new key."""
 
@@ -63,6 +66,20 @@ class Request:
     def has_server(self, number: int) -> bool:
         """Whether a server is on this host."""
         return not self.server_hosts or self.server_hosts[number] == self.host
+
+    def drawn_faults(self) -> tuple[Fault, ...]:
+        """The faults of the run, with random ones drawn."""
+        servers = self.strategy.needs(self.workers).server_processes
+        return () if self.faults is None else self.faults.drawn(self.workers, servers)
+
+    def names_here(self) -> set[str]:
+        """The names of the workers, servers and the coordinator on this host."""
+        servers = range(self.strategy.needs(self.workers).server_processes)
+        return {
+            "coordinator",
+            *(f"worker-{rank}" for rank in range(self.here)),
+            *(f"server-{number}" for number in servers if self.has_server(number)),
+        }
 
     @property
     def here(self) -> int:

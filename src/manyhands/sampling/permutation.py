@@ -15,6 +15,7 @@ import torch
 
 from manyhands.sampling.batches import AFTER_EPOCHS, deal
 from manyhands.sampling.division import nested
+from manyhands.sampling.mixing import mix as mix  # noqa: PLC0414 - a part of this module
 from manyhands.sampling.stream_parts import StreamPart
 
 if TYPE_CHECKING:
@@ -79,22 +80,6 @@ def permutation(samples: int, seed: int, epoch: int) -> torch.Tensor:
     """The permutation of samples in one epoch."""
     generator = torch.Generator().manual_seed(mix(seed, epoch))
     return torch.randperm(samples, generator=generator)
-
-
-def mix(seed: int, *words: int) -> int:
-    """A seed for one purpose, from the run's seed and words that identify the purpose.
-
-    Adjacent seeds must not give related streams, hence splitmix64 instead of a sum; the seed is
-    mixed before the first word is added, or (0, 1) and (1, 0) would give the same result.
-    """
-    mask = (1 << 64) - 1
-    state = 0
-    for word in (seed, *words):
-        state = (state ^ (word & mask)) + 0x9E3779B97F4A7C15 & mask
-        state = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9 & mask
-        state = (state ^ (state >> 27)) * 0x94D049BB133111EB & mask
-        state ^= state >> 31
-    return state >> 1
 
 
 def member_seed(seed: int, rank: int) -> int:

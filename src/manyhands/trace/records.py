@@ -149,6 +149,7 @@ class Event(_Record, frozen=True):
     `continued`   the first `step` of a group that replaced another one is complete
     `trained`     a worker has finished training; what follows is not counted as training
     `parameters`  the final parameters' `sha256`
+    `fault`       a fault on purpose began: `what` it is, as text; `fault over` when it has ended
     `end`         how the run ended: `status` finished, failed or interrupted, and `words`; written
                   by the agent, by the coordinator if the agent was killed, or by worker 0 if there
                   is neither

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from manyhands.faults import Faults
     from manyhands.pacing import Pace
     from manyhands.reports import Run
     from manyhands.strategies import Strategy
@@ -39,6 +40,7 @@ class Command:
     double: bool | None = None
     durability: str | None = None
     slow: tuple[Pace, ...] | None = None
+    faults: Faults | None = None
     output: Path | None = None
     hosts: str | None = None
     listen: str | None = None

@@ -26,6 +26,7 @@ from manyhands.verbs.command import current
 from manyhands.verbs.progress import shown
 from manyhands.virtual import Conditions, Faults, ProcessHosts, Times, simulate_job
 from manyhands.virtual import times as read_times
+from manyhands.virtual.conditions.simulated_faults import simulated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -135,7 +136,8 @@ def simulate(
             Default: they take no time.
             Default: 0.
         detection: seconds until the samples of a dead worker are given to another. Default: 5.
-        faults: what goes wrong: "[crash(worker=3, at=2.5, restart=1.0)]".
+        faults: what goes wrong: "crash worker 3 at 2.5 s; stop worker 1 from 4 s to 6 s", or
+            "random(every=15, seed=3)"; all forms are in `docs/faults.md`.
         time_only: compute no gradients, parameters and metrics, which takes far less time. All
             virtual times, bytes and stalenesses are those of the run with numbers, unless that run
             ends early because it reaches a target or diverges.
@@ -306,7 +308,6 @@ def plan(job: Job, asked: Asked, source: str) -> VirtualRunPlan:
     faults = Faults.read(asked.faults or "[]")
     needs = protocol.needs(workers)
     servers = needs.server_processes
-    faults.check(workers, servers, peers=needs.peer_servers)
     paces = asked.slow or ()
     for pace in paces:
         pace.check(workers)
@@ -322,6 +323,7 @@ def plan(job: Job, asked: Asked, source: str) -> VirtualRunPlan:
     if asked.detection is not None:
         conditions = replace(conditions, detection=read_seconds(asked.detection))
     places = _places(asked, protocol, workers, servers)
+    simulated(faults, places, peers=needs.peer_servers)
     values = {
         "strategy": str(protocol),
         "workers": str(workers),

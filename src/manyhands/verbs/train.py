@@ -14,6 +14,8 @@ import torch
 
 from manyhands.cluster import Cluster
 from manyhands.failure import Refused, refusing
+from manyhands.faults import Faults
+from manyhands.faults.live import check_live
 from manyhands.files.run_folders import check_free, claim, new_folder, release, stamp
 from manyhands.job import Job
 from manyhands.live.agent.agent import launch
@@ -72,6 +74,7 @@ class TrainOptions:
     keep: int | None = None
     resume: Path | None = None
     slow: tuple[Pace, ...] | None = None
+    faults: Faults | None = None
     output: Path | None = None
 
 
@@ -96,6 +99,7 @@ def train(
     keep: int | None = None,
     resume: str | Path | None = None,
     slow: Iterable[str | Pace] | None = None,
+    faults: str | Faults | None = None,
     output: str | Path | None = None,
 ) -> Run:
     """Train a job under a strategy on real processes.
@@ -135,6 +139,8 @@ def train(
             and number of workers. Default: the folder `output`, if it has an unfinished run.
         slow: workers that are slowed on purpose: `["2:4x"]` makes worker 2 compute 4 times as
             long, `["all:1.2x"]` every worker 1.2 times.
+        faults: what goes wrong on purpose: "crash worker 2 at 20 s; stop worker 1 from 30 s to
+            45 s", or "random(every=15, seed=3)"; times count from the first samples.
         output: folder for the run. Default: a new one in `runs`.
 
     Returns:
@@ -191,6 +197,7 @@ def train(
             keep=keep,
             resume=None if resume is None else Path(resume),
             slow=None if slow is None else tuple(map(Pace.read, slow)),
+            faults=None if faults is None else Faults.read(faults),
             output=None if output is None else Path(output),
         )
     frame = sys._getframe(1)
@@ -242,6 +249,7 @@ def train_from(
             folder=folder,
             settings=plan.settings,
             slow=plan.slow,
+            faults=plan.faults,
             hosts=spread,
             server_hosts=plan.server_hosts,
             listen=plan.listen,
@@ -305,6 +313,8 @@ class _Plan:
     """The address at which other hosts reach this one, if one was chosen."""
     server_hosts: tuple[str, ...] = ()
     """The host of each server, if a declared cluster determines it."""
+    faults: Faults | None = None
+    """What goes wrong on purpose."""
     resumed: Checkpoint | None = None
     """The checkpoint that the run continues from."""
 
@@ -327,6 +337,8 @@ def _plan(job: Job, asked: TrainOptions, command: Command, hosts: Hosts | None) 
     paces, paced_by = choose(command.slow, asked.slow, ())
     for pace in paces:
         pace.check(count)
+    faults, faulted_by = choose(command.faults, asked.faults, Faults())
+    _check_faults(faults, chosen, count, hosts, command)
     overrides = Overrides(
         **{name: _first(getattr(command, name), getattr(asked, name)) for name in _LIMITS},
         durability=command.durability,
@@ -341,6 +353,7 @@ def _plan(job: Job, asked: TrainOptions, command: Command, hosts: Hosts | None) 
         RunSetting("workers", str(count), counted_by),
         *([RunSetting("slow", words(paces), paced_by)] if paces else ()),
         *resume_settings(resumed, going_on, chosen, count),
+        *([RunSetting("faults", str(faults), faulted_by)] if faults else ()),
         *_job_settings(job, command, overrides),
         *_place_settings(hosts, cluster, command),
         RunSetting("cores", str(cluster.cores), "default"),
@@ -349,8 +362,22 @@ def _plan(job: Job, asked: TrainOptions, command: Command, hosts: Hosts | None) 
         RunSetting("manyhands", version("manyhands"), "default"),
     )
     listen = command.listen or asked.listen or _address(asked.cluster)
-    about = (chosen, count, cluster, overrides, output, settings, paces, listen, server_hosts)
+    where = (listen, server_hosts, faults or None)
+    about = (chosen, count, cluster, overrides, output, settings, paces, *where)
     return _Plan(*about, resumed)
+
+
+def _check_faults(
+    faults: Faults, strategy: Strategy, workers: int, hosts: Hosts | None, command: Command
+) -> None:
+    """Raise ValueError, naming the fix, if the run cannot have these faults."""
+    if not faults:
+        return
+    if torchrun.is_torchrun():
+        raise ValueError("under torchrun its processes are the workers: leave out faults")
+    names = hosts.names if hosts else ("this host",)
+    servers = strategy.needs(workers).server_processes
+    check_live(faults, workers, servers, names, network=command.network is not None)
 
 
 def _on_cluster(

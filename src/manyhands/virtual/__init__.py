@@ -9,17 +9,8 @@ stragglers, crashes and partitions are simulated. The same seed gives a bitwise 
     [crash(worker=3, at=2.5), pause(server=0, at=4.0, seconds=2.0)]
 """
 
+from manyhands.faults import CoordinatorCrash, Crash, Cut, Fault, Faults, Isolate, Lose, Pause
 from manyhands.virtual.conditions.compute_times import TIMES, Slow, Times, times
-from manyhands.virtual.conditions.faults import (
-    CoordinatorCrash,
-    Crash,
-    Cut,
-    Fault,
-    Faults,
-    Isolate,
-    Lose,
-    Pause,
-)
 from manyhands.virtual.conditions.process_hosts import ProcessHosts
 from manyhands.virtual.conditions.run_conditions import Conditions
 from manyhands.virtual.run import simulate_job

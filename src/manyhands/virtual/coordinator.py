@@ -15,20 +15,20 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
 
+from manyhands.faults import CoordinatorCrash
 from manyhands.leasing.lease_journal import LeaseInput, LeaseJournal
 from manyhands.leasing.lease_service import LeaseService
 from manyhands.leasing.leases import Leases
 from manyhands.stopping import Improvement
-from manyhands.virtual.conditions.faults import CoordinatorCrash
 from manyhands.virtual.simulator.kernel import happens
 from manyhands.wire.leasing import Ask, Commit, Evaluate, Forgo, Nothing, Saved, Sum, Tally
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from manyhands.faults import Fault
     from manyhands.job import Job
     from manyhands.leasing.lease_service import Letters
-    from manyhands.virtual.conditions.faults import Fault
     from manyhands.virtual.log import Logs, WorkerLog
     from manyhands.virtual.simulator.kernel import Kernel, VirtualEvent
     from manyhands.virtual.simulator.member import VirtualProcess

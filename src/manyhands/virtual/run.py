@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from manyhands.faults import Faults
 from manyhands.parameters.initial.start import check_job_start, start_digest
 from manyhands.parameters.optional.checks import check_optional
 from manyhands.strategies import check_job
 from manyhands.trace import Setting
-from manyhands.virtual.conditions.faults import Faults
+from manyhands.virtual.conditions.simulated_faults import simulated
 from manyhands.virtual.log import Logs
 from manyhands.virtual.simulator.kernel import Kernel
 from manyhands.virtual.time_only import TimeOnlyWorld
@@ -69,8 +70,7 @@ def simulate_job(
     if not time_only:
         check_optional(protocol, job, ["cpu"])
     needs = protocol.needs(len(places.workers))
-    servers = 0 if needs.peer_servers else len(places.servers)
-    faults.check(len(places.workers), servers, peers=needs.peer_servers)
+    expected = simulated(faults, places, peers=needs.peer_servers)
     job.make_ready()
     check_job_start(job)
     if (digest := start_digest(job)) is not None:
@@ -85,7 +85,7 @@ def simulate_job(
                 logs.coordinator.setting(setting.name, setting.value, setting.source)
             of_kind = TimeOnlyWorld if time_only else World
             world = of_kind(job, protocol, places, conditions, kernel, logs)
-            for fault in faults.faults:
+            for fault in expected:
                 world.expect(fault)
             world.begin()
             begun(lambda: (kernel.now, world.committed))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 
 from manyhands.failure import RunFailed
+from manyhands.faults import Crash, Cut, Fault, Isolate, Lose, Pause
 from manyhands.files.checkpoint import member_file, save_model
 from manyhands.parameters import Holder, UpdateCounts, lerp
 from manyhands.parameters.loss_weight import counting_among
@@ -18,7 +19,6 @@ from manyhands.protocols.compression.making import with_codecs
 from manyhands.protocols.compression.shard import CodedShard
 from manyhands.protocols.compression.worker import CodedEndpoint
 from manyhands.sampling.permutation import member_seed, mix
-from manyhands.virtual.conditions.faults import Crash, Cut, Fault, Isolate, Lose, Pause
 from manyhands.virtual.coordinator import LeaseChannel, VirtualCoordinator
 from manyhands.virtual.server import Server
 from manyhands.virtual.simulator.cores import Cores
@@ -349,9 +349,9 @@ class World:
         match fault:
             case Crash(worker=int(rank), at=at, restart=restart):
                 self._kernel.after(at, partial(self._crash_worker, rank, restart, fault))
-            case Crash(server=int(number), at=at, restart=float(restart)):
+            case Crash(server=int(number), at=at, restart=restart) if restart is not None:
                 self._kernel.after(at, partial(self._crash_server, number, restart, fault))
-            case Pause(at=at, seconds=seconds):
+            case Pause(at=at, seconds=seconds) if seconds is not None:
                 self._kernel.after(at, partial(self._pause, seconds, fault))
             case Isolate(at=at):
                 self._kernel.after(at, partial(self._isolate, fault))

@@ -19,10 +19,11 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from manyhands.lab.networks import relay
+from manyhands.live.hosts.host_links import HostLink
 from manyhands.units import bandwidth, seconds
 
 if TYPE_CHECKING:
@@ -93,10 +94,25 @@ class NamespaceHost:
     address: str
     user: tuple[str, ...] = ()
     """Options of nsenter to become root in the user namespace."""
+    port: str = ""
+    """The bridge's end of the link to this host; empty for the bridge itself."""
+    bridge: NamespaceHost | None = None
+    """The namespace of that end."""
+    shape: str = ""
+    """Options of `tc qdisc` for both directions of the link."""
 
     def inside(self, *command: str) -> list[str]:
         """The command line that executes a command in the namespace."""
         return ["nsenter", *self.user, f"--net=/proc/{self.holder}/ns/net", "--", *command]
+
+    def link(self, name: str) -> HostLink:
+        """The link of this host, which has that name in the run, for its agent."""
+        if self.bridge is None:
+            raise ValueError(f"host {name} has no link")
+        # An agent is in the user namespace already.
+        ends = (replace(self, user=()), replace(self.bridge, user=()))
+        inner, outer = (tuple(end.inside()) for end in ends)
+        return HostLink(name, inner, outer, "eth0", self.port, self.shape)
 
 
 @contextlib.contextmanager
@@ -115,14 +131,19 @@ def network(count: int, rate: float, latency: float = 0.0) -> Iterator[list[Name
             for number in range(count)
         ]
         links = [f"link{number}" for number in range(count)]
-        for link, place in zip(links, places, strict=True):
-            connect(bridge, link, place, rate)
+        places = [
+            connect(bridge, link, place, rate) for link, place in zip(links, places, strict=True)
+        ]
         stack.enter_context(switch(bridge, "bridge0", links, latency))
         yield places
 
 
-def connect(bridge: NamespaceHost, link: str, place: NamespaceHost, rate: float) -> None:
-    """Connect a namespace to the bridge's by a link of `rate` bytes/s in both directions."""
+def connect(bridge: NamespaceHost, link: str, place: NamespaceHost, rate: float) -> NamespaceHost:
+    """Connect a namespace to the bridge's by a link of `rate` bytes/s in both directions.
+
+    Returns:
+        The host with its link.
+    """
     shape = shaped(rate)
     execute(
         bridge,
@@ -137,6 +158,7 @@ def connect(bridge: NamespaceHost, link: str, place: NamespaceHost, rate: float)
         "ip link set eth0 up",
         f"tc qdisc add dev eth0 {shape}",
     )
+    return replace(place, port=link, bridge=bridge, shape=shape)
 
 
 @contextlib.contextmanager

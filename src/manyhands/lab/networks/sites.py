@@ -83,8 +83,7 @@ def cluster_network(cluster: Cluster) -> Iterator[list[NamespaceHost]]:
             if own is None:
                 raise ValueError(f"{host.name} has no link: {cluster}")
             links[host.name] = f"link{number}"
-            connect(bridge, links[host.name], place, own.bandwidth)
-            places.append(place)
+            places.append(connect(bridge, links[host.name], place, own.bandwidth))
         for one in _switches(cluster, links, bridge):
             stack.enter_context(one)
         _widen(cluster, places)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
+from manyhands.faults import Faults
 from manyhands.lab.design import Budget, Design, Script, VirtualConditions
 from manyhands.lab.entrants import Sweeps, read_entrants
 from manyhands.pacing import Pace
@@ -38,6 +39,7 @@ def record_design(design: Design) -> DesignRecord:
         lr=design.lr,
         fixed=tuple(_fixed(design)),
         slow=tuple(map(str, design.slow)),
+        faults=design.faults.text,
         network=design.network,
         **limits,
         **conditions,
@@ -86,6 +88,7 @@ def design_of(results: Comparison, script: Script | None) -> Design:
         seed=record.seed,
         budget=Budget(**{name: getattr(record, name) for name in _LIMITS}),
         slow=tuple(map(Pace.read, record.slow)),
+        faults=Faults.read(record.faults),
         virtual=virtual,
         network=record.network,
         cluster=results.layout,

@@ -27,6 +27,7 @@ from manyhands.live.agent.checks import (
 from manyhands.live.agent.codec_check import codec_note
 from manyhands.live.agent.coordinator_process import COORDINATOR, CoordinatorProcess
 from manyhands.live.agent.elasticity import rigidity
+from manyhands.live.agent.faults.injection import FaultInjection
 from manyhands.live.agent.last_checkpoint import (
     continuing,
     from_weights,
@@ -37,6 +38,7 @@ from manyhands.live.agent.progress_line import ProgressLine
 from manyhands.live.agent.remote_process import RemoteProcess
 from manyhands.live.agent.trial_batch import try_out
 from manyhands.live.agent.worker_output import WorkerOutput
+from manyhands.live.agent.worker_returns import WorkerReturns
 from manyhands.live.assignment import Assignment, Leasing
 from manyhands.live.devices import devices
 from manyhands.live.hosts.compatibility import facts_of_host, facts_of_job
@@ -180,7 +182,8 @@ class _Run:
         }
         """The servers on other hosts, whose agents restart them; a reported failure is final."""
         self._restarts = 0
-        self._returns = 0
+        self._returns = WorkerReturns(request.workers)
+        self._faults = FaultInjection.on_first_host(request, self._find, recorder, display.say)
         self._returning: set[str] = set()
         """Workers that were restarted and have not joined yet."""
         self._missed: dict[str, Exit] = {}
@@ -194,6 +197,10 @@ class _Run:
     @property
     def _watched(self) -> list[Process | RemoteProcess]:
         return [*self._processes, *self._remote.values(), *self._remote_servers.values()]
+
+    def _find(self, name: str) -> Process | None:
+        """The current process of a name; None if there is none."""
+        return next((process for process in self._processes if process.name == name), None)
 
     def execute(self) -> None:
         """Start the processes, watch them and end them."""
@@ -223,6 +230,7 @@ class _Run:
                     raise
                 finally:
                     self._missed.clear()
+                    self._faults.end()
                     end(self._workers.values(), _GRACE)
                     self._output.end(failed=parting.failed)
                     self._coordinator.part(line, parting, lambda: self._follow(line, _POLL))
@@ -266,6 +274,7 @@ class _Run:
             elastic=self._elastic,
             slow=request.slow,
             resume=None if request.resume is None else str(request.resume.resolve()),
+            faults=request.faults.text if request.faults else "",
         )
         if request.hosts is not None and self._invitation is not None:
             job = override(request.job, request.overrides)
@@ -326,6 +335,7 @@ class _Run:
         while True:
             self._follow(line, _POLL)
             self._output.look()
+            self._faults.look()
             self._look_after(line)
             workers: dict[str, Process | RemoteProcess] = {**self._workers, **self._remote}
             # A restarted worker that has not joined yet does not delay the end of the run.
@@ -406,13 +416,14 @@ class _Run:
         """
         # A loop of the user's own may hold state that no other worker hands over.
         again = self._needs.takes_back or (self._elastic and self._request.origin.loop is None)
-        if (begun and not again) or self._returns >= 2 * self._request.workers:
+        if (begun and not again) or not self._returns.are_allowed:
+            return False
+        if exit_.name in self._faults.stays_away:
             return False
         if begun and self._count_workers() == 0:
             return False
-        self._returns += 1
         rank = exit_.name.removeprefix("worker-")
-        log = f"{exit_.name}.{self._returns}"
+        log = f"{exit_.name}.{self._returns.add()}"
         self._workers[exit_.name] = self._host_processes.fork(exit_.name, _WORKER, rank, log)
         self._output.follow(int(rank), log)
         if begun:
@@ -436,6 +447,8 @@ class _Run:
     def _follow(self, line: Line, timeout: float) -> None:
         for message in line.receive(timeout):
             if isinstance(message, Status):
+                self._faults.follow(message)
+                self._returns.follow(message)
                 self._welcome_back(message.returned)
                 self._invite(message.outside)
                 self._display.show(message)

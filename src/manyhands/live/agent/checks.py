@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from manyhands.failure import RunFailed, refusing
+from manyhands.faults import FullDisk
 from manyhands.files.disk_space import is_full
 from manyhands.files.tensor_format import MODEL
+from manyhands.live.agent.faults.full_disk import check_disk
 from manyhands.live.agent.memory_check import available, estimate
 from manyhands.live.devices import devices
 from manyhands.live.processes.descriptors import check_descriptors
@@ -43,6 +45,8 @@ def check_request(request: Request) -> str:
         strategy.check_places(request.hosts.names if request.hosts else (request.host,), places)
         check_job(strategy, job, request.workers)
         check_optional(strategy, job, places)
+        if any(isinstance(fault, FullDisk) for fault in request.drawn_faults()):
+            check_disk(request.folder)
         check_descriptors(request.workers, strategy.needs(request.workers).servers)
         about = (job, strategy, request.workers, request.here, places)
         return estimate(*about, forks=can_fork()).check(*available())

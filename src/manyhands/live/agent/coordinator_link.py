@@ -66,6 +66,13 @@ class CoordinatorLink:
                 if file.name == message.name:
                     file.stored(message.upto)
 
+    def event(self, what: str, detail: dict[str, str]) -> None:
+        """Record an event and send it at once: this host may be lost before the run ends."""
+        self._recorder.event(what, detail)
+        self._recorder.drain()
+        self._line.send(TraceChunk(b"".join(self._chunks)))
+        self._chunks.clear()
+
     def beat(self, workers: Iterable[Process]) -> None:
         """Send a heartbeat and the ends of workers, when they are due.
 

@@ -20,8 +20,10 @@ import msgspec
 
 from manyhands.cluster import Cluster
 from manyhands.failure import RunFailed
+from manyhands.faults import Faults
 from manyhands.files.run_folders import new_folder
 from manyhands.live.agent.coordinator_link import CoordinatorLink
+from manyhands.live.agent.faults.injection import FaultInjection
 from manyhands.live.agent.preflight import Findings, findings_file
 from manyhands.live.agent.progress_line import ProgressLine
 from manyhands.live.assignment import Assignment
@@ -222,11 +224,24 @@ class _HostRun:
         self._workers: dict[str, Process] = {}
         self._servers: dict[str, Process] = {}
         self._link = CoordinatorLink(assignment, number, line)
+        self._faults = self._injection()
         self._over: Disband | None = None
         self._begun = False
         """Whether all workers of the run have joined."""
         self._returns = 0
         self._restarts = 0
+
+    def _injection(self) -> FaultInjection:
+        """The faults that concern this host."""
+        assignment, servers = self._assignment, self._assignment.server_hosts
+        names = {f"worker-{rank}" for rank in self._ranks}
+        names |= {f"server-{at}" for at, host in enumerate(servers) if host == assignment.host}
+        count = 0 if assignment.peers else len(assignment.servers)
+        faults = Faults.read(assignment.faults).drawn(assignment.workers, count)
+        return FaultInjection(faults, names, self._find, self._link.event, _say)
+
+    def _find(self, name: str) -> Process | None:
+        return self._workers.get(name) or self._servers.get(name)
 
     @property
     def _members(self) -> list[Process]:
@@ -249,6 +264,7 @@ class _HostRun:
             raise
         finally:
             # Servers leave when the coordinator dismisses them, and send their traces then.
+            self._faults.end()
             finished = self._over is not None and not self._over.failed
             await_end(self._servers.values(), _GRACE if finished else 0.0)
             processes = [*filter(None, [self._preflight]), *self._members]
@@ -293,6 +309,7 @@ class _HostRun:
             self._link.receive(message)
             if isinstance(message, Status):
                 self._begun = self._begun or message.started
+                self._faults.follow(message)
                 if self._display is not None:
                     self._display.show(message)
             elif isinstance(message, Eject) and message.name in self._workers:
@@ -300,6 +317,7 @@ class _HostRun:
             elif isinstance(message, Disband):
                 self._over = message
         if self._over is None:
+            self._faults.look()
             self._start_again()
             ended = self._restart_servers()
             self._link.beat([*self._workers.values(), *ended])

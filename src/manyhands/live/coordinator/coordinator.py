@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from manyhands.trace import Recorder
     from manyhands.transport.control import Hub
 
-SILENCE = 5.0
-"""Seconds without a heartbeat after which a warning names the worker."""
+SILENCE = 3.5
+"""Seconds without a heartbeat after which a warning names the worker: within 5 s of its loss."""
 STALL = 10.0
 """Seconds of waiting in a collective after which a warning names the workers that are awaited."""
 PATIENCE = 30.0

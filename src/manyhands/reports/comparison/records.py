@@ -83,6 +83,8 @@ class DesignRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The strategies that are not swept."""
     slow: tuple[str, ...] = ()
     """Workers that were slowed under all strategies, as in `2:4x`."""
+    faults: str = ""
+    """What went wrong on purpose in every run, as in `crash(worker=2, at=20.0)`."""
     network: str = ""
     """As it was given: `100mbit`; empty for the machine's own."""
     times: str | None = None

@@ -36,7 +36,10 @@ _WINDOW_SHARE: Final = 0.05
 _SILENT: Final = 5.0
 _SILENT_SHARE: Final = 0.04
 _ENDED: Final = ("lost", "trained", "left")
-_FAULTS: Final = ("lost", "restart", "returned", "suspect", "back", "failure", "fault", "diverged")
+_FAULTS: Final = (
+    *("lost", "restart", "returned", "suspect", "back", "failure", "diverged"),
+    *("fault", "fault over", "fault failed"),
+)
 
 
 @dataclass(slots=True)

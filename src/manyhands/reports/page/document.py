@@ -130,8 +130,14 @@ def _subtitle(comparison: Comparison) -> str:
         comparison.target and f"target {comparison.target}",
         comparison.cluster or comparison.network,
         comparison.paced,
+        _faults(comparison) and f"faults: {_faults(comparison)}",
     ]
     return " · ".join(words for words in told if words)
+
+
+def _faults(comparison: Comparison) -> str:
+    """What went wrong on purpose in every run, as text."""
+    return comparison.design.faults if comparison.design else ""
 
 
 def _badge(kind: Kind) -> Markup:
@@ -364,6 +370,7 @@ def _circumstances(comparison: Comparison) -> Markup:
         "Hosts": str(comparison.hosts),
         "Processes per core": count(processes) if processes else "not recorded",
         "Paced": comparison.paced or "nothing",
+        "Faults": _faults(comparison) or "none",
         "Cluster": comparison.cluster,
         "Network": comparison.network or "the machine's own",
         "Price": f"{comparison.price:g} {comparison.currency} per worker and hour".replace(

@@ -83,6 +83,11 @@ def _row(row: TimelineRow, end: float) -> Markup:
         )
         if data:
             paths.append(element("path", d=data, fill=colour))
+    for at, words in row.marks[:MOST_STRETCHES]:
+        if end and at <= end:
+            line = f"M{_place(at, end)} 0V16"
+            mark = element("title", f"fault: {words}")
+            paths.append(element("path", mark, d=line, stroke="#cf222e", stroke_width="3"))
     return element(
         "div",
         element("span", row.name.replace("-", " "), class_="who"),

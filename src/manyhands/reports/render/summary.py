@@ -4,6 +4,7 @@ import textwrap
 from collections.abc import Iterable
 
 from manyhands.reports.figures.breakdown import FREE, breakdown, coding_seconds
+from manyhands.reports.figures.fault_times import fault_times, faults_in_words
 from manyhands.reports.figures.outcome import division, ending, mishaps, parameters_digest, settings
 from manyhands.reports.figures.residuals import residuals
 from manyhands.reports.figures.speed import accounting, epochs, throughput
@@ -21,6 +22,8 @@ from manyhands.trace import PHASES, Setting, Trace, digest
 
 _WIDTH = 80
 _LABEL = 15
+_LONG = ("settings", "time", "faults")
+"""Rows of up to three lines; the others have two."""
 _TIED = "\N{NO-BREAK SPACE}"
 """Keeps a figure and its unit on one line; printed as a plain space."""
 _SOURCES = ("command line", "script", "torchrun")
@@ -38,7 +41,7 @@ def summary(trace: Trace) -> str:
     )
     for label, words in summary_rows(trace):
         # Explicit settings are shown completely; defaults may be shortened.
-        lines += _row(label, words, most=3 if label in ("settings", "time") else 2)
+        lines += _row(label, words, most=3 if label in _LONG else 2)
     return "\n".join(lines)
 
 
@@ -56,6 +59,7 @@ def summary_rows(trace: Trace) -> list[tuple[str, str]]:
         ("residual", _residual(trace)),
         ("staleness", _staleness(trace)),
         ("samples", _samples(trace)),
+        ("faults", faults_in_words(fault_times(trace))),
         ("mishaps", _mishaps(trace)),
         *(_part(line) for line in division(trace)),
         ("settings", _settings(s for s in settings(trace) if s.name != "slow")),

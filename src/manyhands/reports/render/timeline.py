@@ -13,6 +13,7 @@ from typing import Final
 from xml.sax.saxutils import escape
 
 from manyhands.reports.figures.breakdown import CATEGORY
+from manyhands.reports.figures.fault_times import fault_times
 from manyhands.reports.figures.outcome import settings
 from manyhands.reports.figures.speed import started
 from manyhands.trace import ProcessTrace, Span, Trace
@@ -44,7 +45,7 @@ _STYLE: Final = """
 @media(prefers-color-scheme:dark){
 .paper{fill:#0d1117}.ink{fill:#e6edf3}.faint{fill:#9da7b3}.line{stroke:#30363d}.bar{stroke:#0d1117}}
 text{font:12px system-ui,-apple-system,"Segoe UI","DejaVu Sans",sans-serif}
-.title{font-size:15px;font-weight:600}.bar{stroke-width:.6}
+.title{font-size:15px;font-weight:600}.bar{stroke-width:.6}.fault{stroke:#cf222e;stroke-width:2}
 """
 
 
@@ -64,6 +65,8 @@ class TimelineRow:
     name: str
     is_server: bool
     bars: tuple[Bar, ...]
+    marks: tuple[tuple[float, str], ...] = ()
+    """Faults on purpose: when, and what in words."""
 
 
 def timeline(trace: Trace) -> str:
@@ -105,11 +108,28 @@ def rows_of(trace: Trace) -> tuple[list[TimelineRow], list[TimelineRow]]:
                 start, stop = max(0.0, one.start - begin), one.stop - begin
                 if stop > start:
                     bars.append(Bar(one.band, start, stop))
+    marks = _marks(trace)
     workers, servers = (
-        [TimelineRow(name, role == "server", tuple(bars)) for name, bars in rows.items()]
+        [
+            TimelineRow(name, role == "server", tuple(bars), tuple(marks.get(name, ())))
+            for name, bars in rows.items()
+        ]
         for role, rows in by_name.items()
     )
     return workers, [row for row in servers if row.bars]
+
+
+def _marks(trace: Trace) -> dict[str, list[tuple[float, str]]]:
+    """The faults on purpose of each process, and those of a host of all processes on it."""
+    on: dict[str, set[str]] = {}
+    for process in trace.processes:
+        on.setdefault(process.header.host, set()).add(process.name)
+    marks: dict[str, list[tuple[float, str]]] = {}
+    for one in fault_times(trace):
+        names = one.fault.members() or on.get(getattr(one.fault, "host", ""), ())
+        for name in names:
+            marks.setdefault(name, []).append((one.at, one.words))
+    return marks
 
 
 def _bars_of(process: ProcessTrace, transfers: dict[int | None, float]) -> Iterator[Bar]:
@@ -233,6 +253,11 @@ def _bars(row: TimelineRow, top: int, end: float) -> Iterator[str]:
             yield f'<g class="{edge}{band}" fill="{colour}">'
             yield from bars
             yield "</g>"
+    for at, words in row.marks:
+        if end and at <= end:
+            place = _number(_LEFT + at / end * _PLOT)
+            yield f'<path class="fault" d="M{place} {top + 2}V{top + _ROW - 2}">'
+            yield f"<title>{escape(words)}</title></path>"
 
 
 def _title(trace: Trace) -> str:

@@ -119,7 +119,7 @@ def healed(fault: Fault) -> float:
         case CoordinatorCrash(at=at, restart=restart):
             return at + restart
         case Pause(at=at, seconds=seconds):
-            return at + seconds
+            return at + (seconds or 0.0)
         case Cut(stop=stop):
             return stop
         case Lose(at=at):

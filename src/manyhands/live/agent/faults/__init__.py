@@ -1,0 +1,1 @@
+"""Faults on purpose in live runs: signals to processes, links that are cut, a full disk."""
