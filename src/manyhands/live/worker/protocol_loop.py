@@ -114,6 +114,7 @@ def run_free(
     drive(protocol.worker(replica, endpoint))
     replica.close()
     sender.note_residual("residual/end")
+    replica.settle()
     recorder.event("trained")
     if replica.stores:
         replica.refresh()

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
+    from manyhands.codecs.kernels.finite import NotFinite
     from manyhands.placements.compression.background import BucketReduction
     from manyhands.transport.collectives import Group
     from manyhands.transport.waits import Waits
@@ -62,6 +63,11 @@ class CompressedDDP(DistributedDataParallel):
         hook = self.hook
         # DDP reads the hook's name and the names of its parameters.
         self.register_comm_hook(None, lambda _, bucket: hook(bucket))
+
+    def take_refused(self) -> NotFinite:
+        """What this worker's gradient had since the last call, for which it sent zeros."""
+        found, self.hook.refused = self.hook.refused, ""
+        return found
 
     def reducing(self) -> AbstractContextManager[None]:
         """Context of a step's backward passes: an error of the reduction is raised as it was."""

@@ -4,7 +4,14 @@ import textwrap
 from collections.abc import Iterable
 
 from manyhands.reports.figures.breakdown import FREE, breakdown, coding_seconds
-from manyhands.reports.figures.outcome import division, ending, mishaps, parameters_digest, settings
+from manyhands.reports.figures.outcome import (
+    division,
+    ending,
+    mishaps,
+    parameters_digest,
+    refusals,
+    settings,
+)
 from manyhands.reports.figures.residuals import residuals
 from manyhands.reports.figures.speed import accounting, epochs, throughput
 from manyhands.reports.figures.trace_figures import (
@@ -56,6 +63,7 @@ def summary_rows(trace: Trace) -> list[tuple[str, str]]:
         ("residual", _residual(trace)),
         ("staleness", _staleness(trace)),
         ("samples", _samples(trace)),
+        ("not applied", _not_applied(trace)),
         ("mishaps", _mishaps(trace)),
         *(_part(line) for line in division(trace)),
         ("settings", _settings(s for s in settings(trace) if s.name != "slow")),
@@ -89,6 +97,20 @@ def _part(line: str) -> tuple[str, str]:
     """A part of a divided model: its name is the label."""
     name, _, words = line.partition(": ")
     return name, words
+
+
+def _not_applied(trace: Trace) -> str:
+    """Updates that were refused, by worker."""
+    told = []
+    for one in refusals(trace):
+        who = "an unknown worker" if one.worker is None else f"worker {one.worker}"
+        were = "was" if one.updates == 1 else "were"
+        told.append(
+            f"{one.updates:,} update{plural(one.updates)} of {who} had {one.what} and {were} not "
+            f"applied ({one.samples:,} samples, first {one.first})"
+        )
+    more = f"; so of {len(told) - 1} more workers" if len(told) > 1 else ""
+    return told[0] + more if told else ""
 
 
 def _mishaps(trace: Trace) -> str:
