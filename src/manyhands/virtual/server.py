@@ -26,7 +26,7 @@ from manyhands.protocols import (
     Step,
     carry_out,
 )
-from manyhands.protocols.parts.finite import Examination, about_push, own_worker
+from manyhands.protocols.parts.finite import FiniteCheck, about_push, own_worker
 from manyhands.protocols.parts.rank_order import rank_of
 from manyhands.virtual.simulator.kernel import happens
 from manyhands.virtual.worker.endpoint import HEAD, caller
@@ -78,7 +78,7 @@ class Server:
         self.state = protocol.begin(terms)
         self._protocol = protocol
         self._own = own_worker(terms.number, peer_servers=protocol.peer_servers)
-        self._examination = Examination(holder, self._own)
+        self._examination = FiniteCheck(holder, self._own)
         self._terms = terms
         self._is_anew = False
         self._kernel = kernel
@@ -162,7 +162,7 @@ class Server:
     def begin_anew(self, holder: Holder) -> None:
         """Reset to the initial state: nothing survived the crash."""
         self.holder = holder
-        self._examination = Examination(holder, self._own)
+        self._examination = FiniteCheck(holder, self._own)
         self.state = self._protocol.begin(self._terms)
         self._is_anew = True
         self._heard.clear()

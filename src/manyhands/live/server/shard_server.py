@@ -33,7 +33,7 @@ from manyhands.protocols import (
     carry_out,
 )
 from manyhands.protocols.compression.shard import CodedShard
-from manyhands.protocols.parts.finite import Examination, about_push, own_worker
+from manyhands.protocols.parts.finite import FiniteCheck, about_push, own_worker
 from manyhands.protocols.parts.rank_order import rank_of
 from manyhands.sampling.permutation import member_seed
 from manyhands.script.loading import load
@@ -105,7 +105,7 @@ class ShardServer:
         self._state = protocol.begin(terms)
         self._coded = CodedShard.of(protocol, number, assignment.workers, self._holder, job.seed)
         own = own_worker(number, peer_servers=needs.peer_servers)
-        self._examination = Examination(self._holder, own)
+        self._examination = FiniteCheck(self._holder, own)
         self._not_applied = NotApplied(recorder)
         size = self._holder.shard.nbytes
         room = 0 if self._coded is None else self._coded.room

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from manyhands.protocols.compression.shard import CodedShard
 
 
-class Examination:
+class FiniteCheck:
     """Looks at the payloads of a server's calls.
 
     Args:

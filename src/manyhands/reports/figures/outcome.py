@@ -138,7 +138,7 @@ def _last_words(trace: Trace) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class NotAppliedUpdates:
     """Updates of one worker that were not applied, because they were not finite."""
 
     worker: int | None
@@ -151,7 +151,7 @@ class Refusal:
     """Where the samples of the first are, in words."""
 
 
-def refusals(trace: Trace) -> tuple[Refusal, ...]:
+def refusals(trace: Trace) -> tuple[NotAppliedUpdates, ...]:
     """The updates that were not applied because they had NaN or infinity, by worker.
 
     A worker and several servers may have recorded the same: the largest count is taken.
@@ -162,7 +162,7 @@ def refusals(trace: Trace) -> tuple[Refusal, ...]:
             if event.what == "refused":
                 found.setdefault(event.detail.get("worker", ""), []).append(event.detail)
     return tuple(
-        Refusal(
+        NotAppliedUpdates(
             worker=int(rank) if rank.isdigit() else None,
             updates=max(_number(detail, "updates") for detail in details),
             samples=max(_number(detail, "samples") for detail in details),
