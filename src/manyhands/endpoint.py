@@ -175,6 +175,9 @@ class Replica(Protocol):
         batch: other workers step with the other parts, and replicas are averaged. If steps are
         added instead, `counts` is the samples of `batch`. The learning rate is that of the batch's
         position in the run.
+
+        No step is taken with an update that has NaN or infinity: the batch then has no samples
+        from here on, and `commit` discards it.
         """
 
     def update(self, server: int) -> torch.Tensor:
@@ -219,5 +222,5 @@ class Replica(Protocol):
     def commit(self, *batches: LeasedBatch) -> None:
         """Commit batches: their updates are part of the shared parameters."""
 
-    def forgo(self, batch: LeasedBatch) -> None:
-        """Discard a batch: its update was not applied, and its samples are lost."""
+    def forgo(self, *batches: LeasedBatch) -> None:
+        """Discard batches: their updates were not applied, and their samples are lost."""

@@ -54,5 +54,16 @@ class Diverged(RunFailed):
     """A loss became NaN or infinite; the message says where it was detected first."""
 
 
+class ReplicasDiffer(RunFailed):
+    """Replicas that must be equal are not; the message names the worker whose replica differs."""
+
+    def __init__(self, words: str) -> None:
+        super().__init__(
+            f"{words}: a bit was flipped in memory or in a transfer, or the workers compute "
+            "differently; test the memory of the host, or compare less often, or never, with "
+            "allreduce(compare_every=0)"
+        )
+
+
 class Poisoned(Diverged, PeerLost):
     """As `Diverged`, on a worker whose parameters were not finite before: not the first cause."""

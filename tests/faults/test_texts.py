@@ -116,8 +116,6 @@ def test_random_faults_hit_worker_0_and_every_server_too():
         (Lose("server-0", "worker-0"), "is for virtual runs"),
         (Isolate(1), "Use 'cut host NAME from 60 s to 70 s'"),
         (CutHost("b"), "needs a network that Manyhands made: use --cluster"),
-        (CoordinatorCrash(at=3.0), "which is not restarted"),
-        (RandomFaults(3.0, coordinator=True), "which is not restarted"),
         (Crash(worker=3, at=1.0), "names worker-3, and the run has 3 workers, numbered from 0"),
         (Pause(server=1, at=1.0), "names server-1, and the run has 1 servers"),
     ],

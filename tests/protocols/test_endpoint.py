@@ -34,6 +34,12 @@ class Shelf:
     def __init__(self) -> None:
         self.bytes = torch.zeros(16, dtype=torch.uint8)
         self.revision = 0
+        self.refused: dict[str, int] = {}
+
+    def not_finite(self, update: torch.Tensor) -> str:
+        """There are bytes, and no numbers."""
+        del update
+        return ""
 
     def step(self, update: torch.Tensor, *_: float) -> None:
         self.bytes += update

@@ -6,6 +6,7 @@ from virtual_jobs import a_job
 
 from manyhands.failure import Diverged
 from manyhands.reports import Run
+from manyhands.reports.figures.speed import accounting
 from manyhands.verbs import simulate
 
 
@@ -27,7 +28,8 @@ def test_a_loss_that_is_not_finite_ends_the_run(tmp_path, strategy) -> None:
 
 def test_a_run_that_goes_on_has_failed_all_the_same(tmp_path) -> None:
     run = simulate(diverging(stop_on_nan=False), workers=2, output=tmp_path / "out")
-    assert run.samples == 800
+    kept = accounting(run.trace)
+    assert (kept.seen + (kept.lost or 0), kept.lost != 0) == (800, True)
     assert run.status == "failed"
 
 

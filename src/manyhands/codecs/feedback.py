@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from manyhands.codecs.kernels.finite import not_finite
+
 if TYPE_CHECKING:
     import torch
 
@@ -26,14 +28,21 @@ class ErrorFeedback:
         """What was not sent so far; None before the first update, and without error feedback."""
 
     def encode(self, update: torch.Tensor, seed: int = 0) -> torch.Tensor:
-        """The payload of an update and the residual; the update is not changed."""
+        """The payload of an update and the residual; the update is not changed.
+
+        An update must be finite. If its payload is not, because numbers are beyond the range of the
+        codec, the receiver does not apply it, and the residual begins anew.
+        """
         if not self._codec.feeds_back:
             return self._codec.encode(update, seed)
         if self.residual is None:
             self.residual = update.clone()
         else:
             self.residual.add_(update)
-        return self._codec.encode_rest(self.residual, seed)
+        payload = self._codec.encode_rest(self.residual, seed)
+        if not_finite(self.residual):
+            self.residual = None
+        return payload
 
     def norm(self) -> float:
         """The norm of the residual: how much of the updates has not been sent."""

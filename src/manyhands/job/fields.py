@@ -142,7 +142,8 @@ class JobFields:
     `mh.EarlyStopping("loss", patience=3)`."""
     stop_on_nan: bool = True
     """End the run as failed when a training loss, a validation loss or a final parameter is NaN or
-    infinite. With False the run continues, and its summary reports it."""
+    infinite. With False the run continues: updates that are not finite are not applied, and its
+    summary reports them."""
     callbacks: Sequence[Callback] = ()
     """Called in the process that started the run, while it trains: `mh.callbacks.CSVLogger()`, or
     callbacks of your own."""

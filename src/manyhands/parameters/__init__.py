@@ -1,6 +1,6 @@
 """A model's parameters: divided into fragments, held by servers, copied by workers."""
 
-from manyhands.parameters.arithmetic import as_bytes, difference, lerp, trade
+from manyhands.parameters.arithmetic import as_bytes, difference, lerp, not_finite_in, trade
 from manyhands.parameters.copy import Copy
 from manyhands.parameters.ensemble import EnsembleModel
 from manyhands.parameters.holder import Holder
@@ -22,5 +22,6 @@ __all__ = [
     "counting_among",
     "difference",
     "lerp",
+    "not_finite_in",
     "trade",
 ]

@@ -6,9 +6,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from manyhands.codecs.kernels.finite import not_finite
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from manyhands.codecs.kernels.finite import NotFinite
     from manyhands.parameters.layout import Shard
 
 
@@ -23,6 +26,17 @@ def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
     if not tensor.is_contiguous():
         raise ValueError("a payload must be contiguous: call .contiguous() on it")
     return tensor.detach().view(-1).view(torch.uint8)
+
+
+def not_finite_in(shard: Shard, flat: torch.Tensor) -> NotFinite:
+    """What the parameters or the buffers of a shard have that is no finite number."""
+    for part in shard.flat_by_dtype:
+        if found := not_finite(part.view(flat)):
+            return found
+    for fragment in shard.buffers:
+        if found := not_finite(fragment.bytes(flat).clone().view(fragment.dtype)):
+            return found
+    return ""
 
 
 def add(shard: Shard, total: torch.Tensor, other: torch.Tensor, share: float) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from manyhands.job.optimizers import TrainedParameters
+from manyhands.parameters.arithmetic import not_finite_in
 from manyhands.parameters.clipping import MeanOf, clip_norm, norm
 from manyhands.parameters.gradients import CalledModel, backward, samples_of
 from manyhands.parameters.initial.shard_values import make
@@ -19,6 +20,7 @@ from manyhands.parameters.optional.compilation import compile_in_place
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from manyhands.codecs.kernels.finite import NotFinite
     from manyhands.job import Job
 
     Fill = Callable[[torch.Tensor], None]
@@ -253,6 +255,11 @@ class Copy:
         for name in self._gradients.keys() - self._arrived:
             self._put(name, named[name].grad)
             named[name].grad = None
+
+    def not_finite(self) -> NotFinite:
+        """What the update has that is no finite number."""
+        found = map(not_finite_in, self.layout.shards, self.updates)
+        return next((one for one in found if one), "")
 
     def received(self) -> None:
         """Copy received parameters to the model's device, if it is another one."""

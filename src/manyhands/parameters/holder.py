@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from manyhands.job.optimizers import parts_of
-from manyhands.parameters.arithmetic import add, descend, lerp, scale
+from manyhands.parameters.arithmetic import add, descend, lerp, not_finite_in, scale
 from manyhands.parameters.clipping import clip_norm
 from manyhands.parameters.initial.deferred import HELD
 from manyhands.parameters.initial.shard_values import begin
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from torch import nn, optim
 
+    from manyhands.codecs.kernels.finite import NotFinite
     from manyhands.files.checkpoints.parts import TensorPart
     from manyhands.files.checkpoints.reading import Checkpoint
     from manyhands.job import Job
@@ -93,6 +94,8 @@ class Holder:
         self._extras: dict[str, torch.Tensor] = {}
         self.references = References()
         """What callers have received and sent, if either is encoded as differences."""
+        self.refused: dict[str, int] = {}
+        """By caller, the number of its last call whose payload was not finite."""
         self.revision = 0
         """How often the parameters were changed by this process."""
 
@@ -140,6 +143,10 @@ class Holder:
             parameter.grad = None
         for buffer, fragment in zip(self._buffers, self.shard.buffers, strict=True):
             buffer.lerp_(fragment.view(update), blend)
+
+    def not_finite(self, update: torch.Tensor) -> NotFinite:
+        """What an update of the shard has that is no finite number; empty for another payload."""
+        return not_finite_in(self.shard, update) if update.nbytes == self.bytes.nbytes else ""
 
     def clip(self, mean: torch.Tensor) -> None:
         """Clip the norm of a mean update in place."""
@@ -221,10 +228,11 @@ class Holder:
 
     def forget_worker(self, worker: str) -> None:
         """Free what is kept for all incarnations of a worker."""
-        for sender in {*self._remembered, *self.references.callers()}:
+        for sender in {*self._remembered, *self.references.callers(), *self.refused}:
             if sender.partition(".")[0] == worker:
                 self.forget(sender)
                 self.references.forget(sender)
+                self.refused.pop(sender, None)
 
     def recall(self, sender: str) -> torch.Tensor:
         """The copy that was kept for a sender."""
@@ -279,6 +287,8 @@ class Holder:
             tensors[f"remembered {sender}"] = then
         for name, extra in self._extras.items():
             tensors[f"extra {name}"] = extra
+        if self.refused:
+            numbers["refused"] = dict(self.refused)
         vectors, facts = self.references.state()
         return {**tensors, **vectors}, {**numbers, **facts}
 
@@ -300,6 +310,8 @@ class Holder:
         for name, value in numbers.items():
             if name == "references":
                 self.references.restore(vectors, value)
+            elif name == "refused":
+                self.refused = dict(value)
             else:
                 self._restore(name, value)
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from manyhands.parameters.arithmetic import not_finite_in
 from manyhands.parameters.optional.named_state import (
     load_named,
     named_entries,
@@ -18,6 +19,7 @@ from manyhands.parameters.scheduled_step import weighted_step
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from manyhands.codecs.kernels.finite import NotFinite
     from manyhands.files.checkpoints.parts import TensorPart
     from manyhands.files.checkpoints.reading import Checkpoint
     from manyhands.job import Job
@@ -43,6 +45,7 @@ class LocalOptimizer:
         parameters: Sequence[torch.Tensor],
     ) -> None:
         optimizer = job.make_optimizer(model)
+        self._shards = layout.shards
         groups: list[list[torch.nn.Parameter]] = [[] for _ in optimizer.param_groups]
         self._pieces = []
         for shard, flat in zip(layout.shards, parameters, strict=True):
@@ -57,8 +60,14 @@ class LocalOptimizer:
         self._lr_factor = job.lr_factor
         self._schedule = schedule_of(job, optimizer)
 
-    def step(self, updates: Sequence[torch.Tensor], weight: float, dealt: int) -> None:
-        """Take a step with an update from a batch after `dealt` samples, weighted by `weight`."""
+    def step(self, updates: Sequence[torch.Tensor], weight: float, dealt: int) -> NotFinite:
+        """Take a step with an update from a batch after `dealt` samples, weighted by `weight`.
+
+        No step is taken with an update that has NaN or infinity, which is returned.
+        """
+        for shard, update in zip(self._shards, updates, strict=True):
+            if found := not_finite_in(shard, update):
+                return found
         for number, fragment, parameter in self._pieces:
             parameter.grad = fragment.view(updates[number])
         if self._schedule is not None:
@@ -66,6 +75,7 @@ class LocalOptimizer:
         weighted_step(self.optimizer, weight * self._lr_factor(dealt))
         for _, _, parameter in self._pieces:
             parameter.grad = None
+        return ""
 
     def named_state(self) -> tuple[list[TensorPart], dict[str, Any]]:
         """The optimizer's state by the names of the parameters, for a checkpoint."""

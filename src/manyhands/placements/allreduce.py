@@ -49,6 +49,10 @@ class AllReduce(Placement):
 
     name: ClassVar[str] = "allreduce"
     obstacles: ClassVar[dict[str, str]] = {}
+    lacks: ClassVar[dict[str, str]] = {
+        "aggregate": "a collective returns sums, and no worker has the gradients of the others; "
+        "use synchronous()"
+    }
     gradient_norms: ClassVar[bool] = True
     alternates: ClassVar[bool] = True
     support: ClassVar[Literal["stable"]] = "stable"
@@ -66,10 +70,15 @@ class AllReduce(Placement):
     autograd graph."""
     codec: Codec | Reducer | None = None
     """How gradients are sent, as fewer bytes. By default they are sent as they are."""
+    compare_every: int = 100
+    """Steps between two comparisons of the replicas, by a hash of their parameters, which must be
+    equal to the bit; 0 for none. A replica that differs ends the run, and its worker is named."""
 
     def __post_init__(self) -> None:
         if not 0 < self.bucket_mb <= 1024:
             raise ValueError(f"bucket_mb must be above 0 and at most 1024, got {self.bucket_mb}")
+        if self.compare_every < 0:
+            raise ValueError(f"compare_every must be 0 or more steps, got {self.compare_every}")
         if self.find_unused and self.codec is not None and self.codec.feeds_back:
             raise ValueError(
                 "find_unused=true leaves out gradients of parameters that no worker used in a "
@@ -109,7 +118,8 @@ class AllReduce(Placement):
         """A replica wrapped in DistributedDataParallel over the group's own process group."""
         from manyhands.placements.worker.whole_model import WholeModel  # noqa: PLC0415 - torch is lazy
 
-        return WholeModel(job, group, device, waits, self.wrapper(group, waits, job.seed))
+        wrap = self.wrapper(group, waits, job.seed)
+        return WholeModel(job, group, device, waits, wrap, self.compare_every)
 
     def rigidity(self, job: Job) -> str:
         """Every worker has the whole state; some options do not go with another group."""

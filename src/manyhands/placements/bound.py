@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
+    from manyhands.codecs.kernels.finite import NotFinite
     from manyhands.files.checkpoint import State
     from manyhands.placements.held import HeldTensor, SteppedTensor
     from manyhands.transport.collectives import Group
@@ -62,6 +63,11 @@ class Bound(ABC):
     rescales: bool = True
     """Whether gradients wait for `rescale` and `step` before they are used; False if updates are
     applied while later gradients are computed."""
+    refuses: bool = False
+    """Whether every worker has the whole gradient after the reduction, so that all of them can
+    decide not to step with it."""
+    compares_every: int = 0
+    """Steps between two comparisons of replicas that must be equal; 0 for none."""
     words: tuple[str, ...] = ()
     """How the model was divided among the workers, in lines for the log; may be empty."""
 
@@ -112,6 +118,14 @@ class Bound(ABC):
         from manyhands.engine.tensors import own  # noqa: PLC0415 - loads DTensor
 
         return [own(one) for one in gradients]
+
+    def take_refused(self) -> NotFinite:
+        """What this worker's gradient had for which it sent zeros, in the last step."""
+        return ""
+
+    def local_gradients(self, inputs: Any, targets: Any, weight: float) -> list[torch.Tensor]:  # noqa: ARG002 - the contract
+        """This worker's own gradients, computed again; needed where `refuses` is True."""
+        return []
 
     def clip(self, limit: float) -> None:
         """Clip the norm of the gradient, computed over the whole model, to the limit."""

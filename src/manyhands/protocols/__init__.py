@@ -37,6 +37,7 @@ from manyhands.protocols.actions import (
     Shift,
     Step,
 )
+from manyhands.protocols.aggregation import Aggregator
 from manyhands.protocols.asynchronous import Asynchronous
 from manyhands.protocols.averaging import Averaging, LocalSteps
 from manyhands.protocols.broadcast import Broadcast
@@ -83,6 +84,7 @@ __all__ = [
     "USES_PAYLOAD",
     "Action",
     "Add",
+    "Aggregator",
     "Answer",
     "Asynchronous",
     "Averaging",

@@ -6,7 +6,9 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from manyhands.endpoint import (  # noqa: TC001 - states are written down and read
+import msgspec
+
+from manyhands.endpoint import (
     Custom,
     Parameters,
     Said,
@@ -30,6 +32,9 @@ class Call:
     """The member that the sender represents, if not itself (an island, for instance)."""
     room: bool = True
     """Whether the sender provided a buffer for parameters in the answer."""
+    refused: str = ""
+    """What its payload has that is no finite number: NaN or infinity. It is not applied, and its
+    message says that it has no samples (`manyhands.protocols.parts.finite`)."""
 
     @property
     def worker(self) -> str:
@@ -39,7 +44,11 @@ class Call:
 
 @dataclass(frozen=True)
 class Add:
-    """Add the payload of a call, times `share`, to a sum of the shard."""
+    """Add the payload of a call, times `share`, to a sum of the shard.
+
+    In place of a payload that is refused, the shard's own parameters are added: a replica that is
+    not finite then moves those it would be averaged with nowhere.
+    """
 
     call: Call
     share: float
@@ -135,6 +144,12 @@ class Answer:
     """Send the copy that was kept for the sender instead of the current parameters."""
     gathered: bool = False
     """Send the shard's current sum instead of the parameters."""
+
+    def __post_init__(self) -> None:
+        if self.call.refused and isinstance(self.message, Parameters) and self.message.applied:
+            object.__setattr__(
+                self, "message", msgspec.structs.replace(self.message, applied=False)
+            )
 
     def payload(self, shard: Holder) -> torch.Tensor | None:
         """The tensor that is sent, of any dtype; at most as long as the caller's buffer."""

@@ -9,7 +9,7 @@ from manyhands.endpoint import Parameters, Pull, Push, Rest
 from manyhands.protocols.actions import Action, Answer, Call, Step
 from manyhands.protocols.parts.changed import changed
 from manyhands.protocols.parts.damping import Damping, damp
-from manyhands.protocols.parts.push import PushGradients
+from manyhands.protocols.parts.push import ALONE, PushGradients
 
 if TYPE_CHECKING:
     from manyhands.protocols.protocol import ServerState
@@ -44,6 +44,7 @@ class Asynchronous(PushGradients):
     name: ClassVar[str] = "asynchronous"
     alternates: ClassVar[bool] = True
     support: ClassVar[Literal["beta"]] = "beta"
+    lacks: ClassVar[dict[str, str]] = {"aggregate": ALONE}
 
     servers: int = 1
     """Number of server processes; each holds an equal shard of the parameters. More servers share
@@ -70,6 +71,8 @@ class Asynchronous(PushGradients):
         """Step with the pushed update, and answer with the current parameters."""
         corrects = self.delay_compensation > 0
         match call.message:
+            case Push() if call.refused:
+                return state, [Answer(call, Parameters(state.version), remember=corrects)]
             case Push(version=read, samples=samples, dealt=dealt, objective=objective):
                 staleness = state.version - read
                 factor = damp(self.damping, staleness, usual=state.terms.workers - 1)

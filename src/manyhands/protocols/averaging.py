@@ -23,6 +23,9 @@ class LocalSteps(Rounds, Compressed):
     """Workers that take local steps with local optimizers, and synchronise every H steps."""
 
     local_optimizer: ClassVar[bool] = True
+    lacks: ClassVar[dict[str, str]] = {
+        "aggregate": "it averages replicas after several steps, not gradients; use synchronous()"
+    }
     if TYPE_CHECKING:
         every: int
 
@@ -57,8 +60,10 @@ class LocalSteps(Rounds, Compressed):
                 alone.append(batch)
                 steps += 1
             if alone and (batch is None or len(alone) >= self.interval(steps)):
-                await self._synchronise(replica, endpoint, alone)
-                replica.commit(*alone)
+                if await self._synchronise(replica, endpoint, alone):
+                    replica.commit(*alone)
+                else:
+                    replica.forgo(*alone)
                 alone.clear()
             if batch is None:
                 await rest(replica, endpoint)
@@ -70,15 +75,20 @@ class LocalSteps(Rounds, Compressed):
 
     async def _synchronise(
         self, replica: Replica, endpoint: Endpoint, alone: list[LeasedBatch]
-    ) -> None:
+    ) -> bool:
+        """Exchange the replica for the result; return whether it is a part of it."""
         samples = sum(batch.samples for batch in alone)
         for server, name in enumerate(replica.servers):
             parameters = replica.parameters(server)
             message = Push(replica.versions[server], samples, mass=total_mass(alone))
             endpoint.post(name, message, payload=parameters, into=parameters)
+        applied = True
         for server, name in enumerate(replica.servers):
-            replica.versions[server] = (await answer(endpoint, name)).version
+            said = await answer(endpoint, name)
+            replica.versions[server] = said.version
+            applied = applied and said.applied
         replica.adopt()
+        return applied
 
 
 def total_mass(batches: Iterable[LeasedBatch]) -> float:

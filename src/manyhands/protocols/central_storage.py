@@ -64,8 +64,12 @@ class CentralStorage(SynchronousRounds):
             update = replica.update(0) if batch.samples else None
             push = Push(read, batch.samples, batch.dealt, mass=batch.mass)
             endpoint.post(server, push, payload=update)
-            read = (await answer(endpoint, server)).version
-            replica.commit(batch)
+            said = await answer(endpoint, server)
+            read = said.version
+            if said.applied:
+                replica.commit(batch)
+            else:
+                replica.forgo(batch)
 
     async def refresh(self, replica: Replica, endpoint: Endpoint) -> list[int]:
         """Take part in rounds from now on. The parameters are in shared memory already."""

@@ -130,8 +130,13 @@ class ElasticAveraging(Rounds, Compressed):
             beside = replica.beside(server)
             endpoint.post(name, Push(0, batch.samples), payload=beside, into=beside)
         replica.apply(batch)
-        for name in replica.servers:
-            await answer(endpoint, name)
+        applied = [(await answer(endpoint, name)).applied for name in replica.servers]
+        self._begin_anew(replica, applied)
+
+    def _begin_anew(self, replica: Replica, applied: list[bool]) -> None:
+        """Continue from the centre, if the replica was not finite and had no effect on it."""
+        if not all(applied):
+            replica.draw(1.0)
 
     async def _exchange_alone(
         self, replica: Replica, endpoint: Endpoint, batch: LeasedBatch
@@ -140,9 +145,9 @@ class ElasticAveraging(Rounds, Compressed):
         for server in range(len(replica.servers)):
             self._push_to(replica, endpoint, server, batch)
         await replica.gradient(batch)
-        for name in replica.servers:
-            await answer(endpoint, name)
+        applied = [(await answer(endpoint, name)).applied for name in replica.servers]
         replica.draw(self.strength(replica.terms).worker)
+        self._begin_anew(replica, applied)
         replica.apply(batch)
 
     async def _exchange_in_turn(
@@ -158,12 +163,12 @@ class ElasticAveraging(Rounds, Compressed):
         await answer(endpoint, first)
         for server in range(1, len(replica.servers)):
             self._push_to(replica, endpoint, server, batch)
-        for name in others:
-            await answer(endpoint, name)
+        applied = [(await answer(endpoint, name)).applied for name in others]
         self._push_to(replica, endpoint, 0, batch)
         await replica.gradient(batch)
-        await answer(endpoint, first)
+        applied.append((await answer(endpoint, first)).applied)
         replica.draw(self.strength(replica.terms).worker)
+        self._begin_anew(replica, applied)
         replica.apply(batch)
 
     def _push_to(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from manyhands.protocols.actions import (
     CHANGES_PARAMETERS,
+    USES_PAYLOAD,
     Action,
     Add,
     Answer,
@@ -29,13 +30,17 @@ if TYPE_CHECKING:
 def carry_out(holder: Holder, action: Action, update: torch.Tensor | None) -> None:
     """Apply an action to a shard, and count changes of its parameters.
 
-    Sending answers is up to the runtime.
+    Sending answers is up to the runtime. A payload that is refused is applied by no action.
 
     Args:
         holder: the shard.
         action: the action to apply.
         update: the payload of the action's call.
     """
+    if isinstance(action, USES_PAYLOAD) and action.call is not None and action.call.refused:
+        if isinstance(action, Add):
+            holder.add(holder.bytes, action.share, action.pot)
+        return
     if isinstance(action, CHANGES_PARAMETERS):
         holder.revision += 1
     match action:

@@ -10,7 +10,7 @@ from manyhands.endpoint import Parameters, Pull, Push, Rest, Terms
 from manyhands.protocols.actions import Action, Answer, Call, Step
 from manyhands.protocols.parts.changed import changed
 from manyhands.protocols.parts.persistent_map import PersistentMap
-from manyhands.protocols.parts.push import PushGradients
+from manyhands.protocols.parts.push import ALONE, PushGradients
 from manyhands.protocols.parts.rank_order import place
 from manyhands.protocols.protocol import ServerState
 
@@ -63,6 +63,7 @@ class StaleSynchronous(PushGradients):
 
     name: ClassVar[str] = "ssp"
     support: ClassVar[Literal["beta"]] = "beta"
+    lacks: ClassVar[dict[str, str]] = {"aggregate": ALONE}
 
     staleness: int = 1
     """The bound: how many clocks a computing worker may be ahead of the slowest one."""

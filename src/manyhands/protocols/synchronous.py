@@ -7,22 +7,48 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from manyhands.endpoint import Push
 from manyhands.protocols.actions import Action, Add, Call, Step
+from manyhands.protocols.aggregation.option import Aggregated, Combine
 from manyhands.protocols.parts.push import PushGradients
 from manyhands.protocols.parts.rounds import Round, Rounds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from manyhands.job import Job
 
-class SynchronousRounds(Rounds):
+
+class SynchronousRounds(Rounds, Aggregated):
     """Servers that wait for all workers, then take one step with the mean of their gradients."""
 
     clips: ClassVar[Literal["servers"]] = "servers"
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.aggregate, str) and self.aggregate != "mean":
+            raise ValueError(f"aggregate must be mean or an aggregator, got {self.aggregate!r}")
+
+    @property
+    def keeps_apart(self) -> bool:
+        """Whether one update is made of a round's by something else than a mean."""
+        return self.aggregator is not None
+
+    def check(self, workers: int) -> None:
+        """Raise ValueError if a round has too few updates for its aggregator."""
+        super().check(workers)
+        self.check_aggregate(min(workers, self.needed or workers), self.shards)
+
+    def check_job(self, job: Job, workers: int) -> None:
+        """Raise ValueError, naming the fix, if it cannot train this job."""
+        super().check_job(job, workers)
+        self.check_aggregate_job(job)
+
     def gather(self, state: Round, call: Call, share: float) -> list[Action]:
-        """Add the gradient, weighted by its samples."""
+        """Add the gradient, weighted by its samples; or keep it by itself, to be aggregated."""
         if not share:
             return []
+        if self.keeps_apart:
+            own = 1 + len(state.parts)
+            return [Add(call, 1.0, staleness=staleness_of(state, call), pot=own)]
         pot = call.message.objective if isinstance(call.message, Push) else 0
         return [Add(call, share, staleness=staleness_of(state, call), pot=pot)]
 
@@ -35,6 +61,10 @@ class SynchronousRounds(Rounds):
         if state.terms.objectives > 1:
             return list(_steps(state, blend))
         weight = self.weigh(state)
+        if self.keeps_apart:
+            pots = tuple(range(1, 1 + len(state.parts)))
+            combine = Combine(None, pots, state.parts, self.aggregator)
+            return [combine, Step(None, weight, blend=blend, dealt=state.dealt)]
         return [Step(None, weight, blend=blend, over=state.shares, dealt=state.dealt)]
 
     def weigh(self, state: Round) -> float:
@@ -72,7 +102,8 @@ class Synchronous(SynchronousRounds, PushGradients):
     """Wait for all workers, then take one step with the mean of their gradients.
 
     W ← W − λ·mean(ΔW_n), weighted by samples: mathematically the same as one worker with the
-    whole batch, and the same as `allreduce`, with any optimizer.
+    whole batch, and the same as `allreduce`, with any optimizer. With `aggregate` it is another
+    function of the gradients, which workers that send wrong ones cannot move as far.
 
     Use it with a few workers of equal speed. Every step waits for the slowest worker, and each of
     the S servers receives N·m/S bytes and sends as many, for m bytes of parameters. `allreduce`

@@ -13,6 +13,7 @@ from manyhands.placements import ALL as PLACEMENTS
 from manyhands.placements import Placement
 from manyhands.protocols import ALL as PROTOCOLS
 from manyhands.protocols import StrategyProtocol
+from manyhands.protocols.aggregation import CATALOG as AGGREGATORS
 from manyhands.schedules import Schedule
 from manyhands.strategies.elsewhere import ELSEWHERE
 from manyhands.strategies.plugins import load_plugins
@@ -24,7 +25,7 @@ _FIRST_WORD = re.compile(r"\s*([A-Za-z]\w*)")
 CATALOG: Catalog[Strategy] = Catalog(
     kind="strategy",
     classes=(*PLACEMENTS, *PROTOCOLS),
-    nested=(CODECS, REDUCERS),
+    nested=(CODECS, REDUCERS, AGGREGATORS),
     # A server applies one update at a time, whole: "asynchronous with a lock" is what it is.
     aliases={"locked": "asynchronous"},
 )

@@ -11,6 +11,7 @@ from manyhands.trace.clocks import estimate_offset
 from manyhands.trace.digest import digest
 from manyhands.trace.follow import Following
 from manyhands.trace.merge import ProcessTrace, Trace, merge, read
+from manyhands.trace.not_applied import NotApplied
 from manyhands.trace.recorder import Recorder
 from manyhands.trace.records import (
     FORMAT,
@@ -42,6 +43,7 @@ __all__ = [
     "Following",
     "Header",
     "Kind",
+    "NotApplied",
     "Offset",
     "Phase",
     "Point",

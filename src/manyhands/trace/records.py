@@ -142,6 +142,8 @@ class Event(_Record, frozen=True):
     `begin`       written by the agent first: the `samples` until the run ends, if they are known
     `epoch`       an epoch ended; its `number`, the `samples` the run has trained on so far and,
                   if evaluation is not to be counted, the `seconds` it took; written by one process
+    `refused`     an update was not applied: the `worker`, `what` it had, `updates` and `samples` of
+                  the worker that the writer has refused so far, and where the samples are
     `divided`     how the model was divided among the workers: by number, a line for every part
     `group`       the workers of a lockstep run formed a group: its `epoch`, the ranks of its
                   `workers`, the `step` that follows; written by its first member

@@ -18,13 +18,33 @@ class VirtualDivergence:
     def __init__(self, job: Job) -> None:
         self._stops = job.stop_on_nan
         self._found = False
+        self._last: dict[int, str] = {}
+        """By rank, where the last loss of a worker was; empty if it was finite."""
+
+    def training(self, recorder: Recorder, value: float, where: str, rank: int) -> None:
+        """Check the loss of a worker's batch.
+
+        If the run goes on, its update is not applied, and the worker may continue as before.
+        """
+        self._last[rank] = "" if math.isfinite(value) else _words(value, "training", where)
+        if self._stops:
+            self.check(recorder, value, "training", where)
+
+    def finally_(self, recorder: Recorder) -> None:
+        """Note a divergence if at the end no worker has a finite loss."""
+        if not self._found and self._last and all(self._last.values()):
+            recorder.event("diverged", {"words": min(self._last.values()), "own": "yes"})
 
     def check(self, recorder: Recorder, value: float, what: str, where: str) -> None:
         """Check a loss: `what` it is, and `where` in the run."""
         if self._found or math.isfinite(value):
             return
         self._found = True
-        words = f"the {what} loss became {'NaN' if math.isnan(value) else 'infinite'} {where}"
+        words = _words(value, what, where)
         recorder.event("diverged", {"words": words, "own": "yes"})
         if self._stops:
             raise Diverged(f"diverged: {words}; {REMEDY}")
+
+
+def _words(value: float, what: str, where: str) -> str:
+    return f"the {what} loss became {'NaN' if math.isnan(value) else 'infinite'} {where}"

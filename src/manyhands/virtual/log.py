@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from manyhands.trace import Header, Recorder, TrafficCount
+from manyhands.trace import Header, NotApplied, Recorder, TrafficCount
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,6 +31,7 @@ class WorkerLog:
 
     def __init__(self, recorder: Recorder, kernel: Kernel) -> None:
         self.recorder = recorder
+        self.not_applied = NotApplied(recorder)
         self._kernel = kernel
         self._step = 0
         self._samples = 0
@@ -86,6 +87,7 @@ class ServerLog:
 
     def __init__(self, recorder: Recorder, peer: Callable[[str], str], kernel: Kernel) -> None:
         self.recorder = recorder
+        self.not_applied = NotApplied(recorder)
         self.peer = peer
         """The name of the trace that contains a worker's records."""
         self._kernel = kernel
@@ -169,6 +171,7 @@ class Logs:
         if log is not None:
             log.note_residual()
             log.settle()
+            log.not_applied.settle()
             log.recorder.flush()
 
     def drain(self) -> None:
@@ -182,6 +185,7 @@ class Logs:
         """Write everything at the end of the run."""
         for log in self._all():
             log.settle()
+            log.not_applied.settle()
             log.recorder.flush()
         self.coordinator.flush()
 

@@ -26,6 +26,8 @@ from manyhands.protocols import (
     Step,
     carry_out,
 )
+from manyhands.protocols.parts.finite import FiniteCheck, about_push, own_worker
+from manyhands.protocols.parts.rank_order import rank_of
 from manyhands.virtual.simulator.kernel import happens
 from manyhands.virtual.worker.endpoint import HEAD, caller
 
@@ -75,6 +77,8 @@ class Server:
         self.holder = holder
         self.state = protocol.begin(terms)
         self._protocol = protocol
+        self._own = own_worker(terms.number, peer_servers=protocol.peer_servers)
+        self._examination = FiniteCheck(holder, self._own)
         self._terms = terms
         self._is_anew = False
         self._kernel = kernel
@@ -158,6 +162,7 @@ class Server:
     def begin_anew(self, holder: Holder) -> None:
         """Reset to the initial state: nothing survived the crash."""
         self.holder = holder
+        self._examination = FiniteCheck(holder, self._own)
         self.state = self._protocol.begin(self._terms)
         self._is_anew = True
         self._heard.clear()
@@ -207,7 +212,7 @@ class Server:
             if key in self._open:
                 self._open[key] = parcel
             else:
-                again = self._protocol.on_repeat(self.state, call)
+                again = self._protocol.on_repeat(self.state, self._examination.again(call))
                 carry_out(self.holder, again, None)
                 self._reply(parcel, again)
         elif parcel.number > last + 1:
@@ -218,9 +223,15 @@ class Server:
             self._open[key] = parcel
             if self.coded is not None:
                 parcel.payload = self.coded.received(call, parcel.payload)
-            self.state, actions = self._protocol.on_message(self.state, call)
+            seen = self._examination.examine(call, parcel.payload, self.coded)
+            if seen.refused:
+                self._note_refused(call, seen)
+            self.state, actions = self._protocol.on_message(self.state, seen)
             for action in actions:
                 self._carry_out(action)
+
+    def _note_refused(self, call: Call, seen: Call) -> None:
+        self._log.not_applied.note(rank_of(call.worker), seen.refused, *about_push(call.message))
 
     def _carry_out(self, action: Action) -> None:
         parcel = None
@@ -231,7 +242,7 @@ class Server:
             case Answer(call=call):
                 self._reply(self._open.pop((call.sender, call.number)), action)
             case Add() | Step() | Shift() | ShardOperation():
-                if action.staleness is not None:
+                if action.staleness is not None and not (action.call and action.call.refused):
                     worker = "" if action.call is None else action.call.worker
                     self._log.staleness(action.staleness, worker)
                 if parcel is not None:

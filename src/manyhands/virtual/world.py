@@ -227,6 +227,7 @@ class World:
 
     def store(self, folder: Path) -> None:
         """Write the shared model to the run's folder; for an ensemble, all of its members, too."""
+        self._shared_model.divergence.finally_(self._logs.coordinator)
         sha256 = save_model(self.shared(), folder / member_file(0))
         self._logs.coordinator.event("parameters", {"sha256": sha256})
         if self._needs.ensemble:

@@ -17,9 +17,11 @@ class Rows(torch.utils.data.Dataset):
         broken = int(os.environ.get("BROKEN", "-1"))
         return values * (float("nan") if index == broken else 1.0), int(values.sum() > 0)
 
+RATE = float(os.environ.get("RATE", "0.1"))
+
 job = mh.Job(
     model=lambda: torch.nn.Linear(4, 2),
-    optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=0.1),
+    optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=RATE),
     loss=F.cross_entropy, data=Rows(), global_batch=8, epochs=4, metrics=(),
     stop_on_nan=os.environ.get("GOES_ON") is None,
 )
@@ -43,10 +45,20 @@ def test_a_sample_that_is_not_a_number_ends_the_run_and_is_named(start, tmp_path
     assert "Traceback" not in run.text()
 
 
-def test_a_run_that_goes_on_says_so_in_its_first_line_and_exit_code(start, tmp_path) -> None:
-    run = train(start, tmp_path, "synchronous()", BROKEN="20", GOES_ON="1")
+@pytest.mark.parametrize(
+    "strategy", ["synchronous()", pytest.param("allreduce()", marks=pytest.mark.slow)]
+)
+def test_a_run_that_goes_on_leaves_the_sample_out(start, tmp_path, strategy) -> None:
+    run = train(start, tmp_path, strategy, BROKEN="20", GOES_ON="1")
+    assert run.finish() == 0, run.text()
+    lost = 16 if strategy == "synchronous()" else 32
+    assert f"{256 - lost} seen, 0 repeated, {lost} lost" in run.text()
+    assert " had NaN and " in run.text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["synchronous()", "allreduce()"])
+def test_a_run_whose_losses_are_all_not_finite_has_failed(start, tmp_path, strategy) -> None:
+    run = train(start, tmp_path, strategy, RATE="1e38", GOES_ON="1")
     assert run.finish() == 1, run.text()
-    assert "1 host: failed: diverged: the training loss became NaN at" in run.text().replace(
-        "\n  ", " "
-    )
-    assert "256 seen" in run.text()
+    assert "1 host: failed: diverged: the " in run.text().replace("\n  ", " ")

@@ -147,7 +147,6 @@ def test_refusals_of_texts_and_of_large_disks(train):
     for faults, words in (
         ("full disk at 1 s", "is not filled on purpose"),
         ("crash worker 7 at 1 s", "the run has 3 workers, numbered from 0"),
-        ("crash coordinator at 1 s", "which is not restarted"),
         ("explode", "expected"),
     ):
         started = train("asynchronous()", faults)

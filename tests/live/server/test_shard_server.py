@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from manyhands.endpoint import Pull, Push
+from manyhands.endpoint import Parameters, Pull, Push
 from manyhands.live.assignment import Assignment, eager_limit
 from manyhands.live.member.progress import Progress
 from manyhands.live.server.shard_server import ShardServer
@@ -262,3 +262,46 @@ def test_the_memory_of_a_worker_that_is_lost_is_not_mapped_any_longer(bench, str
     one.server._fence("worker-0", 3)
     assert shared_mappings() == here
     segment.close()
+
+
+@pytest.mark.parametrize("durability", ["process", "power"])
+@pytest.mark.parametrize(
+    ("strategy", "inputs"), [("asynchronous()", 40), ("asynchronous()", 15_000)]
+)
+def test_a_refused_update_is_refused_again(bench, durability, strategy, inputs):
+    one = bench(strategy, durability, inputs)
+    one.call(0, Pull())
+    one.call(0, Push(0, 2), 0.5)
+    before = one.parameters
+    one.call(1, Push(0, 2), float("nan"))
+    assert torch.equal(one.parameters, before)
+    one.kill()
+    assert torch.equal(one.parameters, before)
+    one.call(0, Push(1, 2), 0.25)
+    after = one.parameters
+    assert not torch.equal(after, before)
+    one.kill()
+    assert torch.equal(one.parameters, after)
+
+
+def test_a_round_is_completed_without_it(bench):
+    one = bench("synchronous()", "process")
+    room = torch.zeros(one.size, dtype=torch.uint8).numpy().data
+    first = one.parameters
+    bad = torch.full((one.size // 4,), float("nan")).view(torch.uint8).numpy().data
+    one.workers[0].post("server-0", Push(0, 2), bad, room)
+    one.serve()
+    one.kill()
+    good = one.call(1, Push(0, 2), 1.0)
+    # The mean of one update, with the weight of its samples: 2 of 4, at a rate of 0.1.
+    assert torch.allclose(good, first - 0.05)
+    for _ in range(100):
+        one.workers[0]._sweep(1)
+        one.workers[0]._probe()
+        incoming = one.server._responder.receive(0.05)
+        if incoming is not None:
+            one.server._handle(one.server._gather(incoming))
+            break
+    said = one.workers[0].receive("server-0", 10)
+    assert isinstance(said, Parameters)
+    assert not said.applied

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from manyhands.codecs.kernels.finite import not_finite
 from manyhands.failure import REMEDY, Diverged, Poisoned
 
 if TYPE_CHECKING:
@@ -45,6 +46,11 @@ class Divergence:
         self._parameters = parameters
         self._late: tuple[torch.Tensor, int] | None = None
         self._found = False
+        self.refuses = True
+        """Whether an update that is not finite is not applied. If the run goes on, the worker may
+        then continue as before."""
+        self._last = ""
+        """Where the last loss was, if it was not finite."""
 
     def training(self, loss: torch.Tensor, sample: int) -> None:
         """Check the loss of a batch that begins at this sample of the run, before the step.
@@ -60,11 +66,14 @@ class Divergence:
         if checked is None:
             return
         value = float(checked[0])
+        self._last = ""
         if math.isfinite(value):
             return
         what = f"the training loss became {name(value)} at sample {checked[1]:,} on worker"
         if self._is_finite():
-            self._report(f"{what} {self._rank}", own=True)
+            self._last = f"{what} {self._rank}"
+            if self._stops or not self.refuses:
+                self._report(self._last, own=True)
         else:
             before = "whose parameters were not finite before that step"
             self._report(f"{what} {self._rank}, {before}", own=False)
@@ -81,13 +90,20 @@ class Divergence:
         if not self._found and not self._is_finite():
             words = f"the final parameters of worker {self._rank} contain NaN or infinity"
             self._report(words, own=False)
+        self.note_last()
+
+    def note_last(self) -> None:
+        """Note at the end that the last loss was not finite, though the parameters are."""
+        if self._last and not self._found:
+            self._recorder.event("no loss", {"words": self._last})
+            self._last = ""
 
     @torch.no_grad()
     def _is_finite(self) -> bool:
         for parameter in self._parameters():
             local = getattr(parameter, "to_local", None)
             here = parameter.detach() if local is None else local()
-            if not _all_finite(here):
+            if not_finite(here):
                 return False
         return True
 
@@ -96,15 +112,6 @@ class Divergence:
         self._recorder.event("diverged", {"words": words, "own": "yes" if own else "no"})
         if self._stops:
             raise (Diverged if own else Poisoned)(f"{words}; {REMEDY}")
-
-
-def _all_finite(tensor: torch.Tensor) -> bool:
-    """Whether a tensor has no NaN and no infinity; a tensor on the meta device counts as finite."""
-    if tensor.device.type == "meta" or not (tensor.is_floating_point() or tensor.is_complex()):
-        return True
-    # torch.isfinite does not support types of eight bits.
-    wide = tensor.float() if tensor.element_size() == 1 else tensor
-    return bool(torch.isfinite(wide).all())
 
 
 def name(value: float) -> str:

@@ -75,7 +75,7 @@ class Heartbeat(VitalThread):
             loss, samples = drained
             self._recorder.point("loss", loss, samples=self._progress.samples, weight=samples)
         if self._progress.accounts:
-            self._recorder.samples(self._progress.samples)
+            self._recorder.samples(self._progress.samples, lost=self._progress.lost)
         self._recorder.drain()
         return drained[0] if drained else None
 

@@ -26,6 +26,8 @@ class Progress:
     def __init__(self) -> None:
         self.step = 0
         self.samples = 0
+        self.lost = 0
+        """Samples whose update was not applied, if this worker counts its own samples."""
         self.phase = "start"
         self.accounts = False
         """Whether this worker counts its own samples; otherwise the lease service counts them."""

@@ -148,6 +148,8 @@ class HostProcesses:
             )
         if kind in ("Diverged", "Poisoned"):
             return f"diverged: {message}"
+        if kind == "ReplicasDiffer":
+            return message
         where = f"See its log: {log}" if here else f"See its log on {cause.host}"
         words = f"{cause}{when}. {where}"
         last = cause.report.traceback if cause.report else _tail(log) if here else ""

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import sys
 import time
+from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -33,10 +34,13 @@ from manyhands.protocols import (
     carry_out,
 )
 from manyhands.protocols.compression.shard import CodedShard
+from manyhands.protocols.parts.finite import FiniteCheck, about_push, own_worker
+from manyhands.protocols.parts.rank_order import rank_of
 from manyhands.sampling.permutation import member_seed
 from manyhands.script.loading import load
 from manyhands.script.origin import override
 from manyhands.strategies import protocol_of, strategy
+from manyhands.trace import NotApplied
 from manyhands.transport.responder import Incoming, Responder
 from manyhands.wire.protocol_messages import StoreShard
 
@@ -53,6 +57,10 @@ if TYPE_CHECKING:
 SLOTS = 2
 """Large updates that a server receives at a time: one is received while another is answered. Its
 memory is that of its parameters, the optimizer's state, and this number of updates."""
+
+
+_Decided = tuple[Incoming, torch.Tensor | None, ServerState, list[Action]]
+"""A call, its payload, the state after it and what is to be done."""
 
 
 class Notices(Protocol):
@@ -98,6 +106,9 @@ class ShardServer:
         terms = Terms(*about)
         self._state = protocol.begin(terms)
         self._coded = CodedShard.of(protocol, number, assignment.workers, self._holder, job.seed)
+        own = own_worker(number, peer_servers=needs.peer_servers)
+        self._examination = FiniteCheck(self._holder, own)
+        self._not_applied = NotApplied(recorder)
         size = self._holder.shard.nbytes
         room = 0 if self._coded is None else self._coded.room
         self._limit = max(size, protocol.payload_limit(size), room)
@@ -130,7 +141,7 @@ class ShardServer:
             key=assignment.job_key(),
             outside=outside,
             supply=self._journal.supply,
-            own=f"worker-{number}" if needs.peer_servers else "",
+            own=own,
         )
         self._responder.restore(done)
         self._recorded = time.monotonic()
@@ -166,6 +177,7 @@ class ShardServer:
                 self._fence(fence.name, fence.least)
             self._record_traffic()
         self._responder.traffic.hand_to(self._recorder)
+        self._not_applied.settle()
         self._responder.close()
         self._stored.close()
         self._journal.close()
@@ -209,7 +221,7 @@ class ShardServer:
         """Decide about calls, journal those that change the state, and execute them."""
         begun = time.monotonic()
         self._make_room()
-        state, decided = self._state, list[tuple[Incoming, Call, ServerState, list[Action]]]()
+        state, decided = self._state, deque[_Decided]()
         for incoming in arrived:
             key = (incoming.sender, incoming.number)
             room = incoming.room > 0
@@ -221,14 +233,19 @@ class ShardServer:
             self._open[key] = incoming
             if isinstance(call.message, StoreShard) and not incoming.repeated:
                 self._stored.store(call.message, self._state)
-            after, actions = self._react(state, call, repeated=incoming.repeated)
-            if after is not state or self._touches(actions):
+            update = self._received(call, incoming.payload)
+            seen = self._examine(call, update, repeated=incoming.repeated)
+            after, actions = self._react(state, seen, repeated=incoming.repeated)
+            refuses = bool(seen.refused) and not incoming.repeated
+            if after is not state or refuses or self._touches(actions):
                 self._journal_call(call, incoming)
             state = after
-            decided.append((incoming, call, after, actions))
-        for incoming, call, after, actions in decided:
+            decided.append((incoming, update, after, actions))
+        while decided:
+            incoming, update, after, actions = decided.popleft()
             brought = incoming.payload is not None
-            self._decide(call, after, actions, incoming.payload)
+            self._decide(after, actions, update)
+            update = None  # it is a view of the payload, whose memory is given back
             if (incoming.sender, incoming.number) in self._open and incoming.payload is not None:
                 # The payload has been used; its slot is needed before the call can be answered.
                 self._journal.settle()
@@ -250,19 +267,29 @@ class ShardServer:
             return state, [self._protocol.on_repeat(state, call)]
         return self._protocol.on_message(state, call)
 
-    def _decide(
-        self,
-        call: Call,
-        after: ServerState,
-        actions: list[Action],
-        payload: memoryview | None = None,
-    ) -> None:
-        """Execute the actions and enter the state that follows."""
+    def _received(self, call: Call, payload: memoryview | None) -> torch.Tensor | None:
+        """The payload of a call, decoded."""
         update = torch.frombuffer(payload, dtype=torch.uint8) if payload else None
         if self._coded is not None:
             begun = time.monotonic()
             update = self._coded.received(call, update)
             self._note_coding(begun, worked=update is not None)
+        return update
+
+    def _examine(self, call: Call, update: torch.Tensor | None, *, repeated: bool) -> Call:
+        """The call as the protocol is to see it; a payload that is not finite is refused."""
+        if repeated:
+            return self._examination.again(call)
+        seen = self._examination.examine(call, update, self._coded)
+        if seen.refused:
+            about = about_push(call.message)
+            self._not_applied.note(rank_of(call.worker), seen.refused, *about)
+        return seen
+
+    def _decide(
+        self, after: ServerState, actions: list[Action], update: torch.Tensor | None = None
+    ) -> None:
+        """Execute the actions and enter the state that follows."""
         self._state = after
         for action in actions:
             carry_out(self._holder, action, update)
@@ -275,6 +302,8 @@ class ShardServer:
                 if incoming is not None:
                     self._answer(incoming, action, frame)
             elif isinstance(action, USES_PAYLOAD) and action.staleness is not None:
+                if action.call is not None and action.call.refused:
+                    continue
                 sender = "" if action.call is None else action.call.worker
                 self._recorder.staleness(action.staleness, sender)
         self._progress.step = self._state.version
@@ -334,7 +363,7 @@ class ShardServer:
             self._journal.settle()
             room = incoming.room > 0
             call = Call(incoming.sender, incoming.number, incoming.message, room=room)
-            again = self._protocol.on_repeat(self._state, call)
+            again = self._protocol.on_repeat(self._state, self._examination.again(call))
             return again.message, self._payload(incoming, again)
 
         self._responder.reply(incoming, answer.message, payload, renew)
@@ -371,6 +400,11 @@ class ShardServer:
         for journaled in self._journal.replay():
             call = journaled.call
             repeated = call.number <= done.get(call.sender, 0)
+            payload = journaled.payload if len(journaled.payload) else None
+            if self._coded is not None and not isinstance(call.message, Left):
+                payload = self._coded.received(call, payload)
+            if not repeated:
+                call = self._examination.examine(call, payload, self._coded)
             after, actions = self._react(self._state, call, repeated=repeated)
             if isinstance(call.message, Left):
                 self._holder.forget_worker(call.worker)
@@ -378,9 +412,6 @@ class ShardServer:
                 self._open[call.sender, call.number] = None
                 done[call.sender] = call.number
             self._state = after
-            payload = journaled.payload if len(journaled.payload) else None
-            if self._coded is not None and not isinstance(call.message, Left):
-                payload = self._coded.received(call, payload)
             for action in actions:
                 carry_out(self._holder, action, payload)
                 if isinstance(action, Answer):
@@ -425,7 +456,7 @@ class ShardServer:
         after, actions = self._react(self._state, call, repeated=False)
         self._journal_call(call)
         self._holder.forget_worker(name)
-        self._decide(call, after, actions)
+        self._decide(after, actions)
         self._journal.settle()
 
     def _touches(self, actions: list[Action]) -> bool:

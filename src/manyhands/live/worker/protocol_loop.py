@@ -132,6 +132,7 @@ def run_free(
     if replica.checkpoints is not None:
         replica.checkpoints.close()
     sender.note_residual("residual/end")
+    replica.settle()
     recorder.event("trained")
     if replica.stores:
         replica.refresh()

@@ -19,6 +19,7 @@ from manyhands.live.worker.slowdown import Slowdown
 from manyhands.parameters import EnsembleModel, LocalOptimizer, difference, lerp, trade
 from manyhands.sampling.stream_parts import StreamedBatch
 from manyhands.stopping import Improvement
+from manyhands.trace import NotApplied
 from manyhands.wire.leasing import (
     Ask,
     Commit,
@@ -63,6 +64,8 @@ class LiveBatch:
         self.inputs = inputs
         self.targets = targets
         self.objective = objective
+        self.refused = False
+        """Whether its update was not applied because it has NaN or infinity."""
 
     def following(self) -> LiveBatch:
         """The same batch for the next objective."""
@@ -110,6 +113,7 @@ class LiveReplica:
         """Pulls the replicas of an ensemble; set by `run_free`."""
         self._copy = copy
         self._local: LocalOptimizer | None = None
+        self._not_applied = NotApplied(recorder)
         if self._needs.local_optimizer:
             self._local = LocalOptimizer(job, copy.model, copy.layout, copy.parameters)
         self._line = line
@@ -249,6 +253,11 @@ class LiveReplica:
         """Check the final parameters of the run."""
         self._divergence.finally_()
 
+    def settle(self) -> None:
+        """Write down at the end what is known about values that are not finite."""
+        self._not_applied.settle()
+        self._divergence.note_last()
+
     def close(self) -> None:
         """End the loader processes."""
         self._leased.close()
@@ -302,12 +311,25 @@ class LiveReplica:
         samples = batch.total if counts is None else counts
         self._pacer.begin()
         weight = self.terms.weigh(samples, batch.dealt)
-        self._local.step(self._copy.updates, weight, batch.dealt)
-        self._copy.note_buffers(self._copy.parameters[-1])
+        found = self._local.step(self._copy.updates, weight, batch.dealt)
+        if found:
+            self._refuse(batch, found)
+        else:
+            self._copy.note_buffers(self._copy.parameters[-1])
         self._pacer.stretch()
-        if self._writes is not None:
+        if self._writes is not None and not found:
             self._writes.add(self.rank)
         self._recorder.span("compute", begun, time.monotonic() - begun, self._progress.step)
+
+    def _refuse(self, batch: LeasedBatch, found: str) -> None:
+        """Note that the update of a batch is not applied; forget the buffers that came with it."""
+        if isinstance(batch, LiveBatch) and found and not batch.refused:
+            batch.refused, lease = True, batch.lease
+            where = {"epoch": lease.epoch, "start": lease.start, "stop": lease.stop}
+            where["sample"] = batch.dealt
+            self._not_applied.note(self.rank, found, batch.samples, where)
+            batch.samples, batch.mass = 0, 0.0
+            self._copy.adopt_buffers()
 
     def beside(self, server: int) -> torch.Tensor:
         """The buffer for other parameters, such as a server's or a neighbour's."""
@@ -378,15 +400,21 @@ class LiveReplica:
             if batch.objective < self._objectives - 1:
                 continue
             if isinstance(batch, LiveBatch):
+                if batch.refused:
+                    self._line.send(Forgo(batch.lease.number), later=True)
+                    continue
                 self._line.send(Commit(batch.lease.number), later=True)
             self._recorder.count(samples=batch.samples, steps=1)
             self._progress.samples += batch.samples
 
-    def forgo(self, batch: LeasedBatch) -> None:
-        """Give up the lease of a batch: its update is discarded."""
-        self._next_objective = None
-        if isinstance(batch, LiveBatch):
-            self._line.send(Forgo(batch.lease.number), later=True)
+    def forgo(self, *batches: LeasedBatch) -> None:
+        """Give up the leases of batches: their updates are discarded."""
+        for batch in batches:
+            self._next_objective = None
+            if isinstance(batch, LiveBatch):
+                if self._local is None:
+                    self._refuse(batch, self._copy.not_finite())
+                self._line.send(Forgo(batch.lease.number), later=True)
 
     def saved(self) -> None:
         """Report that the model is stored, and wait for the lease service's confirmation."""

@@ -10,6 +10,8 @@ import torch
 from manyhands.engine import out_of_memory
 from manyhands.failure import OutOfMemory
 from manyhands.live.member.divergence import Divergence
+from manyhands.live.member.equal_replicas import EqualReplicas
+from manyhands.live.member.finite_steps import FiniteSteps
 from manyhands.live.worker.checkpoints.agreement import Agreement, Decision
 from manyhands.live.worker.collective_traffic import CollectiveTraffic
 from manyhands.live.worker.evaluation import evaluate, sum_totals
@@ -19,7 +21,7 @@ from manyhands.live.worker.slowdown import Slowdown
 from manyhands.parameters.clipping import MeanOf, norm
 from manyhands.parameters.gradients import CalledModel
 from manyhands.parameters.loss_weight import counting_each
-from manyhands.parameters.optional.loss_scale import LossScale, overflows
+from manyhands.parameters.optional.loss_scale import LossScale
 from manyhands.parameters.optional.plateau import PlateauSchedule, schedule_of
 from manyhands.parameters.optional.weight_average import WeightAverage
 from manyhands.sampling.permutation import as_loaded, mix
@@ -83,10 +85,8 @@ class Trainer:
         pacer: Slowdown | None = None,
         storing: StoringPlan | None = None,
     ) -> None:
-        self.job = job
-        self.rank = group.rank
-        self.workers = group.size
-        self.device = device
+        self.job, self.device = job, device
+        self.rank, self.workers = group.rank, group.size
         self.values: dict[str, float] = {}
         """The validation metrics of the last evaluation."""
         self._group = group
@@ -126,7 +126,10 @@ class Trainer:
         self._slow_down()
         self._loading = Loading(job)
         self._dealing: Dealing
+        self._finite = FiniteSteps(self._bound, group, self._waits, recorder, progress)
+        self._replicas = EqualReplicas(self._bound, group, self._waits, recorder)
         self._divergence = Divergence(job, self.rank, recorder, self.model.parameters)
+        self._divergence.refuses = self._bound.refuses
         self._improvement = Improvement(job.early_stopping)
         self._due: Batch | None = None
         self._stepped = -1
@@ -248,15 +251,16 @@ class Trainer:
                 scale = 1.0 if self._scale is None else self._scale.factor
                 losses.append(self._bound.gradient(batch.inputs, batch.targets, weight * scale))
                 self._waits.end()
-                applies = self._scale is None or self._unscale(self._scale)
+                applies = self._scale is None or self._finite.unscale(self._scale)
                 self._weigh(share, counted)
+                refused = applies and not self._finite.admits(losses[-1], batch, weight)
                 self._account_time(share, begun)
                 if len(losses) == len(self._counted):
-                    self._account_samples(share, sum(losses[1:], losses[0]))
+                    self._account_samples(share, sum(losses[1:], losses[0]), lost=refused)
                 if self._bound.speaks:
                     self._divergence.training(losses[-1], share.dealt)
                 begun = self._clock()
-                if applies:
+                if applies and not refused:
                     self._step(share)
                 else:
                     self.model.zero_grad()
@@ -267,6 +271,7 @@ class Trainer:
         self._pacer.stretch()
         self._account_time(share, begun)
         self._account_updates()
+        self._replicas.compare(share.step)
         self._progress.step = share.step + 1
         self._stepped = batch.step
         return sum(losses[1:], losses[0])
@@ -281,17 +286,6 @@ class Trainer:
         if self._bound.rescales:
             self._set_groups(share)
         self._bound.step(self._bound.counts)
-
-    def _unscale(self, scale: LossScale) -> bool:
-        """Divide the gradient by the loss scale; return whether it is finite on all workers."""
-        found = overflows(self._bound.own_gradients()).to(self._group.device)
-        if self.workers > 1:
-            self._waits.begin()
-            self._group.sum(found)
-            self._waits.end()
-        self._bound.rescale(1 / scale.factor)
-        scale.update(overflowed=bool(found))
-        return not found
 
     def _set_groups(self, share: Share) -> None:
         """Set what the job's scheduler sets, for the step with a batch."""
@@ -376,6 +370,7 @@ class Trainer:
         if self._checkpoints is not None:
             self._checkpoints.close()
         self._divergence.finally_()
+        self._finite.settle()
         if self._scale is not None and self._scale.skipped and self.rank == 0:
             self._recorder.event("overflows", {"steps": str(self._scale.skipped)})
         self._traffic.enter("idle")
@@ -397,10 +392,10 @@ class Trainer:
         with self._averaged(self._average):
             yield self._bound.state()
 
-    def _account_samples(self, share: Share, loss: torch.Tensor) -> None:
+    def _account_samples(self, share: Share, loss: torch.Tensor, *, lost: bool) -> None:
         samples = share.samples if self._bound.speaks else 0
-        self._recorder.count(samples=samples, steps=1)
-        self._progress.samples += samples
+        self._recorder.count(samples=0 if lost else samples, steps=1)
+        self._progress.samples += 0 if lost else samples
         if samples:
             self._progress.losses.append((loss, samples))
 

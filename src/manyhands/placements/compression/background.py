@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
-from manyhands.placements.compression.bucket import Bucket
+from manyhands.placements.compression.bucket import Bucket, without_not_finite
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from torch._C._distributed_c10d import GradBucket
+
+    from manyhands.codecs.kernels.finite import NotFinite
 
     Future = torch.futures.Future[Any]
 
@@ -54,6 +56,8 @@ class Background:
         self._names = names
         self._queue: queue.SimpleQueue[tuple[Bucket, Future] | None] = queue.SimpleQueue()
         self._failure: Exception | None = None
+        self.refused: NotFinite = ""
+        """What a bucket of this worker had, for which it sent zeros."""
         self._thread = threading.Thread(target=self._run, name="reduction", daemon=True)
         self._thread.start()
 
@@ -83,6 +87,7 @@ class Background:
             bucket, future = queued
             try:
                 if self._failure is None:
+                    self.refused = without_not_finite(bucket) or self.refused
                     self.reduction.reduce(bucket)
             except Exception as error:  # noqa: BLE001 - raised again by `raising`
                 self._failure = error

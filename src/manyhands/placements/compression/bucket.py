@@ -12,10 +12,14 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import torch
 
+from manyhands.codecs.kernels.finite import not_finite
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from torch._C._distributed_c10d import GradBucket
+
+    from manyhands.codecs.kernels.finite import NotFinite
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +49,17 @@ class Bucket:
     def split(self, vector: torch.Tensor) -> list[torch.Tensor]:
         """The parts of a vector of this bucket's size that belong to each parameter, as views."""
         return list(vector.split_with_sizes([shape.numel() for shape in self.shapes]))
+
+
+def without_not_finite(bucket: Bucket) -> NotFinite:
+    """Make a bucket that has NaN or infinity one of zeros; return what it had.
+
+    A codec might make finite numbers of it, and a residual would keep it.
+    """
+    found = not_finite(bucket.vector)
+    if found:
+        bucket.vector.zero_()
+    return found
 
 
 S = TypeVar("S")

@@ -6,13 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from manyhands.placements.compression.bucket import Bucket, BucketStates
+from manyhands.codecs.kernels.finite import not_finite
+from manyhands.placements.compression.bucket import Bucket, BucketStates, without_not_finite
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from torch._C._distributed_c10d import GradBucket
 
+    from manyhands.codecs.kernels.finite import NotFinite
     from manyhands.codecs.precision import Rounded
     from manyhands.transport.collectives import Group
     from manyhands.transport.waits import Waits
@@ -39,11 +41,14 @@ class LowerPrecision:
         self._group = group
         self._waits = waits
         self._names = names
+        self.refused: NotFinite = ""
+        """What a bucket of this worker had, for which it sent zeros."""
         self.states: BucketStates[torch.Tensor] = BucketStates(_residual, lambda residual: residual)
 
     def __call__(self, given: GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Start the reduction of a bucket."""
         bucket = Bucket.of(given, self._names)
+        self.refused = without_not_finite(bucket) or self.refused
         vector = bucket.vector
         # Divided first: the sum of many large halves would be infinite.
         vector.div_(self._group.size)
@@ -52,6 +57,9 @@ class LowerPrecision:
             residual.add_(vector)
             cast = residual.to(self._dtype)
             residual.sub_(cast)
+            if not_finite(residual):
+                # Numbers beyond the range of the dtype: no worker will step with them.
+                residual.zero_()
         else:
             cast = vector.to(self._dtype)
         self._waits.tally("allreduce", cast.nbytes, self._group.size)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from manyhands.codecs.kernels.finite import NotFinite
     from manyhands.placements.compression.background import BucketReduction
     from manyhands.transport.collectives import Group
     from manyhands.transport.waits import Waits
@@ -77,6 +78,11 @@ class CompressedDDP(DistributedDataParallel):
             self.hook.states.carry(tensors)
         else:
             self.hook.reduction.carry(tensors)
+
+    def take_refused(self) -> NotFinite:
+        """What this worker's gradient had since the last call, for which it sent zeros."""
+        found, self.hook.refused = self.hook.refused, ""
+        return found
 
     def reducing(self) -> AbstractContextManager[None]:
         """Context of a step's backward passes: an error of the reduction is raised as it was."""

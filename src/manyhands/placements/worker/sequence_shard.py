@@ -49,6 +49,8 @@ class SequenceShard(WholeModel):
         before: the name of the module; if empty, the first of the repeated units.
     """
 
+    refuses = False
+
     def __init__(
         self,
         job: Job,

@@ -49,6 +49,8 @@ class TensorOwnSamples(WholeModel):
         plan: returns the layers of a model that are split.
     """
 
+    refuses = False
+
     def __init__(
         self,
         job: Job,

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from manyhands.codecs.kernels.finite import NotFinite
     from manyhands.job import Job
     from manyhands.placements.held import HeldTensor
     from manyhands.transport.collectives import Group
@@ -42,7 +43,10 @@ class WholeModel(Bound):
         device: the device of this worker's replica.
         waits: records when this worker's own gradients are ready.
         wrap: wraps the model, for instance in DDP.
+        compares_every: steps between two comparisons of the replicas; 0 for none.
     """
+
+    refuses = True
 
     def __init__(
         self,
@@ -51,7 +55,9 @@ class WholeModel(Bound):
         device: torch.device,
         waits: Waits,
         wrap: Callable[[nn.Module], nn.Module],
+        compares_every: int = 0,
     ) -> None:
+        self.compares_every = compares_every
         self.model = self._make(job, device)
         self.optimizer = self._make_optimizer(job)
         self._synchronised = [] if is_fake() else synchronise(self.model, group, waits)
@@ -149,6 +155,21 @@ class WholeModel(Bound):
             self._last.settle()
             self._check_unused()
         return loss
+
+    def take_refused(self) -> NotFinite:
+        """What this worker's gradient had for which it sent zeros, under a codec."""
+        found: NotFinite = ""
+        for computed in self._computed:
+            take: Callable[[], NotFinite] | None = getattr(computed.module, "take_refused", None)
+            found = (take() if take is not None else "") or found
+        return found
+
+    def local_gradients(self, inputs: Any, targets: Any, weight: float) -> list[torch.Tensor]:
+        """This worker's own gradients, computed again and not averaged; buffers stay."""
+        self.model.zero_grad()
+        with untouched(self.model, when=True), self._more_to_come():
+            backward(self._job, self._device, self._called, inputs, targets, weight)
+        return self.own_gradients()
 
     def _more_to_come(self) -> AbstractContextManager[object]:
         """Context in which gradients are accumulated and not averaged yet (`no_sync`)."""

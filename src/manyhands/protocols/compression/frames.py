@@ -1,8 +1,8 @@
 """Frames: the bytes of a push or an answer under a codec.
 
 A frame has a head and a body. The head names a reference, a vector that both sides have, and the
-form of the body: empty, the whole shard, or encoded vectors (one per dtype) with the buffers behind
-them, which are not encoded.
+form of the body: empty, the whole shard, a vector that is refused, or encoded vectors (one per
+dtype) with the buffers behind them, which are not encoded.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from manyhands.codecs import Codec
+    from manyhands.codecs.kernels.finite import NotFinite
     from manyhands.parameters import Shard
 
 
@@ -33,6 +34,11 @@ class Form(IntEnum):
     CODED = 2
     PLAIN = 3
     """The bytes of something else, which become no reference."""
+    NOT_FINITE = 4
+    """Nothing: the vector has NaN (length 1) or infinity (length 2), and is not applied."""
+
+
+_FOUND: tuple[NotFinite, ...] = ("", "NaN", "infinity")
 
 
 @dataclass(frozen=True)
@@ -43,6 +49,13 @@ class Frame:
     form: Form
     lengths: tuple[int, ...]
     body: torch.Tensor
+
+    @property
+    def not_finite(self) -> NotFinite:
+        """What the vector has that is no finite number."""
+        if self.form is not Form.NOT_FINITE:
+            return ""
+        return "infinity" if 2 in self.lengths else "NaN"
 
     def vectors(self, codec: Codec, shard: Shard) -> list[torch.Tensor]:
         """The decoded vectors, one per dtype of the shard."""
@@ -69,6 +82,14 @@ def whole(shard: Shard, reference: int, body: torch.Tensor | None, form: Form) -
     _write_head(frame, shard, reference, form, [0] * len(shard.flat_by_dtype))
     if body is not None:
         frame[size:].copy_(body)
+    return frame
+
+
+def refused(shard: Shard, reference: int, found: NotFinite) -> torch.Tensor:
+    """A frame in place of a vector that is not finite."""
+    frame = torch.empty(head_bytes(shard), dtype=torch.uint8)
+    lengths = [_FOUND.index(found)] * len(shard.flat_by_dtype)
+    _write_head(frame, shard, reference, Form.NOT_FINITE, lengths)
     return frame
 
 
@@ -102,6 +123,7 @@ def read(shard: Shard, payload: torch.Tensor) -> Frame:
         raise CodecError(f"expected a form of 0 to {len(Form) - 1}, got {form}")
     expected = {
         Form.EMPTY: 0,
+        Form.NOT_FINITE: 0,
         Form.CODED: sum(lengths) + sum(buffer.nbytes for buffer in shard.buffers),
     }.get(Form(form), shard.nbytes)
     body = payload[size : size + expected]

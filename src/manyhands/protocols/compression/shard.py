@@ -13,6 +13,7 @@ from manyhands.sampling.permutation import mix
 if TYPE_CHECKING:
     import torch
 
+    from manyhands.codecs.kernels.finite import NotFinite
     from manyhands.parameters import Holder
     from manyhands.protocols.actions import Answer, Call
     from manyhands.protocols.compression.coding import Coding, HasCodings
@@ -66,6 +67,8 @@ class CodedShard:
         """The revision of the shard that these answers are about."""
         self._current: torch.Tensor | None = None
         """A copy of the current parameters, if they were sent whole."""
+        self.not_finite: NotFinite = ""
+        """What the push that was received last has that is no finite number, as its frame says."""
         self._worked = 0
 
     def take_work(self) -> int:
@@ -80,6 +83,7 @@ class CodedShard:
 
     def received(self, call: Call, payload: torch.Tensor | None) -> torch.Tensor | None:
         """The bytes that came with a call, as if they had not been encoded."""
+        self.not_finite = ""
         if self._is_own(call) or payload is None or not isinstance(call.message, Push):
             return payload
         frame = self._read(payload)
@@ -87,6 +91,9 @@ class CodedShard:
         references.acknowledge(call.sender, frame.reference)
         match frame.form:
             case Form.EMPTY:
+                return None
+            case Form.NOT_FINITE:
+                self.not_finite = frame.not_finite
                 return None
             case Form.CODED:
                 self._worked += self._shard.nbytes

@@ -8,6 +8,7 @@ import torch
 
 from manyhands.codecs import CodecError
 from manyhands.endpoint import MembershipChanged, Push
+from manyhands.parameters import not_finite_in
 from manyhands.protocols.compression import frames
 from manyhands.protocols.compression.connection import SharedPushes, connect
 from manyhands.protocols.compression.frames import Form
@@ -183,6 +184,9 @@ class CodedEndpoint:
         shard, coding = there.shard, there.coding
         if payload is None:
             return frames.whole(shard, there.reference, None, Form.EMPTY)
+        if coding.pushes is not None and (found := not_finite_in(shard, payload)):
+            # A codec might make finite numbers of it, and the residual would keep it.
+            return frames.refused(shard, there.reference, found)
         base = {"updates": None, "replicas": there.answered, "states": there.sent}[coding.pushed]
         if coding.pushes is None or (base is None and coding.pushed != "updates"):
             if coding.pushed == "states" and coding.pushes is not None:

@@ -165,6 +165,10 @@ class PushSum(StrategyProtocol):
                 half: list[Action] = [Scale(1 - share)] if share else []
                 said = Answer(call, Parameters(now.version, mass=given), parameters=bool(share))
                 return now, [Shift(call, state.version - read), *half, said]
+            case Push() if call.refused:
+                # Its mass is lost with it, as that of a lost worker.
+                done = Answer(call, Parameters(state.version), parameters=False)
+                return state, [done]
             case Push(mass=mass):
                 now = replace(state, version=state.version + 1, mass=state.mass + mass)
                 return now, [Shift(call), Answer(call, Parameters(now.version), parameters=False)]

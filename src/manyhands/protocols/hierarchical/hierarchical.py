@@ -68,7 +68,8 @@ class Hierarchical(StrategyProtocol):
     name: ClassVar[str] = "hierarchical"
     support: ClassVar[Literal["experimental"]] = "experimental"
     lacks: ClassVar[dict[str, str]] = {
-        "codec": "give it to a level, as in outer=diloco(codec=topk(0.01))"
+        "codec": "give it to a level, as in outer=diloco(codec=topk(0.01))",
+        "aggregate": "an island has few workers to compare; use synchronous()",
     }
     own_parameters: ClassVar[bool] = True
     clips: ClassVar[Literal["servers"]] = "servers"

@@ -39,6 +39,11 @@ def check_levels(islands: int, inner: Value, outer: Value) -> None:
                 f"{name}={level}: islands synchronise all parameters at once and wait for each "
                 "other: leave out fragments, overlap and wait_for"
             )
+        if getattr(level, "aggregate", "mean") != "mean":
+            raise ValueError(
+                f"{name}={level}: servers of islands pass sums on, and an outer server has no "
+                "updates of single workers: leave out aggregate, or use synchronous() alone"
+            )
         if level.servers != 1:
             raise ValueError(
                 f"{name}={level} has {level.servers} servers, which could get out of step when a "

@@ -41,7 +41,10 @@ class InnerWorker:
                 push = Push(replica.versions[0], batch.samples, batch.dealt, total, mass)
                 endpoint.post(self.own, push, payload=update, into=replica.parameters(0))
                 alone.append(batch)
-            if await self._receive():
+            applied, in_sync = await self._receive()
+            if batch is not None and not applied:
+                replica.forgo(alone.pop())
+            if in_sync:
                 replica.commit(*alone)
                 alone.clear()
             if batch is None:
@@ -55,10 +58,16 @@ class InnerWorker:
         self.replica.rests = False
         self.replica.adopt()
 
-    async def _receive(self) -> bool:
-        """Receive the island's answer and run its errand; return whether islands are in sync."""
+    async def _receive(self) -> tuple[bool, bool]:
+        """Receive the island's answer and run its errand.
+
+        Returns:
+            Whether this worker's update is a part of the island's parameters, and whether islands
+            are in sync.
+        """
         replica, endpoint = self.replica, self.endpoint
         said = await answer(endpoint, self.own)
+        applied = said.applied
         if said.errand not in ("", "done"):
             replica.lay_aside()
             await self._carry(said)
@@ -66,7 +75,7 @@ class InnerWorker:
             endpoint.post(self.own, back, payload=replica.moved(0), into=replica.parameters(0))
             said = await answer(endpoint, self.own)
         replica.versions[0] = said.version
-        return said.errand == "done"
+        return applied, said.errand == "done"
 
     async def _carry(self, said: Parameters) -> None:
         """Take the island's parameters to the outer server, and receive the shared ones."""
@@ -107,10 +116,11 @@ class OuterExchange:
             push = Push(replica.versions[0], batch.samples, batch.dealt, mass=batch.mass)
             endpoint.post(self.own, push, payload=update, into=replica.parameters(0))
             said = await answer(endpoint, self.own)
+            applied = said.applied
             if said.errand == "meet":
                 said = await self._carry(said)
             replica.versions[0] = said.version
-            if said.applied:
+            if applied and said.applied:
                 replica.commit(batch)
             else:
                 replica.forgo(batch)

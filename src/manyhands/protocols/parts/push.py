@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from manyhands.costs import StepPayload
 from manyhands.endpoint import Push
@@ -13,6 +13,13 @@ if TYPE_CHECKING:
     from manyhands.endpoint import Endpoint, LeasedBatch, Replica
     from manyhands.job import Job
     from manyhands.protocols.compression.coding import Coding
+
+
+ALONE: Final = (
+    "a server applies every update alone, and has no others to compare it with; use synchronous() "
+    "or softsync()"
+)
+"""Why a protocol has no `aggregate`."""
 
 
 class PushGradients(ServerBased, Compressed):

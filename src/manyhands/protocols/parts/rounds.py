@@ -34,6 +34,8 @@ class Round(ServerState):
     """Samples of the run before the latest global batch that a contribution is from."""
     late: int = 0
     """Contributions that came too late for an earlier round, and were answered at once."""
+    parts: tuple[float, ...] = ()
+    """Weights of the contributions, if they are kept apart."""
 
 
 class Rounds(ServerBased):
@@ -68,6 +70,11 @@ class Rounds(ServerBased):
     @property
     def counts_empty_rounds(self) -> bool:
         """Whether a round without samples is a version too, so that versions number the rounds."""
+        return False
+
+    @property
+    def keeps_apart(self) -> bool:
+        """Whether every contribution is in a sum of its own: the i-th of a round in sum i + 1."""
         return False
 
     @abstractmethod
@@ -105,18 +112,20 @@ class Rounds(ServerBased):
                 return after, [*actions, self._answer_now(call, after.version)]
             case Push(samples=samples, weight=weight, dealt=dealt, rests=rests):
                 factor = self.damping_factor(state, call)
+                share = factor * weight
                 before = (state.waiting[call.worker],) if call.worker in state.waiting else ()
                 given = replace(
                     _with(state, call.worker),
                     waiting=state.waiting.put(call.worker, call),
                     gone=(*state.gone, *before),
                     samples=state.samples + samples,
-                    shares=state.shares + factor * weight,
+                    shares=state.shares + share,
+                    parts=(*state.parts, share) if share and self.keeps_apart else state.parts,
                     weight=state.weight + factor * state.terms.weigh(samples, dealt),
                     dealt=max(state.dealt, dealt),
                 )
                 left = _without(given, call.worker) if rests else given
-                return self._close(left, self.gather(state, call, factor * weight))
+                return self._close(left, self.gather(state, call, share))
             case Pull():
                 return _with(state, call.worker), [self._answer_now(call, state.version)]
             case Rest():
@@ -159,6 +168,7 @@ class Rounds(ServerBased):
             weight=0.0,
             dealt=0,
             late=0,
+            parts=(),
         )
         calls = (*state.gone, *state.waiting.values())
         answers = [self._answer_now(call, now.version) for call in calls]

@@ -84,6 +84,8 @@ class Streamer:
         """Steps of the worker before it was last brought to the shared parameters."""
         self._batches: list[tuple[int, LeasedBatch]] = []
         """Batches that are not committed yet, each with its step."""
+        self._refused = 0
+        """Steps of the worker up to the last contribution that was not applied."""
 
     async def run(self, protocol: ServerBased) -> None:
         """Train until the run is over."""
@@ -171,6 +173,8 @@ class Streamer:
             for server in fragment.servers:
                 said = await answer(self._endpoint, self._replica.servers[server])
                 self._replica.versions[server] = said.version
+                if not said.applied:
+                    self._refused = fragment.pushed
                 self._replica.draw(1.0 if self._step == fragment.pushed else MIX, server)
             fragment.round = self._replica.versions[fragment.servers[0]]
             fragment.settled = fragment.pushed
@@ -179,6 +183,7 @@ class Streamer:
     def _commit(self) -> None:
         """Commit the batches that are part of all fragments."""
         settled = min(fragment.settled for fragment in self._fragments)
-        done = [batch for step, batch in self._batches if step <= settled]
+        done = [(step, batch) for step, batch in self._batches if step <= settled]
         self._batches = self._batches[len(done) :]
-        self._replica.commit(*done)
+        self._replica.forgo(*(batch for step, batch in done if step <= self._refused))
+        self._replica.commit(*(batch for step, batch in done if step > self._refused))

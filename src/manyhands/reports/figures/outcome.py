@@ -45,7 +45,14 @@ def _divergence(trace: Trace) -> str:
         for event in process.events
         if event.what == "diverged"
     ]
-    return min(found)[2] if found else ""
+    if found:
+        return min(found)[2]
+    # A worker whose updates are not applied has not diverged, unless no worker has a finite loss.
+    last = [
+        {event.detail.get("words", "") for event in process.events if event.what == "no loss"}
+        for process in trace.workers
+    ]
+    return min(set.union(*last)) if last and all(last) else ""
 
 
 def settings(trace: Trace) -> tuple[Setting, ...]:
@@ -132,3 +139,53 @@ def _last_words(trace: Trace) -> str:
     at, name, event = max(events, key=lambda entry: entry[:2])
     detail = ", ".join(f"{key} {value}" for key, value in event.detail.items())
     return f"the last record is {name}'s at {at:,.1f} s: {event.what}{detail and f' ({detail})'}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotAppliedUpdates:
+    """Updates of one worker that were not applied, because they were not finite."""
+
+    worker: int | None
+    """Its rank; None if it is not known."""
+    updates: int
+    samples: int
+    what: str
+    """NaN or infinity; both, if there were both."""
+    first: str
+    """Where the samples of the first are, in words."""
+
+
+def refusals(trace: Trace) -> tuple[NotAppliedUpdates, ...]:
+    """The updates that were not applied because they had NaN or infinity, by worker.
+
+    A worker and several servers may have recorded the same: the largest count is taken.
+    """
+    found: dict[str, list[dict[str, str]]] = {}
+    for process in trace.processes:
+        for event in process.events:
+            if event.what == "refused":
+                found.setdefault(event.detail.get("worker", ""), []).append(event.detail)
+    return tuple(
+        NotAppliedUpdates(
+            worker=int(rank) if rank.isdigit() else None,
+            updates=max(_number(detail, "updates") for detail in details),
+            samples=max(_number(detail, "samples") for detail in details),
+            what=" and ".join(sorted({detail.get("what", "NaN") for detail in details})),
+            first=_place(details),
+        )
+        for rank, details in sorted(found.items())
+    )
+
+
+def _place(details: list[dict[str, str]]) -> str:
+    """Where the first refused samples are; the worker's own record has them to the sample."""
+    first = min(details, key=lambda one: (_number(one, "updates"), "start" not in one))
+    if "start" not in first:
+        return f"sample {_number(first, 'sample'):,} of the run"
+    last = max(_number(first, "start"), _number(first, "stop") - 1)
+    return f"samples {first['start']} to {last} of epoch {first['epoch']}"
+
+
+def _number(detail: dict[str, str], name: str) -> int:
+    text = detail.get(name, "")
+    return int(text) if text.isdigit() else 0

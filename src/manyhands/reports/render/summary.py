@@ -5,7 +5,14 @@ from collections.abc import Iterable
 
 from manyhands.reports.figures.breakdown import FREE, breakdown, coding_seconds
 from manyhands.reports.figures.fault_times import fault_times, faults_in_words
-from manyhands.reports.figures.outcome import division, ending, mishaps, parameters_digest, settings
+from manyhands.reports.figures.outcome import (
+    division,
+    ending,
+    mishaps,
+    parameters_digest,
+    refusals,
+    settings,
+)
 from manyhands.reports.figures.residuals import residuals
 from manyhands.reports.figures.speed import accounting, epochs, throughput
 from manyhands.reports.figures.trace_figures import (
@@ -60,6 +67,7 @@ def summary_rows(trace: Trace) -> list[tuple[str, str]]:
         ("staleness", _staleness(trace)),
         ("samples", _samples(trace)),
         ("faults", faults_in_words(fault_times(trace))),
+        ("not applied", _not_applied(trace)),
         ("mishaps", _mishaps(trace)),
         *(_part(line) for line in division(trace)),
         ("settings", _settings(s for s in settings(trace) if s.name != "slow")),
@@ -93,6 +101,20 @@ def _part(line: str) -> tuple[str, str]:
     """A part of a divided model: its name is the label."""
     name, _, words = line.partition(": ")
     return name, words
+
+
+def _not_applied(trace: Trace) -> str:
+    """Updates that were refused, by worker."""
+    told = []
+    for one in refusals(trace):
+        who = "an unknown worker" if one.worker is None else f"worker {one.worker}"
+        were = "was" if one.updates == 1 else "were"
+        told.append(
+            f"{one.updates:,} update{plural(one.updates)} of {who} had {one.what} and {were} not "
+            f"applied ({one.samples:,} samples, first {one.first})"
+        )
+    more = f"; so of {len(told) - 1} more workers" if len(told) > 1 else ""
+    return told[0] + more if told else ""
 
 
 def _mishaps(trace: Trace) -> str:

@@ -17,6 +17,7 @@ from manyhands.wire.leasing import Evaluate, Granted, Nothing, Over, StreamEnded
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
+    from manyhands.codecs.kernels.finite import NotFinite
     from manyhands.endpoint import LeasedBatch, Terms
     from manyhands.parameters import Shard, UpdateCounts
     from manyhands.trace import Phase
@@ -40,6 +41,10 @@ class VirtualBatch:
     dealt: int
     mass: float = 0.0
     objective: int = 0
+    not_finite: NotFinite = ""
+    """What its update has that is no finite number."""
+    refused: bool = False
+    """Whether its update was not applied because of that."""
 
 
 class VirtualReplica:
@@ -223,11 +228,12 @@ class VirtualReplica:
         """Compute the update of a batch; return the shards in order of completion."""
         about = (self.replication, batch.lease, batch.objective)
         loss, completed, batch.mass = self._shared_model.gradient(*about)
+        batch.not_finite = self._shared_model.not_finite()
         self._loss = loss if batch.objective == 0 else self._loss + loss
         if self._next_objective is None:
             self._log.loss(self._loss, batch.samples)
         where = f"at sample {batch.dealt:,} on worker {self.rank}"
-        self._shared_model.divergence.check(self._log.recorder, loss, "training", where)
+        self._shared_model.divergence.training(self._log.recorder, loss, where, self.rank)
         return completed
 
     def _look(self) -> None:
@@ -241,10 +247,21 @@ class VirtualReplica:
         if not batch.samples:
             return
         samples = batch.total if counts is None else counts
-        self._shared_model.apply(
-            self.replication, self.terms.weigh(samples, batch.dealt), batch.dealt
-        )
-        self._note_write()
+        weight = self.terms.weigh(samples, batch.dealt)
+        if found := self._shared_model.apply(self.replication, weight, batch.dealt):
+            self._refuse(batch, found)
+        else:
+            self._note_write()
+
+    def _refuse(self, batch: LeasedBatch, found: str) -> None:
+        """Note that the update of a batch is not applied; forget the buffers that came with it."""
+        if isinstance(batch, VirtualBatch) and found and not batch.refused:
+            batch.refused, lease = True, batch.lease
+            where = {"epoch": lease.epoch, "start": lease.start, "stop": lease.stop}
+            where["sample"] = batch.dealt
+            self._log.not_applied.note(self.rank, found, batch.samples, where)
+            batch.samples, batch.mass = 0, 0.0
+            self._shared_model.adopt(self.replication)
 
     def _note_write(self) -> None:
         """Count an update, if workers write shared parameters themselves."""
@@ -342,14 +359,18 @@ class VirtualReplica:
                 continue
             if not isinstance(batch, VirtualBatch) or not self._member.is_in(self._life):
                 return
-            if self._channel.commit(batch.lease.number):
+            if batch.refused:
+                self._channel.forgo(batch.lease.number)
+            elif self._channel.commit(batch.lease.number):
                 self._log.committed(batch.samples)
 
-    def forgo(self, batch: LeasedBatch) -> None:
-        """Discard a batch: its update was not applied."""
-        self._next_objective = None
-        if isinstance(batch, VirtualBatch) and self._member.is_in(self._life):
-            self._channel.forgo(batch.lease.number)
+    def forgo(self, *batches: LeasedBatch) -> None:
+        """Discard batches: their updates were not applied."""
+        for batch in batches:
+            self._next_objective = None
+            if isinstance(batch, VirtualBatch) and self._member.is_in(self._life):
+                self._refuse(batch, batch.not_finite)
+                self._channel.forgo(batch.lease.number)
 
     def _check_alive(self) -> None:
         if not self._member.alive or self._member.life != self._life:

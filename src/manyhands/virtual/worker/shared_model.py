@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
+    from manyhands.codecs.kernels.finite import NotFinite
     from manyhands.job import Job
     from manyhands.leasing.leases import Lease
     from manyhands.sampling.stream_parts import StreamedBatch
@@ -188,17 +189,23 @@ class SharedModel:
             if worker.optimizer is not None:
                 worker.optimizer.observe(values)
 
-    def apply(self, worker: Replication, weight: float, dealt: int) -> None:
-        """Take a step of a worker's local optimizer with its last update."""
+    def not_finite(self) -> NotFinite:
+        """What the last computed update has that is no finite number."""
+        return self._copy.not_finite()
+
+    def apply(self, worker: Replication, weight: float, dealt: int) -> NotFinite:
+        """Take a step of a worker's local optimizer with its last update, if that is finite."""
         if worker.optimizer is None:
             raise TypeError("the workers of this strategy have no local optimizer")
-        worker.optimizer.step(worker.updates, weight, dealt)
+        if found := worker.optimizer.step(worker.updates, weight, dealt):
+            return found
         worker.touched = True
         if worker.buffers:
             self._put_buffers(worker)
             self._copy.note_buffers(worker.parameters[-1])
             if self._loaded is not worker:
                 self._loaded = None
+        return ""
 
     def adopt(self, worker: Replication) -> None:
         """Copy the buffers that were received with its parameters to a worker."""

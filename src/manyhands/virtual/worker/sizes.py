@@ -72,6 +72,7 @@ class SizedHolder:
         self.shard = shard
         self.bytes = size(shard.nbytes)
         self.references = References()
+        self.refused: dict[str, int] = {}
         self.revision = 0
 
     @classmethod
@@ -83,6 +84,10 @@ class SizedHolder:
         pass
 
     add = step = clip = move = shift = scale = drop = descend = remember = forget = _nothing
+
+    def not_finite(self, _update: object) -> str:
+        """There are no numbers."""
+        return ""
 
     def _content(self, *_arguments: object) -> torch.Tensor:
         return self.bytes

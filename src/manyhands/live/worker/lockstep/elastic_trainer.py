@@ -333,8 +333,9 @@ class ElasticTrainer(Trainer):
             self._traffic.regroup(group)
             former.close()
             self._group, self.rank, self.workers = group, group.rank, group.size
-            if self._checkpoints is not None:
-                self._checkpoints.regroup(group)
+            for part in (self._finite, self._replicas, self._checkpoints):
+                if part is not None:
+                    part.regroup(group)
             try:
                 with group.watched():
                     self._bring_into_line()
