@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from manyhands.job.optimizers import parts_of
 from manyhands.parameters.optional.plateau import PlateauSchedule, schedule_of
 from manyhands.parameters.scheduled_step import weighted_step
 
@@ -47,13 +48,18 @@ class LocalOptimizer:
         self._lr_factor = job.lr_factor
         self._schedule = schedule_of(job, optimizer)
 
-    def step(self, updates: Sequence[torch.Tensor], weight: float, dealt: int) -> None:
-        """Take a step with an update from a batch after `dealt` samples, weighted by `weight`."""
+    def step(
+        self, updates: Sequence[torch.Tensor], weight: float, dealt: int, objective: int = 0
+    ) -> None:
+        """Take a step with an update from a batch after `dealt` samples, weighted by `weight`.
+
+        If the job has several objectives, it is a step of the optimizer of one of them.
+        """
         for number, fragment, parameter in self._pieces:
             parameter.grad = fragment.view(updates[number])
         if self._schedule is not None:
             self._schedule.apply(self.optimizer, dealt)
-        weighted_step(self.optimizer, weight * self._lr_factor(dealt))
+        weighted_step(parts_of(self.optimizer)[objective], weight * self._lr_factor(dealt))
         for _, _, parameter in self._pieces:
             parameter.grad = None
 

@@ -37,6 +37,7 @@ from manyhands.protocols.actions import (
     Shift,
     Step,
 )
+from manyhands.protocols.allreduce import AllreduceMessages, LockstepProtocol
 from manyhands.protocols.asynchronous import Asynchronous
 from manyhands.protocols.averaging import Averaging, LocalSteps
 from manyhands.protocols.broadcast import Broadcast
@@ -75,7 +76,7 @@ ALL: tuple[type[StrategyProtocol], ...] = (
     Broadcast,
     Ensemble,
 )
-"""Every protocol. The shared contract suite tests each class listed here."""
+"""Every protocol that runs live, too. The shared contract suite tests each class listed here."""
 
 __all__ = [
     "ALL",
@@ -83,6 +84,7 @@ __all__ = [
     "USES_PAYLOAD",
     "Action",
     "Add",
+    "AllreduceMessages",
     "Answer",
     "Asynchronous",
     "Averaging",
@@ -105,6 +107,7 @@ __all__ = [
     "LeasedBatch",
     "LocalSgd",
     "LocalSteps",
+    "LockstepProtocol",
     "MembershipChanged",
     "Move",
     "Parameters",

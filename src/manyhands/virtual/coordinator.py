@@ -9,7 +9,7 @@ committed, so no message is in flight: a consistent cut.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from manyhands.leasing.lease_service import LeaseService
 from manyhands.leasing.leases import Leases
@@ -135,6 +135,8 @@ class VirtualCoordinator:
         early: see `LeaseService`.
     """
 
+    leases_class: ClassVar[type[Leases]] = Leases
+
     def __init__(
         self,
         job: Job,
@@ -174,7 +176,7 @@ class VirtualCoordinator:
     def _new_service(self) -> LeaseService:
         """A lease service in its initial state."""
         evaluates = self._job.validation is not None
-        leases = Leases(
+        leases = self.leases_class(
             self._job.epoch_samples,
             self._job.batch_sizes,
             self._workers,

@@ -188,11 +188,11 @@ class SharedModel:
             if worker.optimizer is not None:
                 worker.optimizer.observe(values)
 
-    def apply(self, worker: Replication, weight: float, dealt: int) -> None:
+    def apply(self, worker: Replication, weight: float, dealt: int, objective: int = 0) -> None:
         """Take a step of a worker's local optimizer with its last update."""
         if worker.optimizer is None:
             raise TypeError("the workers of this strategy have no local optimizer")
-        worker.optimizer.step(worker.updates, weight, dealt)
+        worker.optimizer.step(worker.updates, weight, dealt, objective)
         worker.touched = True
         if worker.buffers:
             self._put_buffers(worker)
