@@ -14,15 +14,12 @@ from manyhands.costs import BETWEEN_WORKERS, Collective, sent_per_worker
 every = pytest.mark.parametrize("name", ALLREDUCE)
 
 
-def carry_out(
-    exchange: ExchangeTable, vectors: list[list[int]]
-) -> tuple[list[list[int]], list[int]]:
-    """What every worker has after all rounds, and how many rounds each takes part in.
+def carry_out(exchange: ExchangeTable, vectors: list[list[int]]) -> list[list[int]]:
+    """What every worker has after all rounds.
 
     A worker goes on as far as messages have arrived; if none can, there is a deadlock.
     """
     waiting = [deque(exchange.rounds(rank)) for rank in range(exchange.workers)]
-    counts = [len(rounds) for rounds in waiting]
     sent = [False] * exchange.workers
     under_way: dict[tuple[int, int], deque[list[int]]] = {}
     while any(waiting):
@@ -53,7 +50,7 @@ def carry_out(
             moved = True
         assert moved, "a deadlock"
     assert not any(under_way.values()), "every message is received"
-    return vectors, counts
+    return vectors
 
 
 @every
@@ -64,7 +61,7 @@ def test_an_allreduce_gives_every_worker_the_sum(name, workers, size, data):
         for _ in range(workers)
     ]
     total = [sum(column) for column in zip(*vectors, strict=True)] if size else []
-    found, _ = carry_out(ALLREDUCE[name](workers), vectors)
+    found = carry_out(ALLREDUCE[name](workers), vectors)
     assert found == [total] * workers
 
 
@@ -105,7 +102,7 @@ def test_other_collectives_send_the_bytes_of_their_formula(kind, workers):
 def test_halves_of_the_ring_and_the_tree_do_what_their_names_say(workers):
     size = 5 * workers
     vectors = [[rank + 1] * size for rank in range(workers)]
-    scattered, _ = carry_out(BY_KIND["reduce_scatter"](workers), vectors)
+    scattered = carry_out(BY_KIND["reduce_scatter"](workers), vectors)
     total = sum(range(1, workers + 1))
     for rank, vector in enumerate(scattered):
         own = (rank + 1) % workers
@@ -114,9 +111,9 @@ def test_halves_of_the_ring_and_the_tree_do_what_their_names_say(workers):
     for rank, vector in enumerate(parts):
         own = (rank + 1) % workers
         vector[5 * own : 5 * own + 5] = [own] * 5
-    gathered, _ = carry_out(BY_KIND["all_gather"](workers), parts)
+    gathered = carry_out(BY_KIND["all_gather"](workers), parts)
     assert gathered == [[number for number in range(workers) for _ in range(5)]] * workers
-    sent, _ = carry_out(BY_KIND["broadcast"](workers), [[rank] for rank in range(workers)])
+    sent = carry_out(BY_KIND["broadcast"](workers), [[rank] for rank in range(workers)])
     assert sent == [[0]] * workers
 
 

@@ -116,8 +116,8 @@ def test_what_pytorch_executes_live_runs_on_the_same_virtual_cluster(tmp_path: P
     assert {run.status for run in runs.values()} == {"finished"}
     assert runs["single()"].workers == 1
     # Each of a ring's six rounds passes between the sites; of a butterfly's two rounds one does.
-    rates = [runs[text].rate for text in ("allreduce(algorithm=butterfly)", "allreduce()")]
-    assert rates[0] > 2 * rates[1]
+    rates = {name: runs[f"allreduce(algorithm={name})"].rate for name in ("butterfly", "ring")}
+    assert rates["butterfly"] > 1.5 * rates["ring"]
 
 
 def test_simulate_runs_on_a_text_and_says_how_to_repeat_it(tmp_path: Path) -> None:

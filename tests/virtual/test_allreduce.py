@@ -6,6 +6,7 @@ import random
 from dataclasses import replace
 
 import pytest
+import test_streams as streams
 import torch
 from classification import EPOCHS, OPTIMIZERS, SAMPLES, UNEVEN, a_job
 from test_equivalences import by_hand, distance
@@ -13,6 +14,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 from virtual_jobs import a_job as a_regression
 
+import gans
 import manyhands as mh
 from manyhands.cluster import Link
 from manyhands.collectives import ALLREDUCE
@@ -326,3 +328,39 @@ def test_a_live_run_says_which_algorithm_the_engine_takes():
     assert strategy("allreduce").engine_words("cpu") == ()
     (words,) = strategy("allreduce(algorithm=halving)").engine_words("cpu")
     assert words.startswith("gradients are summed by Gloo's ring; algorithm=halving")
+
+
+@pytest.mark.parametrize("text", ["single()", "allreduce()", "allreduce(algorithm=halving)"])
+def test_every_objective_has_a_step_of_its_own_optimizer(tmp_path, text):
+    workers = 1 if text.startswith("single") else 3
+    run = mh.simulate(gans.gan_job(clip=0.1), text, workers=workers, output=tmp_path)
+    assert gans.apart(run.state_dict(), gans.by_hand(clip=0.1)) <= 1e-9
+    assert run.samples == gans.EPOCHS * gans.SAMPLES
+
+
+@pytest.mark.parametrize("text", ["allreduce()", "fully_sharded()"])
+def test_every_sample_of_a_stream_is_trained_on_once(tmp_path, text):
+    alone: list[int] = []
+    seen: list[int] = []
+    one = mh.simulate(streams.a_job(alone), "single()", output=tmp_path / "one")
+    several = mh.simulate(streams.a_job(seen), text, workers=3, output=tmp_path / "several")
+    assert sorted(seen) == sorted(alone) == [*range(streams.SAMPLES)]
+    assert several.samples == one.samples == streams.SAMPLES
+    assert distance(several.state_dict(), one.state_dict()) <= 1e-9
+
+
+def test_the_norm_that_is_measured_is_that_of_the_mean_gradient(virtually):
+    job = replace(a_job("plain"), measures=("gradient_norm",))
+    norms = []
+    for workers in (1, 4):
+        done = virtually(job, allreduce(), workers=workers)
+        norms.append(
+            [
+                point.value
+                for process in done.run.trace.processes
+                for point in process.points
+                if point.name == "measure/gradient_norm"
+            ]
+        )
+    assert norms[0] == pytest.approx(norms[1], rel=1e-9)
+    assert len(norms[0]) == EPOCHS
