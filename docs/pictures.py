@@ -2,15 +2,12 @@
 
 Four workers, of which the last takes twice as long, with log-normal compute times; a host for each,
 links of 1 Gbit/s and 1 MB of parameters; one host for all where they share memory. The same seed
-gives the same pictures, to the byte. Pipelines' schedules are drawn from their tables. What
-PyTorch's own engine does is not simulated: it is drawn from the same times and the bytes sent.
-The bandwidths of docs/break-even.md are drawn from figures that were measured before.
+gives the same pictures, to the byte. Pipelines' schedules are drawn from their tables. The
+bandwidths of docs/break-even.md are drawn from figures that were measured before.
 """
 
 from __future__ import annotations
 
-import io
-import random
 import tempfile
 from pathlib import Path
 
@@ -23,13 +20,14 @@ from docs import break_even
 from manyhands.reports import timeline
 from manyhands.reports.render.gantt import gantt
 from manyhands.schedules import ALL, Durations, replay
-from manyhands.trace import Header, Recorder, merge
-from manyhands.virtual import times as read_times
 
 FOLDER = Path(__file__).parent / "strategies" / "pictures"
 TIMES = "lognormal(0.1, cv=0.25, slow=[slow(rank=3, factor=2.0)])"
 
 PICTURES = {
+    "single": "single()",
+    "allreduce": "allreduce()",
+    "fully_sharded": "fully_sharded()",
     "synchronous": "synchronous()",
     "central_storage": "central_storage()",
     "softsync": "softsync(wait_for=3)",
@@ -67,61 +65,24 @@ def draw(strategy: str) -> str:
         metrics=(),
     )
     without_servers = strategy.startswith(
-        ("gossip", "push_sum", "broadcast", "ensemble", "hogwild")
+        ("gossip", "push_sum", "broadcast", "ensemble", "hogwild", "single", "allreduce", "fully")
     )
-    one_host = strategy.startswith(("central_storage", "hogwild"))
+    alone = strategy.startswith("single")
+    one_host = alone or strategy.startswith(("central_storage", "hogwild"))
     with tempfile.TemporaryDirectory() as folder:
         run = mh.simulate(
             job,
             strategy,
-            workers=4,
+            workers=1 if alone else 4,
             times=TIMES,
+            # One worker alone has all samples of a batch to compute.
+            slow=["all:4x"] if alone else None,
             bandwidth=None if one_host else "1gbit",
             # A server's time per update; where every worker has its own, it has no row.
             service=None if without_servers else "4ms",
             output=folder,
         )
         return timeline(run.trace)
-
-
-LOCKSTEP = {"single": 1, "allreduce": 4}
-"""By file, which is the strategy's name, how many workers it shows."""
-_STEPS = 10
-_BYTES, _BANDWIDTH = 1e6, 1e9 / 8
-
-
-def draw_lockstep(strategy: str, workers: int) -> str:
-    """Steps in which all workers compute, wait for the slowest and exchange 2·m·(N − 1)/N bytes."""
-    exchange = 2 * _BYTES * (workers - 1) / workers / _BANDWIDTH
-    source = random.Random(1)  # noqa: S311 - no secrets
-    # One worker alone has all samples of a batch to compute.
-    draws = [read_times(TIMES).of(rank, source) for rank in range(workers)]
-    steps = [[draw() * 4 / workers for draw in draws] for _ in range(_STEPS)]
-    files = []
-    for rank in range(workers):
-        parts: list[bytes] = []
-        header = Header(
-            role="worker",
-            rank=rank,
-            host="",
-            pid=0,
-            boot="virtual",
-            clock=0.0,
-            wall=0.0,
-            kind="virtual",
-        )
-        recorder = Recorder(header, parts.append, lambda: 0.0)
-        recorder.setting("strategy", f"{strategy}()", "docs")
-        begun = 0.0
-        for step, times in enumerate(steps):
-            recorder.span("compute", begun, times[rank], step)
-            if workers > 1:
-                waited = max(times) - times[rank] + exchange
-                recorder.span("exchange", begun + times[rank], waited, step)
-            begun += max(times) + exchange
-        recorder.flush()
-        files.append((f"worker-{rank}", io.BytesIO(b"".join(parts))))
-    return timeline(merge(files))
 
 
 SCHEDULES = {
@@ -154,9 +115,6 @@ def main() -> None:
     for name, (schedule, stages) in SCHEDULES.items():
         (FOLDER / f"{name}.svg").write_text(draw_schedule(schedule, stages), "utf-8")
         print(f"{name}.svg: {schedule}")
-    for name, workers in LOCKSTEP.items():
-        (FOLDER / f"{name}.svg").write_text(draw_lockstep(name, workers), "utf-8")
-        print(f"{name}.svg: {workers} workers")
     for name, strategy in PICTURES.items():
         path = FOLDER / f"{name}.svg"
         path.write_text(draw(strategy), "utf-8")

@@ -30,20 +30,25 @@ from manyhands.wire.protocol_messages import (
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     import torch
+
+    from manyhands.collectives import ExchangeTable, StepProgram
 
 
 __all__ = [
     "Arrived",
+    "Begun",
     "Change",
+    "CollectiveEndpoint",
     "Custom",
     "Endpoint",
     "Errand",
     "Join",
     "LeasedBatch",
     "Left",
+    "LockstepReplica",
     "MembershipChanged",
     "Mix",
     "Parameters",
@@ -95,6 +100,51 @@ class Endpoint(Protocol):
             TimeoutError: there was no answer in time.
             MembershipChanged: the sender was lost, and no answer will come.
         """
+
+
+class Begun(Protocol):
+    """A collective operation that a worker has begun."""
+
+    size: int
+    """Bytes of its vector."""
+
+
+class CollectiveEndpoint(Endpoint, Protocol):
+    """The endpoint of a worker that steps together with all others: collectives beside messages.
+
+    All workers of a collective begin it, and the other ones with the same workers, in the same
+    order. A worker takes part in one at a time, in the order in which it began them.
+    """
+
+    rank: int
+
+    def begin(
+        self,
+        exchange: ExchangeTable,
+        size: int,
+        values: torch.Tensor | None = None,
+        ranks: Sequence[int] | None = None,
+        width: int = 1,
+    ) -> Begun:
+        """Begin a collective without blocking.
+
+        Args:
+            exchange: its messages.
+            size: bytes of the vector.
+            values: the vector, changed in place until the collective has ended; None if only its
+                time counts.
+            ranks: the workers that take part; by default all.
+            width: bytes of an element, within which the vector is not divided.
+        """
+
+    async def end(self, *begun: Begun) -> None:
+        """Wait until these collectives have ended."""
+
+    def give(self, to: int, size: int, tag: object) -> None:
+        """Send a worker a message of so many bytes, without waiting."""
+
+    async def take(self, sender: int, tag: object) -> None:
+        """Wait for a worker's message of that tag."""
 
 
 @dataclass(frozen=True)
@@ -224,3 +274,38 @@ class Replica(Protocol):
 
     def forgo(self, *batches: LeasedBatch) -> None:
         """Discard batches: their updates were not applied, and their samples are lost."""
+
+
+class LockstepReplica(Replica, Protocol):
+    """The replica of a worker that steps together with all others, on a virtual clock.
+
+    The time of a batch is known as a whole. It passes in parts, so that collectives can begin while
+    the rest of the batch is computed.
+    """
+
+    @property
+    def program(self) -> StepProgram:
+        """What workers do in a step, where one replica computes the numbers."""
+
+    @property
+    def width(self) -> int:
+        """Bytes of a parameter's element."""
+
+    @property
+    def buckets(self) -> Sequence[tuple[int, float]]:
+        """By bucket, its bytes and its share of a batch's time, in the order of completion."""
+
+    async def compute(self, batch: LeasedBatch, share: float) -> None:
+        """Compute for a share of the time that the batch takes."""
+
+    def differentiate(self, batch: LeasedBatch) -> None:
+        """Compute the loss and the gradient of a batch, which takes no time by itself."""
+
+    def weighted(self, bucket: int) -> torch.Tensor | None:
+        """A vector to be summed over all workers: a part of the gradient times its weight.
+
+        The last bucket has the weight as one more element. None if there are no numbers.
+        """
+
+    def step(self, batch: LeasedBatch) -> None:
+        """Take a step with the mean that the summed buckets give."""

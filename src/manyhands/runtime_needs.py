@@ -24,7 +24,7 @@ class RuntimeNeeds:
 
     collectives: bool = False
     """Workers step together in a process group. Otherwise they lease samples and exchange
-    messages with servers."""
+    messages with servers. (On a virtual clock all workers lease samples.)"""
     only_one_worker: bool = False
     """The strategy runs with one worker only."""
     servers: int = 0
@@ -55,6 +55,8 @@ class RuntimeNeeds:
     """The processes that hold the gradient of an optimizer step, and so can clip its norm."""
     alternates: bool = False
     """A batch may give several steps, one for each objective of a job."""
+    one_replica: bool = False
+    """On a virtual clock, one worker computes the numbers of all, with the whole global batch."""
 
     @property
     def leases(self) -> bool:

@@ -15,7 +15,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 SCRIPT = runpy.run_path(str(DOCS / "pictures.py"))
 
 
-@pytest.mark.parametrize("name", ["synchronous", "gossip_asynchronous"])
+@pytest.mark.parametrize("name", ["synchronous", "gossip_asynchronous", "allreduce"])
 def test_drawing_again_gives_the_same_file(name: str) -> None:
     drawn = SCRIPT["draw"](SCRIPT["PICTURES"][name])
     path = DOCS / "strategies" / "pictures" / f"{name}.svg"
@@ -43,13 +43,6 @@ def test_a_page_has_the_signature_for_a_title_and_its_links_lead_somewhere(page:
     assert text.splitlines()[0] == f"# {CATALOG.describe(page.stem).signature}"
     for link in re.findall(r"\]\(([^)#:]+)\)", text):
         assert (page.parent / link).exists(), link
-
-
-@pytest.mark.parametrize("name", SCRIPT["LOCKSTEP"])
-def test_lockstep_is_drawn_from_its_times(name: str) -> None:
-    drawn = SCRIPT["draw_lockstep"](name, SCRIPT["LOCKSTEP"][name])
-    path = DOCS / "strategies" / "pictures" / f"{name}.svg"
-    assert path.read_text("utf-8") == drawn, "draw them again: python -m docs.pictures"
 
 
 def test_every_strategy_has_a_page_that_says_where_symbols_are_explained() -> None:
@@ -80,7 +73,7 @@ def test_every_picture_is_shown_and_small() -> None:
         for page in (DOCS / "strategies").glob("*.md")
         for name in re.findall(r"\(pictures/(\w+)\.svg\)", page.read_text("utf-8"))
     }
-    assert {*SCRIPT["PICTURES"], *SCRIPT["SCHEDULES"], *SCRIPT["LOCKSTEP"]} <= shown
+    assert {*SCRIPT["PICTURES"], *SCRIPT["SCHEDULES"]} <= shown
     for name in shown:
         assert (DOCS / "strategies" / "pictures" / f"{name}.svg").stat().st_size < 60_000
 

@@ -109,9 +109,15 @@ def test_what_contradicts_the_cluster_is_refused(
     assert not (tmp_path / "out").exists()
 
 
-def test_what_pytorch_executes_is_refused_on_a_virtual_cluster(tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match="runs in lockstep inside PyTorch's own engine"):
-        compared(tmp_path / "out", "diloco, allreduce")
+def test_what_pytorch_executes_live_runs_on_the_same_virtual_cluster(tmp_path: Path) -> None:
+    texts = "single, fully_sharded, allreduce, allreduce(algorithm=butterfly)"
+    made = compared(tmp_path / "out", texts)
+    runs = {run.strategy: run for run in made.results.runs}
+    assert {run.status for run in runs.values()} == {"finished"}
+    assert runs["single()"].workers == 1
+    # Each of a ring's six rounds passes between the sites; of a butterfly's two rounds one does.
+    rates = {name: runs[f"allreduce(algorithm={name})"].rate for name in ("butterfly", "ring")}
+    assert rates["butterfly"] > 1.5 * rates["ring"]
 
 
 def test_simulate_runs_on_a_text_and_says_how_to_repeat_it(tmp_path: Path) -> None:

@@ -127,7 +127,7 @@ def test_a_run_that_fails_is_a_result_and_the_others_are_still_compared(tmp_path
 def test_mistakes_are_answered_with_the_fix_before_anything_is_written(tmp_path: Path) -> None:
     out = tmp_path / "out"
     for settings, why in [
-        ({"strategies": "synchronous, allreduce"}, "runs in lockstep inside PyTorch's own engine"),
+        ({"strategies": "synchronous, allreduce(codec=int8())"}, "of allreduce.. is not simulated"),
         ({"strategies": "softsync(wait_for=9)"}, "softsync"),
         ({"times": "sometimes(1)"}, "there is no compute time"),
         ({"bandwidth": "fast"}, "expected a bandwidth such as"),

@@ -74,7 +74,7 @@ def test_it_simulates_the_script_s_job_and_says_how_to_do_it_again(start, script
 def test_mistakes_are_told_in_a_line(start, script: Path) -> None:
     for arguments, words in (
         (("no.py",), "there is no file no.py"),
-        ((script, "--strategy", "allreduce()"), "runs in lockstep inside PyTorch's own engine"),
+        ((script, "--strategy", "allreduce(codec=int8())"), "codec=int8() of allreduce() is not"),
         ((script, "--faults", "crsh(worker=1)"), "there is no fault 'crsh'; did you mean 'crash'?"),
         ((script, "--workers", "2", "--faults", "crash(worker=5, at=1)"), "names worker-5"),
     ):

@@ -68,7 +68,7 @@ def design_of(job: Job, script: Script, options: Mapping[str, Any]) -> Design:
     if sweeps.workers and options.get("workers"):
         raise ValueError("--workers is given twice, fixed and swept: keep one")
     return Design(
-        entrants=read_entrants(chosen(options.get("strategies"), sweeps, virtual), sweeps),
+        entrants=read_entrants(chosen(options.get("strategies"), sweeps), sweeps),
         workers=sweeps.workers or read_numbers(options.get("workers"), cluster),
         sweeps=sweeps,
         lr=options.get("lr"),

@@ -45,8 +45,6 @@ if TYPE_CHECKING:
 
 STRATEGIES = "single, allreduce, ssp(staleness=4), asynchronous, local_sgd(every=8)"
 """What is compared by default."""
-VIRTUAL = "synchronous, ssp(staleness=4), asynchronous, local_sgd(every=8)"
-"""And on a virtual cluster, which has nothing of PyTorch's own engine."""
 REPEATS = 3
 MARGIN = 0.05
 
@@ -230,9 +228,8 @@ def compare(
         The comparison: its results, its verdict, and the path of its report.
 
     Raises:
-        TypeError: a strategy cannot be simulated, with `virtual=True`.
-        ValueError: an option is out of range or contradicts another, or `output` holds another
-            comparison.
+        ValueError: an option is out of range, contradicts another, or is not simulated, with
+            `virtual=True`; or `output` holds another comparison.
 
     Example:
         >>> import torch
@@ -285,7 +282,7 @@ def compare(
     if sweeps.workers and workers is not None:
         raise ValueError("workers is given twice, fixed and swept: keep one")
     design = Design(
-        entrants=read_entrants(chosen(strategies, sweeps, virtual), sweeps),
+        entrants=read_entrants(chosen(strategies, sweeps), sweeps),
         workers=sweeps.workers or _numbers(workers, declared),
         sweeps=sweeps,
         lr=None if lr is None else str(lr),
@@ -313,12 +310,12 @@ def compare(
 
 
 def chosen(
-    strategies: str | Iterable[str | Strategy] | None, sweeps: Sweeps, virtual: bool
+    strategies: str | Iterable[str | Strategy] | None, sweeps: Sweeps
 ) -> str | Iterable[str | Strategy]:
     """The strategies that were named; by default a few, and none if strategies are swept."""
     if strategies or sweeps.strategies:
         return strategies or ()
-    return VIRTUAL if virtual else STRATEGIES
+    return STRATEGIES
 
 
 def carry_out(

@@ -159,7 +159,7 @@ class VirtualRuns:
     kind: Literal["virtual"] = "virtual"
 
     def check(self, turn: PlannedRun) -> None:
-        """Check that the run can be simulated: only protocols can."""
+        """Check that the run can be simulated, with all of its options."""
         plan(self.job, self._asked(turn, Path("unused")), "comparison")
 
     def make(self, turn: PlannedRun, folder: Path, log: Path, show: Callable[[str], None]) -> str:  # noqa: ARG002 - the contract
@@ -181,7 +181,8 @@ class VirtualRuns:
             slow=design.paces(turn) or None,
             stretch=_stretch(design, turn),
             faults=design.faults or None,
-            cluster=design.cluster,
+            # One worker alone has no use for the hosts of a declared cluster.
+            cluster=None if turn.entrant.strategy.needs(1).only_one_worker else design.cluster,
             lr=design.rate(turn),
             output=folder,
             **vars(design.budget),

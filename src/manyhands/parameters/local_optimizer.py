@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from manyhands.job.optimizers import parts_of
 from manyhands.parameters.arithmetic import not_finite_in
 from manyhands.parameters.optional.named_state import (
     load_named,
@@ -60,10 +61,13 @@ class LocalOptimizer:
         self._lr_factor = job.lr_factor
         self._schedule = schedule_of(job, optimizer)
 
-    def step(self, updates: Sequence[torch.Tensor], weight: float, dealt: int) -> NotFinite:
+    def step(
+        self, updates: Sequence[torch.Tensor], weight: float, dealt: int, objective: int = 0
+    ) -> NotFinite:
         """Take a step with an update from a batch after `dealt` samples, weighted by `weight`.
 
-        No step is taken with an update that has NaN or infinity, which is returned.
+        No step is taken with an update that has NaN or infinity, which is returned. If the job has
+        several objectives, it is a step of the optimizer of one of them.
         """
         for shard, update in zip(self._shards, updates, strict=True):
             if found := not_finite_in(shard, update):
@@ -72,7 +76,7 @@ class LocalOptimizer:
             parameter.grad = fragment.view(updates[number])
         if self._schedule is not None:
             self._schedule.apply(self.optimizer, dealt)
-        weighted_step(self.optimizer, weight * self._lr_factor(dealt))
+        weighted_step(parts_of(self.optimizer)[objective], weight * self._lr_factor(dealt))
         for _, _, parameter in self._pieces:
             parameter.grad = None
         return ""

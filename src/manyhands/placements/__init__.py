@@ -14,6 +14,7 @@ from manyhands.placements.place import Place
 from manyhands.placements.placement import Placement
 from manyhands.placements.single import Single
 from manyhands.placements.tensor import Tensor
+from manyhands.placements.virtual_form import PlacedProtocol
 from manyhands.placements.zero import Zero
 
 ALL: tuple[type[Placement], ...] = (
@@ -39,6 +40,7 @@ __all__ = [
     "Offload",
     "Pipeline",
     "Place",
+    "PlacedProtocol",
     "Placement",
     "Single",
     "Tensor",

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from manyhands.codecs import BFloat16, Codec, Half
 from manyhands.codecs.reducers import Factors, Reducer
+from manyhands.collectives import ALLREDUCE, AllreduceAlgorithm
 from manyhands.costs import Collective, Forecast
 from manyhands.placements.compression.payload import bucket_collectives, kept_bytes
-from manyhands.placements.placement import Placement
+from manyhands.placements.placement import Placement, refuse_codec
+from manyhands.protocols import AllreduceMessages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -73,12 +75,17 @@ class AllReduce(Placement):
     compare_every: int = 100
     """Steps between two comparisons of the replicas, by a hash of their parameters, which must be
     equal to the bit; 0 for none. A replica that differs ends the run, and its worker is named."""
+    algorithm: AllreduceAlgorithm = "ring"
+    """The messages by which gradients are summed on a virtual clock. In a live run the engine
+    chooses: Gloo's algorithm is the ring, and a run that asks for another one says so."""
 
     def __post_init__(self) -> None:
         if not 0 < self.bucket_mb <= 1024:
             raise ValueError(f"bucket_mb must be above 0 and at most 1024, got {self.bucket_mb}")
         if self.compare_every < 0:
             raise ValueError(f"compare_every must be 0 or more steps, got {self.compare_every}")
+        if self.algorithm not in ALLREDUCE:
+            raise ValueError(f"algorithm must be {', '.join(ALLREDUCE)}, got {self.algorithm!r}")
         if self.find_unused and self.codec is not None and self.codec.feeds_back:
             raise ValueError(
                 "find_unused=true leaves out gradients of parameters that no worker used in a "
@@ -114,12 +121,37 @@ class AllReduce(Placement):
                 "or train on the CPU"
             )
 
+    def check_virtual(self) -> None:
+        """Raise ValueError for a codec, which changes messages and numbers."""
+        refuse_codec(self, self.codec)
+
+    def virtual_form(self) -> AllreduceMessages:
+        """The algorithm's messages between workers, with the sums of what they carry."""
+        return AllreduceMessages(
+            bucket_mb=self.bucket_mb, find_unused=self.find_unused, algorithm=self.algorithm
+        )
+
     def bind(self, job: Job, group: Group, device: torch.device, waits: Waits) -> Bound:
         """A replica wrapped in DistributedDataParallel over the group's own process group."""
         from manyhands.placements.worker.whole_model import WholeModel  # noqa: PLC0415 - torch is lazy
 
         wrap = self.wrapper(group, waits, job.seed)
-        return WholeModel(job, group, device, waits, wrap, self.compare_every)
+        bound = WholeModel(job, group, device, waits, wrap, self.compare_every)
+        bound.words = self.engine_words(device.type)
+        return bound
+
+    def engine_words(self, device: str) -> tuple[str, ...]:
+        """What a live run says if it does not sum gradients by the algorithm asked for.
+
+        >>> AllReduce(algorithm="tree").engine_words("cpu")
+        ("gradients are summed by Gloo's ring; algorithm=tree is for the virtual clock",)
+        """
+        if self.algorithm == "ring":
+            return ()
+        engine = "as NCCL chooses" if device == "cuda" else "by Gloo's ring"
+        return (
+            f"gradients are summed {engine}; algorithm={self.algorithm} is for the virtual clock",
+        )
 
     def rigidity(self, job: Job) -> str:
         """Every worker has the whole state; some options do not go with another group."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from manyhands.collectives import FORWARD, StepProgram, evenly, overlapped, program_of, waiting
 from manyhands.costs import Collective, Forecast
 from manyhands.placements.allreduce import AllReduce
 from manyhands.placements.placement import Placement, check_layers
@@ -149,3 +150,24 @@ class Context(Placement):
         self.check(workers)
         parameters, layers = sizes_and_layers(job, workers // self.ways, {})
         return self.forecast(parameters, workers, layers)
+
+    def program(self, job: Job, workers: int, *, overlaps: bool = False) -> StepProgram:
+        """Workers wait for every exchange around attention; buckets are summed beside them."""
+        del overlaps
+        forecast = self.forecast_job(job, workers)
+        # The loss is the first that is summed: before it come the exchanges of the forward pass.
+        count = [one.kind for one in forecast.step].index("allreduce")
+        exchanges, loss = forecast.step[:count], forecast.step[count]
+        back, buckets = forecast.step[count + 1 : 2 * count + 1], forecast.step[2 * count + 1 :]
+        timed = [
+            waiting(one.kind, one.size, at, self.ways)
+            for one, at in zip(exchanges, evenly(count, 0.0, FORWARD), strict=True)
+        ]
+        timed.append(waiting(loss.kind, loss.size, FORWARD, self.ways))
+        timed += [
+            waiting(one.kind, one.size, at, self.ways)
+            for one, at in zip(back, evenly(count, FORWARD, 1.0), strict=True)
+        ]
+        timed += overlapped([(one.kind, one.size) for one in buckets], FORWARD)
+        timed.sort(key=lambda one: one.begin)
+        return program_of(timed, workers, ((one.kind, one.size) for one in forecast.start))

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from manyhands.codecs import Codec  # noqa: TC001 - a field's type is needed when it is read
 from manyhands.codecs.reducers import Reducer  # noqa: TC001 - as above
+from manyhands.collectives import FORWARD, TimedCollective, program_of
 from manyhands.costs import Collective, Forecast
 from manyhands.placements.compression.reduce_dtype import (
     check_reduce_dtype,
     reduce_dtype,
     reduced_bytes,
 )
-from manyhands.placements.placement import Placement
+from manyhands.placements.placement import Placement, refuse_codec
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import torch
     from torch import nn
 
+    from manyhands.collectives import StepProgram
     from manyhands.costs import TensorSize
     from manyhands.job import Job
     from manyhands.placements.bound import Bound
@@ -101,15 +104,58 @@ class FullySharded(Placement):
             codec=self.codec,
         )
 
+    def check_virtual(self) -> None:
+        """Raise ValueError for a codec, which changes the numbers."""
+        refuse_codec(self, self.codec)
 
-def sharded_forecast(
+    def program(self, job: Job, workers: int, *, overlaps: bool = False) -> StepProgram:
+        """Units are gathered and reduced one after another."""
+        return sharded_program(
+            job,
+            workers,
+            reshard_after_forward=self.reshard_after_forward,
+            overlaps=overlaps,
+        )
+
+
+def sharded_program(
+    job: Job, workers: int, *, reshard_after_forward: bool, overlaps: bool
+) -> StepProgram:
+    """What workers of FSDP2 do in a step."""
+    from manyhands.parameters.initial.deferred import on_meta  # noqa: PLC0415 - torch is lazy
+    from manyhands.placements.tensor_sizes import sizes  # noqa: PLC0415
+
+    timed = sharded_times(
+        sizes(on_meta(job.model)),
+        {"data": 1, "shard": workers, "tensor": 1},
+        reshard_after_forward=reshard_after_forward,
+        overlaps=overlaps,
+    )
+    return program_of(timed, workers)
+
+
+@dataclass(frozen=True)
+class UnitCollective:
+    """A collective of FSDP2, and the unit that it is for."""
+
+    collective: Collective
+    unit: int
+    """Its place in the order in which units compute."""
+    backward: bool
+    """Whether it is for the backward pass."""
+
+
+def unit_collectives(
     parameters: Sequence[TensorSize],
     workers: int,
     *,
     reshard_after_forward: bool,
     codec: Codec | Reducer | None = None,
-) -> Forecast:
-    """The forecast of FSDP2, which pads rows so that all workers have equally many."""
+) -> tuple[list[UnitCollective], list[int]]:
+    """The collectives of FSDP2 in a step, in order, and the gathered bytes of every unit.
+
+    FSDP2 pads rows so that all workers have equally many.
+    """
     gathered: dict[str, int] = {}
     scattered: dict[str, int] = {}
     for tensor in parameters:
@@ -121,17 +167,79 @@ def sharded_forecast(
     order = sorted(gathered, key=lambda unit: unit != "")
     # What belongs to no unit is the model's own; it is gathered first, and kept.
     let_go = set(order[:-1]) - {""} if reshard_after_forward else set()
-    backward: list[Collective] = []
+    found = [
+        UnitCollective(Collective("all_gather", gathered[unit]), number, backward=False)
+        for number, unit in enumerate(order)
+    ]
     # A unit is asked for before the gradients of the one behind it are sent.
-    for unit, ahead in zip(reversed(order), [*reversed(order[:-1]), ""], strict=True):
+    for number in reversed(range(len(order))):
+        unit, ahead = order[number], order[number - 1] if number else ""
         if ahead in let_go:
-            backward.append(Collective("all_gather", gathered[ahead]))
+            again = Collective("all_gather", gathered[ahead])
+            found.append(UnitCollective(again, number - 1, backward=True))
         if unit in scattered:
-            backward.append(Collective("reduce_scatter", scattered[unit]))
-    own = sum(gathered.values()) // workers
-    largest = sorted(gathered.values())[-2:]
+            reduced_unit = Collective("reduce_scatter", scattered[unit])
+            found.append(UnitCollective(reduced_unit, number, backward=True))
+    return found, [gathered[unit] for unit in order]
+
+
+def sharded_forecast(
+    parameters: Sequence[TensorSize],
+    workers: int,
+    *,
+    reshard_after_forward: bool,
+    codec: Codec | Reducer | None = None,
+) -> Forecast:
+    """The forecast of FSDP2."""
+    found, gathered = unit_collectives(
+        parameters, workers, reshard_after_forward=reshard_after_forward, codec=codec
+    )
+    own = sum(gathered) // workers
+    largest = sorted(gathered)[-2:]
     return Forecast(
         start=(),
-        step=(*(Collective("all_gather", gathered[unit]) for unit in order), *backward),
-        memory=2 * own + (sum(largest) if reshard_after_forward else sum(gathered.values())),
+        step=tuple(one.collective for one in found),
+        memory=2 * own + (sum(largest) if reshard_after_forward else sum(gathered)),
     )
+
+
+def sharded_times(
+    parameters: Sequence[TensorSize],
+    axes: Mapping[str, int],
+    *,
+    reshard_after_forward: bool,
+    overlaps: bool,
+) -> list[TimedCollective]:
+    """The collectives of FSDP2 on the clock of a step, on the axes `data`, `shard` and `tensor`.
+
+    A unit computes for as long as its share of the bytes. Without `overlaps` a worker waits for
+    every collective, as on CPUs, where FSDP2 has no streams. With it a unit is gathered while the
+    one before it computes, and gradients are reduced until the end of the step.
+    """
+    shard, tensor, data = axes["shard"], axes["tensor"], axes["data"]
+    found, gathered = unit_collectives(
+        parameters, shard, reshard_after_forward=reshard_after_forward
+    )
+    shares = [size / (sum(gathered) or 1) for size in gathered]
+    before = [*accumulate(shares, initial=0.0)]
+    timed: list[TimedCollective] = []
+    for one in found:
+        size, unit = one.collective.size, one.unit
+        if one.collective.kind == "reduce_scatter":
+            at = FORWARD + (1 - FORWARD) * (1 - before[unit])
+            until = 1.0 if overlaps else at
+            timed.append(TimedCollective("reduce_scatter", size, at, until, shard, tensor))
+            averaged = TimedCollective("allreduce", size // shard, at, until, data, shard * tensor)
+            timed.append(averaged)
+            continue
+        if one.backward:
+            # Asked for when the backward pass of the unit behind it begins.
+            begin = FORWARD + (1 - FORWARD) * max(0.0, 1 - before[unit + 2])
+            needed = FORWARD + (1 - FORWARD) * max(0.0, 1 - before[unit + 1])
+        else:
+            begin, needed = FORWARD * before[max(0, unit - 1)], FORWARD * before[unit]
+        if not overlaps and not one.backward:
+            begin = needed
+        until = needed if overlaps else begin
+        timed.append(TimedCollective("all_gather", size, begin, until, shard, tensor))
+    return timed

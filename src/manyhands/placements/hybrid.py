@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from manyhands.codecs import Codec  # noqa: TC001 - a field's type is needed when it is read
 from manyhands.codecs.reducers import Reducer  # noqa: TC001 - as above
+from manyhands.collectives import FORWARD, StepProgram, evenly, instructions, waiting
 from manyhands.costs import Collective, Forecast
 from manyhands.notation import Value  # noqa: TC001 - as above
 from manyhands.placements.compression.reduce_dtype import check_reduce_dtype, reduce_dtype
@@ -16,9 +17,9 @@ from manyhands.placements.forecasts.pipeline_mesh import (
     stage_groups_forecast,
 )
 from manyhands.placements.forecasts.tensor_parallel import part_of, split_collectives
-from manyhands.placements.fully_sharded import sharded_forecast
+from manyhands.placements.fully_sharded import sharded_forecast, sharded_times
 from manyhands.placements.pipeline import Pipeline
-from manyhands.placements.placement import Placement, check_layers
+from manyhands.placements.placement import Placement, check_layers, refuse_codec
 from manyhands.schedules import Name  # noqa: TC001 - as above
 
 if TYPE_CHECKING:
@@ -299,6 +300,53 @@ class Hybrid(Placement):
         roles = tensor_roles(job.model, self.find)
         parameters, layers = sizes_and_layers(job, self.data * self.together * self.shard, roles)
         return self.forecast(parameters, workers, layers)
+
+    def check_virtual(self) -> None:
+        """Raise ValueError for options whose numbers or times are not simulated."""
+        refuse_codec(self, self.codec)
+        if self.outer is not None:
+            raise ValueError(
+                f"replicas that synchronise by {self.outer} differ from one replica, and are not "
+                f"simulated: leave out outer, simulate {self.outer} alone, or run hybrid() with "
+                "train"
+            )
+        if self.pipeline > 1:
+            raise ValueError(
+                f"pipelines on a mesh are not simulated: leave out pipeline={self.pipeline}, "
+                "simulate pipeline() alone, or run hybrid() with train"
+            )
+
+    def program(self, job: Job, workers: int, *, overlaps: bool = False) -> StepProgram:
+        """Workers wait for each collective of a split layer; units are sharded as by FSDP2."""
+        from manyhands.placements.forecasts.layer_sizes import (  # noqa: PLC0415 - torch is lazy
+            sizes_and_layers,
+            tensor_roles,
+        )
+
+        self.check(workers)
+        roles = tensor_roles(job.model, self.find)
+        parameters, layers = sizes_and_layers(job, self.data * self.shard, roles)
+        split = split_collectives(layers, self.tensor) if self.tensor > 1 else []
+        ahead = sum(layer.role in ("row", "table", "logits") for layer in layers) if split else 0
+        times = [*evenly(ahead, 0.0, FORWARD), *evenly(len(split) - ahead, FORWARD, 1.0)]
+        exchanged = [
+            waiting(one.kind, one.size, at, self.tensor)
+            for one, at in zip(split, times, strict=True)
+        ]
+        by_role = {layer.name: layer.role for layer in layers}
+        ranks = []
+        for rank in range(workers):
+            timed = [*exchanged]
+            if self.data * self.shard > 1:
+                parts = [
+                    part_of(one, by_role, self.tensor, rank % self.tensor) for one in parameters
+                ]
+                timed += sharded_times(
+                    parts, self.axes, reshard_after_forward=True, overlaps=overlaps
+                )
+            timed.sort(key=lambda one: one.begin)
+            ranks.append(instructions(timed, rank, workers))
+        return StepProgram(tuple(ranks))
 
 
 def check_split(job: Job, find: Callable[[nn.Module], TensorPlan]) -> None:

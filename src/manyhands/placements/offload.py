@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from manyhands.placements.fully_sharded import FullySharded
+from manyhands.placements.fully_sharded import FullySharded, sharded_program
 from manyhands.placements.placement import Placement
 
 if TYPE_CHECKING:
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from manyhands.collectives import StepProgram
     from manyhands.costs import Forecast, TensorSize
     from manyhands.job import Job
     from manyhands.placements.bound import Bound
@@ -79,4 +80,13 @@ class Offload(Placement):
         """As fully_sharded(); its memory is the sum of the host's and the device's."""
         return FullySharded(reshard_after_forward=self.reshard_after_forward).forecast(
             parameters, workers
+        )
+
+    def program(self, job: Job, workers: int, *, overlaps: bool = False) -> StepProgram:
+        """As fully_sharded(); copies between the host's memory and a device take no time."""
+        return sharded_program(
+            job,
+            workers,
+            reshard_after_forward=self.reshard_after_forward,
+            overlaps=overlaps,
         )

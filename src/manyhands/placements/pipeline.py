@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from manyhands.collectives import StepProgram
     from manyhands.costs import LayerSize, TensorSize
     from manyhands.job import Job
     from manyhands.placements.bound import Bound
@@ -252,3 +253,27 @@ class Pipeline(Placement):
             model, pieces, inputs, self.held(workers), self.split_points, samples
         )
         return self.forecast(looked[0], workers, looked[1])
+
+    def check_virtual(self) -> None:
+        """Raise ValueError for a schedule whose numbers are not those of one replica."""
+        if self.schedule == "pipedream":
+            raise ValueError(
+                "schedule=pipedream updates after every microbatch with stale parameters, and is "
+                "not simulated: use another schedule, or run pipeline() with train"
+            )
+
+    def program(self, job: Job, workers: int, *, overlaps: bool = False) -> StepProgram:
+        """The actions of the schedule's table, and the messages between them.
+
+        A stage takes a share of the time by its multiplications.
+        """
+        del overlaps
+        from manyhands.parameters.microbatches import sizes_of  # noqa: PLC0415 - torch is lazy
+        from manyhands.placements.pipelines.program import pipeline_program  # noqa: PLC0415
+        from manyhands.placements.pipelines.stages import inspect_stages, stage_work  # noqa: PLC0415
+
+        model, pieces, inputs = self.outline(job, workers)
+        samples = sizes_of(job.batch_sizes.at(0), self.microbatches)
+        about = (self.held(workers), self.split_points, samples)
+        _, layers = inspect_stages(model, pieces, inputs, *about)
+        return pipeline_program(self.table(workers), layers, stage_work(pieces, inputs, *about))

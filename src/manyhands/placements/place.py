@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from manyhands.costs import Collective, Forecast
+from manyhands.placements.forecasts.placed_program import placed_program
 from manyhands.placements.placement import Placement, check_layers
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
     import torch
 
+    from manyhands.collectives import StepProgram
     from manyhands.costs import LayerSize, TensorSize
     from manyhands.job import Job
     from manyhands.placements.bound import Bound
@@ -149,3 +151,23 @@ class Place(Placement):
         self.check(workers)
         parameters, layers = sizes_and_layers(job, 1, dict.fromkeys(self.workers, "placed"))
         return self.forecast(parameters, workers, layers)
+
+    def program(self, job: Job, workers: int, *, overlaps: bool = False) -> StepProgram:
+        """Each call on its worker, when what it needs has arrived; then results go to all.
+
+        A call takes a share of the time by its multiplications. What is not placed is computed by
+        every worker, between the forward and the backward pass.
+        """
+        del overlaps
+        from manyhands.placements.forecasts.layer_sizes import sizes_and_layers  # noqa: PLC0415 - torch is lazy
+        from manyhands.placements.forecasts.placed_calls import placed_calls  # noqa: PLC0415
+
+        self.check(workers)
+        calls, rest = placed_calls(job, self.workers)
+        parameters, _ = sizes_and_layers(job, 1, {})
+        summed = []
+        for module, several in self.workers.items():
+            if len(several) > 1:
+                mine = [one for one in parameters if one.name.startswith(f"{module}.")]
+                summed.append((several, sum(one.size for one in mine if one.trained)))
+        return placed_program(calls, rest, self.workers, summed, workers)

@@ -14,9 +14,13 @@ if TYPE_CHECKING:
 
     import torch
 
+    from manyhands.codecs import Codec
+    from manyhands.codecs.reducers import Reducer
+    from manyhands.collectives import StepProgram
     from manyhands.costs import Forecast, LayerSize, TensorSize
     from manyhands.job import Job
     from manyhands.placements.bound import Bound
+    from manyhands.protocols import LockstepProtocol
     from manyhands.transport.collectives import Group
     from manyhands.transport.waits import Waits
 
@@ -27,6 +31,15 @@ def check_layers(placement: Placement, layers: Sequence[LayerSize], *roles: str)
         raise ValueError(
             f"the forecast of {placement} needs layers of the role {' or '.join(roles)}, got none: "
             "use forecast_job(job, workers)"
+        )
+
+
+def refuse_codec(placement: Placement, codec: Codec | Reducer | None) -> None:
+    """Raise ValueError for a codec of a placement whose numbers one replica computes."""
+    if codec is not None:
+        raise ValueError(
+            f"codec={codec} of {placement.name}() is not simulated: leave it out, or run "
+            f"{placement.name}() with train"
         )
 
 
@@ -72,6 +85,47 @@ class Placement(Value, OptionSupport, ABC):
         return RuntimeNeeds(
             collectives=True, lockstep=True, by_rank=True, alternates=self.alternates
         )
+
+    def virtual_form(self) -> LockstepProtocol | None:
+        """The protocol that this strategy is on a virtual clock.
+
+        None, as by default, if one replica computes the numbers, which are those of `single`, and
+        `program` states what takes time.
+        """
+        return None
+
+    def check_virtual(self) -> None:
+        """Raise ValueError, naming the fix, if its options are not simulated."""
+
+    def program(self, job: Job, workers: int, *, overlaps: bool = False) -> StepProgram:
+        """What each worker computes, exchanges and waits for in a step with a full batch.
+
+        By default the collectives of the forecast follow each other at equal intervals, and workers
+        wait for each of them.
+
+        Args:
+            job: the job.
+            workers: number of workers.
+            overlaps: whether devices have streams, so that FSDP2 communicates beside computation.
+
+        Raises:
+            ValueError: its forecast does not say who exchanges what.
+        """
+        del overlaps
+        from manyhands.collectives import evenly, program_of, waiting  # noqa: PLC0415 - beside its use
+
+        forecast = self.forecast_job(job, workers)
+        one_axis = {one.workers or workers for one in forecast.step} <= {workers}
+        if forecast.by_worker or forecast.outer or not one_axis:
+            raise ValueError(
+                f"the workers of {self} exchange different things, and its times are not "
+                "simulated: define program(job, workers), or run it with train"
+            )
+        times = evenly(len(forecast.step), 0.0, 1.0)
+        timed = [
+            waiting(one.kind, one.size, at) for one, at in zip(forecast.step, times, strict=True)
+        ]
+        return program_of(timed, workers, ((one.kind, one.size) for one in forecast.start))
 
     def check_places(self, hosts: Collection[str], devices: Collection[str]) -> None:
         """Raise ValueError, naming the fix, if it cannot run on these hosts and devices."""

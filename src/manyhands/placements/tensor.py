@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from manyhands.collectives import FORWARD, StepProgram, evenly, overlapped, program_of, waiting
 from manyhands.costs import Collective, Forecast
 from manyhands.placements.allreduce import AllReduce
 from manyhands.placements.hybrid import Hybrid, check_split
@@ -146,6 +147,18 @@ class Tensor(Placement):
         roles = tensor_roles(job.model, self._find)
         parameters, layers = sizes_and_layers(job, workers, roles)
         return self.forecast(parameters, workers, layers)
+
+    def program(self, job: Job, workers: int, *, overlaps: bool = False) -> StepProgram:
+        """As hybrid(); with samples=own workers wait for each exchange, but not for buckets."""
+        if self.samples == "same":
+            return self._hybrid(workers).program(job, workers, overlaps=overlaps)
+        forecast = self.forecast_job(job, workers)
+        summed = [(one.kind, one.size) for one in forecast.step if one.kind == "allreduce"]
+        others = [one for one in forecast.step if one.kind != "allreduce"]
+        times = evenly(len(others), 0.0, 1.0)
+        timed = [waiting(one.kind, one.size, at) for one, at in zip(others, times, strict=True)]
+        timed = sorted(timed + overlapped(summed, FORWARD), key=lambda one: one.begin)
+        return program_of(timed, workers, ((one.kind, one.size) for one in forecast.start))
 
     def _hybrid(self, workers: int) -> Hybrid:
         return Hybrid(data=workers // self.ways, tensor=self.ways, plan=self.plan)

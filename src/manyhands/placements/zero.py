@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from manyhands.collectives import FORWARD, StepProgram, overlapped, program_of, waiting
 from manyhands.costs import Collective, Forecast
 from manyhands.placements.allreduce import MEBIBYTE, AllReduce
-from manyhands.placements.fully_sharded import FullySharded, sharded_forecast
+from manyhands.placements.fully_sharded import FullySharded, sharded_forecast, sharded_program
 from manyhands.placements.placement import Placement
 
 if TYPE_CHECKING:
@@ -99,6 +100,17 @@ class Zero(Placement):
             step=(*reduced.step, *(Collective("all_gather", size) for size in gathered)),
             memory=reduced.memory + 2 * max(gathered, default=0),
         )
+
+    def program(self, job: Job, workers: int, *, overlaps: bool = False) -> StepProgram:
+        """Stage 1: buckets are summed beside the backward pass; then parameters are gathered."""
+        if self.stage > 1:
+            reshard = self.stage == 3
+            return sharded_program(job, workers, reshard_after_forward=reshard, overlaps=overlaps)
+        forecast = self.forecast_job(job, workers)
+        summed = [(one.kind, one.size) for one in forecast.step if one.kind == "allreduce"]
+        gathered = [one for one in forecast.step if one.kind == "all_gather"]
+        timed = overlapped(summed, FORWARD) + [waiting(one.kind, one.size, 1.0) for one in gathered]
+        return program_of(timed, workers, ((one.kind, one.size) for one in forecast.start))
 
 
 def _fill(tensors: Sequence[TensorSize], limit: int, workers: int) -> Iterator[int]:

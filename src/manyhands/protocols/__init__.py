@@ -38,6 +38,7 @@ from manyhands.protocols.actions import (
     Step,
 )
 from manyhands.protocols.aggregation import Aggregator
+from manyhands.protocols.allreduce import AllreduceMessages, LockstepProtocol
 from manyhands.protocols.asynchronous import Asynchronous
 from manyhands.protocols.averaging import Averaging, LocalSteps
 from manyhands.protocols.broadcast import Broadcast
@@ -76,7 +77,7 @@ ALL: tuple[type[StrategyProtocol], ...] = (
     Broadcast,
     Ensemble,
 )
-"""Every protocol. The shared contract suite tests each class listed here."""
+"""Every protocol that runs live, too. The shared contract suite tests each class listed here."""
 
 __all__ = [
     "ALL",
@@ -85,6 +86,7 @@ __all__ = [
     "Action",
     "Add",
     "Aggregator",
+    "AllreduceMessages",
     "Answer",
     "Asynchronous",
     "Averaging",
@@ -107,6 +109,7 @@ __all__ = [
     "LeasedBatch",
     "LocalSgd",
     "LocalSteps",
+    "LockstepProtocol",
     "MembershipChanged",
     "Move",
     "Parameters",

@@ -65,7 +65,7 @@ from manyhands.strategies.catalog import (
     strategy,
 )
 from manyhands.strategies.job_check import check_job
-from manyhands.strategies.kinds import placement_of, protocol_of
+from manyhands.strategies.kinds import placement_of, protocol_of, virtual_form
 
 __all__ = [
     "CATALOG",
@@ -101,5 +101,6 @@ __all__ = [
     "strategy",
     "synchronous",
     "tensor",
+    "virtual_form",
     "zero",
 ]

@@ -3,7 +3,7 @@
 Only this module distinguishes them; all other code reads `strategy.needs(workers)`.
 """
 
-from manyhands.placements import Placement
+from manyhands.placements import PlacedProtocol, Placement
 from manyhands.protocols import StrategyProtocol
 from manyhands.strategies.catalog import Strategy
 
@@ -16,6 +16,21 @@ def placement_of(strategy: Strategy) -> Placement | None:
 def protocol_of(strategy: object) -> StrategyProtocol | None:
     """The strategy, if it exchanges messages between steps; otherwise None."""
     return strategy if isinstance(strategy, StrategyProtocol) else None
+
+
+def virtual_form(strategy: Strategy) -> StrategyProtocol:
+    """What a strategy is on a virtual clock.
+
+    A protocol is the same there as in a live run. What PyTorch's own engine executes live has
+    another form.
+
+    Raises:
+        ValueError: its options are not simulated; the message names the fix.
+    """
+    if isinstance(strategy, StrategyProtocol):
+        return strategy
+    strategy.check_virtual()
+    return strategy.virtual_form() or PlacedProtocol(placement=strategy)
 
 
 def protocol_class_of(thing: object) -> type[StrategyProtocol] | None:

@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING
 from manyhands.cluster import Cluster, Link
 from manyhands.files.run_folders import check_free, claim, new_folder, release, stamp
 from manyhands.pacing import Pace, words
-from manyhands.protocols import ALL as PROTOCOLS
-from manyhands.protocols import StrategyProtocol
 from manyhands.reports import Run
 from manyhands.reports.figures.breakdown import FREE
 from manyhands.script import loading as script
 from manyhands.script.origin import Overrides, override
-from manyhands.strategies import Strategy, protocol_of
 from manyhands.strategies import strategy as read_strategy
+from manyhands.strategies import virtual_form
 from manyhands.trace import Setting
 from manyhands.units import bandwidth as read_bandwidth
 from manyhands.units import seconds as read_seconds
@@ -34,6 +32,8 @@ if TYPE_CHECKING:
     from manyhands.codecs import Codec
     from manyhands.intervals import Every
     from manyhands.job import Job
+    from manyhands.protocols import StrategyProtocol
+    from manyhands.strategies import Strategy
 
 _WORKERS = 4
 """Without a cluster."""
@@ -113,14 +113,15 @@ def simulate(
     Args:
         job: what to train, or a function without arguments that returns it.
         strategy: how to train, as text or as a value: "ssp(staleness=4)" or
-            `mh.strategies.ssp(staleness=4)`. It must exchange messages: what PyTorch's own engine
-            executes, such as `allreduce()`, is not simulated. Default: `asynchronous()`.
+            `mh.strategies.ssp(staleness=4)`. Of a placement other than `allreduce()` one worker
+            computes the numbers, which are those of `single()`. Default: `asynchronous()`.
         workers: number of workers. Default: 4; with a cluster the number that it has, or else one
             per device, or without devices one per core, at most four or one per host.
         cluster: the sites, hosts and links, as text or as a value: "2 sites of 8 workers, 1gbit
             within, 100mbit and 40ms between". Workers are on its hosts in blocks of ranks, servers
             where it says; islands of `hierarchical()` follow its sites.
-        times: seconds that a worker computes on a batch. Default: "lognormal(0.1, cv=0.3)".
+        times: seconds that a worker computes on its part of a global batch; under a placement
+            that divides the model, on its part of the work. Default: "lognormal(0.1, cv=0.3)".
         slow: workers that are slowed on purpose: `["2:4x"]` makes worker 2 compute 4 times as
             long, `["all:1.2x"]` every worker 1.2 times.
         bandwidth: bandwidth of the links between hosts, "100mbit" or bytes per second, which gives
@@ -157,8 +158,7 @@ def simulate(
         The run: its summary, metrics, trace and trained parameters.
 
     Raises:
-        TypeError: the strategy is one that PyTorch's own engine executes.
-        ValueError: an option is out of range, or contradicts another.
+        ValueError: an option is out of range, contradicts another, or is not simulated.
         RunFailed: the run cannot continue: all workers are gone.
 
     Example:
@@ -283,12 +283,12 @@ class VirtualRunPlan:
 
 def plan(job: Job, asked: Asked, source: str) -> VirtualRunPlan:
     """The run that was asked for; `source` says where, for the settings."""
-    protocol = _protocol(read_strategy(asked.strategy or _STRATEGY))
+    protocol = virtual_form(read_strategy(asked.strategy or _STRATEGY))
     if asked.cluster is not None:
         cluster = Cluster.parse(asked.cluster)
         asked = replace(asked, cluster=cluster)
         protocol = protocol.on_islands(cluster.islands())
-    workers = _workers(asked)
+    workers = _workers(asked, protocol)
     protocol.check(workers)
     given = Overrides(
         epochs=asked.epochs,
@@ -323,7 +323,7 @@ def plan(job: Job, asked: Asked, source: str) -> VirtualRunPlan:
     if asked.detection is not None:
         conditions = replace(conditions, detection=read_seconds(asked.detection))
     places = _places(asked, protocol, workers, servers)
-    simulated(faults, places, peers=needs.peer_servers)
+    simulated(faults, places, peers=needs.peer_servers or needs.collectives)
     values = {
         "strategy": str(protocol),
         "workers": str(workers),
@@ -390,7 +390,9 @@ def _without_target(job: Job, asked: Asked) -> tuple[Job, str]:
     return replace(job, target=None), f", the target {job.target} is not checked"
 
 
-def _workers(asked: Asked) -> int:
+def _workers(asked: Asked, protocol: StrategyProtocol) -> int:
+    if asked.workers is None and protocol.needs(1).only_one_worker:
+        return 1
     if asked.cluster is None:
         return _WORKERS if asked.workers is None else asked.workers
     cluster = Cluster.parse(asked.cluster)
@@ -398,16 +400,6 @@ def _workers(asked: Asked) -> int:
         return cluster.default_workers()
     cluster.check_workers(asked.workers)
     return asked.workers
-
-
-def _protocol(strategy: Strategy) -> StrategyProtocol:
-    if protocol := protocol_of(strategy):
-        return protocol
-    known = ", ".join(f"{protocol.name}()" for protocol in PROTOCOLS)
-    raise TypeError(
-        f"{strategy} runs in lockstep inside PyTorch's own engine, which has no virtual clock; "
-        f"simulate protocols ({known}), and run {strategy.name}() with train"
-    )
 
 
 def _places(asked: Asked, protocol: StrategyProtocol, workers: int, servers: int) -> ProcessHosts:
@@ -471,7 +463,8 @@ def _versions() -> Iterator[Setting]:
 def _take_folder(asked: Path | None, protocol: StrategyProtocol, workers: int) -> Path:
     """Create a folder that holds no run yet; one that the user named is refused if it does."""
     if asked is None:
-        asked = new_folder(Path("runs") / f"{stamp()}-{protocol.name}-{workers}-virtual")
+        name = str(protocol).partition("(")[0]
+        asked = new_folder(Path("runs") / f"{stamp()}-{name}-{workers}-virtual")
     if not claim(asked):
         check_free(asked)
     return asked

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from manyhands.faults import CoordinatorCrash
 from manyhands.leasing.lease_journal import LeaseInput, LeaseJournal
@@ -162,6 +162,8 @@ class VirtualCoordinator:
         early: see `LeaseService`.
     """
 
+    leases_class: ClassVar[type[Leases]] = Leases
+
     def __init__(
         self,
         job: Job,
@@ -209,7 +211,7 @@ class VirtualCoordinator:
     def _new_service(self) -> LeaseService:
         """A lease service in its initial state."""
         evaluates = self._job.validation is not None
-        leases = Leases(
+        leases = self.leases_class(
             self._job.epoch_samples,
             self._job.batch_sizes,
             self._workers,

@@ -14,10 +14,9 @@ from manyhands.parameters.optional.checks import check_optional
 from manyhands.strategies import check_job
 from manyhands.trace import Setting
 from manyhands.virtual.conditions.simulated_faults import simulated
+from manyhands.virtual.lockstep import world_class
 from manyhands.virtual.log import Logs
 from manyhands.virtual.simulator.kernel import Kernel
-from manyhands.virtual.time_only import TimeOnlyWorld
-from manyhands.virtual.world import World
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from manyhands.protocols import StrategyProtocol
     from manyhands.virtual.conditions.process_hosts import ProcessHosts
     from manyhands.virtual.conditions.run_conditions import Conditions
+    from manyhands.virtual.world import World
 
     Standing = Callable[[], tuple[float, int]]
     """Virtual seconds, and samples trained on."""
@@ -70,7 +70,7 @@ def simulate_job(
     if not time_only:
         check_optional(protocol, job, ["cpu"])
     needs = protocol.needs(len(places.workers))
-    expected = simulated(faults, places, peers=needs.peer_servers)
+    expected = simulated(faults, places, peers=needs.peer_servers or needs.collectives)
     job.make_ready()
     check_job_start(job)
     if (digest := start_digest(job)) is not None:
@@ -83,7 +83,7 @@ def simulate_job(
         with _one_thread(), _rare_collections(), torch.random.fork_rng(devices=[]):
             for setting in settings:
                 logs.coordinator.setting(setting.name, setting.value, setting.source)
-            of_kind = TimeOnlyWorld if time_only else World
+            of_kind = world_class(needs, time_only=time_only)
             world = of_kind(job, protocol, places, conditions, kernel, logs)
             for fault in expected:
                 world.expect(fault)

@@ -84,6 +84,7 @@ class World:
     replica_class: ClassVar[type[VirtualReplica]] = VirtualReplica
     coded_shard_class: ClassVar[type[CodedShard]] = CodedShard
     coded_endpoint_class: ClassVar[type[CodedEndpoint]] = CodedEndpoint
+    coordinator_class: ClassVar[type[VirtualCoordinator]] = VirtualCoordinator
 
     def __init__(
         self,
@@ -122,7 +123,7 @@ class World:
             )
             for rank, host in enumerate(places.workers)
         ]
-        self.coordinator = VirtualCoordinator(
+        self.coordinator = self.coordinator_class(
             job,
             len(self._workers),
             kernel,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _LOSS = 8
 """Bytes of the loss, which the last worker sends to the others."""
-_LOSS_AND_WEIGHT = 16
+LOSS_AND_WEIGHT = 16
 """The same where updates wait for the weights of all workers."""
 
 
@@ -35,10 +35,16 @@ def messages_of(
         layers: the calls of every stage.
         weighted: whether the weight of the loss is sent, too.
     """
+    calls = stage_outputs(layers)
+    sizes = [*map(list, messages(table, lambda stage, microbatch: calls[stage][microbatch]))]
+    sizes[-1] += [LOSS_AND_WEIGHT if weighted else _LOSS] * (len(sizes) - 1)
+    return [[Collective("send", size, workers=2) for size in own] for own in sizes]
+
+
+def stage_outputs(layers: Sequence[LayerSize]) -> dict[int, list[int]]:
+    """By stage, the bytes of its outputs for each microbatch; the last stage has none."""
     calls: dict[int, list[int]] = {}
     for call in layers:
         if call.role == "stage":
             calls.setdefault(int(call.name), []).append(call.outputs)
-    sizes = [*map(list, messages(table, lambda stage, microbatch: calls[stage][microbatch]))]
-    sizes[-1] += [_LOSS_AND_WEIGHT if weighted else _LOSS] * (len(sizes) - 1)
-    return [[Collective("send", size, workers=2) for size in own] for own in sizes]
+    return calls

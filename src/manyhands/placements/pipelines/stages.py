@@ -317,6 +317,23 @@ def inspect_stages(
     return parameters, calls
 
 
+def stage_work(
+    pieces: Chain,
+    inputs: torch.Tensor,
+    held: Sequence[int],
+    split_points: Sequence[str],
+    samples: Sequence[int],
+) -> list[float]:
+    """By stage, its multiplications; 1 each if there are none. The stages of `inspect_stages`."""
+    costs = estimate(pieces, inputs.new_empty(samples[0], *inputs.shape[1:]))
+    starts = by_hand(pieces, split_points) if split_points else partition(costs, held)
+    work = [
+        sum(one.seconds for one in costs[first:stop])
+        for first, stop in pairwise([*starts, len(pieces)])
+    ]
+    return work if any(work) else [1.0] * len(work)
+
+
 def _rows(tensor: torch.Tensor) -> int:
     return tensor.shape[0] if tensor.dim() else 1
 

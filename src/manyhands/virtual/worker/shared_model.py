@@ -193,11 +193,13 @@ class SharedModel:
         """What the last computed update has that is no finite number."""
         return self._copy.not_finite()
 
-    def apply(self, worker: Replication, weight: float, dealt: int) -> NotFinite:
+    def apply(
+        self, worker: Replication, weight: float, dealt: int, objective: int = 0
+    ) -> NotFinite:
         """Take a step of a worker's local optimizer with its last update, if that is finite."""
         if worker.optimizer is None:
             raise TypeError("the workers of this strategy have no local optimizer")
-        if found := worker.optimizer.step(worker.updates, weight, dealt):
+        if found := worker.optimizer.step(worker.updates, weight, dealt, objective):
             return found
         worker.touched = True
         if worker.buffers:

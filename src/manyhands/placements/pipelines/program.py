@@ -1,0 +1,93 @@
+"""A pipeline's table as a program: each worker's computations, and the messages between them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from manyhands.collectives import (
+    FORWARD,
+    ComputeShare,
+    GiveMessage,
+    StepProgram,
+    TakeMessage,
+)
+from manyhands.placements.pipelines.messages import LOSS_AND_WEIGHT, stage_outputs
+from manyhands.schedules import Durations
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from manyhands.collectives import Instruction
+    from manyhands.costs import LayerSize
+    from manyhands.schedules import Action, Table
+
+
+def durations_of(table: Table, work: Sequence[float]) -> Durations:
+    """Durations of each stage for a microbatch, as shares of a worker's time for its batch.
+
+    All workers together compute for as many such times as there are workers. The gradients of a
+    stage's inputs and of its parameters take as long as its forward.
+
+    Args:
+        table: the schedule.
+        work: by stage, its share of the computation, in any unit.
+    """
+    scale = len(table.ranks) / (sum(work) * table.microbatches)
+    third = tuple(FORWARD * scale * one for one in work)
+    return Durations(third, third, third)
+
+
+def pipeline_program(
+    table: Table, layers: Sequence[LayerSize], work: Sequence[float]
+) -> StepProgram:
+    """What the workers of a pipeline do in a step; at its end the last one sends the loss to all.
+
+    Args:
+        table: the schedule.
+        layers: the calls of every stage.
+        work: by stage, its share of the computation, in any unit.
+    """
+    durations, outputs = durations_of(table, work), stage_outputs(layers)
+    last = len(table.ranks) - 1
+    ranks = []
+    for rank, actions in enumerate(table.ranks):
+        own: list[Instruction] = []
+        for action in actions:
+            own += _inputs(action, table)
+            if share := durations.of(action):
+                own.append(ComputeShare(share))
+            own += _outputs(action, table, outputs)
+        if rank == last:
+            own += [GiveMessage(to, LOSS_AND_WEIGHT, ("loss", 0, 0)) for to in range(last)]
+        else:
+            own.append(TakeMessage(last, ("loss", 0, 0)))
+        ranks.append(tuple(own))
+    return StepProgram(tuple(ranks))
+
+
+def _inputs(action: Action, table: Table) -> Iterator[TakeMessage]:
+    """What an action needs of another worker."""
+    stage, number = action.stage, action.microbatch
+    if action.kind == "forward" and stage:
+        yield from _from(stage - 1, table, action, ("forward", stage - 1, number))
+    elif action.kind in ("backward", "input") and stage + 1 < table.stages:
+        yield from _from(stage + 1, table, action, ("backward", stage + 1, number))
+
+
+def _from(
+    stage: int, table: Table, action: Action, tag: tuple[str, int, int]
+) -> Iterator[TakeMessage]:
+    if table.rank_of(stage) != table.rank_of(action.stage):
+        yield TakeMessage(table.rank_of(stage), tag)
+
+
+def _outputs(action: Action, table: Table, outputs: dict[int, list[int]]) -> Iterator[GiveMessage]:
+    """What an action sends to another worker; a gradient has the bytes of the output."""
+    if action.kind == "weight":
+        return
+    forward, number = action.kind == "forward", action.microbatch
+    to = action.stage + (1 if forward else -1)
+    if 0 <= to < table.stages and table.rank_of(to) != table.rank_of(action.stage):
+        size = outputs[action.stage if forward else to][number]
+        kind = "forward" if forward else "backward"
+        yield GiveMessage(table.rank_of(to), size, (kind, action.stage, number))
