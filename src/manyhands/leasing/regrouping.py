@@ -22,6 +22,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from manyhands.wire.regrouping import (
     BREAK,
     FAILED,
@@ -53,12 +55,27 @@ class _NextGroup:
     """Present members that have heard of it."""
 
 
+class RegroupingState(msgspec.Struct, frozen=True):
+    """The state of a `Regrouping`; what workers report with every heartbeat is not part of it."""
+
+    members: dict[str, int]
+    epoch: int
+    last: int
+    over: bool
+    stage: int
+    pending: tuple[int, dict[str, int], tuple[str, ...], tuple[str, ...]] | None
+    """The next group: epoch, members, newcomers, and members that have heard of it."""
+
+
 class Regrouping:
     """The present and the next group of a run.
 
     Args:
         send: sends a message to workers by name.
         clock: a source of seconds.
+
+    Attributes:
+        note: receives the state after every change; None for nobody.
 
     >>> sent = []
     >>> groups = Regrouping(lambda names, message: sent.append((*names, message)), lambda: 0.0)
@@ -74,6 +91,8 @@ class Regrouping:
     ) -> None:
         self._send = send
         self._clock = clock
+        self.note: Callable[[RegroupingState], object] | None = None
+        self._noted: RegroupingState | None = None
         self._members: dict[str, int] = {}
         self.epoch = 0
         """The epoch of the present group."""
@@ -98,6 +117,33 @@ class Regrouping:
         """The members of the present group, with their ranks."""
         return self._members
 
+    def state(self) -> RegroupingState:
+        """The state, for a successor."""
+        pending = self._next
+        following = None
+        if pending is not None:
+            newcomers, confirmed = sorted(pending.newcomers), sorted(pending.confirmed)
+            following = (pending.epoch, dict(pending.ranks), tuple(newcomers), tuple(confirmed))
+        members = dict(self._members)
+        return RegroupingState(members, self.epoch, self._last, self.over, self._stage, following)
+
+    def restore(self, state: RegroupingState) -> None:
+        """Continue from a state; workers report again which groups they have formed."""
+        self._members, self.epoch, self._last = dict(state.members), state.epoch, state.last
+        self.over, self._stage = state.over, state.stage
+        self._formed, self._broken_since, self._next = set(), None, None
+        if state.pending is not None:
+            epoch, ranks, newcomers, confirmed = state.pending
+            self._next = _NextGroup(epoch, dict(ranks), frozenset(newcomers), set(confirmed))
+
+    def _note_change(self) -> None:
+        """Note the state if it has changed."""
+        if self.note is not None:
+            state = self.state()
+            if state != self._noted:
+                self._noted = state
+                self.note(state)
+
     def begin(self, ranks: Mapping[str, int]) -> None:
         """Announce the first group."""
         self._members = dict(ranks)
@@ -110,6 +156,7 @@ class Regrouping:
             # The others wait for it in the last collective of the run.
             self._stage = max(self._stage, BREAK)
             self._members.pop(name, None)
+            self._note_change()
             self._send(self._members, self._end())
             return False
         pending = self._next
@@ -129,6 +176,7 @@ class Regrouping:
             self._stage = FAILED
         self._waiting.pop(name, None)
         self._members.pop(name, None)
+        self._note_change()
         self._send((*self._members, *self._waiting), self._end())
 
     def report(self, name: str, rank: int, report: GroupReport) -> list[str]:
@@ -145,6 +193,7 @@ class Regrouping:
             self._formed = set()
             for newcomer in joined:
                 self._waiting.pop(newcomer, None)
+            self._note_change()
         elif pending is not None and name in self._members and report.epoch >= pending.epoch:
             self._confirm(name, pending)
         if report.formed == self.epoch and name in self._members:
@@ -174,6 +223,7 @@ class Regrouping:
         self.epoch = self._last
         self._formed = set()
         self._broken_since = None
+        self._note_change()
         self._send((*self._members, *self._waiting), self._notice(NOW))
 
     def _prepare(self) -> None:
@@ -184,11 +234,13 @@ class Regrouping:
         self._last += 1
         ranks = {**self._members, **self._waiting}
         self._next = _NextGroup(self._last, ranks, frozenset(self._waiting))
+        self._note_change()
         self._send(self._members, _regroup(self._next, PREPARE))
 
     def _confirm(self, name: str, pending: _NextGroup) -> None:
         before = _all_know(pending)
         pending.confirmed.add(name)
+        self._note_change()
         if _all_know(pending) and not before:
             self._send((self._first(),), _regroup(pending, SWITCH))
             self._send(pending.newcomers, _regroup(pending, NOW))

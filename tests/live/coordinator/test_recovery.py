@@ -185,6 +185,8 @@ def test_what_members_may_have_missed_is_repeated(run: Run) -> None:
     run.expect("worker-1", Repeat)
     run.hello(1)
     run.expect("worker-1", Roll)
+    # Its connection may not have been there yet: the roll is repeated with a heartbeat.
+    run.beat("worker-0")
     run.expect("worker-0", Roll)
     run["agent-0"].send(Lost("worker-1", "killed", 1))
     assert run.expect("agent-0", Missed) == Missed("worker-1", begun=True)

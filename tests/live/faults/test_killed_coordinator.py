@@ -222,3 +222,26 @@ def test_other_hosts_carry_on_and_an_agent_that_dies_ends_its_host_only(start, t
     assert here.is_running()
     assert first.finish(200) == 0, first.text()
     assert Run(tmp_path / "run").samples == 12_000
+
+
+@pytest.mark.timeout(300)
+def test_workers_in_lockstep_are_replaced_after_the_coordinator_was(run_script):
+    """The successor of a coordinator knows which group the workers have."""
+    started = run_script(COUNTER, "allreduce()", "16000")
+    wait_for(lambda: has_begun(started), 90, "training")
+    for rank in (1, 2):
+        assert kill(started, "manyhands.live.worker.process", str(rank))
+        back = f"worker {rank}"
+        wait_for(
+            lambda rank=rank, started=started: (
+                started.worker(rank) is not None and started.process.poll() is None
+            ),
+            60,
+            back,
+        )
+        time.sleep(2.0)
+        wait_for(lambda: kill(started, "manyhands.live.coordinator.process"), 10, "a coordinator")
+        time.sleep(1.0)
+    assert started.finish(200) == 0, started.text()
+    assert "COUNTS 16000.0 16000.0" in started.text(), started.text()
+    assert started.text().count("coordinator restarted") == 2

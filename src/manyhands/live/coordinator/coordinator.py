@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from manyhands.leasing.membership import Member, Membership, Sign, suspects
-from manyhands.live.coordinator.journal import HostLost, TraceWritten
+from manyhands.live.coordinator.journal import HostLost, Regrouped, TraceWritten
 from manyhands.wire import (
     Beat,
     Control,
@@ -165,6 +165,12 @@ class Coordinator:
         if isinstance(message, HostLost):
             if self._admission is not None:
                 self._admission.lose(message.agent, message.words)
+        elif isinstance(message, Regrouped):
+            if self._regrouping is not None:
+                self._regrouping.restore(message.state)
+                back = message.state.members.keys() - self.membership.members.keys()
+                for joined in sorted(back & self._signs.keys()):
+                    self._note_joined(self._signs[joined].member)
         elif isinstance(message, Control):
             self._receive(name, message)
         elif self._lease_service is not None:

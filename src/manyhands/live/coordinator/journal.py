@@ -22,6 +22,7 @@ import msgspec
 
 from manyhands.leasing.journal import InputJournal
 from manyhands.leasing.lease_service import LeaseServiceState
+from manyhands.leasing.regrouping import RegroupingState  # noqa: TC001 - decoded by its type
 from manyhands.transport.reliable_channel import ChannelState
 from manyhands.wire import Control, Goodbye, Hello
 from manyhands.wire.joining import Disband, Knock, Withdraw
@@ -77,6 +78,12 @@ class StoringDue(Message, frozen=True):
     """A checkpoint is due by time, or was asked for."""
 
 
+class Regrouped(Message, frozen=True):
+    """The groups of workers in lockstep have changed."""
+
+    state: RegroupingState
+
+
 class TraceWritten(Message, frozen=True):
     """All records so far are in the coordinator's trace."""
 
@@ -88,7 +95,14 @@ class LeaseSnapshot(Message, frozen=True):
 
 
 Decision = (
-    Listening | HostLost | TimeIsUp | EvaluationDue | StoringDue | TraceWritten | LeaseSnapshot
+    Listening
+    | HostLost
+    | TimeIsUp
+    | EvaluationDue
+    | StoringDue
+    | Regrouped
+    | TraceWritten
+    | LeaseSnapshot
 )
 """What the coordinator itself decides; no other process can send it."""
 
@@ -102,7 +116,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     message: Control | Decision
 
 
-_KEPT = (Hello, Goodbye, Lost, Knock, Withdraw, Disband, Listening, HostLost)
+_KEPT = (Hello, Goodbye, Lost, Knock, Withdraw, Disband, Listening, HostLost, Regrouped)
 _REPLACED = (Word, TimeIsUp, EvaluationDue, StoringDue, TraceWritten)
 _WRITTEN = frozenset((*_KEPT, *_REPLACED))
 _encoder = msgspec.msgpack.Encoder()

@@ -22,7 +22,12 @@ from manyhands.leasing.regrouping import Regrouping
 from manyhands.live.assignment import Assignment
 from manyhands.live.coordinator.admission import Admission
 from manyhands.live.coordinator.coordinator import PATIENCE, Coordinator
-from manyhands.live.coordinator.journal import CoordinatorJournal, Listening, open_areas
+from manyhands.live.coordinator.journal import (
+    CoordinatorJournal,
+    Listening,
+    Regrouped,
+    open_areas,
+)
 from manyhands.live.coordinator.lease_service import LiveLeaseService
 from manyhands.live.coordinator.recovery import ReplayClock, outside_of, recover
 from manyhands.live.member.trace_files import TraceFiles
@@ -94,6 +99,8 @@ def main(path: str) -> None:
                 recover(entries, coordinator, recorder, hub, clock)
             else:
                 journal.note("", Listening(hub.outside))
+            if regrouping is not None:
+                regrouping.note = lambda state: journal.note("", Regrouped(state))
             coordinator.serve()
         except _AgentGone:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
