@@ -33,6 +33,10 @@ class RunFailed(RuntimeError):  # noqa: N818 - it names what happened, as users 
     """
 
 
+class ProcessKilled(RunFailed):
+    """A run ended because a process of it was killed, without which it could not go on."""
+
+
 class OutOfMemory(RuntimeError):  # noqa: N818 - it names what happened, as users will read it
     """A worker ran out of memory; the message names strategies that need less."""
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import TYPE_CHECKING, Final
 
-from manyhands.files.checkpoints import CHECKPOINTS, generations, latest, sweep
+from manyhands.files.checkpoints import CHECKPOINTS, generations, latest
 from manyhands.files.run_folders import TRACE
 from manyhands.files.tensor_format import MODEL
 from manyhands.live.request import RunSetting
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
     from manyhands.job import Job
     from manyhands.strategies import Strategy
 
-EARLIER: Final = "earlier"
-"""The subfolder of a run's folder with what earlier attempts wrote, but for the checkpoints."""
 _UNIMPORTANT: Final = ("checkpoint", "epochs", "samples", "seconds", "target", "durability")
 """Settings that may differ without a word: when to stop, and when to store."""
 
@@ -46,21 +43,6 @@ def find_checkpoint(asked: Path | None, output: Path | None, job: Job) -> Checkp
 def _is_unfinished(folder: Path) -> bool:
     begun = (folder / TRACE).exists() and not (folder / MODEL).exists()
     return begun and bool(generations(folder / CHECKPOINTS))
-
-
-def set_aside(folder: Path, resumed: Checkpoint) -> None:
-    """Make room for a run that continues in the folder of an earlier one."""
-    if resumed.folder.parent.resolve() != (folder / CHECKPOINTS).resolve():
-        return
-    sweep(folder / CHECKPOINTS)
-    old = [path for path in folder.iterdir() if path.name not in (CHECKPOINTS, EARLIER)]
-    for number in itertools.count(1):
-        aside = folder / EARLIER / str(number)
-        if not aside.exists():
-            break
-    aside.mkdir(parents=True)
-    for path in old:
-        path.rename(aside / path.name)
 
 
 def resume_settings(

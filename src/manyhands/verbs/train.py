@@ -16,6 +16,7 @@ from manyhands.cluster import Cluster
 from manyhands.failure import Refused, refusing
 from manyhands.faults import Faults
 from manyhands.faults.live import check_live
+from manyhands.files.checkpoints.attempts import set_aside
 from manyhands.files.run_folders import check_free, claim, new_folder, release, stamp
 from manyhands.job import Job
 from manyhands.live.agent.agent import launch
@@ -32,7 +33,7 @@ from manyhands.strategies import Strategy, check_job, protocol_of
 from manyhands.strategies import strategy as read_strategy
 from manyhands.verbs.calling import calling
 from manyhands.verbs.command import Command, choose, current
-from manyhands.verbs.resuming import find_checkpoint, resume_settings, set_aside
+from manyhands.verbs.resuming import find_checkpoint, resume_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

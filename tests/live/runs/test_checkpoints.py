@@ -106,6 +106,18 @@ def test_a_killed_run_continues_to_the_bit(run_script, how: str, workers: int) -
     assert apart(run, whole.folder / "whole") == 0.0
 
 
+def test_workers_that_share_a_model_go_back_to_the_last_checkpoint(run_script) -> None:
+    started = run_script(SCRIPT, "fully_sharded()", "2", "run", PAUSE="0.05")
+    run = started.folder / "run"
+    wait_for(lambda: count(run) >= 2, 90, "two checkpoints")
+    started.worker(1).kill()
+    assert started.finish(150) == 0, started.text()
+    assert "all go back to the last checkpoint" in started.text()
+    whole = run_script(SCRIPT, "fully_sharded()", "2", "whole")
+    assert whole.finish() == 0, whole.text()
+    assert apart(run, whole.folder / "whole") == 0.0
+
+
 @pytest.mark.parametrize(
     "number",
     [

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from manyhands.failure import RunFailed
+from manyhands.failure import ProcessKilled, RunFailed
 from manyhands.live.agent.checks import (
     check_request,
     check_stored,
@@ -29,6 +29,7 @@ from manyhands.live.agent.coordinator_process import COORDINATOR, CoordinatorPro
 from manyhands.live.agent.elasticity import rigidity
 from manyhands.live.agent.faults.injection import FaultInjection
 from manyhands.live.agent.last_checkpoint import (
+    carry_through,
     continuing,
     from_weights,
     position,
@@ -91,7 +92,13 @@ def launch(request: Request) -> None:
             words for words in (warning, codec_note(request, job), continuing(request)) if words
         ]
         with explain_full_disk(request.folder):
-            _launch(request, loaded, notes)
+            carry_through(request, partial(_launch, loaded=loaded, notes=notes), _launch_again)
+
+
+def _launch_again(request: Request, words: str) -> None:
+    # The fork server of the first attempt has ended with it.
+    with fork_server(_environment(request)) as loaded:
+        _launch(request, loaded, [words])
 
 
 def _launch(request: Request, loaded: ForkServer | None, notes: list[str]) -> None:
@@ -499,7 +506,8 @@ class _Run:
                 break
             self._follow(line, _POLL)
         self._recorder.event("failure", {"words": str(cause)})
-        return RunFailed(self._host_processes.words(cause))
+        killed = cause.report is None and cause.code < 0
+        return (ProcessKilled if killed else RunFailed)(self._host_processes.words(cause))
 
 
 def _remote_workers(hosts: Hosts | None) -> dict[str, RemoteProcess]:

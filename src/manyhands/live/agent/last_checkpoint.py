@@ -9,8 +9,13 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from manyhands.files.checkpoints import ASKED, CHECKPOINTS, Checkpoint, generations
+from manyhands.failure import ProcessKilled
+from manyhands.files.checkpoints import ASKED, CHECKPOINTS, Checkpoint, generations, latest
+from manyhands.files.checkpoints.attempts import set_aside
+from manyhands.files.run_folders import claim
+from manyhands.live.agent.checks import pin_start
 from manyhands.live.processes.parent_death import LEAVING
+from manyhands.live.request import RunSetting
 from manyhands.script.origin import override
 
 if TYPE_CHECKING:
@@ -54,6 +59,61 @@ def from_weights(request: Request) -> Request:
         return request
     overrides = msgspec.structs.replace(request.overrides, start=str(request.resume.resolve()))
     return replace(request, overrides=overrides)
+
+
+def carry_through(
+    request: Request,
+    execute: Callable[[Request], None],
+    execute_again: Callable[[Request, str], None],
+) -> None:
+    """Execute a run; if a killed process ends it, continue from its last checkpoint.
+
+    Workers that hold different parts of a model cannot continue without one of them, so all go
+    back.
+
+    Args:
+        request: the run.
+        execute: executes it.
+        execute_again: executes its continuation, and shows some words first.
+
+    Raises:
+        ProcessKilled: there is no checkpoint, or none was stored since the last time.
+    """
+    words, before = "", -1
+    while True:
+        try:
+            if words:
+                execute_again(request, words)
+            else:
+                execute(request)
+        except ProcessKilled as failure:
+            again = _gone_back(request)
+            samples = position(again.resume)[0] if again else -1
+            if again is None or samples <= before:
+                raise
+            before, request = samples, again
+            first = str(failure).splitlines()[0]
+            words = f"{first}; all go back to the last checkpoint, after {samples:,} samples"
+        else:
+            return
+
+
+def _gone_back(request: Request) -> Request | None:
+    """The request that continues from the run's last checkpoint; None if it has none."""
+    job = override(request.job, request.overrides)
+    if job.checkpoint is None or (request.hosts and len(request.hosts.names) > 1):
+        return None
+    try:
+        stored = latest(request.folder)
+    except ValueError:
+        return None
+    set_aside(request.folder, stored)
+    claim(request.folder)
+    told = RunSetting("resumed", str(stored.folder), "default")
+    kept = tuple(setting for setting in request.settings if setting.name != "resumed")
+    # Faults on purpose happen once.
+    again = replace(request, resume=stored.folder, settings=(*kept, told), faults=None)
+    return pin_start(from_weights(again))
 
 
 @contextlib.contextmanager

@@ -1,0 +1,32 @@
+"""A run that is continued in its own folder: what the earlier attempt wrote is set aside."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Final
+
+from manyhands.files.checkpoints.manifest import CHECKPOINTS
+from manyhands.files.checkpoints.writing import sweep
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from manyhands.files.checkpoints.reading import Checkpoint
+
+EARLIER: Final = "earlier"
+"""The subfolder of a run's folder with what earlier attempts wrote, but for the checkpoints."""
+
+
+def set_aside(folder: Path, resumed: Checkpoint) -> None:
+    """Make room for a run that continues in the folder of an earlier one."""
+    if resumed.folder.parent.resolve() != (folder / CHECKPOINTS).resolve():
+        return
+    sweep(folder / CHECKPOINTS)
+    old = [path for path in folder.iterdir() if path.name not in (CHECKPOINTS, EARLIER)]
+    for number in itertools.count(1):
+        aside = folder / EARLIER / str(number)
+        if not aside.exists():
+            break
+    aside.mkdir(parents=True)
+    for path in old:
+        path.rename(aside / path.name)
