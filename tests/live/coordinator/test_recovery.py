@@ -147,6 +147,7 @@ def test_leases_go_on_where_they_were(run: Run) -> None:
         run.beat("worker-1")
 
 
+@pytest.mark.parametrize("run", ["memory"], indirect=True)
 def test_a_run_ends_though_its_coordinator_is_killed_after_every_message(run: Run) -> None:
     run.open()
     heard, said, commits = [0, 0], [0, 0], 0
@@ -173,6 +174,7 @@ def test_a_run_ends_though_its_coordinator_is_killed_after_every_message(run: Ru
         words = run.expect("worker-1.leases", Word).messages
 
 
+@pytest.mark.parametrize("run", ["memory"], indirect=True)
 def test_what_members_may_have_missed_is_repeated(run: Run) -> None:
     run.hello(0)
     run["server-0"].send(Hello("server", 0, "localhost", 20, "b", life=1))
@@ -205,6 +207,7 @@ def test_what_members_may_have_missed_is_repeated(run: Run) -> None:
     assert run.expect("worker-1", Roll).epoch == 3
 
 
+@pytest.mark.parametrize("run", ["memory"], indirect=True)
 def test_its_trace_is_one_trace_with_every_event_once(run: Run, tmp_path: Path) -> None:
     run.open()
     run["worker-0"].send(TraceChunk(b"\n"))

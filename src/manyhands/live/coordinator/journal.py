@@ -107,7 +107,7 @@ Decision = (
 """What the coordinator itself decides; no other process can send it."""
 
 
-class Entry(msgspec.Struct, frozen=True, array_like=True):
+class JournalEntry(msgspec.Struct, frozen=True, array_like=True):
     """An input of the coordinator: a message and its sender, or a decision."""
 
     at: float
@@ -120,7 +120,7 @@ _KEPT = (Hello, Goodbye, Lost, Knock, Withdraw, Disband, Listening, HostLost, Re
 _REPLACED = (Word, TimeIsUp, EvaluationDue, StoringDue, TraceWritten)
 _WRITTEN = frozenset((*_KEPT, *_REPLACED))
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Entry)
+_decoder = msgspec.msgpack.Decoder(JournalEntry)
 
 
 class CoordinatorJournal:
@@ -142,7 +142,7 @@ class CoordinatorJournal:
         """Whether it is to be shortened."""
         return self._journal.is_long
 
-    def recover(self) -> list[Entry]:
+    def recover(self) -> list[JournalEntry]:
         """The entries of a predecessor, in order; empty if there was none."""
         records = self._journal.recover()
         entries = [_decoder.decode(record) for record in records]
@@ -154,7 +154,7 @@ class CoordinatorJournal:
     def note(self, name: str, message: Control | Decision) -> None:
         """Write an input, if it changes what a successor has to know."""
         if type(message) in _WRITTEN:
-            record = _encoder.encode(Entry(self._clock(), name, message))
+            record = _encoder.encode(JournalEntry(self._clock(), name, message))
             self._journal.append(record)
             if isinstance(message, _KEPT):
                 self._kept.append(record)
@@ -165,9 +165,9 @@ class CoordinatorJournal:
         All records of the trace must have been written.
         """
         # The records of these messages are in the trace already.
-        records = [*self._kept, _encoder.encode(Entry(self._clock(), "", TraceWritten()))]
+        records = [*self._kept, _encoder.encode(JournalEntry(self._clock(), "", TraceWritten()))]
         if state is not None:
-            records.append(_encoder.encode(Entry(self._clock(), "", LeaseSnapshot(state))))
+            records.append(_encoder.encode(JournalEntry(self._clock(), "", LeaseSnapshot(state))))
         self._journal.shorten(records)
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from manyhands.live.coordinator.coordinator import Coordinator
-    from manyhands.live.coordinator.journal import Entry
+    from manyhands.live.coordinator.journal import JournalEntry
     from manyhands.trace import Recorder
     from manyhands.transport.control import Hub
 
@@ -37,14 +37,14 @@ class ReplayClock:
         return self._clock() if self.at is None else self.at
 
 
-def outside_of(entries: Sequence[Entry]) -> str:
+def outside_of(entries: Sequence[JournalEntry]) -> str:
     """Where the predecessor listened for other hosts; empty if it did not, or there was none."""
     found = [one.message.outside for one in entries if isinstance(one.message, Listening)]
     return found[-1] if found else ""
 
 
 def recover(
-    entries: Sequence[Entry],
+    entries: Sequence[JournalEntry],
     coordinator: Coordinator,
     recorder: Recorder,
     hub: Hub,
