@@ -302,3 +302,27 @@ def test_kills_in_quick_succession_also_of_donors_and_newcomers(run_script, alon
     assert started.finish(120) == 0, started.text()
     assert Run(started.folder / "run").samples == SAMPLES
     assert difference(started.folder / "run", alone) <= 1e-9
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize(
+    ("strategy", "norm", "words"),
+    [
+        ("allreduce(codec=topk(0.2))", "torch.nn.Tanh()", "residuals of topk"),
+        ("allreduce(codec=bfloat16())", "torch.nn.Tanh()", "residuals of bfloat16"),
+        ("allreduce()", "torch.nn.SyncBatchNorm(12)", ""),
+        ("allreduce()", "torch.nn.BatchNorm1d(12)", ""),
+    ],
+)
+def test_codecs_and_batch_norm_continue_in_another_group(run_script, strategy, norm, words):
+    script = SCRIPT.replace(".double()", "").replace("torch.nn.Tanh()", norm)
+    script = script.replace("dtype=torch.float64", "dtype=torch.float32")
+    started = run_script(script, strategy, "backward", "1", "9", "run")
+    wait_for(lambda: rejoined(started, "1"), 100, "the successor")
+    (started.folder / "quick").touch()
+    assert started.finish(60) == 0, started.text()
+    assert Run(started.folder / "run").samples == SAMPLES
+    told = [one["words"] for one in events(started.folder / "run", "residuals")]
+    assert all(one.startswith(words) for one in told)
+    assert bool(told) == bool(words)

@@ -379,7 +379,11 @@ class Trainer:
         return self._bound.state()
 
     def store(self, save: Callable[[], object]) -> None:
-        """Call `save`, which stores the model on the first worker; all workers call it."""
+        """Store the model after `finish`; all workers call it.
+
+        Args:
+            save: stores the model on the first worker.
+        """
         self._progress.phase = "finish"
         save()
 
