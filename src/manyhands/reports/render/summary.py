@@ -46,9 +46,11 @@ def summary(trace: Trace) -> str:
         break_long_words=False,
         break_on_hyphens=False,
     )
+    has_faults = any(setting.name == "faults" for setting in settings(trace))
     for label, words in summary_rows(trace):
         # Explicit settings are shown completely; defaults may be shortened.
-        lines += _row(label, words, most=3 if label in _LONG else 2)
+        most = 6 if label == "settings" and has_faults else 3 if label in _LONG else 2
+        lines += _row(label, words, most=most)
     return "\n".join(lines)
 
 

@@ -45,7 +45,7 @@ _STYLE: Final = """
 @media(prefers-color-scheme:dark){
 .paper{fill:#0d1117}.ink{fill:#e6edf3}.faint{fill:#9da7b3}.line{stroke:#30363d}.bar{stroke:#0d1117}}
 text{font:12px system-ui,-apple-system,"Segoe UI","DejaVu Sans",sans-serif}
-.title{font-size:15px;font-weight:600}.bar{stroke-width:.6}.fault{stroke:#cf222e;stroke-width:2}
+.title{font-size:15px;font-weight:600}.bar{stroke-width:.6}
 """
 
 
@@ -256,7 +256,8 @@ def _bars(row: TimelineRow, top: int, end: float) -> Iterator[str]:
     for at, words in row.marks:
         if end and at <= end:
             place = _number(_LEFT + at / end * _PLOT)
-            yield f'<path class="fault" d="M{place} {top + 2}V{top + _ROW - 2}">'
+            line = f'd="M{place} {top + 2}V{top + _ROW - 2}"'
+            yield f'<path class="fault" stroke="#cf222e" stroke-width="2" {line}>'
             yield f"<title>{escape(words)}</title></path>"
 
 
