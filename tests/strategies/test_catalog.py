@@ -14,6 +14,7 @@ from manyhands.codecs import reducers
 from manyhands.notation import NotationError, Value
 from manyhands.notation.fields import alternatives, annotations, default, settable
 from manyhands.placements import ALL, AllReduce, Placement, Single
+from manyhands.protocols import aggregation
 from manyhands.strategies import CATALOG, Strategy, names, strategy
 
 CLASSES = tuple(CATALOG)
@@ -43,7 +44,12 @@ def held(annotation: Any) -> st.SearchStrategy[Any]:
     return st.sampled_from([cls for cls in HELD if issubclass(cls, annotation)]).flatmap(values)
 
 
-HELD = (*CLASSES, *(codec for codec in codecs.ALL if codec is not codecs.CodecChain), *reducers.ALL)
+HELD = (
+    *CLASSES,
+    *(codec for codec in codecs.ALL if codec is not codecs.CodecChain),
+    *reducers.ALL,
+    *aggregation.ALL,
+)
 """Classes that a field may hold; a chain holds codecs itself, and is tested with them."""
 
 
