@@ -50,6 +50,9 @@ VARIANTS = [
     "hybrid(data=2, shard=2)",
     "hybrid(shard=2, tensor=2)",
     # Tracing a transformer for stages takes seconds.
+    "hybrid(shard=2, pipeline=2, microbatches=4)",
+    pytest.param("hybrid(data=2, pipeline=2, microbatches=4)", marks=pytest.mark.slow),
+    pytest.param("hybrid(pipeline=2, tensor=2, microbatches=4)", marks=pytest.mark.slow),
     pytest.param("pipeline(microbatches=4, schedule=gpipe)", marks=pytest.mark.slow),
     pytest.param("pipeline(microbatches=4, schedule=zero_bubble)", marks=pytest.mark.slow),
     pytest.param(
@@ -290,7 +293,6 @@ def test_a_worker_that_dies_ends_the_run(tmp_path):
     [
         ("fully_sharded(codec=bfloat16(feedback=false))", "codec=.* is not simulated"),
         ("hybrid(data=2, outer=diloco(every=5))", "synchronise by diloco"),
-        ("hybrid(data=2, pipeline=2)", "pipelines on a mesh are not simulated"),
         ("pipeline(schedule=pipedream)", "schedule=pipedream updates after every microbatch"),
     ],
 )
