@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from dataclasses import replace
 
 import pytest
@@ -324,10 +325,37 @@ def test_options_of_a_job_that_are_not_simulated_are_refused(virtually, changes,
         virtually(replace(a_job("plain"), **changes), allreduce(), workers=2)
 
 
-def test_a_live_run_says_which_algorithm_the_engine_takes():
+@pytest.mark.slow
+def test_a_live_run_says_which_algorithm_the_engine_takes(start, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(LIVE, encoding="utf-8")
+    text = "allreduce(algorithm=halving)"
+    train = ("train", script, "--strategy", text, "--workers", "2", "--output", tmp_path / "run")
+    started = start(sys.executable, "-m", "manyhands", *train)
+    assert started.finish() == 0, started.text()
+    said = " ".join(started.text().split())
+    assert "algorithm Gloo's ring sums gradients in a live run; halving is for the virtual" in said
+
+
+LIVE = """
+import torch
+import manyhands as mh
+
+data = torch.utils.data.TensorDataset(torch.eye(2).repeat(32, 1), torch.arange(64) % 2)
+job = mh.Job(
+    model=lambda: torch.nn.Linear(2, 2),
+    optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=1.0),
+    loss=torch.nn.functional.cross_entropy,
+    data=data,
+    global_batch=16,
+    epochs=1,
+)
+"""
+
+
+def test_words_about_the_engine_are_only_for_other_algorithms():
     assert strategy("allreduce").engine_words("cpu") == ()
-    (words,) = strategy("allreduce(algorithm=halving)").engine_words("cpu")
-    assert words.startswith("gradients are summed by Gloo's ring; algorithm=halving")
+    assert "what NCCL chooses" in strategy("allreduce(algorithm=tree)").engine_words("cuda")[0]
 
 
 @pytest.mark.parametrize("text", ["single()", "allreduce()", "allreduce(algorithm=halving)"])

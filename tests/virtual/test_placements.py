@@ -50,6 +50,9 @@ VARIANTS = [
     "hybrid(data=2, shard=2)",
     "hybrid(shard=2, tensor=2)",
     # Tracing a transformer for stages takes seconds.
+    "hybrid(shard=2, pipeline=2, microbatches=4)",
+    pytest.param("hybrid(data=2, pipeline=2, microbatches=4)", marks=pytest.mark.slow),
+    pytest.param("hybrid(pipeline=2, tensor=2, microbatches=4)", marks=pytest.mark.slow),
     pytest.param("pipeline(microbatches=4, schedule=gpipe)", marks=pytest.mark.slow),
     pytest.param("pipeline(microbatches=4, schedule=zero_bubble)", marks=pytest.mark.slow),
     pytest.param(
@@ -144,8 +147,11 @@ def test_its_numbers_are_those_of_single_and_its_bytes_those_of_the_forecast(tmp
     sent = traffic(run.trace).flow("training").payload_sent
     # On a virtual clock a gradient under allreduce() is sent with its weight, of 8 bytes.
     weights = 2 * 3 * 8 if text.startswith("allreduce") else 0
-    expected = strategy(text).forecast_job(job, 4).sent_per_step(4) * 4
-    assert sent / 3 - weights == pytest.approx(expected, rel=1e-3)
+    forecast = strategy(text).forecast_job(job, 4)
+    assert sent / 3 - weights == pytest.approx(forecast.sent_per_step(4) * 4, rel=1e-3)
+    if not text.startswith("allreduce"):
+        told = {one.name: one.value for each in run.trace.processes for one in each.settings}
+        assert told["memory"] == f"{forecast.memory / 1e6:,.3f} MB per worker by the forecast"
 
 
 @pytest.mark.parametrize("text", [*LINKED, "hybrid(data=2, shard=2)"])
@@ -287,7 +293,6 @@ def test_a_worker_that_dies_ends_the_run(tmp_path):
     [
         ("fully_sharded(codec=bfloat16(feedback=false))", "codec=.* is not simulated"),
         ("hybrid(data=2, outer=diloco(every=5))", "synchronise by diloco"),
-        ("hybrid(data=2, pipeline=2)", "pipelines on a mesh are not simulated"),
         ("pipeline(schedule=pipedream)", "schedule=pipedream updates after every microbatch"),
     ],
 )

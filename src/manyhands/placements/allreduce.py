@@ -144,14 +144,13 @@ class AllReduce(Placement):
         """What a live run says if it does not sum gradients by the algorithm asked for.
 
         >>> AllReduce(algorithm="tree").engine_words("cpu")
-        ("gradients are summed by Gloo's ring; algorithm=tree is for the virtual clock",)
+        ("algorithm: Gloo's ring sums gradients in a live run; tree is for the virtual clock",)
         """
         if self.algorithm == "ring":
             return ()
-        engine = "as NCCL chooses" if device == "cuda" else "by Gloo's ring"
-        return (
-            f"gradients are summed {engine}; algorithm={self.algorithm} is for the virtual clock",
-        )
+        engine = "what NCCL chooses" if device == "cuda" else "Gloo's ring"
+        asked = f"{self.algorithm} is for the virtual clock"
+        return (f"algorithm: {engine} sums gradients in a live run; {asked}",)
 
     def rigidity(self, job: Job) -> str:
         """Every worker has the whole state; some options do not go with another group."""

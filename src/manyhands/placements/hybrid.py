@@ -11,6 +11,7 @@ from manyhands.collectives import FORWARD, StepProgram, evenly, instructions, wa
 from manyhands.costs import Collective, Forecast
 from manyhands.notation import Value  # noqa: TC001 - as above
 from manyhands.placements.compression.reduce_dtype import check_reduce_dtype, reduce_dtype
+from manyhands.placements.forecasts.mesh_program import program_stage_groups
 from manyhands.placements.forecasts.periodic_sync import check_outer, with_synchronisations
 from manyhands.placements.forecasts.pipeline_mesh import (
     forecast_stage_groups,
@@ -310,11 +311,6 @@ class Hybrid(Placement):
                 f"simulated: leave out outer, simulate {self.outer} alone, or run hybrid() with "
                 "train"
             )
-        if self.pipeline > 1:
-            raise ValueError(
-                f"pipelines on a mesh are not simulated: leave out pipeline={self.pipeline}, "
-                "simulate pipeline() alone, or run hybrid() with train"
-            )
 
     def program(self, job: Job, workers: int, *, overlaps: bool = False) -> StepProgram:
         """Workers wait for each collective of a split layer; units are sharded as by FSDP2."""
@@ -324,6 +320,8 @@ class Hybrid(Placement):
         )
 
         self.check(workers)
+        if self.pipeline > 1:
+            return program_stage_groups(self.axes, self.one_pipeline, job, self.find)
         roles = tensor_roles(job.model, self.find)
         parameters, layers = sizes_and_layers(job, self.data * self.shard, roles)
         split = split_collectives(layers, self.tensor) if self.tensor > 1 else []

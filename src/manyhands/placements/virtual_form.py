@@ -73,6 +73,10 @@ class PlacedProtocol(LockstepProtocol):
         """As of the placement."""
         return self.placement.program(job, workers, overlaps=overlaps)
 
+    def memory(self, job: Job, workers: int) -> int:
+        """Bytes of parameters, gradients and communication buffers on a worker, by the forecast."""
+        return self.placement.forecast_job(job, workers).memory
+
     async def worker(self, replica: Replica, endpoint: Endpoint) -> None:
         """Carry out the program for every batch; the first worker computes the numbers."""
         own, group = cast("LockstepReplica", replica), cast("CollectiveEndpoint", endpoint)

@@ -143,6 +143,9 @@ class PlacedWorld(LockstepWorld):
         self._overlaps = any(host.devices for host in places.cluster.hosts)
         """Whether workers compute on devices with streams."""
         super().__init__(job, protocol, places, conditions, kernel, logs, shared_model)
+        memory = cast("PlacedProtocol", protocol).memory(job, len(places.workers))
+        words = f"{memory / 1e6:,.3f} MB per worker by the forecast"
+        logs.coordinator.setting("memory", words, "default")
 
     def _program(self, workers: int) -> StepProgram:
         protocol = cast("PlacedProtocol", self._protocol)

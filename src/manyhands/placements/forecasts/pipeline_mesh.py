@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from manyhands.job import Job
     from manyhands.placements.model.tensor_plan import TensorPlan
     from manyhands.placements.pipeline import Pipeline
+    from manyhands.splitting import Chain
 
 
 def stage_groups_forecast(
@@ -47,14 +48,14 @@ def stage_groups_forecast(
     for place, sent in enumerate(messages_of(table, layers)):
         held = [str(stage) for stage in range(table.stages) if table.rank_of(stage) == place]
         split = [one for one in layers if units.get(f"{one.name}.weight") in held]
-        exchanged = split_collectives([_learning(one, units) for one in split], tensor)
+        exchanged = split_collectives([learning(one, units) for one in split], tensor)
         for share in range(tensor):
             parts = [part_of(one, roles, tensor, share) for one in parameters]
             own = [one for one in parts if one.unit in held]
             copied = [one for one in own if shard == 1 or one.name in loose]
             rest = [one for one in own if one not in copied]
             sharded = [[one for one in rest if one.unit == stage] for stage in held]
-            reduced = chain.from_iterable(_reduced(stage, shard, data) for stage in sharded)
+            reduced = chain.from_iterable(reduced_stage(stage, shard, data) for stage in sharded)
             step[place, share] = (*sent, *exchanged, *reduced, *_averaged(copied, (data, shard)))
             whole = sum(_held(stage, shard) for stage in sharded)
             memory = max(memory, _held(copied, 1) + whole)
@@ -65,12 +66,12 @@ def stage_groups_forecast(
     return Forecast(start=(), step=by_worker[0], memory=memory, by_worker=by_worker)
 
 
-def _learning(layer: LayerSize, units: Mapping[str, str]) -> LayerSize:
+def learning(layer: LayerSize, units: Mapping[str, str]) -> LayerSize:
     """The inputs of a later stage always need a gradient: the previous stage waits for it."""
     return layer if units[f"{layer.name}.weight"] == "0" else replace(layer, learns=True)
 
 
-def _reduced(stage: Sequence[TensorSize], shard: int, data: int) -> Iterable[Collective]:
+def reduced_stage(stage: Sequence[TensorSize], shard: int, data: int) -> Iterable[Collective]:
     """Once per step, a stage's shards are gathered and its gradients reduced and scattered."""
     if not stage:
         return
@@ -103,16 +104,25 @@ def forecast_stage_groups(
 
     Without `split_points`, stages have about equally many parameters.
     """
+    parameters, layers, pieces, _ = inspect_mesh(axes, one, job, find)
+    return stage_groups_forecast(axes, one, parameters, layers, pieces.loose)
+
+
+def inspect_mesh(
+    axes: Mapping[str, int], one: Pipeline, job: Job, find: Callable[[nn.Module], TensorPlan]
+) -> tuple[list[TensorSize], list[LayerSize], Chain, list[float]]:
+    """Sizes of the stages' parameters and of all calls, the pieces, and the work of stages."""
     from manyhands.parameters.microbatches import sizes_of  # noqa: PLC0415 - torch is lazy
     from manyhands.placements.forecasts.layer_sizes import inspect_layers, tensor_roles  # noqa: PLC0415
-    from manyhands.placements.pipelines.stages import inspect_stages  # noqa: PLC0415
+    from manyhands.placements.pipelines.stages import inspect_stages, stage_work  # noqa: PLC0415
 
     workers = axes["pipeline"]
     share = -(-job.batch_sizes.at(0) // (axes["data"] * axes["shard"]))
     sizes = sizes_of(share, one.most_microbatches(share, workers))
     model, pieces, inputs = one.outline(job, workers, find)
-    held = one.held(workers)
-    parameters, layers = inspect_stages(model, pieces, inputs, held, one.split_points, sizes)
+    about = (one.held(workers), one.split_points, sizes)
+    parameters, layers = inspect_stages(model, pieces, inputs, *about)
+    work = stage_work(pieces, inputs, *about)
     if axes["tensor"] > 1:
         roles = tensor_roles(job.model, find)
         calls = {
@@ -120,4 +130,4 @@ def forecast_stage_groups(
             for size in {*sizes}
         }
         layers += chain.from_iterable(calls[size] for size in sizes)
-    return stage_groups_forecast(axes, one, parameters, layers, pieces.loose)
+    return parameters, layers, pieces, work

@@ -15,7 +15,7 @@ from manyhands.placements.pipelines.messages import LOSS_AND_WEIGHT, stage_outpu
 from manyhands.schedules import Durations
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from manyhands.collectives import Instruction
     from manyhands.costs import LayerSize
@@ -40,29 +40,50 @@ def durations_of(table: Table, work: Sequence[float]) -> Durations:
 def pipeline_program(
     table: Table, layers: Sequence[LayerSize], work: Sequence[float]
 ) -> StepProgram:
-    """What the workers of a pipeline do in a step; at its end the last one sends the loss to all.
+    """What the workers of a pipeline do in a step.
 
     Args:
         table: the schedule.
         layers: the calls of every stage.
         work: by stage, its share of the computation, in any unit.
     """
+    ranks = range(len(table.ranks))
+    return StepProgram(tuple(tuple(stage_program(table, layers, work, rank)) for rank in ranks))
+
+
+def stage_program(
+    table: Table,
+    layers: Sequence[LayerSize],
+    work: Sequence[float],
+    rank: int,
+    beside: Callable[[Action], Iterable[Instruction]] = lambda _: (),
+    after: Iterable[Instruction] = (),
+) -> list[Instruction]:
+    """What one worker of a pipeline does in a step; at its end the last one sends the loss to all.
+
+    Args:
+        table: the schedule.
+        layers: the calls of every stage.
+        work: by stage, its share of the computation, in any unit.
+        rank: the worker's number in its pipeline.
+        beside: what else belongs to an action, before its result is sent.
+        after: what follows the actions.
+    """
     durations, outputs = durations_of(table, work), stage_outputs(layers)
     last = len(table.ranks) - 1
-    ranks = []
-    for rank, actions in enumerate(table.ranks):
-        own: list[Instruction] = []
-        for action in actions:
-            own += _inputs(action, table)
-            if share := durations.of(action):
-                own.append(ComputeShare(share))
-            own += _outputs(action, table, outputs)
-        if rank == last:
-            own += [GiveMessage(to, LOSS_AND_WEIGHT, ("loss", 0, 0)) for to in range(last)]
-        else:
-            own.append(TakeMessage(last, ("loss", 0, 0)))
-        ranks.append(tuple(own))
-    return StepProgram(tuple(ranks))
+    own: list[Instruction] = []
+    for action in table.ranks[rank]:
+        own += _inputs(action, table)
+        if share := durations.of(action):
+            own.append(ComputeShare(share))
+        own += beside(action)
+        own += _outputs(action, table, outputs)
+    own += after
+    if rank == last:
+        own += [GiveMessage(to, LOSS_AND_WEIGHT, ("loss", 0, 0)) for to in range(last)]
+    else:
+        own.append(TakeMessage(last, ("loss", 0, 0)))
+    return own
 
 
 def _inputs(action: Action, table: Table) -> Iterator[TakeMessage]:
