@@ -127,14 +127,15 @@ class Regrouping:
         members = dict(self._members)
         return RegroupingState(members, self.epoch, self._last, self.over, self._stage, following)
 
-    def restore(self, state: RegroupingState) -> None:
-        """Continue from a state; workers report again which groups they have formed."""
+    def restore(self, state: RegroupingState) -> Mapping[str, int]:
+        """Continue from a state, and return the members, who report again what they formed."""
         self._members, self.epoch, self._last = dict(state.members), state.epoch, state.last
         self.over, self._stage = state.over, state.stage
         self._formed, self._broken_since, self._next = set(), None, None
         if state.pending is not None:
             epoch, ranks, newcomers, confirmed = state.pending
             self._next = _NextGroup(epoch, dict(ranks), frozenset(newcomers), set(confirmed))
+        return self._members
 
     def _note_change(self) -> None:
         """Note the state if it has changed."""

@@ -99,9 +99,7 @@ class World:
         self._job = job
         self._protocol = protocol
         self._needs = needs = protocol.needs(len(places.workers))
-        self._conditions = conditions
-        self._kernel = kernel
-        self._logs = logs
+        self._conditions, self._kernel, self._logs = conditions, kernel, logs
         self._network = Network(kernel, places.cluster, conditions.copy_rate, conditions.handover)
         self._cores = {host.name: Cores(kernel, host.cores) for host in places.cluster.hosts}
         self._shared_model = shared_model or self._new_model(len(places.workers))

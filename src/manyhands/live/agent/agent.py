@@ -25,21 +25,21 @@ from manyhands.live.agent.checks import (
     pin_start,
 )
 from manyhands.live.agent.codec_check import codec_note
-from manyhands.live.agent.coordinator_process import COORDINATOR, CoordinatorProcess
-from manyhands.live.agent.elasticity import rigidity
 from manyhands.live.agent.faults.injection import FaultInjection
-from manyhands.live.agent.last_checkpoint import (
+from manyhands.live.agent.progress_line import ProgressLine
+from manyhands.live.agent.recovery.coordinator_process import COORDINATOR, CoordinatorProcess
+from manyhands.live.agent.recovery.elasticity import rigidity
+from manyhands.live.agent.recovery.last_checkpoint import (
     carry_through,
     continuing,
     from_weights,
     position,
     stored_before_leaving,
 )
-from manyhands.live.agent.progress_line import ProgressLine
-from manyhands.live.agent.remote_process import RemoteProcess
+from manyhands.live.agent.recovery.worker_returns import WorkerReturns
+from manyhands.live.agent.remote_process import RemoteProcess, remote_workers
 from manyhands.live.agent.trial_batch import try_out
 from manyhands.live.agent.worker_output import WorkerOutput
-from manyhands.live.agent.worker_returns import WorkerReturns
 from manyhands.live.assignment import Assignment, Leasing
 from manyhands.live.devices import devices
 from manyhands.live.hosts.compatibility import facts_of_host, facts_of_job
@@ -62,7 +62,6 @@ from manyhands.wire.leasing import Eject, Lost
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from manyhands.live.hosts.host_list import Hosts
     from manyhands.live.request import Request
 
 _POLL = 0.1
@@ -180,7 +179,7 @@ class _Run:
         )
         self._servers: dict[str, Process] = {}
         self._workers: dict[str, Process] = {}
-        self._remote = _remote_workers(request.hosts)
+        self._remote = remote_workers(request.hosts)
         """The workers on other hosts, by name."""
         self._remote_servers = {
             f"server-{number}": RemoteProcess(f"server-{number}", host)
@@ -479,7 +478,7 @@ class _Run:
 
     def _take_back(self, host: str) -> None:
         """Watch the workers of a host that was lost and has joined again."""
-        every = _remote_workers(self._request.hosts)
+        every = remote_workers(self._request.hosts)
         back = {name: one for name, one in every.items() if one.host == host}
         if not back.keys() <= self._remote.keys():
             self._remote |= back
@@ -508,13 +507,6 @@ class _Run:
         self._recorder.event("failure", {"words": str(cause)})
         killed = cause.report is None and cause.code < 0
         return (ProcessKilled if killed else RunFailed)(self._host_processes.words(cause))
-
-
-def _remote_workers(hosts: Hosts | None) -> dict[str, RemoteProcess]:
-    if hosts is None:
-        return {}
-    ranks = ((host, rank) for host in hosts.names[1:] for rank in hosts.ranks(host))
-    return {f"worker-{rank}": RemoteProcess(f"worker-{rank}", host) for host, rank in ranks}
 
 
 def _environment(request: Request) -> dict[str, str]:

@@ -9,6 +9,7 @@ import msgspec
 from manyhands.live.processes.supervision import ErrorReport, Exit
 
 if TYPE_CHECKING:
+    from manyhands.live.hosts.host_list import Hosts
     from manyhands.wire.joining import Ended
 
 
@@ -37,3 +38,11 @@ def _report(text: bytes) -> ErrorReport | None:
         return msgspec.json.decode(text, type=ErrorReport) if text else None
     except msgspec.MsgspecError:
         return None
+
+
+def remote_workers(hosts: Hosts | None) -> dict[str, RemoteProcess]:
+    """The workers on all hosts but the first, by name."""
+    if hosts is None:
+        return {}
+    ranks = ((host, rank) for host in hosts.names[1:] for rank in hosts.ranks(host))
+    return {f"worker-{rank}": RemoteProcess(f"worker-{rank}", host) for host, rank in ranks}

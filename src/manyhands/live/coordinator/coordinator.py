@@ -166,11 +166,9 @@ class Coordinator:
             if self._admission is not None:
                 self._admission.lose(message.agent, message.words)
         elif isinstance(message, Regrouped):
-            if self._regrouping is not None:
-                self._regrouping.restore(message.state)
-                back = message.state.members.keys() - self.membership.members.keys()
-                for joined in sorted(back & self._signs.keys()):
-                    self._note_joined(self._signs[joined].member)
+            groups = {} if self._regrouping is None else self._regrouping.restore(message.state)
+            for back in sorted(groups.keys() & self._signs.keys() - self.membership.members.keys()):
+                self._note_joined(self._signs[back].member)
         elif isinstance(message, Control):
             self._receive(name, message)
         elif self._lease_service is not None:
@@ -517,6 +515,5 @@ class Coordinator:
 
     def pids(self) -> list[int]:
         """The process ids of this host's workers and servers that have not left."""
-        members = [sign.member for sign in self._signs.values()]
-        both = (*members, *self._servers.values())
-        return [member.pid for member in both if member.host == self._host]
+        members = (*(sign.member for sign in self._signs.values()), *self._servers.values())
+        return [member.pid for member in members if member.host == self._host]

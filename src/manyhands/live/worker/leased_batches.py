@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from manyhands.live.worker.loader_processes import LoaderProcesses
 from manyhands.live.worker.loading import load_here
@@ -11,6 +11,8 @@ from manyhands.sampling.stream_parts import StreamPart
 from manyhands.seeding import EpochOrder, Seeded, epoch_seed
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import torch
 
     from manyhands.job import Job
@@ -66,3 +68,23 @@ class LeasedBatches:
         if self._loader is not None:
             self._loader.close()
             self._loader = None
+
+
+T = TypeVar("T")
+
+
+class BatchIterator(Generic[T]):
+    """An asynchronous iterator; unlike a generator, it executes nothing when it is dropped.
+
+    Args:
+        take: returns the next batch, or raises StopAsyncIteration.
+    """
+
+    def __init__(self, take: Callable[[], T]) -> None:
+        self._take = take
+
+    def __aiter__(self) -> BatchIterator[T]:
+        return self
+
+    async def __anext__(self) -> T:
+        return self._take()

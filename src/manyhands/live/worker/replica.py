@@ -13,7 +13,7 @@ import torch
 from manyhands.endpoint import Terms
 from manyhands.live.member.divergence import Divergence
 from manyhands.live.worker.evaluation import evaluate, no_totals
-from manyhands.live.worker.leased_batches import LeasedBatches
+from manyhands.live.worker.leased_batches import BatchIterator, LeasedBatches
 from manyhands.live.worker.loading import Loading, move
 from manyhands.live.worker.slowdown import Slowdown
 from manyhands.parameters import EnsembleModel, LocalOptimizer, difference, lerp, trade
@@ -150,7 +150,7 @@ class LiveReplica:
         if self.checkpoints is not None:
             self.checkpoints.restore()
         self._line.send(Ask())
-        return _Batches(self._next)
+        return BatchIterator(self._next)
 
     def _next(self) -> LiveBatch | None:
         """The next batch, after any evaluations before it; None if there is none at present.
@@ -510,16 +510,3 @@ class LiveReplica:
         if cut.index == 0:
             self._recorder.event(*event)
         self._line.send(Enough())
-
-
-class _Batches:
-    """An asynchronous iterator; unlike a generator, it executes nothing when it is dropped."""
-
-    def __init__(self, take: Callable[[], LiveBatch | None]) -> None:
-        self._take = take
-
-    def __aiter__(self) -> _Batches:
-        return self
-
-    async def __anext__(self) -> LiveBatch | None:
-        return self._take()

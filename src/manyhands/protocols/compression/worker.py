@@ -149,8 +149,7 @@ class CodedEndpoint:
         """Send later what `unsent` returned."""
         for key, residual in unsent.items():
             name, _, index = key.rpartition("/")
-            there = self._connection(name)
-            if there is not None:
+            if (there := self._connection(name)) is not None:
                 there.feedback[int(index)].residual = residual
 
     def _connection(self, name: str) -> Connection | None:
