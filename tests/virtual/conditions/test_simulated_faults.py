@@ -37,7 +37,6 @@ def test_random_faults_are_those_of_a_live_run():
     ("text", "words"),
     [
         ("full disk at 3 s", "a virtual run has not"),
-        ("crash coordinator at 3 s", "no process of a virtual run"),
         ("cut host host-2 at 3 s", "the hosts with workers are host-0, host-1"),
         ("cut host host-1 incoming at 3 s", "in both directions"),
         ("crash worker 4 at 3 s", "the run has 4 workers"),

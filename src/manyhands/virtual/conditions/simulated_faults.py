@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from manyhands.faults import (
-    CoordinatorCrash,
     Crash,
     CutHost,
     Fault,
     FullDisk,
     Isolate,
     Pause,
-    RandomFaults,
 )
 
 if TYPE_CHECKING:
@@ -48,11 +46,6 @@ def _check(faults: Faults, places: ProcessHosts, servers: int, *, peers: bool) -
         match fault:
             case FullDisk():
                 raise ValueError(f"{fault} needs a disk, which a virtual run has not: use train")
-            case CoordinatorCrash() | RandomFaults(coordinator=True):
-                raise ValueError(
-                    f"{fault} kills the coordinator, which is no process of a virtual run: crash "
-                    "workers and servers"
-                )
             case CutHost():
                 _check_host(fault, places, servers)
     faults.check(len(places.workers), servers, peers=peers)
