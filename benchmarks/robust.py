@@ -6,9 +6,9 @@ three seeds.
 
 The setting was chosen before the first whole run and not changed: the small network of the other
 studies (64 hidden units, four epochs; a trial with LeNet took too long), 64 samples per worker, and
-the learning rate 0.05 with momentum 0.9 of the examples. The factors are −1, which is a flipped sign; and −10, because the mean of 8
-gradients and 2 negative ones is still 0.6 of the gradient, and a mean points the wrong way only if
-the factor is below −4.
+the learning rate 0.05 with momentum 0.9 of the examples. The factors are −1, which is a flipped
+sign; and −10, because the mean of 8 gradients and 2 negative ones is still 0.6 of the gradient, and
+a mean points the wrong way only if the factor is below −4.
 
 Virtual runs are repeatable: the load of the machine changes nothing. Runs that were made are
 stored, and not made again.
