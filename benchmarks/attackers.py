@@ -1,6 +1,6 @@
 """Workers that send something else than their gradient, for tests and benchmarks of robustness.
 
-`import benchmarks.attackers` registers the strategies `attacked` and `attacked_softsync`:
+`register_attackers()` registers the strategies `attacked` and `attacked_softsync`:
 `synchronous` and `softsync` in which the first `liars` workers send their updates times `factor`.
 A factor of −1 flips the sign; NaN is not a number. They compute as the others do, so nothing but
 what they send differs.
@@ -48,7 +48,6 @@ def _lying(strategy: Any, replica: Any) -> Any:
     return Liar(replica, factor) if replica.rank < strategy.liars else replica
 
 
-@mh.register
 @dataclass(frozen=True, repr=False)
 class Attacked(mh.protocols.Synchronous):
     """`synchronous` with workers that send wrong updates.
@@ -70,7 +69,6 @@ class Attacked(mh.protocols.Synchronous):
         await super().worker(_lying(self, replica), endpoint)
 
 
-@mh.register
 @dataclass(frozen=True, repr=False)
 class AttackedSoftSync(mh.protocols.SoftSync):
     """`softsync` with workers that send wrong updates.
@@ -90,3 +88,9 @@ class AttackedSoftSync(mh.protocols.SoftSync):
     async def worker(self, replica: Any, endpoint: Any) -> None:
         """As the strategy, with another replica."""
         await super().worker(_lying(self, replica), endpoint)
+
+
+def register_attackers() -> None:
+    """Make both strategies known by name, in this process."""
+    mh.register(Attacked)
+    mh.register(AttackedSoftSync)

@@ -24,8 +24,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812 - as everybody calls it
 
-import benchmarks.attackers  # noqa: F401 - registers strategies
 import manyhands as mh
+from benchmarks.attackers import register_attackers
 from benchmarks.figures import RESULTS, keep, kept, report
 
 WORKERS, LIARS, BATCH, RATE, MOMENTUM, EPOCHS = 10, 2, 640, 0.05, 0.9, 4
@@ -105,6 +105,7 @@ def main() -> None:
     parser.add_argument("--samples", type=int, help="of so many samples; nothing is stored")
     parser.add_argument("--seeds", type=int, default=len(SEEDS), help="so many seeds")
     given = parser.parse_args()
+    register_attackers()
     figures: dict[str, Any] = {}
     stores = given.samples is None
     if (RESULTS / "robust.json").exists() and stores:

@@ -87,7 +87,7 @@ if TYPE_CHECKING:
     from manyhands.data.stream import StreamedData
     from manyhands.failure import Refused, RunFailed
     from manyhands.faults import Fault, Faults
-    from manyhands.files.checkpoints import Checkpoint, DamagedCheckpoint, Manifest
+    from manyhands.files.checkpoints import Checkpoint
     from manyhands.intervals import Every, every
     from manyhands.job import Durability, Job, Loss
     from manyhands.lab.compare import Compared, compare
@@ -118,7 +118,6 @@ __all__ = [
     "Cluster",
     "Compared",
     "Comparison",
-    "DamagedCheckpoint",
     "Durability",
     "EarlyStopping",
     "EvaluationPoints",
@@ -130,7 +129,6 @@ __all__ = [
     "LRSchedule",
     "Link",
     "Loss",
-    "Manifest",
     "Metric",
     "NotationError",
     "Objective",
@@ -182,7 +180,6 @@ _HOME = {
     "Cluster": "manyhands.cluster",
     "Compared": "manyhands.lab.compare",
     "Comparison": "manyhands.reports",
-    "DamagedCheckpoint": "manyhands.files.checkpoints",
     "Durability": "manyhands.job",
     "EarlyStopping": "manyhands.stopping",
     "EvaluationPoints": "manyhands.sampling.batches",
@@ -194,7 +191,6 @@ _HOME = {
     "LRSchedule": "manyhands.lr_schedules",
     "Link": "manyhands.cluster",
     "Loss": "manyhands.job",
-    "Manifest": "manyhands.files.checkpoints",
     "Metric": "manyhands.metrics",
     "NotationError": "manyhands.notation",
     "Objective": "manyhands.objective",

@@ -176,10 +176,9 @@ def test_data_of_any_kind_is_read(virtually, tmp_path) -> None:
         virtually(a_job(data=[(1.0, 2.0, 3.0)] * 20))
 
 
-def test_lockstep_strategies_are_refused_with_what_to_use(tmp_path) -> None:
-    for strategy in ("allreduce()", "single()"):
-        with pytest.raises(TypeError, match=r"simulate protocols \(synchronous\(\).*with train"):
-            mh.simulate(a_job(), strategy, workers=1, output=tmp_path / "run")
+def test_what_is_not_simulated_is_refused_with_what_to_use(tmp_path) -> None:
+    with pytest.raises(ValueError, match=r"is not simulated: leave it out, or run allreduce\(\)"):
+        mh.simulate(a_job(), "allreduce(codec=int8())", workers=2, output=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 

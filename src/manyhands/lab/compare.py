@@ -206,7 +206,9 @@ def compare(
         cluster: the sites, hosts and links, as text or as a value: "2 sites of 8 workers, 1gbit
             within, 100mbit and 40ms between". Workers are on its hosts in blocks of ranks, servers
             where it says; islands of `hierarchical()` follow its sites.
-        times: seconds that a worker computes on a batch. Default: "lognormal(0.1, cv=0.3)".
+        times: seconds that a worker computes on a batch, its part of a global one; under a
+            placement that divides the model, on its part of the work. Default: "lognormal(0.1,
+            cv=0.3)".
         bandwidth: bandwidth of the links between virtual hosts, "100mbit" or bytes per second.
             Default: all are on one host.
         latency: latency of the links, "0.5ms" or seconds. Default: 0.1 ms.

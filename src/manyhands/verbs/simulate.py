@@ -120,8 +120,9 @@ def simulate(
         cluster: the sites, hosts and links, as text or as a value: "2 sites of 8 workers, 1gbit
             within, 100mbit and 40ms between". Workers are on its hosts in blocks of ranks, servers
             where it says; islands of `hierarchical()` follow its sites.
-        times: seconds that a worker computes on its part of a global batch; under a placement
-            that divides the model, on its part of the work. Default: "lognormal(0.1, cv=0.3)".
+        times: seconds that a worker computes on a batch, its part of a global one; under a
+            placement that divides the model, on its part of the work. Default: "lognormal(0.1,
+            cv=0.3)".
         slow: workers that are slowed on purpose: `["2:4x"]` makes worker 2 compute 4 times as
             long, `["all:1.2x"]` every worker 1.2 times.
         bandwidth: bandwidth of the links between hosts, "100mbit" or bytes per second, which gives
