@@ -111,6 +111,8 @@ class Regrouping:
         """Samples of completed steps."""
         self.repeated = 0
         """Samples of repeated steps."""
+        self.lost = 0
+        """Samples of steps that were not taken."""
 
     @property
     def members(self) -> Mapping[str, int]:
@@ -136,6 +138,10 @@ class Regrouping:
             epoch, ranks, newcomers, confirmed = state.pending
             self._next = _NextGroup(epoch, dict(ranks), frozenset(newcomers), set(confirmed))
         return self._members
+
+    def account(self) -> tuple[int, int, int]:
+        """Samples of the run: seen, repeated, lost."""
+        return self.dealt - self.lost, self.repeated, self.lost
 
     def _note_change(self) -> None:
         """Note the state if it has changed."""
@@ -184,6 +190,7 @@ class Regrouping:
         """Note the report of a worker; return newcomers that have joined the group by it."""
         self.dealt = max(self.dealt, report.dealt)
         self.repeated = max(self.repeated, report.repeated)
+        self.lost = max(self.lost, report.lost)
         if report.waits and self.epoch and name not in self._members and not self.over:
             self._waiting[name] = rank
         joined: list[str] = []

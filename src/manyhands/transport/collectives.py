@@ -19,6 +19,7 @@ import os
 import socket
 import struct
 import termios
+from collections import Counter
 from datetime import timedelta
 from itertools import compress
 from pathlib import Path
@@ -100,6 +101,8 @@ class Group:
         self._forming = forming
         self._store = store
         self._parts: list[Group] = []
+        self._asked: Counter[str] = Counter()
+        """By name, how many parts were made."""
         self.whole: Group = self
         """The group of all workers of the run; this group itself, unless it is a part."""
         self.at_close: list[Callable[[], object]] = []
@@ -173,10 +176,12 @@ class Group:
         """A subgroup that includes this worker, with its own connections.
 
         It belongs to this group: its bytes and its lost peers are counted here as well, and it is
-        freed and closed together with this group. All members of the subgroup must call this.
+        freed and closed together with this group. All members of the subgroup must call this, and
+        equally often with one name: each call makes another subgroup.
         """
+        self._asked[name] += 1
         part = Group(
-            PrefixStore(f"{name}/{min(ranks)}", self._store),
+            PrefixStore(f"{name}/{min(ranks)}/{self._asked[name]}", self._store),
             list(ranks).index(self.rank),
             len(ranks),
             epoch=self.epoch,

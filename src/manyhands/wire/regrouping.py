@@ -51,3 +51,5 @@ class GroupReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Samples of the steps that all workers together have completed."""
     repeated: int = 0
     """Samples of steps that were repeated after the loss of a worker."""
+    lost: int = 0
+    """Samples of steps that were not taken, because the gradient was not finite."""

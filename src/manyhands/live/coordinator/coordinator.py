@@ -499,7 +499,7 @@ class Coordinator:
     def _account_samples(self) -> None:
         """Record samples that no worker counts, because it may be lost with its count."""
         if self._regrouping is not None:
-            self._recorder.samples(self._regrouping.dealt, self._regrouping.repeated)
+            self._recorder.samples(*self._regrouping.account())
 
     def _count_samples(self) -> int:
         if self._lease_service is not None:

@@ -77,6 +77,11 @@ class FiniteSteps:
         """Decide with the workers of another group from now on."""
         self._group = group
 
+    def keep_buffers(self) -> None:
+        """Take the buffers of the model as those before the next step."""
+        if self._kept:
+            torch._foreach_copy_(self._kept, self._buffers)
+
     def unscale(self, scale: LossScale) -> bool:
         """Divide the gradient by the loss scale; return whether it is finite on all workers."""
         found = overflows(self._bound.own_gradients()).to(self._group.device)
@@ -105,8 +110,8 @@ class FiniteSteps:
             self._undo_buffers()
         found = not_finite_among(self._bound.own_gradients())
         if not found:
-            if self._kept and not own:
-                torch._foreach_copy_(self._kept, self._buffers)
+            if not own:
+                self.keep_buffers()
             return True
         named = self._origin(loss, batch, weight)
         if self._group.rank == 0:

@@ -45,6 +45,8 @@ class GroupNotices:
         """Samples of completed steps, for the report."""
         self.repeated = 0
         """Samples of repeated steps, for the report."""
+        self.lost = 0
+        """Samples of steps that were not taken, for the report."""
         self.urgent = threading.Event()
         """Set when the coordinator should have the report without delay."""
 
@@ -83,6 +85,7 @@ class GroupNotices:
                 waits=self._waits,
                 dealt=self.dealt,
                 repeated=self.repeated,
+                lost=self.lost,
             )
 
     @property

@@ -14,7 +14,12 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs, start_processes
+from torch.distributed.elastic.multiprocessing import (
+    LogsDest,
+    LogsSpecs,
+    SignalException,
+    start_processes,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,14 +57,21 @@ class ElasticProcess:
     """A process that executes `start` in a new interpreter."""
 
     def __init__(self, start: Start) -> None:
-        with _handlers_kept():
-            context: Any = start_processes(
-                name=Path(start.stem).name,
-                entrypoint=sys.executable,
-                args={0: ("-m", start.module, *start.arguments)},
-                envs={0: start.settings},
-                logs_specs=_Files(start),
-            )
+        context: Any = None
+        while context is None:
+            try:
+                with _handlers_kept():
+                    context = start_processes(
+                        name=Path(start.stem).name,
+                        entrypoint=sys.executable,
+                        args={0: ("-m", start.module, *start.arguments)},
+                        envs={0: start.settings},
+                        logs_specs=_Files(start),
+                    )
+            except SignalException as error:
+                # A signal in this moment was handled by torch, which has ended the new process. The
+                # agent's own handler decides whether to go on.
+                signal.raise_signal(error.sigval)
         self._context = context
         self.pid: int = context.pids()[0]
         # The declared type of a context has no attribute for the one process that it holds.

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from manyhands.live.worker.lockstep.group_formation import GroupFormation
     from manyhands.live.worker.slowdown import Slowdown
     from manyhands.placements import Placement
+    from manyhands.sampling.permutation import Share
     from manyhands.trace import Phase, Recorder
     from manyhands.transport.collectives import Group
     from manyhands.wire.regrouping import Regroup
@@ -97,6 +98,9 @@ class ElasticTrainer(Trainer):
         self._continues = False
         self._repeated = 0
         self._dealt = 0
+        self._lost = 0
+        """Samples of steps that were not taken: the gradient was not finite."""
+        self._refused = False
         self._buffers = KeptBuffers(self.model)
         self._state = TrainerState(
             self.model,
@@ -159,10 +163,19 @@ class ElasticTrainer(Trainer):
     def _train(self, step: int) -> torch.Tensor:
         due = self._present(step)
         loss = super().step(due)
-        self._result = float(loss)
+        self._result = [float(loss), int(self._refused)]
         self._note_continuation(step)
-        self._dealt = due.share.dealt + due.share.total
+        self._count(due.share)
         return loss
+
+    def _account_samples(self, share: Share, loss: torch.Tensor, *, lost: bool) -> None:
+        super()._account_samples(share, loss, lost=lost)
+        self._refused = lost
+
+    def _count(self, share: Share) -> None:
+        """Count the samples of all workers in a step that is complete."""
+        self._dealt = share.dealt + share.total
+        self._lost += share.total if self._refused else 0
 
     def _note_continuation(self, step: int) -> None:
         """Record the first step of a group after the first one."""
@@ -173,12 +186,15 @@ class ElasticTrainer(Trainer):
     def _adopt_step(self, step: int) -> torch.Tensor:
         """Take a step as done: another worker has completed it, with this worker's part."""
         share = self._present(step).share
-        self._recorder.count(samples=share.samples, steps=1)
-        self._progress.samples += share.samples
+        loss, refused = self._result
+        self._refused = bool(refused)
+        samples = 0 if refused else share.samples
+        self._recorder.count(samples=samples, steps=1)
+        self._progress.samples += samples
         self._progress.step = step + 1
         self._stepped = step
-        self._dealt = share.dealt + share.total
-        return torch.tensor(self._result)
+        self._count(share)
+        return torch.tensor(loss)
 
     def evaluate(self) -> dict[str, float]:
         """The loss and the job's metrics on its validation data, exact over all workers."""
@@ -277,19 +293,23 @@ class ElasticTrainer(Trainer):
                 self._group.free()
             else:
                 self._done += 1
-                self._formation.notices.dealt = self._dealt
+                self._report_samples()
                 return result
             self._undo(scale, phase)
             self._wait_for_group()
             if self._done > before:
                 result = adopt()
-                self._formation.notices.dealt = self._dealt
+                self._report_samples()
                 self._deal_again(self._stepped + 1)
                 return result
             self._deal_again(self._stepped + 1)
             if step is not None:
                 self._due = self._next_batch()
                 self._note_repetition(self._present(step))
+
+    def _report_samples(self) -> None:
+        notices = self._formation.notices
+        notices.dealt, notices.lost = self._dealt, self._lost
 
     def _undo(self, scale: dict[str, Any], phase: Phase) -> None:
         """Undo what an interrupted operation has changed."""
@@ -339,6 +359,7 @@ class ElasticTrainer(Trainer):
             try:
                 with group.watched():
                     self._bring_into_line()
+                    self._finite.keep_buffers()
                     codec = self._strategy.regroup(self._bound, group, self._waits, self.job.seed)
             except PeerLost:
                 group.free()
@@ -393,6 +414,7 @@ class ElasticTrainer(Trainer):
             "dealt": self._dealt,
             "since": self._since,
             "repeated": self._repeated,
+            "lost": self._lost,
             "clock": self._agreement.position(),
             "values": self.values,
             "result": self._result,
@@ -404,6 +426,7 @@ class ElasticTrainer(Trainer):
         self._dealt = position["dealt"]
         self._since = tuple(position["since"])
         self._repeated = position["repeated"]
+        self._lost = position["lost"]
         self._agreement.take_position(position["clock"])
         self.values = position["values"]
         self._result = position["result"]
