@@ -34,7 +34,10 @@ def measure(folder: Path, every: str | None, workers: int) -> tuple[float, list[
     run_to_end(command, {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)})
     run = Run(output)
     stalls = [
-        float(event.detail["seconds"]) for event in run.trace.events if event.what == "checkpoint"
+        float(event.detail["seconds"])
+        for process in run.trace.processes
+        for event in process.events
+        if event.what == "checkpoint"
     ]
     return steady_rate(run), stalls
 

@@ -6,7 +6,10 @@ import math
 import re
 from dataclasses import dataclass
 
-_TEXT = re.compile(r"\s*(\d+\.?\d*(?:e[+-]?\d+)?)\s*(samples|steps?|s|seconds|min|h|epochs?|)\s*")
+_TEXT = re.compile(
+    r"\s*(\d+\.?\d*(?:e[+-]?\d+)?)\s*(samples|steps?|s|seconds|min|h|epochs?|)\s*"
+    r"(?:\bto\s+(\S+)\s*)?"
+)
 _SECONDS = {"s": 1.0, "seconds": 1.0, "min": 60.0, "h": 3600.0}
 
 
@@ -28,9 +31,16 @@ class Every:
     """Passes over the data; a fraction is allowed."""
     steps: int | None = None
     """Global batches of all workers together."""
+    to: str = ""
+    """A URL to which checkpoints are copied, such as `s3://bucket/run`; empty for none."""
 
     def __post_init__(self) -> None:
-        given = {name: value for name, value in vars(self).items() if value is not None}
+        if self.to and "://" not in self.to:
+            raise ValueError(
+                f"to must be a URL such as 's3://bucket/run', got {self.to!r}: checkpoints are in "
+                "the run's own folder in any case (--output)"
+            )
+        given = self._given
         if len(given) != 1:
             raise ValueError(
                 "every() takes one of samples, steps, seconds and epochs, as in "
@@ -47,8 +57,8 @@ class Every:
         """The interval that a text describes.
 
         Args:
-            text: "5000" or "5000 samples", "100 steps", "10s", "2 min", "0.5 epochs"; an interval
-                is returned as it is.
+            text: "5000" or "5000 samples", "100 steps", "10s", "2 min", "0.5 epochs"; with "to
+                s3://bucket/run" after it, of checkpoints. An interval is returned as it is.
 
         Raises:
             ValueError: the text has another form.
@@ -60,26 +70,34 @@ class Every:
             raise ValueError(
                 f"expected an interval such as '5000' samples, '10s' or '0.5 epochs', got {text!r}"
             )
-        number, unit = float(match[1]), match[2]
+        number, unit, to = float(match[1]), match[2], match[3] or ""
         if unit in _SECONDS:
-            return cls(seconds=number * _SECONDS[unit])
+            return cls(seconds=number * _SECONDS[unit], to=to)
         if unit.startswith("epoch"):
-            return cls(epochs=number)
+            return cls(epochs=number, to=to)
         if number != int(number):
             raise ValueError(f"{unit or 'samples'} must be a whole number, got {match[1]}")
         if unit.startswith("step"):
-            return cls(steps=int(number))
-        return cls(samples=int(number))
+            return cls(steps=int(number), to=to)
+        return cls(samples=int(number), to=to)
+
+    @property
+    def _given(self) -> dict[str, float]:
+        return {name: one for name, one in vars(self).items() if one is not None and name != "to"}
 
     def __repr__(self) -> str:
-        ((name, value),) = ((n, v) for n, v in vars(self).items() if v is not None)
-        return f"every({name}={value})" if isinstance(value, int) else f"every({name}={value:g})"
+        ((name, value),) = self._given.items()
+        also = f", to={self.to!r}" if self.to else ""
+        number = f"{value}" if isinstance(value, int) else f"{value:g}"
+        return f"every({name}={number}{also})"
 
     def __str__(self) -> str:
+        also = f" to {self.to}" if self.to else ""
         for name, whole in (("samples", self.samples), ("steps", self.steps)):
             if whole is not None:
-                return f"{whole} {name}"
-        return f"{self.seconds:g}s" if self.seconds is not None else f"{self.epochs:g} epochs"
+                return f"{whole} {name}{also}"
+        number = f"{self.seconds:g}s" if self.seconds is not None else f"{self.epochs:g} epochs"
+        return f"{number}{also}"
 
 
 def every(
@@ -88,6 +106,7 @@ def every(
     seconds: float | None = None,
     epochs: float | None = None,
     steps: int | None = None,
+    to: str = "",
 ) -> Every:
     """An interval in a run, for `Job(evaluate_every=…)` and `Job(checkpoint=…)`.
 
@@ -96,6 +115,7 @@ def every(
         seconds: so many seconds since the last time.
         epochs: so many passes over the data; a fraction is allowed.
         steps: so many global batches; for checkpoints.
+        to: a URL to which checkpoints are copied too, for fsspec: `s3://bucket/run`.
 
     Returns:
         The interval.
@@ -108,4 +128,4 @@ def every(
         >>> mh.every(samples=5000), mh.every(epochs=0.25)
         (every(samples=5000), every(epochs=0.25))
     """
-    return Every(samples=samples, seconds=seconds, epochs=epochs, steps=steps)
+    return Every(samples=samples, seconds=seconds, epochs=epochs, steps=steps, to=to)

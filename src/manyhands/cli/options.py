@@ -84,8 +84,8 @@ CheckpointEvery = Annotated[
 ]
 Keep = Annotated[int | None, typer.Option(min=1, help="Number of checkpoints that are kept.")]
 Resume = Annotated[
-    Path | None,
-    typer.Option(help="Continue from the last checkpoint of a run, whose folder this is."),
+    str | None,
+    typer.Option(help="Continue from the last checkpoint of a run: its folder, or a URL."),
 ]
 HostList = Annotated[
     str | None,

@@ -19,10 +19,14 @@ def export(
     ] = None,
     formats: Annotated[
         str | None,
-        typer.Option("--format", help="Files to write, default all: csv,jsonl,svg,pdf."),
+        typer.Option(
+            "--format",
+            help="Files to write, default all: csv,jsonl,svg,pdf. Or weights: the model of a run, "
+            "in several files with an index if it is large, as Hugging Face's libraries read it.",
+        ),
     ] = None,
 ) -> None:
-    """Export runs that were made: tables as CSV and JSON lines, charts as SVG and PDF."""
+    """Export runs that were made: tables as CSV and JSON lines, charts as SVG and PDF, weights."""
     from manyhands.cli.export import export as write  # noqa: PLC0415 - see above
 
     write(paths, output, formats)

@@ -224,6 +224,8 @@ def _check_evaluations(job: JobFields) -> None:
             "evaluations are counted in samples, which mean the same for any global batch: use "
             "evaluate_every=mh.every(samples=...)"
         )
+    if job.evaluate_every.to:
+        raise ValueError("to= is for checkpoints: evaluations store no files")
     if job.validation is None:
         raise ValueError(f"evaluate_every={job.evaluate_every!r} needs validation data")
 

@@ -36,7 +36,7 @@ class Command:
     measures: str | None = None
     checkpoint: str | None = None
     keep: int | None = None
-    resume: Path | None = None
+    resume: str | None = None
     double: bool | None = None
     durability: str | None = None
     slow: tuple[Pace, ...] | None = None

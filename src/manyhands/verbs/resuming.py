@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
+import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from manyhands.data.folders import cache_folder
 from manyhands.files.checkpoints import CHECKPOINTS, generations, latest
+from manyhands.files.checkpoints.remote import RemoteCheckpoints, is_url
 from manyhands.files.run_folders import TRACE
 from manyhands.files.tensor_format import MODEL
 from manyhands.live.request import RunSetting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from manyhands.files.checkpoints import Checkpoint
     from manyhands.job import Job
@@ -21,11 +25,11 @@ _UNIMPORTANT: Final = ("checkpoint", "epochs", "samples", "seconds", "target", "
 """Settings that may differ without a word: when to stop, and when to store."""
 
 
-def find_checkpoint(asked: Path | None, output: Path | None, job: Job) -> Checkpoint | None:
+def find_checkpoint(asked: str | Path | None, output: Path | None, job: Job) -> Checkpoint | None:
     """The checkpoint that a run continues from; None if it begins.
 
     Args:
-        asked: the folder of the run that was named.
+        asked: the folder of the run that was named, or a URL.
         output: the folder that this run is to have: an unfinished run there is continued, if this
             one stores checkpoints.
         job: the job of this run.
@@ -33,11 +37,31 @@ def find_checkpoint(asked: Path | None, output: Path | None, job: Job) -> Checkp
     Raises:
         ValueError: the run that was named has no checkpoint.
     """
+    if job.checkpoint is not None and job.checkpoint.to:
+        # Before a process starts: what is missing for this URL is said now.
+        RemoteCheckpoints(job.checkpoint.to)
+    if asked is not None and is_url(asked):
+        return _downloaded(str(asked), job)
     if asked is not None:
-        return latest(asked)
+        return latest(Path(asked))
     if output is None or job.checkpoint is None or not _is_unfinished(output):
         return None
     return latest(output)
+
+
+def _downloaded(url: str, job: Job) -> Checkpoint | None:
+    """The last checkpoint at a URL; None if this run is the first to store any there."""
+    folder = cache_folder() / "checkpoints" / hashlib.sha256(url.encode()).hexdigest()[:16]
+    found = RemoteCheckpoints(url).download(folder)
+    if found is None and (job.checkpoint is None or job.checkpoint.to != url):
+        raise ValueError(
+            f"there is no checkpoint at {url}: runs store them there with --checkpoint "
+            f"'10min to {url}'"
+        )
+    for path in folder.iterdir() if found is not None else ():
+        if found is not None and path != found.folder:
+            shutil.rmtree(path, ignore_errors=True)
+    return found
 
 
 def _is_unfinished(folder: Path) -> bool:

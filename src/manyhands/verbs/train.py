@@ -73,7 +73,7 @@ class TrainOptions:
     measures: str | None = None
     checkpoint: str | None = None
     keep: int | None = None
-    resume: Path | None = None
+    resume: str | Path | None = None
     slow: tuple[Pace, ...] | None = None
     faults: Faults | None = None
     output: Path | None = None
@@ -196,7 +196,7 @@ def train(
             measures=measures,
             checkpoint=None if checkpoint is None else str(checkpoint),
             keep=keep,
-            resume=None if resume is None else Path(resume),
+            resume=resume,
             slow=None if slow is None else tuple(map(Pace.read, slow)),
             faults=None if faults is None else Faults.read(faults),
             output=None if output is None else Path(output),

@@ -45,7 +45,7 @@ SCRIPT = """
         global_batch=12,
         samples=480,
         metrics=(),
-        checkpoint=mh.every(steps=4),
+        checkpoint=mh.every(steps=4, to=os.environ.get("TO", "")),
     )
 
     if __name__ == "__main__":
@@ -104,6 +104,25 @@ def test_a_killed_run_continues_to_the_bit(run_script, how: str, workers: int) -
     whole = run_script(SCRIPT, how, str(workers), "whole")
     assert whole.finish() == 0, whole.text()
     assert apart(run, whole.folder / "whole") == 0.0
+
+
+def test_a_run_whose_disk_is_lost_continues_from_a_url(run_script, tmp_path: Path) -> None:
+    pytest.importorskip("fsspec", reason="the library fsspec is not installed")
+    there = tmp_path / "there"
+    url, about = f"file://{there}", ("allreduce()", "2")
+    # The first time there is nothing at the URL yet.
+    started = run_script(SCRIPT, *about, "run", f"resume={url}", PAUSE="0.05", TO=url)
+    wait_for(lambda: len([*there.glob("*/manifest.sha256")]) >= 2, 60, "two checkpoints")
+    kill_all(started)
+    shutil.rmtree(started.folder / "run")
+    again = run_script(SCRIPT, *about, "again", f"resume={url}", TO=url)
+    assert again.finish() == 0, again.text()
+    assert "continues from" in again.text()
+    whole = run_script(SCRIPT, *about, "whole")
+    assert whole.finish() == 0, whole.text()
+    assert apart(again.folder / "again", whole.folder / "whole") == 0.0
+    # The last generation was copied before the run ended.
+    assert max(path.name for path in there.iterdir()) == f"{480:012}"
 
 
 def test_workers_that_share_a_model_go_back_to_the_last_checkpoint(run_script) -> None:

@@ -27,6 +27,7 @@ from manyhands.files.checkpoints.manifest import (
     sum_line,
 )
 from manyhands.files.checkpoints.reading import DIGITS, generations
+from manyhands.files.checkpoints.remote import Uploads
 from manyhands.files.disk_space import is_full
 from manyhands.files.tensor_format import METADATA, tensor_bytes
 
@@ -59,10 +60,17 @@ class CheckpointFolder:
         members: all processes that store, the first one first.
         keep: number of generations that are kept.
         attempt: distinguishes this run from earlier ones that used the same folder.
+        url: where the first process copies complete generations to; empty for nowhere.
     """
 
     def __init__(
-        self, folder: Path, member: str, members: tuple[str, ...], keep: int, attempt: str
+        self,
+        folder: Path,
+        member: str,
+        members: tuple[str, ...],
+        keep: int,
+        attempt: str,
+        url: str = "",
     ) -> None:
         self._folder = folder
         self._member = member
@@ -73,6 +81,8 @@ class CheckpointFolder:
         """Copies of the tensors of the last checkpoint; their memory is used again."""
         self._abandoned = False
         self._writer: threading.Thread | None = None
+        self._url = url
+        self._uploads: Uploads | None = None
         self.stored = 0
         """Generations that this process has stored its part of."""
         self.failure = ""
@@ -96,7 +106,7 @@ class CheckpointFolder:
             attempt: as in the class, if it is another.
         """
         begun = time.monotonic()
-        self.wait()
+        self._join()
         self._abandoned = False
         self._members = members or self._members
         self._attempt = attempt or self._attempt
@@ -140,7 +150,12 @@ class CheckpointFolder:
         self._abandoned = True
 
     def wait(self) -> None:
-        """Wait until what was given to `store` is written."""
+        """Wait until what was given to `store` is written, and copied to the URL."""
+        self._join()
+        if self._uploads is not None:
+            self._uploads.finish()
+
+    def _join(self) -> None:
         if self._writer is not None:
             self._writer.join()
             self._writer = None
@@ -198,8 +213,12 @@ class CheckpointFolder:
             _remove(final)
         unfinished.rename(final)
         _sync_folder(self._folder)
+        if self._url:
+            self._uploads = self._uploads or Uploads(self._url, self._keep, _say)
+            self._uploads.add(final)
         for old in generations(self._folder)[self._keep :]:
-            _remove(old)
+            if self._uploads is None or not self._uploads.needs(old):
+                _remove(old)
 
     def _await(self, unfinished: Path, member: str) -> PartFile:
         path, begun = unfinished / f"{member}.json", time.monotonic()

@@ -80,7 +80,9 @@ class LeasedCheckpoints:
         self._call, self._spent = call, spent
         self._name = f"worker-{rank}"
         folder = plan.folder / CHECKPOINTS
-        self._writer = CheckpointFolder(folder, self._name, (self._name,), job.keep, plan.attempt)
+        url = job.checkpoint.to if job.checkpoint is not None else ""
+        about = (folder, self._name, (self._name,), job.keep, plan.attempt)
+        self._writer = CheckpointFolder(*about, url)
 
     def store(self, cut: Evaluate, bring: Callable[[], None]) -> float:
         """Store this worker's part; the first worker's part has the model.
