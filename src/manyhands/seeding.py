@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from manyhands.data.sized import SizedData
-    from manyhands.data.stream import StreamedData
+    from manyhands.data.stream import StreamedData, StreamPlace
     from manyhands.job import Job
 
 _SAMPLES: Final = 5
@@ -89,13 +89,22 @@ class Seeded:
     Args:
         data: a map-style dataset, or a stream, whose samples have positions as indices.
         collate: the job's `collate_fn`; it may draw random numbers as well.
+        start: a place to begin at, if the data is a stream.
+        places: whether to note places of a stream at which a later reader can begin.
     """
 
     def __init__(
-        self, data: SizedData | StreamedData, collate: Callable[[list[Any]], Any] | None
+        self,
+        data: SizedData | StreamedData,
+        collate: Callable[[list[Any]], Any] | None,
+        start: StreamPlace | None = None,
+        *,
+        places: bool = False,
     ) -> None:
         self.data: Any = data
-        self._stream = StreamReader(cast("StreamedData", data)) if is_stream(data) else None
+        self._stream: StreamReader | None = None
+        if is_stream(data):
+            self._stream = StreamReader(cast("StreamedData", data), start, places=places)
         self._collate = collate or default_collate
         self.take = taker(data) if collate is None else None
         """Returns a whole batch; None if samples have to be collated."""
@@ -142,7 +151,9 @@ class Seeded:
         positions, counting, total = wanted.settle(end)
         samples = self.__getitems__((seed, list(range(*positions))))
         batch = self._collate(samples) if samples else None
-        return StreamedBatch(batch, counting, total, end)
+        place, note = self._stream.place, self._stream.failed
+        self._stream.place, self._stream.failed = None, ""
+        return StreamedBatch(batch, counting, total, end, place, note)
 
     def first(self, seed: int, samples: int) -> list[Any]:
         """The first samples, or all if there are fewer."""

@@ -89,3 +89,69 @@ def test_what_is_a_stream() -> None:
     assert is_stream(Plain())
     assert not is_stream(TensorDataset())
     assert not is_stream([1, 2])
+
+
+class Resumable:
+    """A stream of numbers with a state; `skips` loses samples when it is continued."""
+
+    def __init__(self, size: int, skips: int = 0) -> None:
+        self.size, self.skips, self.at, self.read = size, skips, 0, 0
+
+    def __iter__(self):
+        while self.at < self.size:
+            self.at += 1
+            self.read += 1
+            yield self.at - 1
+        self.at = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.at = state["at"] + (self.skips if state["at"] else 0)
+
+
+def read(reader: StreamReader, start: int, stop: int) -> list[int]:
+    end = reader.end_by(start, stop, lambda _: None)
+    return [reader.sample(at, lambda _: None) for at in range(start, min(stop, end or stop))]
+
+
+def test_a_later_reader_begins_at_the_place_of_an_earlier_one():
+    reader = StreamReader(Resumable(100), places=True)
+    for start in range(0, 60, 10):
+        assert read(reader, start, start + 10) == list(range(start, start + 10))
+    place = reader.place
+    assert place is not None
+    assert (place.position, place.state) == (60, {"at": 60})
+    data = Resumable(100)
+    later = StreamReader(data, place)
+    assert read(later, 60, 70) == list(range(60, 70))
+    assert data.read == 11
+    assert later.failed == ""
+    # An earlier sample is there, too.
+    assert read(later, 5, 8) == [5, 6, 7]
+    assert read(later, 90, 110) == list(range(90, 100))
+
+
+def test_a_place_that_does_not_fit_is_not_used():
+    reader = StreamReader(Resumable(100), places=True)
+    read(reader, 0, 10)
+    later = StreamReader(Resumable(100, skips=3), reader.place)
+    assert read(later, 10, 20) == list(range(10, 20))
+    assert later.failed == "the next sample was another one"
+
+
+def test_a_stream_without_a_state_is_read_from_its_beginning():
+    reader = StreamReader(Resumable(100), places=True)
+    read(reader, 0, 10)
+    later = StreamReader(list(range(100)), reader.place, places=True)
+    assert read(later, 10, 20) == list(range(10, 20))
+    assert later.place is None
+
+
+def test_the_end_of_a_stream_is_no_place():
+    reader = StreamReader(Resumable(15), places=True)
+    assert read(reader, 0, 10) == list(range(10))
+    place = reader.place
+    assert read(reader, 10, 20) == list(range(10, 15))
+    assert reader.place == place

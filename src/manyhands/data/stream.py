@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 from torch.utils.data import IterableDataset
+
+from manyhands.data.sample_digest import digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -38,6 +42,23 @@ def is_stream(data: object) -> bool:
     )
 
 
+@dataclass(frozen=True)
+class StreamPlace:
+    """A place in a stream that has `state_dict` and `load_state_dict`, to continue from."""
+
+    position: int
+    """Of the sample that is read next."""
+    state: Any
+    """What `state_dict` returned."""
+    following: str
+    """A digest of the sample at that position."""
+
+
+def has_state(data: object) -> bool:
+    """Whether a stream can be continued from a state, as torchdata and datasets have it."""
+    return hasattr(data, "state_dict") and hasattr(data, "load_state_dict")
+
+
 class StreamReader:
     """Reads samples of a stream by position, forward as far as possible.
 
@@ -46,10 +67,24 @@ class StreamReader:
 
     Args:
         data: the stream.
+        start: a place to begin at. It is not used if the sample there is another one than it was:
+            not every stream continues exactly where its `state_dict` was taken (a buffer in which
+            samples are shuffled may be filled anew).
+        places: whether to note places at which a later reader can begin.
     """
 
-    def __init__(self, data: StreamedData) -> None:
-        self._data = data
+    def __init__(
+        self, data: StreamedData, start: StreamPlace | None = None, *, places: bool = False
+    ) -> None:
+        self._data: Any = data
+        self._start = start if has_state(data) else None
+        self._first: Any = None
+        """The state of the stream before it was moved to the place; None if it was not."""
+        self._places = places and has_state(data)
+        self.place: StreamPlace | None = None
+        """The place after the samples that `end_by` was last called for, if it is known."""
+        self.failed = ""
+        """Why the place to begin at was not used; empty if it was."""
         self._iterator: Iterator[Any] | None = None
         self._position = 0
         """Of the sample that is read next."""
@@ -70,8 +105,7 @@ class StreamReader:
             IndexError: the stream ends before.
         """
         if position < self._position - len(self._kept):
-            self._iterator, self._position = None, 0
-            self._kept.clear()
+            self._begin_again()
         if not self._read_to(position + 1, seed):
             raise IndexError(f"the stream has {self._end} samples: no sample {position}")
         return self._kept[position - self._position]
@@ -83,8 +117,41 @@ class StreamReader:
         """
         self._window = max(self._window, 2 * (stop - start) + 1)
         if self._end is None:
-            self._read_to(stop + 1, seed)
+            self._read_between(start, stop, seed)
         return self._end if self._end is not None and self._end <= stop else None
+
+    def _read_between(self, start: int, stop: int, seed: Callable[[int], None]) -> None:
+        """Read the samples between two positions and one more; note the place before that one."""
+        if self._iterator is None and self._start is not None and start >= self._start.position:
+            self._move_to(self._start, seed)
+        state: Any = None
+        if self._places and self._position <= stop and self._read_to(stop, seed):
+            state = copy.deepcopy(self._data.state_dict())
+        if self._read_to(stop + 1, seed) and state is not None:
+            self.place = StreamPlace(stop, state, digest(self._kept[-1]))
+
+    def _move_to(self, start: StreamPlace, seed: Callable[[int], None]) -> None:
+        """Continue from a place, or from the beginning if the stream is not the same there."""
+        self._first, self._start = copy.deepcopy(self._data.state_dict()), None
+        try:
+            self._data.load_state_dict(copy.deepcopy(start.state))
+            self._position = start.position
+            if self._read_to(start.position + 1, seed) and digest(self._kept[-1]) == (
+                start.following
+            ):
+                return
+            self.failed = "the next sample was another one"
+        except Exception as error:  # noqa: BLE001 - the stream's own code
+            self.failed = f"{type(error).__name__}: {error}"
+        self._end = None
+        self._begin_again()
+
+    def _begin_again(self) -> None:
+        if self._first is not None:
+            self._data.load_state_dict(self._first)
+            self._first = None
+        self._iterator, self._position = None, 0
+        self._kept.clear()
 
     def _read_to(self, position: int, seed: Callable[[int], None]) -> bool:
         """Read on until a position; False if the stream ends before."""

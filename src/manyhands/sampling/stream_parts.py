@@ -66,6 +66,10 @@ class StreamedBatch:
     """Samples of the global batch."""
     end: int | None
     """The number of samples of the stream, if it ends with this global batch or before it."""
+    place: Any = None
+    """The place in the stream after the global batch, if it has a state; see `StreamPlace`."""
+    note: str = ""
+    """Why a place to begin at was not used."""
 
     def is_void(self, *, lockstep: bool) -> bool:
         """Whether a lease of this part is given up, because the stream ends before it.

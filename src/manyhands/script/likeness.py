@@ -7,12 +7,9 @@ something that the user never saw. Workers compare a few samples and end with a 
 
 from __future__ import annotations
 
-import hashlib
-import re
 from typing import TYPE_CHECKING, Any
 
-import torch
-
+from manyhands.data.sample_digest import digest
 from manyhands.data.stream import is_stream
 from manyhands.seeding import Seeded, epoch_seed, random_state, restore_random_state
 
@@ -60,29 +57,3 @@ def _some(data: Any, seed: int) -> list[Any]:
     if not indices:
         return [size]
     return [size, Seeded(data, None).__getitems__((epoch_seed(seed, 0), indices))]
-
-
-def digest(value: Any) -> str:
-    """A digest of a nested value."""
-    found = hashlib.sha256()
-    _add(found, value)
-    return found.hexdigest()[:16]
-
-
-def _add(found: Any, value: Any) -> None:
-    if isinstance(value, torch.Tensor):
-        found.update(str((value.dtype, tuple(value.shape))).encode())
-        plain = value.detach().cpu().contiguous()
-        found.update(plain.reshape(-1).view(torch.uint8).numpy().tobytes())
-    elif hasattr(value, "items"):
-        for key, item in value.items():
-            found.update(str(key).encode())
-            _add(found, item)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            _add(found, item)
-    elif hasattr(value, "tobytes"):
-        found.update(value.tobytes())
-    else:
-        # Without the addresses of objects, which differ.
-        found.update(re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value)).encode())

@@ -34,6 +34,28 @@ SCRIPT = """
             return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
         return torch.optim.AdamW(model.parameters(), lr=0.02)
 
+    class Stream(torch.utils.data.IterableDataset):
+        def __init__(self):
+            self.at = 0
+
+        def __iter__(self):
+            with open(f"read-{os.getpid()}", "a") as file:
+                file.write(f"{self.at} ")
+            while self.at < 480:
+                self.at += 1
+                yield inputs[(self.at - 1) % 200] + torch.rand(()), targets[(self.at - 1) % 200]
+            self.at = 0
+
+        def state_dict(self):
+            return {"at": self.at}
+
+        def load_state_dict(self, state):
+            self.at = state["at"]
+
+    data = torch.utils.data.TensorDataset(inputs, targets)
+    if "STREAM" in os.environ:
+        data = Stream()
+
     job = mh.Job(
         model=lambda: torch.nn.Sequential(
             torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 8), torch.nn.Tanh(),
@@ -41,7 +63,8 @@ SCRIPT = """
         ),
         optimizer=optimizer,
         loss=loss,
-        data=torch.utils.data.TensorDataset(inputs, targets),
+        data=data,
+        num_workers=int(os.environ.get("LOADERS", "0")),
         global_batch=12,
         samples=480,
         metrics=(),
@@ -106,6 +129,32 @@ def test_a_killed_run_continues_to_the_bit(run_script, how: str, workers: int) -
     assert apart(run, whole.folder / "whole") == 0.0
 
 
+@pytest.mark.parametrize(
+    ("how", "loaders"),
+    [
+        ("allreduce()", "0"),
+        pytest.param("allreduce()", "2", marks=pytest.mark.slow),
+        pytest.param("synchronous()", "0", marks=pytest.mark.slow),
+        pytest.param("synchronous()", "2", marks=pytest.mark.slow),
+    ],
+)
+def test_a_stream_continues_at_its_place(run_script, how: str, loaders: str) -> None:
+    about = {"STREAM": "1", "LOADERS": loaders}
+    started = run_script(SCRIPT, how, "2", "run", PAUSE="0.05", **about)
+    run = started.folder / "run"
+    wait_for(lambda: count(run) >= 2, 60, "two checkpoints")
+    kill_all(started)
+    before = set(started.folder.glob("read-*"))
+    again = run_script(SCRIPT, how, "2", "run", **about)
+    assert again.finish() == 0, again.text()
+    places = [one.read_text() for one in {*again.folder.glob("read-*")} - before]
+    # The first sample is read once more in every process that looks at the data's form.
+    assert sum(any(int(at) >= 48 for at in text.split()) for text in places) >= 2, places
+    whole = run_script(SCRIPT, how, "2", "whole", **about)
+    assert whole.finish() == 0, whole.text()
+    assert apart(run, whole.folder / "whole") == 0.0
+
+
 def test_a_run_whose_disk_is_lost_continues_from_a_url(run_script, tmp_path: Path) -> None:
     pytest.importorskip("fsspec", reason="the library fsspec is not installed")
     there = tmp_path / "there"
@@ -165,10 +214,12 @@ def test_a_run_that_is_told_to_end_stores_a_checkpoint_first(run_script, number)
 LEGS = [
     ("allreduce()", 4, 96),
     ("zero(stage=2)", 2, 192),
-    ("pipeline(microbatches=2)", 2, 288),
-    ("synchronous(servers=2)", 3, 384),
+    # After the short batch at the end of the first epoch.
+    ("pipeline(microbatches=2)", 2, 284),
+    ("synchronous(servers=2)", 3, 380),
     ("tensor(ways=2)", 2, 480),
 ]
+"""How each part of a run is trained, and after how many samples it ends: with whole batches."""
 
 
 @pytest.mark.slow
@@ -187,6 +238,7 @@ def test_a_run_continues_under_other_strategies(run_script, optimizer: str) -> N
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("how", ["allreduce()", "synchronous(servers=2)"])
 def test_fifty_kills_at_seeded_moments(run_script, how: str) -> None:
     """Everything is killed again and again; what is left equals a run without kills."""

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from manyhands.data.sample_digest import digest
 from manyhands.parameters.gradients import build
-from manyhands.script.likeness import digest
 from manyhands.script.loading import MODULE, execute, job_at
 from manyhands.seeding import Seeded, epoch_seed, seed_python
 

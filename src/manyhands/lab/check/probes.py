@@ -13,11 +13,11 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 from torch.utils.data import default_collate
 
+from manyhands.data.sample_digest import digest
 from manyhands.parameters.gradients import compute_loss, samples_of
 from manyhands.parameters.loss_weight import counted_loss, counting
 from manyhands.parameters.microbatches import divide
 from manyhands.parameters.optional.loss_parameters import loss_parameters, words
-from manyhands.script.likeness import digest
 from manyhands.seeding import Seeded, epoch_seed
 
 if TYPE_CHECKING:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from manyhands.data.taking import taker
 from manyhands.live.worker.loader_processes import LoaderProcesses
 from manyhands.live.worker.loading import load_here
-from manyhands.sampling.stream_parts import StreamPart
+from manyhands.live.worker.stream_position import StreamPosition
+from manyhands.sampling.stream_parts import StreamedBatch, StreamPart
 from manyhands.seeding import EpochOrder, Seeded, epoch_seed
 
 if TYPE_CHECKING:
@@ -27,8 +29,11 @@ class LeasedBatches:
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        self._seeded = Seeded(job.data, job.collate_fn)
-        self.ahead = self._seeded.take is None and job.num_workers > 0
+        self.position = StreamPosition()
+        """The place in the job's stream; it may be set before the first batch."""
+        self._seeded: Seeded | None = None
+        takes = job.collate_fn is None and taker(job.data) is not None
+        self.ahead = not takes and job.num_workers > 0
         """Whether batches are loaded while the worker computes."""
         self._order = EpochOrder(job)
         self._loader: LoaderProcesses | None = None
@@ -41,13 +46,22 @@ class LeasedBatches:
         if not self.ahead or empty or lease.number in self._asked:
             return
         if self._loader is None:
-            self._loader = LoaderProcesses(self._job, self._job.data)
+            self._loader = LoaderProcesses(self._job, self._job.data, self.position.start)
         self._loader.ask(self._seed(lease), self._indices(lease))
         self._asked.append(lease.number)
 
     def take(self, lease: Granted) -> Any:
         """The batch of a lease; of a stream, a `StreamedBatch`."""
+        loaded = self._taken(lease)
+        if isinstance(loaded, StreamedBatch):
+            self.position.note(loaded)
+        return loaded
+
+    def _taken(self, lease: Granted) -> Any:
         if not self.ahead:
+            if self._seeded is None:
+                start, places = self.position.start, self._job.checkpoint is not None
+                self._seeded = Seeded(self._job.data, self._job.collate_fn, start, places=places)
             return load_here(self._job, self._seeded, self._seed(lease), self._indices(lease))
         self.ask(lease)
         number = self._asked.popleft()

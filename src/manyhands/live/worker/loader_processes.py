@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from manyhands.data.sized import SizedData
-    from manyhands.data.stream import StreamedData
+    from manyhands.data.stream import StreamedData, StreamPlace
     from manyhands.job import Job
 
 
@@ -36,12 +36,15 @@ class LoaderProcesses:
     Args:
         job: the job with `num_workers` and `collate_fn`.
         data: the data set.
+        start: a place to begin at, if it is a stream.
     """
 
-    def __init__(self, job: Job, data: SizedData | StreamedData) -> None:
+    def __init__(
+        self, job: Job, data: SizedData | StreamedData, start: StreamPlace | None = None
+    ) -> None:
         self._queues: list[Any] = [multiprocessing.SimpleQueue() for _ in range(job.num_workers)]
         loader: DataLoader[Any] = DataLoader(
-            _RequestedBatches(job, data, self._queues),
+            _RequestedBatches(job, data, self._queues, start),
             batch_size=None,
             num_workers=job.num_workers,
             # Its own draws must not advance the generator that the model uses.
@@ -80,8 +83,15 @@ class LoaderProcesses:
 class _RequestedBatches(IterableDataset[Any]):
     """The batches that are requested from one process."""
 
-    def __init__(self, job: Job, data: SizedData | StreamedData, queues: list[Any]) -> None:
-        self._seeded = Seeded(data, job.collate_fn)
+    def __init__(
+        self,
+        job: Job,
+        data: SizedData | StreamedData,
+        queues: list[Any],
+        start: StreamPlace | None,
+    ) -> None:
+        places = job.checkpoint is not None
+        self._seeded = Seeded(data, job.collate_fn, start, places=places)
         self._collate = job.collate_fn or default_collate
         self._queues = queues
 

@@ -9,6 +9,7 @@ from torch.utils.data import default_collate
 
 from manyhands.data.taking import rebuilt
 from manyhands.live.worker.loader_processes import LoaderProcesses
+from manyhands.live.worker.stream_position import StreamPosition
 from manyhands.sampling.stream_parts import StreamPart
 from manyhands.seeding import Seeded, epoch_seed
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     import torch
 
     from manyhands.data.sized import SizedData
-    from manyhands.data.stream import StreamedData
+    from manyhands.data.stream import StreamedData, StreamPlace
     from manyhands.job import Job
 
     Data = SizedData | StreamedData
@@ -37,6 +38,8 @@ class Loading:
     def __init__(self, job: Job) -> None:
         self._job = job
         self._idle: list[tuple[Data, LoaderProcesses]] = []
+        self.position = StreamPosition()
+        """Where the job's stream is to be continued."""
 
     def batches(self, data: Data, wanted: Wanted) -> Generator[Any, None, None]:
         """The batches of the wanted samples, in order; each item is an epoch and indices.
@@ -45,16 +48,18 @@ class Loading:
 
         With loader processes, some batches are loaded ahead.
         """
-        seeded = Seeded(data, self._job.collate_fn)
+        start = self.position.start if data is self._job.data else None
+        places = self._job.checkpoint is not None
+        seeded = Seeded(data, self._job.collate_fn, start, places=places)
         draws = ((epoch_seed(self._job.seed, epoch), indices) for epoch, indices in wanted)
         if seeded.take is None and self._job.num_workers:
-            yield from self._ahead(data, draws)
+            yield from self._ahead(data, draws, start)
             return
         for seed, indices in draws:
             yield load_here(self._job, seeded, seed, indices)
 
-    def _ahead(self, data: Data, draws: Wanted) -> Iterator[Any]:
-        loader = self._loader(data)
+    def _ahead(self, data: Data, draws: Wanted, start: StreamPlace | None) -> Iterator[Any]:
+        loader = self._loader(data, start)
         try:
             for seed, indices in draws:
                 loader.ask(seed, indices)
@@ -68,12 +73,12 @@ class Loading:
             raise
         self._idle.append((data, loader))
 
-    def _loader(self, data: Data) -> LoaderProcesses:
+    def _loader(self, data: Data, start: StreamPlace | None) -> LoaderProcesses:
         for at, (known, loader) in enumerate(self._idle):
             if known is data:
                 del self._idle[at]
                 return loader
-        return LoaderProcesses(self._job, data)
+        return LoaderProcesses(self._job, data, start)
 
     def close(self) -> None:
         """End the loader processes."""

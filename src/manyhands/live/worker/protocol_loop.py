@@ -122,7 +122,7 @@ def run_free(
     if storing is not None and (job.checkpoint is not None or storing.resume is not None):
         replica.checkpoints = LeasedCheckpoints(
             *(storing, job, protocol.needs(workers), rank, workers, copy),
-            *(*replica.own_parts, coded, device),
+            *(replica.own_parts, coded, device),
             lambda name, message: drive(call(name, message)),
             lambda: time.monotonic() - begun,
         )

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from manyhands.job import Job
     from manyhands.live.member.progress import Progress
     from manyhands.live.worker.checkpoints.leased import LeasedCheckpoints
+    from manyhands.live.worker.stream_position import StreamPosition
     from manyhands.parameters import Copy, UpdateCounts
     from manyhands.protocols import StrategyProtocol
     from manyhands.trace import Phase, Recorder
@@ -486,9 +487,9 @@ class LiveReplica:
         self._recorder.span("wait", begun, time.monotonic() - begun, self._progress.step)
 
     @property
-    def own_parts(self) -> tuple[LocalOptimizer | None, Improvement]:
+    def own_parts(self) -> tuple[LocalOptimizer | None, Improvement, StreamPosition]:
         """What a checkpoint stores of this replica beside the model."""
-        return self._local, self._improvement
+        return self._local, self._improvement, self._leased.position
 
     def _bring(self, cut: Evaluate) -> None:
         """Read the shared state, if this worker is one of those that evaluate."""

@@ -147,7 +147,12 @@ class Trainer:
         from manyhands.live.worker.checkpoints.lockstep import LockstepCheckpoints  # noqa: PLC0415 - loads DTensor
 
         plateau = self._schedule if isinstance(self._schedule, PlateauSchedule) else None
-        parts = {"stopping": self._improvement, "scale": self._scale, "plateau": plateau}
+        parts = {
+            "stopping": self._improvement,
+            "scale": self._scale,
+            "plateau": plateau,
+            "stream": self._loading.position if self.job.streams else None,
+        }
         about = (storing, self.job, self._bound, self._group, self._average, parts)
         return LockstepCheckpoints(
             *about, self._counted, self.device, self._agreement, self._progress, self._recorder
@@ -177,6 +182,7 @@ class Trainer:
         first = max(self._since[1], self._stepped + 1)
         self._dealing = Dealing(self.job, self._loading, self._bound, first, self._since)
         self._traffic.enter("training")
+        self._finite.keep_buffers()
         with contextlib.closing(self._dealing):
             while (given := self._next_batch()) is not None:
                 self._due, share = given, given.share
@@ -210,6 +216,7 @@ class Trainer:
         if share is None:
             return None
         if isinstance(loaded, StreamedBatch):
+            self._loading.position.note(loaded)
             share, loaded = as_loaded(share, loaded), loaded.batch
             if not share.total:
                 raise ValueError("the stream is empty: give Job(data=...) at least 1 sample")

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from manyhands.endpoint import Said
     from manyhands.job import Job
     from manyhands.live.worker.checkpoints.storing_plan import StoringPlan
+    from manyhands.live.worker.stream_position import StreamPosition
     from manyhands.parameters import Copy, LocalOptimizer
     from manyhands.protocols.compression.worker import CodedEndpoint
     from manyhands.runtime_needs import RuntimeNeeds
@@ -50,8 +51,8 @@ class LeasedCheckpoints:
         rank: this worker's rank.
         workers: the number of workers.
         copy: its copy of the model.
-        local: its own optimizer; None if servers step.
-        improvement: follows the metric of early stopping.
+        parts: its own optimizer, None if servers step; what follows the metric of early stopping;
+            the place in the job's stream.
         coded: what it sends under codecs; None without any.
         device: the device of the model.
         call: sends a message to a server and waits for the answer.
@@ -66,8 +67,7 @@ class LeasedCheckpoints:
         rank: int,
         workers: int,
         copy: Copy,
-        local: LocalOptimizer | None,
-        improvement: Improvement,
+        parts: tuple[LocalOptimizer | None, Improvement, StreamPosition],
         coded: CodedEndpoint | None,
         device: torch.device,
         call: Callable[[str, Said], None],
@@ -75,8 +75,8 @@ class LeasedCheckpoints:
     ) -> None:
         self._plan, self._job, self._needs = plan, job, needs
         self._rank, self._workers = rank, workers
-        self._copy, self._local, self._coded = copy, local, coded
-        self._improvement, self._device = improvement, device
+        self._local, self._improvement, self._position = parts
+        self._copy, self._coded, self._device = copy, coded, device
         self._call, self._spent = call, spent
         self._name = f"worker-{rank}"
         folder = plan.folder / CHECKPOINTS
@@ -113,6 +113,9 @@ class LeasedCheckpoints:
                 values |= numbers
             text = msgspec.json.encode(self._improvement.state()).decode()
             values["run/stopping"] = text
+            position = self._position.state()
+            if position.get("position", 0) <= cut.samples:
+                values["run/stream"] = msgspec.json.encode(position).decode()
         for name in self._asked(first=first):
             self._call(name, StoreShard(cut.samples, attempt))
         step = steps_before(self._job.epoch_samples, self._job.batch_sizes, cut.samples)
@@ -169,6 +172,8 @@ class LeasedCheckpoints:
         rule = manifest.values.get("run/stopping")
         if rule is not None:
             self._improvement.restore(msgspec.json.decode(rule, type=ImprovementState))
+        if "run/stream" in manifest.values:
+            self._position.restore(msgspec.json.decode(manifest.values["run/stream"]))
         if self._local is not None:
             self._local.load_named(stored)
         tensors, values = stored.own(self._name)
