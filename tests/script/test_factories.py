@@ -133,7 +133,8 @@ PACKAGE = """
 """
 
 
-def test_python_dash_m_trains_with_relative_imports(start, tmp_path: Path) -> None:
+def write_package(tmp_path: Path, script: str) -> None:
+    """A package `experiments.first` whose module `train` has this text."""
     package = tmp_path / "experiments" / "first"
     package.mkdir(parents=True)
     for folder in (package, package.parent):
@@ -141,7 +142,22 @@ def test_python_dash_m_trains_with_relative_imports(start, tmp_path: Path) -> No
     (package / "jobs.py").write_text(
         textwrap.dedent(MAKE) + "\nNAME = 'of the package'\n", encoding="utf-8"
     )
-    (package / "train.py").write_text(textwrap.dedent(PACKAGE), encoding="utf-8")
+    (package / "train.py").write_text(textwrap.dedent(script), encoding="utf-8")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["job", "make_job"])
+def test_python_dash_m_compares_with_relative_imports(start, tmp_path: Path, what: str) -> None:
+    about = f"mh.compare({what}, 'allreduce, ssp', workers=2, repeats=1, output='out')"
+    train = 'mh.train(job, "allreduce()", workers=2, loop=loop).status'
+    write_package(tmp_path, PACKAGE.replace(train, about))
+    started = start(sys.executable, "-m", "experiments.first.train")
+    assert started.finish(170) == 0, started.text()
+    assert (tmp_path / "out" / "results.json").exists()
+
+
+def test_python_dash_m_trains_with_relative_imports(start, tmp_path: Path) -> None:
+    write_package(tmp_path, PACKAGE)
     started = start(sys.executable, "-m", "experiments.first.train")
     assert started.finish(100) == 0, started.text()
     assert "[worker 0] of the package experiments.first" in started.text()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from manyhands.intervals import Every
     from manyhands.lab.launcher import Launcher
     from manyhands.reports import Comparison, Table
+    from manyhands.script.origin import Origin
     from manyhands.strategies import Strategy
     from manyhands.virtual import Times
 
@@ -379,13 +381,21 @@ def _script(
         return None
     if origin.package and not required:
         return None
+    path, text = Path(origin.script or NOTEBOOK), origin.source
     if origin.package:
-        raise ValueError(
-            f"{origin.script} is a part of the package {origin.package}, and every run of a "
-            "comparison executes it as a file: start it as one, or compare a script"
-        )
-    path = Path(origin.script or NOTEBOOK)
-    return Script(path=path, job=origin.job, arguments=origin.argv[1:], source=origin.source)
+        # Every run of a comparison executes a file: one that imports the module.
+        path, text = Path(f"{path.stem.strip('_')}_job.py"), _importing(origin)
+    return Script(path=path, job=origin.job, arguments=origin.argv[1:], source=text)
+
+
+def _importing(origin: Origin) -> str:
+    """The text of a script that imports the job, or what makes it, from a module of a package."""
+    module = f"{origin.package}.{Path(origin.script).stem}"
+    name = re.split(r"[.\[]", origin.job, maxsplit=1)[0]
+    return (
+        f"import sys\n\nsys.path.insert(0, {origin.search!r})\n"
+        f"from {module} import {name}  # noqa: E402\n"
+    )
 
 
 def _network(text: str | None, virtual: bool) -> str:
