@@ -79,7 +79,14 @@ class AllReduce(Placement):
     """The messages by which gradients are summed on a virtual clock. In a live run the engine
     chooses: Gloo's algorithm is the ring, and a run that asks for another one says so."""
 
+    shares: Literal["even", "by_speed"] = "even"
+    """How the global batch is divided among workers: evenly, or `by_speed`, so that a worker which
+    computes more slowly has fewer samples and all are ready at the same time. Speeds are measured
+    in every step, and shares follow them within about ten."""
+
     def __post_init__(self) -> None:
+        if self.shares not in ("even", "by_speed"):
+            raise ValueError(f"shares must be even or by_speed, got {self.shares!r}")
         if not 0 < self.bucket_mb <= 1024:
             raise ValueError(f"bucket_mb must be above 0 and at most 1024, got {self.bucket_mb}")
         if self.compare_every < 0:
@@ -122,8 +129,27 @@ class AllReduce(Placement):
             )
 
     def check_virtual(self) -> None:
-        """Raise ValueError for a codec, which changes messages and numbers."""
+        """Raise ValueError for a codec, and for shares that depend on measured times."""
         refuse_codec(self, self.codec)
+        if self.deals_by_speed:
+            raise ValueError(
+                f"{self} divides batches by speeds that are measured in a live run, and is not "
+                "simulated: leave out shares, or use train"
+            )
+
+    @property
+    def deals_by_speed(self) -> bool:
+        """Whether workers that compute faster get more samples."""
+        return self.shares == "by_speed"
+
+    def check_job(self, job: Job, workers: int) -> None:
+        """As in `Placement`; the parts of a stream are equal."""
+        if self.deals_by_speed and job.streams:
+            raise ValueError(
+                f"{self} needs data with a length, and {type(job.data).__name__} is a stream, "
+                "whose batches are divided evenly: leave out shares"
+            )
+        super().check_job(job, workers)
 
     def virtual_form(self) -> AllreduceMessages:
         """The algorithm's messages between workers, with the sums of what they carry."""

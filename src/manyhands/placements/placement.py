@@ -71,6 +71,11 @@ class Placement(Value, OptionSupport, ABC):
     alternates: ClassVar[bool] = False
     """See `RuntimeNeeds.alternates`."""
 
+    @property
+    def deals_by_speed(self) -> bool:
+        """Whether workers that compute faster get more samples of a global batch."""
+        return False
+
     def distinct_ranks(self, workers: int) -> Sequence[int]:  # noqa: ARG002 - some need it
         """Ranks that hold different parts; every other rank holds as much as one of these."""
         return (0,)

@@ -101,6 +101,7 @@ def shares(
     streams: bool = False,
     since: tuple[int, int] = (0, 0),
     first: int = 0,
+    divide: Callable[[int, int], slice] | None = None,
 ) -> Iterator[Share]:
     """The shares of one worker, in order, until `budget` samples of all workers.
 
@@ -118,10 +119,11 @@ def shares(
         streams: whether the data is a stream.
         since: samples and steps of the run that are over.
         first: the first step; those before it are left out.
+        divide: the worker's part of a global batch, by step and samples; by default an even one.
     """
     batches = enumerate(deal(samples, sizes, budget, points, dealt=since[0]), since[1])
     for step, one in islice(batches, max(0, first - since[1]), None):
-        own = nested(one.total, rank, workers, copies)
+        own = divide(step, one.total) if divide else nested(one.total, rank, workers, copies)
         if streams:
             mine = batch = _NONE
             bounds = one.dealt + own.start, one.dealt + own.stop

@@ -149,6 +149,7 @@ class Event(_Record, frozen=True):
                   `workers`, the `step` that follows; written by its first member
     `repeated`    a `step` was interrupted by the loss of a worker, and is repeated
     `continued`   the first `step` of a group that replaced another one is complete
+    `shares`      from a `step` on, workers have these `shares` of the global batch, by rank
     `trained`     a worker has finished training; what follows is not counted as training
     `parameters`  the final parameters' `sha256`
     `fault`       a fault on purpose began: `what` it is, as text; `fault over` when it has ended

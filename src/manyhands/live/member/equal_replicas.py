@@ -55,7 +55,7 @@ class EqualReplicas:
         Raises:
             ReplicasDiffer: the replicas are not equal; the message names the workers.
         """
-        if not self._every or (step + 1) % self._every:
+        if not self._every or step < 0 or (step + 1) % self._every:
             return
         own = torch.tensor([fingerprint(self._bound.own_parameters())], device=self._group.device)
         everyone = own.new_empty(self._group.size)

@@ -180,7 +180,8 @@ class Trainer:
                 "iterate over it once"
             )
         first = max(self._since[1], self._stepped + 1)
-        self._dealing = Dealing(self.job, self._loading, self._bound, first, self._since)
+        about = (self.job, self._loading, self._bound, first, self._since)
+        self._dealing = Dealing(*about, by_speed=self._strategy.deals_by_speed)
         self._traffic.enter("training")
         self._finite.keep_buffers()
         with contextlib.closing(self._dealing):
@@ -242,6 +243,9 @@ class Trainer:
                 f"batch {batch.step} is not the current batch; step each batch once, in the "
                 "order in which trainer.batches() yields them"
             )
+        # Before anything of this step: a step that is interrupted can be repeated.
+        self._replicas.compare(batch.step - 1)
+        self._dealing.balance(batch.step, self._group, self._waits, self._recorder)
         begun = self._clock()
         self._progress.phase = "compute"
         self._pacer.begin()
@@ -250,7 +254,7 @@ class Trainer:
         self._bound.counts = share.total / share.whole * self.job.lr_factor(share.dealt)
         if not self._bound.rescales:
             self._set_groups(share)
-        losses: list[torch.Tensor] = []
+        spent, losses = 0.0, list[torch.Tensor]()
         with self._naming_remedy(), self._group.watched():
             for objective, counted in enumerate(self._counted):
                 if self.job.objective_names:
@@ -261,7 +265,7 @@ class Trainer:
                 applies = self._scale is None or self._finite.unscale(self._scale)
                 self._weigh(share, counted)
                 refused = applies and not self._finite.admits(losses[-1], batch, weight)
-                self._account_time(share, begun)
+                spent += self._account_time(share, begun)
                 if len(losses) == len(self._counted):
                     self._account_samples(share, sum(losses[1:], losses[0]), lost=refused)
                 if self._bound.speaks:
@@ -276,11 +280,9 @@ class Trainer:
                 self._bound.settle()
                 self._average.update(share.total / share.whole)
         self._pacer.stretch()
-        self._account_time(share, begun)
+        self._dealing.note(share.samples, spent + self._account_time(share, begun))
         self._account_updates()
-        self._replicas.compare(share.step)
-        self._progress.step = share.step + 1
-        self._stepped = batch.step
+        self._progress.step, self._stepped = share.step + 1, batch.step
         return sum(losses[1:], losses[0])
 
     def _step(self, share: Share) -> None:
@@ -410,8 +412,8 @@ class Trainer:
         if samples:
             self._progress.losses.append((loss, samples))
 
-    def _account_time(self, share: Share, begun: float) -> None:
-        """Record the spans of computation and waiting since `begun`.
+    def _account_time(self, share: Share, begun: float) -> float:
+        """Record the spans of computation and waiting since `begun`; the seconds of computation.
 
         If a worker waited very many times within a step, the trace shows one wait at the end. What
         was encoded and decoded meanwhile in another thread is no wait; the rest of it was hidden
@@ -421,14 +423,17 @@ class Trainer:
         if len(waits) > _MOST_WAITS:
             waited = min(sum(seconds for _, seconds in waits), now - begun)
             waits = [(now - waited, waited)]
+        computed = 0.0
         for start, seconds in waits if self.workers > 1 else ():
             self._recorder.span("compute", begun, start - begun, share.step)
+            computed += start - begun
             coded = overlap(start, seconds, coding) if coding else 0.0
             self._recorder.span(self._bound.waiting, start, seconds - coded, share.step)
             if coded:
                 self._recorder.span("encode", start + seconds - coded, coded, share.step)
             begun = start + seconds
         self._recorder.span("compute", begun, now - begun, share.step)
+        return computed + now - begun
 
     def _account_updates(self) -> None:
         for versions in self._bound.applied():

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from manyhands.live.worker.lockstep.speed_shares import SpeedShares
 from manyhands.sampling.permutation import shares
 from manyhands.seeding import EpochOrder
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from manyhands.live.worker.loading import Loading
     from manyhands.placements.bound import Bound
     from manyhands.sampling.permutation import Share
+    from manyhands.trace import Recorder
+    from manyhands.transport.collectives import Group
+    from manyhands.transport.waits import Waits
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +59,7 @@ class Dealing:
         bound: the replica that the worker belongs to, of how many.
         step: the first step.
         since: samples and steps of the run that this one continues.
+        by_speed: whether workers that compute faster get more samples.
     """
 
     def __init__(
@@ -64,11 +69,15 @@ class Dealing:
         bound: Bound,
         step: int = 0,
         since: tuple[int, int] = (0, 0),
+        *,
+        by_speed: bool = False,
     ) -> None:
         self._since = since
         self._job = job
         self._loading = loading
         self._order = EpochOrder(job)
+        self._by_speed = by_speed
+        self._speeds: SpeedShares | None = None
         self._pairs = self._deal(bound, step)
 
     def __iter__(self) -> Iterator[tuple[Share, Any]]:
@@ -81,6 +90,16 @@ class Dealing:
         """End the loading of batches ahead."""
         self._pairs.close()
 
+    def balance(self, step: int, group: Group, waits: Waits, recorder: Recorder) -> None:
+        """Before a step: decide with all workers on later shares, if it is time."""
+        if self._speeds is not None:
+            self._speeds.balance(step, group, waits, recorder)
+
+    def note(self, samples: int, seconds: float) -> None:
+        """Note how long this worker computed on so many samples."""
+        if self._speeds is not None:
+            self._speeds.note(samples, seconds)
+
     def deal_again(self, bound: Bound, step: int) -> None:
         """Continue with a step, by the division among the workers of now.
 
@@ -90,11 +109,22 @@ class Dealing:
         self._pairs = self._deal(bound, step)
 
     def _deal(self, bound: Bound, step: int) -> Generator[tuple[Share, Any], None, None]:
-        job = self._job
+        job, divide = self._job, None
+        if self._by_speed and bound.replicas > 1:
+            ahead = 2 * job.num_workers + 1
+            self._speeds = SpeedShares(bound.replica, bound.replicas, step, ahead)
+            divide = self._speeds.part
         arguments = (job.epoch_samples, job.batch_sizes, job.seed)
         group = (bound.replica, bound.replicas, job.budget or sys.maxsize, bound.copies)
         deal = (*arguments, *group, job.evaluation_points, self._order)
-        dealt = partial(shares, *deal, streams=job.streams, since=self._since, first=step)
+        dealt = partial(
+            shares,
+            *deal,
+            streams=job.streams,
+            since=self._since,
+            first=step,
+            divide=divide,
+        )
         wanted = ((share.epoch, share.streamed or share.indices) for share in dealt())
         loaded = self._loading.batches(job.data, wanted)
         # Loader processes that load ahead end with their iterator.
