@@ -213,6 +213,8 @@ class CheckpointFolder:
             _remove(final)
         unfinished.rename(final)
         _sync_folder(self._folder)
+        # The folder of checkpoints itself may be new.
+        _sync_folder(self._folder.parent)
         if self._url:
             self._uploads = self._uploads or Uploads(self._url, self._keep, _say)
             self._uploads.add(final)
