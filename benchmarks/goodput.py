@@ -1,8 +1,8 @@
 """Goodput under faults: samples per living worker-second, as a fraction of a run without faults.
 
 A worker lives from the moment at which its process is ready to train until it is killed, without
-the time in which it is stopped. Live, four workers and two servers of `asynchronous` are killed and
-stopped, one fault every 15 s; worker 0 and the servers are among them. On the virtual cluster the
+the time in which it is stopped. Live, four workers and two servers of `asynchronous` and the
+coordinator are killed, or workers stopped, one fault every 15 s; worker 0 is among them. On the virtual cluster the
 same with 10,000 workers. Every sample has to be accounted for exactly once.
 
     python -m benchmarks.goodput --seconds 600
@@ -87,7 +87,7 @@ def live(seconds: float, every: float, seed: int, folder: Path) -> Goodput:
     plain = train(500 * BATCH, "", folder / "plain")
     reference = plain.samples / living_seconds(plain)
     samples = round(0.9 * reference * WORKERS * seconds) // BATCH * BATCH
-    run = train(samples, f"random(every={every:g}, seed={seed})", folder / "faults")
+    run = train(samples, f"random(every={every:g}, seed={seed}, coordinator=true)", folder / "faults")
     kept = accounting(run.trace)
     return Goodput(
         kind="live",
@@ -120,7 +120,8 @@ def virtual(seconds: float, every: float, seed: int, workers: int, folder: Path)
         epochs=rounds,
         metrics=(),
     )
-    text = f"random(every={every:g}, seed={seed}, until={2 * seconds:g})"
+    drawn = f"every={every:g}, seed={seed}, until={2 * seconds:g}, coordinator=true"
+    text = f"random({drawn})"
     runs = {}
     for name, faults in (("plain", None), ("faults", text)):
         runs[name] = mh.simulate(
