@@ -2,8 +2,8 @@
 
 A worker lives from the moment at which its process is ready to train until it is killed, without
 the time in which it is stopped. Live, four workers and two servers of `asynchronous` and the
-coordinator are killed, or workers stopped, one fault every 15 s; worker 0 is among them. On the virtual cluster the
-same with 10,000 workers. Every sample has to be accounted for exactly once.
+coordinator are killed, or workers stopped, one fault every 15 s; worker 0 is among them. On the
+virtual cluster the same with 10,000 workers. Every sample has to be accounted for exactly once.
 
     python -m benchmarks.goodput --seconds 600
 """
@@ -87,7 +87,9 @@ def live(seconds: float, every: float, seed: int, folder: Path) -> Goodput:
     plain = train(500 * BATCH, "", folder / "plain")
     reference = plain.samples / living_seconds(plain)
     samples = round(0.9 * reference * WORKERS * seconds) // BATCH * BATCH
-    run = train(samples, f"random(every={every:g}, seed={seed}, coordinator=true)", folder / "faults")
+    run = train(
+        samples, f"random(every={every:g}, seed={seed}, coordinator=true)", folder / "faults"
+    )
     kept = accounting(run.trace)
     return Goodput(
         kind="live",
