@@ -8,6 +8,8 @@ Verbs; each is a subcommand of `manyhands`, too:
     simulate        train it on a virtual clock, in one process
     compare         run it under several strategies, and say which is best
     reproduce       make a stored comparison again, and say whether it came out the same
+    calibrate       measure what a job takes on this machine
+    plan            rank strategies for a job and a cluster by predicted speed
 
 What to train:
 
@@ -47,6 +49,8 @@ Results:
     Checkpoint      a stored state of a run, from which it can be continued
     Compared        what compare returns: results, verdict, report
     Reproduction    what reproduce returns: the new comparison, and every difference
+    Calibration     what calibrate returns: seconds of batches by their size (ComputeTime)
+    Plan            what plan returns: strategies in order (PlannedStrategy), or left out (LeftOut)
     reports         the figures of runs and comparisons
     trace           what every process of a run recorded
 
@@ -90,7 +94,9 @@ if TYPE_CHECKING:
     from manyhands.files.checkpoints import Checkpoint
     from manyhands.intervals import Every, every
     from manyhands.job import Durability, Job, Loss
+    from manyhands.lab.calibration import Calibration, ComputeTime, calibrate
     from manyhands.lab.compare import Compared, compare
+    from manyhands.lab.planning import LeftOut, Plan, PlannedStrategy, plan
     from manyhands.lab.reproduction.reproduce import Reproduction, reproduce
     from manyhands.live.worker.lockstep.dealing import Batch
     from manyhands.live.worker.trainer import Trainer
@@ -114,10 +120,12 @@ __version__ = "0.1.0"
 __all__ = [
     "Batch",
     "BatchSizes",
+    "Calibration",
     "Checkpoint",
     "Cluster",
     "Compared",
     "Comparison",
+    "ComputeTime",
     "Durability",
     "EarlyStopping",
     "EvaluationPoints",
@@ -127,12 +135,15 @@ __all__ = [
     "Host",
     "Job",
     "LRSchedule",
+    "LeftOut",
     "Link",
     "Loss",
     "Metric",
     "NotationError",
     "Objective",
     "Pace",
+    "Plan",
+    "PlannedStrategy",
     "Refused",
     "Reproduction",
     "Run",
@@ -150,6 +161,7 @@ __all__ = [
     "Weighted",
     "__version__",
     "adapters",
+    "calibrate",
     "callbacks",
     "codecs",
     "compare",
@@ -160,6 +172,7 @@ __all__ = [
     "metrics",
     "models",
     "placements",
+    "plan",
     "protocols",
     "register",
     "reports",
@@ -217,6 +230,13 @@ _HOME = {
     "simulate": "manyhands.verbs.simulate",
     "strategy": "manyhands.strategies",
     "train": "manyhands.verbs.train",
+    "Calibration": "manyhands.lab.calibration",
+    "ComputeTime": "manyhands.lab.calibration",
+    "calibrate": "manyhands.lab.calibration",
+    "LeftOut": "manyhands.lab.planning",
+    "Plan": "manyhands.lab.planning",
+    "PlannedStrategy": "manyhands.lab.planning",
+    "plan": "manyhands.lab.planning",
 }
 _FOLDERS = (
     "adapters",

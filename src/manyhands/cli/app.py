@@ -114,6 +114,7 @@ def train(
     inside: Annotated[str | None, typer.Option(hidden=True)] = None,
     link: Annotated[float | None, typer.Option(hidden=True)] = None,
     parent: Annotated[int | None, typer.Option(hidden=True)] = None,
+    timed_batch: Annotated[int | None, typer.Option(hidden=True)] = None,
     double: Annotated[bool, typer.Option("--double", hidden=True)] = False,
 ) -> None:
     """Train a script's job on real processes. Options given here win over the script's."""
@@ -142,6 +143,7 @@ def train(
         "output": output,
         "quiet": quiet,
         "cluster": cluster,
+        "timed_batch": timed_batch,
         "double": double or None,
     }
     if network is not None or (cluster is not None and inside is None):
@@ -498,7 +500,10 @@ def report(
     draw(paths, output, target, price)
 
 
-for planned in (planning.codecs, planning.check, planning.costs, planning.doctor):
+for planned in (
+    *(planning.codecs, planning.check, planning.costs, planning.doctor),
+    *(planning.calibrate, planning.plan),
+):
     app.command(context_settings={"allow_interspersed_args": True})(planned)
 app.command()(publishing.export)
 app.command()(publishing.reproduce)

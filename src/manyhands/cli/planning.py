@@ -16,6 +16,7 @@ from manyhands.cli.options import (
     Listen,
     Output,
     Script,
+    Slow,
     Strategy,
     Workers,
 )
@@ -60,6 +61,65 @@ def check(
     from manyhands.cli.check import check as run  # noqa: PLC0415 - see above
 
     options = {"strategy": strategy, "workers": workers, "steps": steps, "job": job}
+    run(script, arguments or [], options)
+
+
+def calibrate(
+    script: Script,
+    arguments: Arguments = None,
+    *,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Seconds that each run trains.")] = 4.0,
+    output: Annotated[
+        Path | None, typer.Option(help="File to write. Default: calibration.json.")
+    ] = None,
+    job: JobName = None,
+) -> None:
+    """Measure what a job takes on this machine: batches by size, exchanges, shared cores."""
+    from manyhands.cli.plan import calibrate as run  # noqa: PLC0415 - see above
+
+    run(script, arguments or [], {"seconds": seconds, "output": output, "job": job})
+
+
+def plan(
+    script: Script,
+    arguments: Arguments = None,
+    *,
+    cluster: Annotated[
+        str | None,
+        typer.Option(help="Where: '4 hosts of 2 workers, 1gbit', or sites. Default: this machine."),
+    ] = None,
+    strategy: Annotated[
+        list[str] | None,
+        typer.Option(help="A strategy to consider; can be given several times. Default: many."),
+    ] = None,
+    workers: Annotated[
+        list[int] | None,
+        typer.Option(
+            help="A number of workers; can be given several times. Default: all, half, a quarter."
+        ),
+    ] = None,
+    slow: Slow = None,
+    calibration: Annotated[
+        Path | None,
+        typer.Option(help="What `manyhands calibrate` stored. Default: it is measured now."),
+    ] = None,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Seconds of each measured run.")] = 4.0,
+    job: JobName = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Rank strategies for a job on a cluster by predicted speed, with what limits each."""
+    from manyhands.cli.plan import plan as run  # noqa: PLC0415 - see above
+
+    options = {
+        "cluster": cluster,
+        "strategy": strategy,
+        "workers": workers,
+        "slow": slow,
+        "calibration": calibration,
+        "seconds": seconds,
+        "job": job,
+        "json": json,
+    }
     run(script, arguments or [], options)
 
 

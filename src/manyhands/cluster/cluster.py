@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -195,6 +196,36 @@ class Cluster:
             raise ValueError(
                 f"workers is {count}, but the cluster has {self.workers}: omit one of the two"
             )
+
+    def first(self, count: int) -> Cluster:
+        """The first hosts of this cluster, with so many workers.
+
+        Args:
+            count: the number of workers, at most as many as it has.
+
+        Returns:
+            A cluster that says how many workers each host has.
+
+        Raises:
+            ValueError: it has fewer workers.
+        """
+        if not 1 <= count <= self.default_workers():
+            raise ValueError(f"the cluster has {self.default_workers()} workers, not {count}")
+        blocks = Counter(self.worker_hosts(self.default_workers()))
+        hosts: list[Host] = []
+        for host in self.hosts:
+            here = min(blocks[host.name], count - sum(one.workers or 0 for one in hosts))
+            if here:
+                hosts.append(replace(host, workers=here))
+        kept = {host.name for host in hosts}
+        sites = tuple(
+            replace(site, hosts=tuple(name for name in site.hosts if name in kept))
+            for site in self.sites
+            if kept & {*site.hosts}
+        )
+        links = tuple(one for one in self.links if {one[0], one[1]} <= kept)
+        servers = self.servers if self.servers in kept else None
+        return Cluster(tuple(hosts), self.link, links, sites, servers)
 
     def worker_hosts(self, count: int) -> tuple[str, ...]:
         """The hosts of workers: each host has a block of consecutive ranks.

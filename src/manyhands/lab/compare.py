@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import re
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,9 +13,8 @@ from rich.console import Console
 from manyhands.cluster import Cluster
 from manyhands.faults import Faults
 from manyhands.files.run_folders import new_folder, release, stamp
-from manyhands.job import Job
 from manyhands.lab.conduct import conduct, runs_at_once
-from manyhands.lab.design import Budget, Design, Script, VirtualConditions
+from manyhands.lab.design import Budget, Design, VirtualConditions, script_of
 from manyhands.lab.display import ComparisonDisplay
 from manyhands.lab.entrants import Sweeps, read_entrants
 from manyhands.lab.launcher import start
@@ -30,18 +28,16 @@ from manyhands.reports.render.notebook import page_html
 from manyhands.reports.render.table import table
 from manyhands.script import loading as scripts
 from manyhands.script.cell_line import cell_line
-from manyhands.script.origin import NOTEBOOK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from types import FrameType
 
     import pandas as pd
 
     from manyhands.intervals import Every
+    from manyhands.job import Job
     from manyhands.lab.launcher import Launcher
     from manyhands.reports import Comparison, Table
-    from manyhands.script.origin import Origin
     from manyhands.strategies import Strategy
     from manyhands.virtual import Times
 
@@ -290,7 +286,7 @@ def compare(
         workers=sweeps.workers or _numbers(workers, declared),
         sweeps=sweeps,
         lr=None if lr is None else str(lr),
-        script=_script(job, source, sys._getframe(1), required=not virtual),
+        script=script_of(job, source, sys._getframe(1), required=not virtual),
         seed=job.seed if seed is None else seed,
         budget=Budget(
             epochs=epochs,
@@ -366,36 +362,6 @@ def _declared(cluster: str | Cluster | None, virtual: bool) -> Cluster | None:
     if declared is not None and not virtual:
         check_live(declared)
     return declared
-
-
-def _script(
-    job: Job, source: Job | Callable[[], Job], frame: FrameType, *, required: bool
-) -> Script | None:
-    """The script of a job; None if it has none, unless other processes require it."""
-    made_by = None if isinstance(source, Job) else source
-    try:
-        origin = scripts.trace_back(job, None, frame.f_globals, made_by=made_by, frame=frame)
-    except ValueError:
-        if required:
-            raise
-        return None
-    if origin.package and not required:
-        return None
-    path, text = Path(origin.script or NOTEBOOK), origin.source
-    if origin.package:
-        # Every run of a comparison executes a file: one that imports the module.
-        path, text = Path(f"{path.stem.strip('_')}_job.py"), _importing(origin)
-    return Script(path=path, job=origin.job, arguments=origin.argv[1:], source=text)
-
-
-def _importing(origin: Origin) -> str:
-    """The text of a script that imports the job, or what makes it, from a module of a package."""
-    module = f"{origin.package}.{Path(origin.script).stem}"
-    name = re.split(r"[.\[]", origin.job, maxsplit=1)[0]
-    return (
-        f"import sys\n\nsys.path.insert(0, {origin.search!r})\n"
-        f"from {module} import {name}  # noqa: E402\n"
-    )
 
 
 def _network(text: str | None, virtual: bool) -> str:

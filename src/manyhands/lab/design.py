@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from manyhands.faults import Faults
+from manyhands.job import Job
 from manyhands.lab.entrants import Sweeps, number
 from manyhands.lab.order import PlannedRun, turns
 from manyhands.pacing import Pace, words
-from manyhands.script.origin import Overrides, override, read_lr
+from manyhands.script import loading as scripts
+from manyhands.script.origin import NOTEBOOK, Overrides, override, read_lr
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Callable
+    from types import FrameType
 
     from manyhands.cluster import Cluster
-    from manyhands.job import Job
     from manyhands.lab.entrants import Entrant
+    from manyhands.script.origin import Origin
     from manyhands.virtual import Times
 from manyhands.lab.networks.namespaces import NetworkShape
 from manyhands.lab.networks.sites import check_live
@@ -86,6 +91,46 @@ class Script:
         """Write the file, if it is not one yet."""
         if self.source:
             self.path.write_text(self.source, encoding="utf-8")
+
+
+def script_of(
+    job: Job, source: Job | Callable[[], Job], frame: FrameType, *, required: bool
+) -> Script | None:
+    """The script of a job; None if it has none, unless other processes require it.
+
+    Args:
+        job: the job.
+        source: the job, or the function that makes it.
+        frame: where it is used.
+        required: whether other processes execute the script.
+
+    Raises:
+        ValueError: it has none, and is required.
+    """
+    made_by = None if isinstance(source, Job) else source
+    try:
+        origin = scripts.trace_back(job, None, frame.f_globals, made_by=made_by, frame=frame)
+    except ValueError:
+        if required:
+            raise
+        return None
+    if origin.package and not required:
+        return None
+    path, text = Path(origin.script or NOTEBOOK), origin.source
+    if origin.package:
+        # Every run of a comparison executes a file: one that imports the module.
+        path, text = Path(f"{path.stem.strip('_')}_job.py"), _importing(origin)
+    return Script(path=path, job=origin.job, arguments=origin.argv[1:], source=text)
+
+
+def _importing(origin: Origin) -> str:
+    """The text of a script that imports the job, or what makes it, from a module of a package."""
+    module = f"{origin.package}.{Path(origin.script).stem}"
+    name = re.split(r"[.\[]", origin.job, maxsplit=1)[0]
+    return (
+        f"import sys\n\nsys.path.insert(0, {origin.search!r})\n"
+        f"from {module} import {name}  # noqa: E402\n"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -77,6 +77,9 @@ class Overrides(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     """Weights to start from in place of the job's: those of a checkpoint."""
     start_digest: str | None = None
     """The SHA-256 of the weights that the job starts from."""
+    timed_batch: int | None = None
+    """Samples of a global batch, in a run of which only times are of interest: nothing is
+    evaluated or stored."""
     double: bool | None = None
     """Whether the model and all floating numbers of the data are converted to float64, and nothing
     is evaluated."""
@@ -113,6 +116,9 @@ def override(job: Job, overrides: Overrides) -> Job:
         # Only the parameters are of interest, and evaluations would take most of the time.
         given |= {"validation": None, "evaluate_every": None, "measures": ()}
         given |= {"target": None, "early_stopping": None}
+    if overrides.timed_batch is not None:
+        given |= {"validation": None, "evaluate_every": None, "measures": (), "checkpoint": None}
+        given |= {"target": None, "early_stopping": None, "global_batch": overrides.timed_batch}
     return replace(job, **given)
 
 

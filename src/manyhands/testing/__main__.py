@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from manyhands import testing
 from manyhands.testing.account import account
 from manyhands.testing.cases.problem import PROBES
-from manyhands.testing.checking import Plan, check, make_plan
+from manyhands.testing.checking import CheckingPlan, check, make_plan
 from manyhands.testing.laws.law import BrokenLawError
 from manyhands.testing.mutations import mutants
 from manyhands.testing.observation import one_thread
@@ -67,14 +67,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def show(plan: Plan, seed: int) -> int:
+def show(plan: CheckingPlan, seed: int) -> int:
     """Print an account of one run: its case, its events in order, and whether it broke a law."""
     print(f"seed {seed}: {plan.case(seed)}")
     print(f"(the last {PROBES} parameters of every shard are the probes of Weighting)")
     with one_thread():
         try:
             # The account comes first, so that it has the event that breaks a law.
-            digest = Plan(
+            digest = CheckingPlan(
                 plan.protocol, (account(print), *plan.laws), plan.workers, plan.faults
             ).run(seed)
         except BrokenPipeError:

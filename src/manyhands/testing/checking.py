@@ -50,7 +50,7 @@ _AGAIN: Final = 25
 
 
 @dataclass(frozen=True)
-class Plan:
+class CheckingPlan:
     """What `check` was asked for: how cases are drawn, and the laws for them."""
 
     protocol: StrategyProtocol | DrawnProtocol
@@ -185,7 +185,7 @@ def make_plan(
     reference: Callable[[Case, NDArray[np.float64]], ReferenceServer] | None,
     workers: tuple[int, int],
     faults: bool,
-) -> Plan:
+) -> CheckingPlan:
     """The plan of a check; see `check`."""
     chosen = to_protocol(protocol)
     for law in (*laws, *without):
@@ -196,7 +196,9 @@ def make_plan(
     default = [law for law in DEFAULT_LAWS if law not in without]
     more = [law for law in laws if law not in default]
     compared = [] if reference is None else [equal_to(reference)]
-    return Plan(chosen, (*default, *more, *compared), _worker_counts(chosen, workers), faults)
+    return CheckingPlan(
+        chosen, (*default, *more, *compared), _worker_counts(chosen, workers), faults
+    )
 
 
 def to_protocol(
@@ -230,7 +232,7 @@ def to_protocol(
     return protocol
 
 
-def raise_broken(plan: Plan, seed: int, replay: str) -> None:
+def raise_broken(plan: CheckingPlan, seed: int, replay: str) -> None:
     """Run a broken seed again, and raise its error with all that is known about it."""
     try:
         plan.verify(seed)
@@ -243,7 +245,7 @@ def raise_broken(plan: Plan, seed: int, replay: str) -> None:
     )
 
 
-def explained(error: Exception, plan: Plan, seed: int, replay: str) -> BrokenLawError:
+def explained(error: Exception, plan: CheckingPlan, seed: int, replay: str) -> BrokenLawError:
     """The error of a run, with its seed, its case and the command that runs it again."""
     case = plan.case(seed)
     if isinstance(error, BrokenLawError):

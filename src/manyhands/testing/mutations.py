@@ -14,7 +14,7 @@ import msgspec
 from manyhands.endpoint import Parameters
 from manyhands.protocols import USES_PAYLOAD, Add, Answer, Scale, ShardOperation, Step
 from manyhands.strategies import protocol_of
-from manyhands.testing.checking import Plan, make_plan, to_protocol
+from manyhands.testing.checking import CheckingPlan, make_plan, to_protocol
 from manyhands.testing.laws.law import BrokenLawError
 from manyhands.testing.observation import one_thread
 
@@ -265,7 +265,7 @@ def mutants(
         return tuple(_report(name, right, fault, seeds) for name, fault in faults.items())
 
 
-def _report(name: str, right: Plan, fault: Mutation, seeds: int) -> MutantReport:
+def _report(name: str, right: CheckingPlan, fault: Mutation, seeds: int) -> MutantReport:
     wrong = replace(right, protocol=_mutated(right.protocol, fault))
     same = True
     for seed in range(seeds):

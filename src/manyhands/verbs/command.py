@@ -37,6 +37,7 @@ class Command:
     checkpoint: str | None = None
     keep: int | None = None
     resume: str | None = None
+    timed_batch: int | None = None
     double: bool | None = None
     durability: str | None = None
     slow: tuple[Pace, ...] | None = None

@@ -344,6 +344,7 @@ def _plan(job: Job, asked: TrainOptions, command: Command, hosts: Hosts | None) 
         **{name: _first(getattr(command, name), getattr(asked, name)) for name in _LIMITS},
         durability=command.durability,
         double=command.double,
+        timed_batch=command.timed_batch,
     )
     _check_measures(override(job, overrides), chosen)
     output = command.output or asked.output

@@ -1,0 +1,229 @@
+"""Measures a job on this machine, with the processes of real runs.
+
+Every figure is read from the trace of a run, so what is measured is what a worker does: loading,
+forward and backward pass, optimizer, with the threads that workers have. One run under `single()`
+for each of a few batch sizes; one of as many members of an ensemble as there are cores, which do
+not communicate, for what they cost each other; one through a server, and one with a collective.
+"""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import tempfile
+from datetime import UTC, datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from manyhands.failure import RunFailed
+from manyhands.lab.calibration.calibration import Calibration, ComputeTime
+from manyhands.lab.design import script_of
+from manyhands.lab.launcher import end, start
+from manyhands.lab.machine import this_machine
+from manyhands.live.agent.memory_check import model_bytes
+from manyhands.reports import Run
+from manyhands.script import loading as scripts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from types import FrameType
+
+    from manyhands.job import Job
+    from manyhands.trace import ProcessTrace
+
+SECONDS: Final = 4.0
+"""How long each run trains."""
+_MOST_STEPS: Final = 400
+_LONGEST: Final = 600.0
+_FIRST: Final = 3
+"""Steps at the beginning that are not counted."""
+
+
+def measure(
+    job: Job,
+    script: Sequence[str],
+    name: str,
+    *,
+    sizes: Iterable[int] | None = None,
+    seconds: float = SECONDS,
+    tell: Callable[[str], None] = lambda _: None,
+) -> Calibration:
+    """Measure a job here.
+
+    Args:
+        job: the job.
+        script: its script and the arguments of it.
+        name: the job's name in the script.
+        sizes: sizes of batches to measure; by default a few from an eighth of the global batch on.
+        seconds: how long each run trains.
+        tell: receives what is measured at the moment.
+
+    Raises:
+        RunFailed: a run failed; the message has the last line of its log.
+    """
+    batch = job.batch_sizes.at(0)
+    chosen = sorted({max(1, size) for size in sizes or (batch // 8, batch // 4, batch // 2, batch)})
+    machine = this_machine()
+    cores = machine.cores or 1
+    with tempfile.TemporaryDirectory(prefix="manyhands-calibrate-") as place:
+        runs = _Runs(Path(place), script, name, seconds)
+        compute = []
+        for size in chosen:
+            tell(f"batches of {size} samples on one worker")
+            compute.append(_compute_time(size, runs.make("single()", 1, size).trace.workers))
+        usual = compute[len(compute) // 2]
+        sharing = exchange = collective = 0.0
+        if cores > 1:
+            tell(f"{cores} workers that do not communicate")
+            trace = runs.make("ensemble()", cores, usual.samples * cores).trace
+            own = [_compute_time(usual.samples, [one]).seconds for one in trace.workers]
+            sharing = statistics.mean(own) / usual.seconds
+            tell("two workers with allreduce")
+            two = runs.make("allreduce()", 2, 2 * usual.samples)
+            collective = max(0.0, _step(two) - max(1.0, sharing) * usual.seconds)
+        tell("a worker and a server")
+        exchange = max(0.0, _step(runs.make("asynchronous()", 1, usual.samples)) - usual.seconds)
+    return Calibration(
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        job=name,
+        parameters=model_bytes(job),
+        compute=tuple(compute),
+        sharing=max(1.0, sharing),
+        exchange=exchange,
+        collective=collective,
+        machine=machine,
+        script=script[0],
+    )
+
+
+def calibrate(
+    job: Job | Callable[[], Job],
+    *,
+    sizes: Iterable[int] | None = None,
+    seconds: float = SECONDS,
+    output: str | Path | None = None,
+) -> Calibration:
+    """Measure what a job takes on this machine, by a few real runs of some seconds each.
+
+    The job must be one of a script, as for `mh.train`, because other processes execute it.
+
+    Args:
+        job: the job, or a function without arguments that returns it.
+        sizes: sizes of batches to measure. Default: a global batch, a half, a quarter, an eighth.
+        seconds: how long each run trains.
+        output: file to write as JSON. Default: none.
+
+    Returns:
+        The seconds of batches by their size, and those of exchanges.
+
+    Raises:
+        ValueError: the job has no script.
+        RunFailed: a run failed.
+
+    Example:
+        >>> import manyhands as mh
+        >>> def measured(job: mh.Job) -> mh.Calibration:
+        ...     return mh.calibrate(job, seconds=2.0, output="calibration.json")
+    """
+    about = (scripts.made(job), job, sys._getframe(1))
+    calibration = measure_here(*about, sizes=sizes, seconds=seconds)
+    if output is not None:
+        calibration.write(output)
+    return calibration
+
+
+def measure_here(
+    job: Job,
+    source: Job | Callable[[], Job],
+    frame: FrameType,
+    *,
+    sizes: Iterable[int] | None = None,
+    seconds: float = SECONDS,
+    tell: Callable[[str], None] = lambda _: None,
+) -> Calibration:
+    """As `measure`, for a job that is used in a frame of its script."""
+    found = script_of(job, source, frame, required=True)
+    if found is None:
+        raise ValueError("the job has no script that other processes could execute")
+    with tempfile.TemporaryDirectory(prefix="manyhands-calibrate-") as place:
+        script = found.inside(Path(place))
+        script.write()
+        words = (str(script.path), *script.arguments)
+        return measure(job, words, script.job, sizes=sizes, seconds=seconds, tell=tell)
+
+
+class _Runs:
+    """Makes live runs of a script, each in a folder of its own."""
+
+    def __init__(self, place: Path, script: Sequence[str], name: str, seconds: float) -> None:
+        self._place = place
+        self._script = script
+        self._name = name
+        self._seconds = seconds
+        self._made = 0
+
+    def make(self, strategy: str, workers: int, batch: int) -> Run:
+        """A run with a global batch of so many samples."""
+        self._made += 1
+        folder = self._place / f"{self._made}"
+        log = folder.with_suffix(".log")
+        path, *arguments = self._script
+        command = [sys.executable, "-m", "manyhands", "train", path, "--job", self._name]
+        command += ["--strategy", strategy, "--workers", str(workers), "--output", str(folder)]
+        command += ["--seconds", f"{self._seconds:g}", "--samples", str(batch * _MOST_STEPS)]
+        command += ["--timed-batch", str(batch), "--quiet"]
+        command += ["--", *arguments] if arguments else []
+        process = start(command, log)
+        try:
+            code = process.wait(_LONGEST)
+        except subprocess.TimeoutExpired:
+            raise RunFailed(f"calibration: {strategy} did not end in {_LONGEST:.0f} s") from None
+        finally:
+            end(process)
+        if code:
+            lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+            raise RunFailed(f"calibration: {strategy} failed: {lines[-1] if lines else code}")
+        return Run(folder)
+
+
+def _compute_time(samples: int, workers: Sequence[ProcessTrace]) -> ComputeTime:
+    """The times of the batches of workers, by the spans of their traces."""
+    steps = [one for worker in workers for one in _by_step(worker, "compute")[_FIRST:]]
+    loads = [one for worker in workers for one in _by_step(worker, "data")[_FIRST:]]
+    if not steps:
+        raise RunFailed(f"calibration: no batch of {samples} samples was trained on in time")
+    steps.sort()
+    cut = len(steps) // 100
+    kept = steps[cut : len(steps) - cut]
+    mean = statistics.fmean(kept)
+    spread = statistics.pstdev(kept) / mean if len(kept) > 1 and mean else 0.0
+    return ComputeTime(
+        samples=samples,
+        seconds=statistics.median(kept),
+        cv=spread,
+        data=statistics.median(loads) if loads else 0.0,
+        steps=len(steps),
+    )
+
+
+def _by_step(worker: ProcessTrace, kind: str) -> list[float]:
+    """Seconds of a kind in each step."""
+    found: dict[int, float] = {}
+    for span in worker.spans:
+        if span.kind == kind and span.step is not None:
+            found[span.step] = found.get(span.step, 0.0) + span.seconds
+    return [found[step] for step in sorted(found)]
+
+
+def _step(run: Run) -> float:
+    """The median seconds from one step to the next, of the first worker."""
+    worker = run.trace.workers[0]
+    begins: dict[int, float] = {}
+    for span in worker.spans:
+        if span.kind in ("compute", "data") and span.step is not None:
+            begins.setdefault(span.step, span.start)
+    at = [begins[step] for step in sorted(begins)][_FIRST:]
+    gaps = [later - earlier for earlier, later in pairwise(at)]
+    return statistics.median(gaps) if gaps else 0.0

@@ -1,0 +1,130 @@
+"""The strategies that a plan considers, and why others are left out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from manyhands.strategies import placement_of, virtual_form
+from manyhands.strategies import strategy as read_strategy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from manyhands.cluster import Cluster
+    from manyhands.job import Job
+    from manyhands.strategies import Strategy
+
+EVERYWHERE: Final = (
+    "allreduce()",
+    "synchronous()",
+    "synchronous(servers={servers})",
+    "softsync(wait_for={most})",
+    "ssp(staleness=4, servers={servers})",
+    "asynchronous(servers={servers})",
+    "synchronous(servers={servers}, codec=int8())",
+    "asynchronous(servers={servers}, codec=topk(0.01))",
+    "local_sgd(every=8)",
+    "averaging(every=8)",
+    "diloco(every=32)",
+    "easgd(every=8)",
+    "gossip()",
+    "zero(stage=1)",
+    "zero(stage=2)",
+    "fully_sharded()",
+    "tensor()",
+    "pipeline(microbatches={twice})",
+)
+"""Strategies with the options that depend on the number of workers."""
+ON_SITES: Final = ("hierarchical()", "hierarchical(outer=diloco(every=32))")
+"""Those for clusters with several hosts or sites."""
+DIVIDES_WORK: Final = frozenset(("tensor", "pipeline", "context", "place", "offload"))
+"""Placements whose workers compute a part of the model for the whole batch."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A strategy with a number of workers."""
+
+    strategy: Strategy
+    workers: int
+
+    def __str__(self) -> str:
+        return str(self.strategy)
+
+    @property
+    def interval(self) -> int:
+        """Steps between two synchronisations; 1 if it synchronises in every step."""
+        outer = getattr(self.strategy, "outer", self.strategy)
+        found = max(getattr(one, "every", 1) for one in (self.strategy, outer))
+        return found if isinstance(found, int) else 1
+
+    @property
+    def divides_work(self) -> bool:
+        """Whether a worker computes a part of the model, for all samples of a batch."""
+        return self.strategy.name in DIVIDES_WORK
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A strategy that cannot run here, and why.
+
+    Example:
+        >>> import manyhands as mh
+        >>> mh.LeftOut("gossip() on 2 workers", "it needs 3 workers").why
+        'it needs 3 workers'
+    """
+
+    strategy: str
+    why: str
+
+
+def numbers_of_workers(cluster: Cluster) -> list[int]:
+    """All workers, half of them and a quarter; one worker is `single()`."""
+    most = cluster.default_workers()
+    return sorted({most, most // 2, most // 4} - {0, 1}, reverse=True)
+
+
+def candidates(
+    job: Job, cluster: Cluster, workers: Sequence[int], texts: Sequence[str] | None = None
+) -> Iterator[Candidate | LeftOut]:
+    """What is considered, with the reason for everything that cannot run.
+
+    Args:
+        job: the job.
+        cluster: where.
+        workers: numbers of workers.
+        texts: strategies in place of the usual ones.
+    """
+    if texts is None:
+        yield Candidate(read_strategy("single()"), 1)
+    hosts = [host.name for host in cluster.hosts]
+    for count in workers:
+        several = texts or (*EVERYWHERE, *(ON_SITES if len(hosts) > 1 else ()))
+        about = {"servers": min(count, max(1, len(hosts))), "most": count - 1, "twice": 2 * count}
+        known: set[str] = set()
+        for text in several:
+            filled = text.format(**about)
+            try:
+                found = read_strategy(filled)
+                if str(found) in known:
+                    continue
+                known.add(str(found))
+                check(found, job, count, hosts)
+            except (ValueError, TypeError) as error:
+                yield LeftOut(f"{filled} on {count} workers", str(error))
+            else:
+                yield Candidate(found, count)
+
+
+def check(strategy: Strategy, job: Job, workers: int, hosts: Sequence[str]) -> None:
+    """Raise ValueError or TypeError, with the reason, if a strategy cannot train the job."""
+    strategy.check(workers)
+    strategy.check_places(hosts, ["cpu"] * workers)
+    placement = placement_of(strategy)
+    if placement is not None:
+        placement.check_job(job, workers)
+        placement.check_virtual()
+    form = virtual_form(strategy)
+    form.check(workers)
+    form.check_job(job, workers)

@@ -1,0 +1,115 @@
+"""Plans: what is ranked first is what the formulas say, and what cannot run is left out."""
+
+import pytest
+import torch
+
+import manyhands as mh
+from manyhands.cluster import Cluster
+from manyhands.lab.planning.candidates import Candidate
+from manyhands.lab.planning.timing import predict
+
+SIZE = 250_000
+"""Parameters: 1 MB."""
+
+
+def job(batch: int = 64) -> mh.Job:
+    data = torch.utils.data.TensorDataset(torch.zeros(batch, 500), torch.zeros(batch, 500))
+    return mh.Job(
+        model=lambda: torch.nn.Linear(500, 500, bias=False),
+        optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=0.1),
+        loss=torch.nn.functional.mse_loss,
+        data=data,
+        global_batch=batch,
+        epochs=1,
+        metrics=(),
+    )
+
+
+def calibration(per_sample: float = 0.001, cv: float = 0.0) -> mh.Calibration:
+    compute = tuple(
+        mh.ComputeTime(samples=samples, seconds=per_sample * samples, cv=cv, data=0.0, steps=9)
+        for samples in (8, 64)
+    )
+    return mh.Calibration(date="", job="job", parameters=4 * SIZE, compute=compute)
+
+
+def rate(strategy: str, cluster: str, workers: int, slow: tuple[mh.Pace, ...] = ()) -> float:
+    found = Candidate(mh.strategy(strategy), workers)
+    return predict(job(), found, Cluster.parse(cluster), calibration(), slow).rate
+
+
+def test_one_worker_goes_at_its_measured_speed() -> None:
+    assert rate("single()", "4 hosts of 1 worker, 1gbit", 1) == pytest.approx(1000, rel=0.01)
+
+
+def test_allreduce_takes_as_long_as_computing_and_the_ring() -> None:
+    # 16 ms of computing; of 1 MB in a bucket each worker sends 2·(3/4) MB at 12.5 MB/s: 120 ms.
+    found = rate("allreduce()", "4 hosts of 1 worker, 100mbit", 4)
+    assert found == pytest.approx(64 / (0.016 + 0.12), rel=0.03)
+
+
+def test_rare_exchanges_are_seen_at_their_true_cost() -> None:
+    # 32 steps of 16 ms; then four workers send 1 MB each to one server, through its port of
+    # 12.5 MB/s, and get as much back: 0.51 s and 0.64 s for 2,048 samples.
+    found = rate("diloco(every=32)", "4 hosts of 1 worker, 100mbit", 4)
+    assert found == pytest.approx(2048 / (0.512 + 0.64), rel=0.12)
+
+
+def test_a_slow_worker_holds_up_those_who_wait() -> None:
+    paces = (mh.Pace.read("3:4x"),)
+    waiting = rate("allreduce()", "4 hosts of 1 worker, 10gbit", 4, paces)
+    free = rate("asynchronous()", "4 hosts of 1 worker, 10gbit", 4, paces)
+    assert waiting == pytest.approx(1000, rel=0.05)
+    assert free > 2 * waiting
+
+
+def test_where_the_network_is_too_slow_the_advice_is_not_to_distribute() -> None:
+    found = mh.plan(
+        job(), "4 hosts of 1 worker, 1mbit", calibration(), strategies=["allreduce()", "single()"],
+        workers=[1, 4],
+    )  # fmt: skip
+    assert found.verdict.startswith("do not distribute")
+    assert [one.workers for one in found.ranking] == [1, 4] or found.ranking[0].workers == 1
+
+
+def test_a_ranking_has_numbers_reasons_and_what_was_left_out() -> None:
+    found = mh.plan(
+        job(), "2 sites of 2 workers, 1gbit within, 20mbit and 20ms between", calibration(cv=0.1)
+    )
+    names = {(one.strategy, one.workers) for one in found.ranking}
+    assert ("allreduce()", 4) in names
+    assert ("allreduce()", 2) in names
+    assert ("single()", 1) in names
+    rates = [one.rate for one in found.ranking]
+    assert rates == sorted(rates, reverse=True)
+    assert all(one.low <= one.rate <= one.high for one in found.ranking)
+    assert all(
+        "on 4 workers" in one.strategy or "on 2 workers" in one.strategy for one in found.left_out
+    )
+    across = next(one for one in found.ranking if (one.strategy, one.workers) == ("allreduce()", 4))
+    within = next(one for one in found.ranking if (one.strategy, one.workers) == ("allreduce()", 2))
+    assert across.limit == "the network"
+    assert within.rate > across.rate
+
+
+def test_predictions_that_are_near_cannot_be_told_apart() -> None:
+    found = mh.plan(
+        job(), "2 hosts of 1 worker, 10gbit", calibration(cv=0.1),
+        strategies=["averaging(every=8)", "local_sgd(every=8)"], workers=[2],
+    )  # fmt: skip
+    assert len(found.best) == 2
+    assert "cannot be told apart from" in found.verdict
+
+
+def test_the_first_hosts_of_a_cluster() -> None:
+    sites = Cluster.parse("2 sites of 4 workers, 1gbit within, 100mbit and 40ms between")
+    half = sites.first(4)
+    assert [host.name for host in half.hosts] == ["host-0", "host-1", "host-2", "host-3"]
+    assert len(half.sites) == 1
+    assert half.worker_hosts(4) == ("host-0", "host-1", "host-2", "host-3")
+    assert Cluster.parse("2 hosts of 4 workers, 1gbit").first(6).worker_hosts(6) == (
+        *("host-0",) * 4,
+        *("host-1",) * 2,
+    )
+    with pytest.raises(ValueError, match="has 8 workers, not 9"):
+        sites.first(9)
