@@ -161,6 +161,7 @@ class CheckpointFolder:
             self._writer = None
 
     def _write(self, cut: CheckpointPlace, about: PartFile) -> None:
+        _lower_priority()
         name = f"{cut.samples:0{DIGITS}}"
         unfinished = self._folder / f".{name}.{self._attempt}{_UNFINISHED}"
         self.failure = ""
@@ -233,6 +234,13 @@ class CheckpointFolder:
                 raise _Abandoned(f"{member} has not stored its part for {_PATIENCE:.0f} s")
             time.sleep(_POLL)
         return msgspec.json.decode(path.read_bytes(), type=PartFile)
+
+
+def _lower_priority() -> None:
+    """Let this thread compute when training does not: sums take a tenth of a second per 40 MB."""
+    with contextlib.suppress(OSError, AttributeError):
+        # On Linux the priority of a thread, by its number.
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
 
 
 class _Abandoned(Exception):  # noqa: N818 - it is an event of this module
