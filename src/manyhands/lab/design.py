@@ -118,7 +118,7 @@ def script_of(
         return None
     path, text = Path(origin.script or NOTEBOOK), origin.source
     if origin.package:
-        # Every run of a comparison executes a file: one that imports the module.
+        # Other processes execute a file: one that imports the module.
         path, text = Path(f"{path.stem.strip('_')}_job.py"), _importing(origin)
     return Script(path=path, job=origin.job, arguments=origin.argv[1:], source=text)
 
@@ -127,10 +127,7 @@ def _importing(origin: Origin) -> str:
     """The text of a script that imports the job, or what makes it, from a module of a package."""
     module = f"{origin.package}.{Path(origin.script).stem}"
     name = re.split(r"[.\[]", origin.job, maxsplit=1)[0]
-    return (
-        f"import sys\n\nsys.path.insert(0, {origin.search!r})\n"
-        f"from {module} import {name}  # noqa: E402\n"
-    )
+    return f"import sys\n\nsys.path.insert(0, {origin.search!r})\nfrom {module} import {name}\n"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -69,7 +69,7 @@ def test_where_the_network_is_too_slow_the_advice_is_not_to_distribute() -> None
         workers=[1, 4],
     )  # fmt: skip
     assert found.verdict.startswith("do not distribute")
-    assert [one.workers for one in found.ranking] == [1, 4] or found.ranking[0].workers == 1
+    assert found.ranking[0].workers == 1
 
 
 def test_a_ranking_has_numbers_reasons_and_what_was_left_out() -> None:

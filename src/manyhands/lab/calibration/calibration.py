@@ -63,7 +63,6 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds of an update to a server and back on this host, of all parameters."""
     collective: float = 0.0
     """Seconds that a step of two workers takes longer by an allreduce on this host."""
-    threads: int = 1
     machine: Machine = msgspec.field(default_factory=Machine)
     script: str = ""
     version: int = VERSION

@@ -1,4 +1,4 @@
-"""`plan`: strategies ranked by predicted speed, or time to a target, on a cluster."""
+"""`plan`: strategies ranked by predicted speed on a cluster."""
 
 from manyhands.lab.planning.candidates import LeftOut
 from manyhands.lab.planning.ranking import Plan, PlannedStrategy, plan

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from manyhands.cluster import Cluster
@@ -78,7 +78,6 @@ class Plan:
     calibration: Calibration
     seconds: float
     """How long the plan took."""
-    notes: tuple[str, ...] = field(default=())
 
     @property
     def best(self) -> tuple[PlannedStrategy, ...]:
