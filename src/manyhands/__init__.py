@@ -10,11 +10,13 @@ Verbs; each is a subcommand of `manyhands`, too:
     reproduce       make a stored comparison again, and say whether it came out the same
     calibrate       measure what a job takes on this machine
     plan            rank strategies for a job and a cluster by predicted speed
+    search          find good values of a job's free parameters by parallel trials
 
 What to train:
 
     Job             model, optimizer, loss, data, global batch, and when to stop
     Weighted        a loss that is a mean over tokens or labels, for Job(objective=…)
+    free            parameters of a job that search chooses: free.log(1e-4, 1e-1)
     metrics         accuracy, F1, or a function of your own; exact on any number of workers
     lr_schedules    learning-rate schedules: cosine, linear, step decay
     callbacks       what is called while a run trains: loggers for CSV, TensorBoard, W&B, MLflow
@@ -50,7 +52,8 @@ Results:
     Compared        what compare returns: results, verdict, report
     Reproduction    what reproduce returns: the new comparison, and every difference
     Calibration     what calibrate returns: seconds of batches by their size (ComputeTime)
-    Plan            what plan returns: strategies in order (PlannedStrategy), or left out (LeftOut)
+    Plan            what plan returns: a ranking (PlannedStrategy, TimeToTarget, LeftOut, Rule)
+    Searched        what search returns: all trials, and the best (Trial, TrialResult)
     reports         the figures of runs and comparisons
     trace           what every process of a run recorded
 
@@ -75,6 +78,7 @@ if TYPE_CHECKING:
         codecs,
         data,
         faults,
+        free,
         lr_schedules,
         metrics,
         models,
@@ -96,8 +100,16 @@ if TYPE_CHECKING:
     from manyhands.job import Durability, Job, Loss
     from manyhands.lab.calibration import Calibration, ComputeTime, calibrate
     from manyhands.lab.compare import Compared, compare
-    from manyhands.lab.planning import LeftOut, Plan, PlannedStrategy, plan
+    from manyhands.lab.planning import (
+        LeftOut,
+        Plan,
+        PlannedStrategy,
+        Rule,
+        TimeToTarget,
+        plan,
+    )
     from manyhands.lab.reproduction.reproduce import Reproduction, reproduce
+    from manyhands.lab.search import Searched, Trial, TrialResult, search
     from manyhands.live.worker.lockstep.dealing import Batch
     from manyhands.live.worker.trainer import Trainer
     from manyhands.lr_schedules import LRSchedule
@@ -146,18 +158,23 @@ __all__ = [
     "PlannedStrategy",
     "Refused",
     "Reproduction",
+    "Rule",
     "Run",
     "RunFailed",
     "RunResult",
+    "Searched",
     "Share",
     "Site",
     "SizedData",
     "Strategy",
     "StreamedData",
     "Target",
+    "TimeToTarget",
     "Times",
     "Trace",
     "Trainer",
+    "Trial",
+    "TrialResult",
     "Weighted",
     "__version__",
     "adapters",
@@ -168,6 +185,7 @@ __all__ = [
     "data",
     "every",
     "faults",
+    "free",
     "lr_schedules",
     "metrics",
     "models",
@@ -178,6 +196,7 @@ __all__ = [
     "reports",
     "reproduce",
     "schedules",
+    "search",
     "simulate",
     "strategies",
     "strategy",
@@ -236,7 +255,13 @@ _HOME = {
     "LeftOut": "manyhands.lab.planning",
     "Plan": "manyhands.lab.planning",
     "PlannedStrategy": "manyhands.lab.planning",
+    "Rule": "manyhands.lab.planning",
+    "TimeToTarget": "manyhands.lab.planning",
     "plan": "manyhands.lab.planning",
+    "Searched": "manyhands.lab.search",
+    "Trial": "manyhands.lab.search",
+    "TrialResult": "manyhands.lab.search",
+    "search": "manyhands.lab.search",
 }
 _FOLDERS = (
     "adapters",
@@ -244,6 +269,7 @@ _FOLDERS = (
     "codecs",
     "data",
     "faults",
+    "free",
     "lr_schedules",
     "metrics",
     "models",

@@ -10,6 +10,7 @@ from support import ROOT
 
 
 @pytest.mark.timeout(150)
+@pytest.mark.slow
 def test_light_workers(start):
     options = ("--workers", "5", "--servers", "2", "--seconds", "2", "--drivers", "2")
     paths = os.pathsep.join((str(ROOT), str(ROOT / "src")))

@@ -131,6 +131,7 @@ def test_a_live_run_calls_them_in_one_process(run_script):
     ]
 
 
+@pytest.mark.slow
 def test_under_torchrun_worker_0_calls_them(start, tmp_path):
     (tmp_path / "script.py").write_text(textwrap.dedent(SCRIPT), encoding="utf-8")
     command = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "script.py")

@@ -40,6 +40,7 @@ def forecast(start, tmp_path):
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.slow
 def test_a_billion_parameters_on_a_thousand_workers(forecast):
     code, text = forecast(
         "hybrid(data=16, shard=8, tensor=8)", 1024, "--json", script=ROOT / "examples" / "gpt_1b.py"
@@ -56,6 +57,7 @@ def test_a_billion_parameters_on_a_thousand_workers(forecast):
     assert worker["sent"] == pytest.approx(sum(each["sent"] for each in worker["step"]))
 
 
+@pytest.mark.slow
 def test_each_stage_of_a_pipeline_is_shown(forecast):
     code, text = forecast("pipeline()", 4)
     assert code == 0, text

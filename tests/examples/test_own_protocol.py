@@ -66,6 +66,7 @@ def has_applied(trace: Path) -> bool:
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.slow
 def test_it_is_simulated_with_64_workers(start) -> None:
     begun = start(
         *MANYHANDS, "simulate", EXAMPLE, "--strategy", "quorum(48, every=2)", "--workers", "64",

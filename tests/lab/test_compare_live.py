@@ -36,6 +36,7 @@ def traces(folder: Path) -> dict[str, int]:
     return {path.parts[-3]: path.stat().st_mtime_ns for path in found}
 
 
+@pytest.mark.slow
 def test_a_comparison_that_was_killed_repeats_no_finished_run(compare, tmp_path: Path) -> None:
     write_script(tmp_path)
     options = ("--strategies", "single, asynchronous", "--workers", "2", "--repeats", "1")
@@ -125,6 +126,7 @@ def test_options_that_make_no_sense_are_answered_with_the_fix() -> None:
     assert read_numbers("4, 2,4") == (4, 2)
 
 
+@pytest.mark.slow
 def test_a_script_compares_its_own_job(start, tmp_path: Path) -> None:
     path = write_script(
         tmp_path,

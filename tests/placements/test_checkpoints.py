@@ -1,5 +1,7 @@
 """Checkpoints under placements: a run that was stopped and continued equals one that was not."""
 
+import pytest
+
 SCRIPT = """
     import json, sys
     from dataclasses import replace
@@ -109,6 +111,7 @@ def test_a_codec_loses_nothing(fork):
     assert thin == 0.0
 
 
+@pytest.mark.slow
 def test_other_workers_and_other_strategies(fork):
     number = [["allreduce()", 4, 40], ["allreduce()", 2, 80], ["allreduce()", 3, 104]]
     strategies = [

@@ -68,6 +68,7 @@ def test_cells_train_and_show_their_runs(start, tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(240)
+@pytest.mark.slow
 def test_other_data_than_the_notebooks_end_the_run(start, tmp_path: Path) -> None:
     drawn = CELLS.replace("torch.manual_seed(0)\n", "")
     assert drawn != CELLS

@@ -68,6 +68,7 @@ def test_a_job_that_was_typed_in_plain_python_is_refused_with_the_way_out(prompt
 
 
 @pytest.mark.timeout(150)
+@pytest.mark.slow
 def test_a_job_of_an_imported_module_trains_at_the_prompt(prompt: Any, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("\n".join(DEFINED), encoding="utf-8")
     child = prompt("-i", "-q")

@@ -13,13 +13,13 @@ from simulated_variants import BY_NAME, VARIANTS, Variant
 
 from manyhands.protocols import ALL
 
-EVERYDAY = 200
+EVERYDAY = 60
 FEWER = {
-    "push_sum_straggler": 80,
-    "broadcast": 60,
-    "diloco_streaming": 60,
-    "diloco_quorum": 60,
-    **{name: 40 for name in BY_NAME if name.endswith("_coded")},
+    "push_sum_straggler": 25,
+    "broadcast": 25,
+    "diloco_streaming": 25,
+    "diloco_quorum": 25,
+    **{name: 12 for name in BY_NAME if name.endswith("_coded")},
 }
 """Of a variant whose seeds take longer, or that is another one under codecs."""
 BATTERY = 20_000
@@ -31,10 +31,14 @@ FOUND = {
     "softsync": [0, 5, 7, 51, 100, 1829, 2136, 3939],
     "softsync_drop": [0, 2, 6, 7, 26],
     "ssp": [1, 4],
-    "asynchronous": [0],
+    "asynchronous": [0, 1003],
     "compensated": [0, 2, 7, 22],
-    "averaging": [2, 7, 12, 32],
+    "averaging": [2, 7, 12, 32, 1003],
     "local_sgd": [4, 19, 25, 33, 75],
+    "diloco": [1003],
+    "diloco_quorum": [30004],
+    "broadcast": [1133],
+    "push_sum": [1133],
     "easgd_parallel": [23, 29, 42, 119],
     "easgd_round_robin": [1, 33, 81, 89, 103],
     "gossip_lockstep": [2, 15, 22, 46, 71, 192, 686, 867, 5787, 19650],

@@ -178,6 +178,7 @@ def install(folder: Path, *wheels: Path) -> Path:
     return site
 
 
+@pytest.mark.slow
 def test_a_package_brings_a_strategy_by_an_entry_point(tmp_path: Path, start) -> None:
     good = wheel(tmp_path, "careful_training", OWN, "careful = careful_training:Careful")
     bad = wheel(tmp_path, "broken_training", "1 / 0", "broken = broken_training:Broken")

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from manyhands.cli import planning, publishing
+from manyhands.cli import planning, publishing, searching
 from manyhands.cli.options import (
     LR,
     VIRTUAL,
@@ -35,6 +35,7 @@ from manyhands.cli.options import (
     Network,
     Output,
     Patience,
+    Placing,
     Price,
     Repeats,
     Resume,
@@ -48,6 +49,7 @@ from manyhands.cli.options import (
     Target,
     TimeOnly,
     Times,
+    Values,
     WorkerCounts,
     Workers,
 )
@@ -97,6 +99,7 @@ def train(
     slow: Slow = None,
     faults: Faults = None,
     job: JobName = None,
+    values: Values = None,
     durability: Durability = None,
     patience: Patience = None,
     checkpoint: CheckpointEvery = None,
@@ -123,6 +126,7 @@ def train(
     if parent is not None:
         end_with_parent(parent)
     options = {
+        "values": values,
         "strategy": strategy,
         "workers": workers,
         "epochs": epochs,
@@ -201,18 +205,13 @@ def simulate(
     measures: Measures = None,
     slow: Slow = None,
     job: JobName = None,
+    values: Values = None,
     cluster: ClusterText = None,
     times: Times = None,
     bandwidth: Bandwidth = None,
     latency: Latency = None,
     cores: Cores = None,
-    placing: Annotated[
-        str | None,
-        typer.Option(
-            help="Hosts of the servers: 'apart', or 'colocated' with the workers.",
-            rich_help_panel=VIRTUAL,
-        ),
-    ] = None,
+    placing: Placing = None,
     service: Annotated[
         str | None,
         typer.Option(
@@ -236,12 +235,16 @@ def simulate(
     ] = None,
     faults: Faults = None,
     time_only: TimeOnly = None,
+    checkpoint: CheckpointEvery = None,
+    keep: Keep = None,
+    resume: Resume = None,
     output: Output = None,
 ) -> None:
     """Train a script's job on a virtual clock, in one process, repeatable to the bit."""
     from manyhands.cli.simulate import simulate as run  # noqa: PLC0415 - see above
 
     options = {
+        "values": values,
         "strategy": strategy,
         "workers": workers,
         "epochs": epochs,
@@ -265,6 +268,9 @@ def simulate(
         "detection": detection,
         "faults": faults,
         "time_only": time_only,
+        "checkpoint": checkpoint,
+        "keep": keep,
+        "resume": resume,
         "output": output,
     }
     run(script, arguments or [], options, job)
@@ -468,45 +474,15 @@ def schedule(
     draw(name, stages, microbatches, workers, output)
 
 
-@app.command()
-def summary(run: Annotated[Path, typer.Argument(help="A run's folder.")]) -> None:
-    """Print a run's summary: its outcome, and where its time went."""
-    from manyhands.cli.summary import summary as show  # noqa: PLC0415 - see above
-
-    show(run)
-
-
-@app.command()
-def report(
-    paths: Annotated[
-        list[Path],
-        typer.Argument(help="A results.json, folders of comparisons, or folders of runs."),
-    ],
-    output: Annotated[
-        Path | None,
-        typer.Option(help="HTML file to write; default: report.html in the first folder."),
-    ] = None,
-    target: Annotated[
-        str | None,
-        typer.Option(
-            help="For folders of runs: time until a metric is reached: 'accuracy >= 0.98'."
-        ),
-    ] = None,
-    price: Price = None,
-) -> None:
-    """Compare runs that were made: print a verdict and a table, draw charts on an HTML page."""
-    from manyhands.cli.report import report as draw  # noqa: PLC0415 - see above
-
-    draw(paths, output, target, price)
-
-
 for planned in (
     *(planning.codecs, planning.check, planning.costs, planning.doctor),
-    *(planning.calibrate, planning.plan),
+    *(planning.calibrate, planning.plan, searching.search),
 ):
     app.command(context_settings={"allow_interspersed_args": True})(planned)
 app.command()(publishing.export)
 app.command()(publishing.reproduce)
+app.command()(publishing.summary)
+app.command()(publishing.report)
 app.command()(publishing.tensorboard)
 app.command()(publishing.timeline)
 app.command()(publishing.watch)

@@ -72,7 +72,7 @@ def _runner(
 def _written(options: Mapping[str, Any]) -> Iterator[str]:
     """Options as command-line arguments."""
     for field, value in options.items():
-        name = field.replace("_", "-")
+        name = {"values": "set"}.get(field, field.replace("_", "-"))
         for one in value if isinstance(value, list) else [value]:
             if one is True:
                 yield f"--{name}"

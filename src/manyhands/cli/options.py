@@ -62,6 +62,13 @@ JobName = Annotated[
         "below its main guard is not executed."
     ),
 ]
+Values = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        help="Value of a free parameter of the job: 'lr=0.01'; can be given several times.",
+    ),
+]
 Output = Annotated[
     Path | None, typer.Option(help="Folder for the run; default: a new one in runs.")
 ]
@@ -137,7 +144,13 @@ Latency = Annotated[
 Cores = Annotated[
     int | None, typer.Option(min=1, help="Cores of each host.", rich_help_panel=VIRTUAL)
 ]
-
+Placing = Annotated[
+    str | None,
+    typer.Option(
+        help="Hosts of the servers: 'apart', or 'colocated' with the workers.",
+        rich_help_panel=VIRTUAL,
+    ),
+]
 Coding = Annotated[
     str | None,
     typer.Option(

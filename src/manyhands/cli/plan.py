@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,9 @@ from manyhands.cli.exit import leave
 from manyhands.cli.script_job import enter, load_job
 from manyhands.failure import RunFailed
 from manyhands.lab.calibration import measure, read_calibration
+from manyhands.lab.calibration.assumed import assume
 from manyhands.lab.planning import plan as make_plan
+from manyhands.lab.planning.page import write_page
 from manyhands.pacing import Pace
 from manyhands.verbs.progress import shown
 
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 
     from manyhands.job import Job
     from manyhands.lab.calibration import Calibration
-    from manyhands.lab.planning import Plan
+    from manyhands.lab.planning import Plan, PlannedStrategy
 
 _WIDTH = 100
 _MOST = 5
@@ -46,7 +48,11 @@ def plan(script: Path, arguments: list[str], options: Mapping[str, Any]) -> None
     enter(script, arguments)
     name, job, _ = load_job(script, options["job"])
     try:
-        if options["calibration"] is not None:
+        if options["global_batch"] is not None:
+            job = replace(job, global_batch=options["global_batch"])
+        if options["assume"] is not None:
+            known = assume(job, options["assume"])
+        elif options["calibration"] is not None:
             known = read_calibration(options["calibration"])
         else:
             known = _measured(script, arguments, name, job, options["seconds"])
@@ -59,14 +65,33 @@ def plan(script: Path, arguments: list[str], options: Mapping[str, Any]) -> None
                 strategies=options["strategy"],
                 workers=options["workers"],
                 slow=tuple(map(Pace.read, options["slow"] or ())),
+                target=options["target"],
+                budget=options["budget"],
+                price=options["price"],
+                rules=options["rules"],
                 tell=standing.append,
             )
-    except (TypeError, ValueError, RunFailed) as error:
+    except (TypeError, ValueError, OSError, RunFailed) as error:
         leave(f"manyhands: {error}")
+    command = _command(found, script, options["job"])
+    if options["output"] is not None:
+        write_page(found, options["output"], command)
     if options["json"]:
         typer.echo(json.dumps(_result(found), indent=2))
-    else:
-        _show(found, script, options)
+        return
+    _show(found, command, options)
+    if options["output"] is not None:
+        typer.echo(f"report: {options['output']}")
+
+
+def _command(found: Plan, script: Path, job: str | None) -> str:
+    """What runs the winner."""
+    if not found.ranking:
+        return ""
+    first = found.best[0]
+    named = f" --job {job}" if job else ""
+    options = f"--strategy '{first.strategy}' --workers {first.workers}"
+    return f"manyhands train {script}{named} {options}"
 
 
 def _measured(
@@ -78,7 +103,7 @@ def _measured(
             return measure(
                 job, [str(script), *arguments], name, seconds=seconds, tell=standing.append
             )
-    except (TypeError, ValueError, RunFailed) as error:
+    except (TypeError, ValueError, OSError, RunFailed) as error:
         leave(f"manyhands: {error}")
 
 
@@ -86,8 +111,11 @@ def _result(found: Plan) -> dict[str, Any]:
     return {
         "verdict": found.verdict,
         "cluster": found.cluster,
+        "target": found.target,
         "ranking": [asdict(one) for one in found.ranking],
         "left_out": [asdict(one) for one in found.left_out],
+        "notes": list(found.notes),
+        "rules": [asdict(one) for one in found.rules],
         "seconds": found.seconds,
     }
 
@@ -112,32 +140,52 @@ def _show_calibration(found: Calibration) -> None:
     )
 
 
-def _show(found: Plan, script: Path, options: Mapping[str, Any]) -> None:
+def _show(found: Plan, command: str, options: Mapping[str, Any]) -> None:
     table = Table(box=None, pad_edge=False)
     table.add_column("strategy")
-    for column in ("workers", "samples/s", "from", "to"):
+    timed = any(one.to_target is not None for one in found.ranking)
+    priced = options["price"] is not None
+    columns = ["workers", *(["s to target", "from", "to"] if timed else [])]
+    columns += ["samples/s", *([] if timed else ["from", "to"]), *(["price"] if priced else [])]
+    for column in columns:
         table.add_column(column, justify="right")
     table.add_column("limited by")
     for one in found.ranking:
-        numbers = (f"{value:,.0f}" for value in (one.rate, one.low, one.high))
-        table.add_row(one.strategy, str(one.workers), *numbers, one.limit)
+        table.add_row(one.strategy, str(one.workers), *_figures(one, timed, priced), one.limit)
     _console().print(table)
+    for note in found.notes:
+        typer.echo(note)
     for left in found.left_out[:_MOST]:
         typer.echo(f"left out: {left.strategy}: {left.why}")
     if len(found.left_out) > _MOST:
         typer.echo(f"left out: {len(found.left_out) - _MOST} more (--json shows all)")
+    if found.rules:
+        typer.echo("\nrules of thumb, for this job:")
+    for rule in found.rules:
+        typer.echo(f"  {rule.holds}: {rule.text}. {rule.figures}.")
     typer.echo(f"\n{found.verdict}")
-    if found.ranking:
-        first = found.best[0]
-        command = f"manyhands train {script} --strategy '{first.strategy}'"
-        typer.echo(f"    {command} --workers {first.workers}")
+    if command:
+        typer.echo(f"    {command}")
     cluster = options["cluster"] or "this machine"
-    typer.echo(
-        f"Predicted for {cluster}, from times measured on {found.calibration.machine.cpu} "
-        f"({found.calibration.date[:10]}) and a simulated network: speed alone, not how well it "
-        "learns. Strategies that wait less may need more samples: compare them with `manyhands "
-        "compare --virtual`."
-    )
+    words = f"Predicted for {cluster}, from {found.calibration.source} and a simulated network"
+    if timed:
+        words += "; how well a strategy learns is from virtual runs with real gradients."
+    else:
+        words += (
+            ": speed alone, not how well it learns. Strategies that wait less may need more "
+            "samples: add --target."
+        )
+    typer.echo(words)
+
+
+def _figures(one: PlannedStrategy, timed: bool, priced: bool) -> list[str]:
+    speeds = [f"{value:,.0f}" for value in (one.rate, one.low, one.high)]
+    price = ["" if one.price is None else f"{one.price:.3g}"] if priced else []
+    if not timed:
+        return [*speeds, *price]
+    time = one.to_target
+    each = (None, None, None) if time is None else (time.seconds, time.low, time.high)
+    return [*("" if value is None else f"{value:,.3g}" for value in each), speeds[0], *price]
 
 
 def _console() -> Console:

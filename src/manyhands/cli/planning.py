@@ -15,6 +15,7 @@ from manyhands.cli.options import (
     KeyFile,
     Listen,
     Output,
+    Price,
     Script,
     Slow,
     Strategy,
@@ -103,11 +104,35 @@ def plan(
         Path | None,
         typer.Option(help="What `manyhands calibrate` stored. Default: it is measured now."),
     ] = None,
+    assume: Annotated[
+        str | None,
+        typer.Option(
+            help="Measure nothing: workers that compute at this speed, as in '10 TFLOP/s'."
+        ),
+    ] = None,
     seconds: Annotated[float, typer.Option(min=0.1, help="Seconds of each measured run.")] = 4.0,
+    global_batch: Annotated[
+        int | None, typer.Option(min=1, help="Samples of a global batch, in place of the job's.")
+    ] = None,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            help="Rank by the time until a validation metric reaches a value: 'accuracy >= 0.97'. "
+            "The fastest of each kind are trained virtually, with real gradients."
+        ),
+    ] = None,
+    budget: Annotated[
+        float, typer.Option(min=0, help="Seconds for training virtually, with --target.")
+    ] = 120.0,
+    price: Price = None,
+    rules: Annotated[
+        bool, typer.Option("--rules", help="Try the field's rules of thumb on this job, too.")
+    ] = False,
+    output: Annotated[Path | None, typer.Option(help="Write a report, an HTML page.")] = None,
     job: JobName = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Rank strategies for a job on a cluster by predicted speed, with what limits each."""
+    """Rank strategies for a job on a cluster by predicted speed or time, with what limits each."""
     from manyhands.cli.plan import plan as run  # noqa: PLC0415 - see above
 
     options = {
@@ -116,7 +141,14 @@ def plan(
         "workers": workers,
         "slow": slow,
         "calibration": calibration,
+        "assume": assume,
         "seconds": seconds,
+        "global_batch": global_batch,
+        "target": target,
+        "budget": budget,
+        "price": price,
+        "rules": rules,
+        "output": output,
         "job": job,
         "json": json,
     }

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from manyhands.cli.options import Price
+
 
 def export(
     paths: Annotated[
@@ -84,3 +86,33 @@ def watch(
     from manyhands.cli.watch import watch as follow  # noqa: PLC0415 - see above
 
     follow(run, once=once)
+
+
+def summary(run: Annotated[Path, typer.Argument(help="A run's folder.")]) -> None:
+    """Print a run's summary: its outcome, and where its time went."""
+    from manyhands.cli.summary import summary as show  # noqa: PLC0415 - see above
+
+    show(run)
+
+
+def report(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(help="A results.json, folders of comparisons, or folders of runs."),
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option(help="HTML file to write; default: report.html in the first folder."),
+    ] = None,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            help="For folders of runs: time until a metric is reached: 'accuracy >= 0.98'."
+        ),
+    ] = None,
+    price: Price = None,
+) -> None:
+    """Compare runs that were made: print a verdict and a table, draw charts on an HTML page."""
+    from manyhands.cli.report import report as draw  # noqa: PLC0415 - see above
+
+    draw(paths, output, target, price)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import sys
 from typing import TYPE_CHECKING, Any
 
 from manyhands.cli.exit import leave
+from manyhands.free import free_parameters
 from manyhands.job import Job
 from manyhands.pacing import Pace
 from manyhands.script.loading import MODULE, at, execute, job_at
 from manyhands.seeding import seed_python
+from manyhands.verbs.command import chosen_values
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
     from types import ModuleType
 
@@ -42,14 +45,17 @@ def explained(script: Path) -> Iterator[None]:
         )
 
 
-def load_job(script: Path, name: str | None = None) -> tuple[str, Job, ModuleType]:
+def load_job(
+    script: Path, name: str | None = None, values: Mapping[str, str] | None = None
+) -> tuple[str, Job, ModuleType]:
     """Execute the script up to its main guard; return its only job, or the one of this name.
 
-    The name may be that of a function without arguments that returns a job.
+    The name may be that of a function that returns a job; its free parameters have these values.
     """
     name, module = load_script(script, name)
     try:
-        return name, job_at(module, name), module
+        given = chosen_values(at(module, name), None, values)
+        return name, job_at(module, name, given), module
     except ValueError as error:
         leave(f"manyhands: {error}")
 
@@ -77,9 +83,24 @@ def load_script(script: Path, name: str | None = None) -> tuple[str, ModuleType]
     return next(iter(jobs)), module
 
 
-def jobs_of(module: ModuleType) -> dict[str, Job]:
-    """The jobs at a module's top level, by name."""
-    return {name: value for name, value in vars(module).items() if isinstance(value, Job)}
+def jobs_of(module: ModuleType) -> dict[str, Job | Callable[..., Job]]:
+    """The jobs at a module's top level, and functions with free parameters, by name."""
+    return {
+        name: value
+        for name, value in vars(module).items()
+        if isinstance(value, Job) or (inspect.isfunction(value) and free_parameters(value))
+    }
+
+
+def read_settings(texts: Sequence[str] | None) -> dict[str, str]:
+    """The texts of `--set`, by the name of the parameter."""
+    found = {}
+    for text in texts or ():
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            leave(f"manyhands: --set takes a parameter and its value, as in lr=0.01, not {text!r}")
+        found[name.strip()] = value.strip()
+    return found
 
 
 def paced(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from manyhands.cli.exit import leave
-from manyhands.cli.script_job import enter, load_job, paced
+from manyhands.cli.script_job import enter, load_job, paced, read_settings
 from manyhands.failure import RunFailed
 from manyhands.verbs.simulate import Asked, plan
 
@@ -22,11 +22,14 @@ def simulate(
 ) -> None:
     """Execute the script up to its main guard, simulate its job, and print how to repeat it."""
     enter(script, arguments)
-    _, job, _ = load_job(script, name)
-    asked = Asked(**paced(options))
+    given = dict(options)
+    texts = given.pop("values", None)
+    _, job, _ = load_job(script, name, read_settings(texts))
+    asked = Asked(**paced(given))
     try:
         settled = plan(job, asked, "command line")
         named = ["--job", name] if name else []
+        named += [word for text in texts or () for word in ("--set", text)]
         rest = ["--", *arguments] if arguments else []
         again = shlex.join([*settled.replay(script), *named, *rest])
     except (TypeError, ValueError) as error:

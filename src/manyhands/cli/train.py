@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 import typer
 
 from manyhands.cli.exit import leave
-from manyhands.cli.script_job import enter, explained, jobs_of, load_script, paced
+from manyhands.cli.script_job import enter, explained, jobs_of, load_script, paced, read_settings
 from manyhands.failure import Refused, RunFailed
 from manyhands.faults import Faults
 from manyhands.live.hosts.host_list import Hosts
@@ -76,7 +76,8 @@ def _read(options: Mapping[str, Any]) -> dict[str, Any]:
         late = text is None or not is_known(text)
         faults = options.get("faults")
         read = None if faults is None else Faults.read(faults)
-        return {**paced(options), "faults": read, "strategy": text if late else strategy(text)}
+        given = {**paced(options), "values": read_settings(options.get("values")) or None}
+        return {**given, "faults": read, "strategy": text if late else strategy(text)}
     except ValueError as error:
         leave(f"manyhands: {error}")
 

@@ -135,7 +135,7 @@ class Compared:
 
 
 def compare(
-    job: Job | Callable[[], Job],
+    job: Job | Callable[..., Job],
     strategies: str | Strategy | Iterable[str | Strategy] | None = None,
     *,
     sweep: str | Iterable[str] = (),
@@ -174,7 +174,8 @@ def compare(
     notebook shows the report below the cell.
 
     Args:
-        job: what to train, or a function without arguments that returns it.
+        job: what to train, or a function that returns it, called without arguments or with the
+            values of its free parameters (`mh.free`).
         strategies: how to train: one text with commas between strategies, or several texts or
             values. Default: a few of the usual ones, or none beside swept ones.
         sweep: values to compare, for a curve: "softsync(wait_for=1..8)", or several of such texts.

@@ -94,7 +94,7 @@ class Script:
 
 
 def script_of(
-    job: Job, source: Job | Callable[[], Job], frame: FrameType, *, required: bool
+    job: Job, source: Job | Callable[..., Job], frame: FrameType, *, required: bool
 ) -> Script | None:
     """The script of a job; None if it has none, unless other processes require it.
 

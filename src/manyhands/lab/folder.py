@@ -31,6 +31,25 @@ def claimed(path: Path, identity: Mapping[str, str]) -> Iterator[Folder]:
     Raises:
         ValueError: it holds other results, or another comparison is using it.
     """
+    with locked(path, identity):
+        yield Folder(path)
+
+
+@contextlib.contextmanager
+def locked(
+    path: Path, identity: Mapping[str, str], file: str = _IDENTITY, kind: str = "comparison"
+) -> Iterator[None]:
+    """Lock a folder for this process, and compare its identity with the one that it has.
+
+    Args:
+        path: the folder.
+        identity: the settings by which it is recognised.
+        file: the file in it that stores them.
+        kind: what the folder holds, in words.
+
+    Raises:
+        ValueError: it holds other results, or another process is using it.
+    """
     path.mkdir(parents=True, exist_ok=True)
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -38,16 +57,15 @@ def claimed(path: Path, identity: Mapping[str, str]) -> Iterator[Folder]:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ValueError(
-                f"another comparison is running in {path}: wait for it, or choose another folder"
+                f"another {kind} is running in {path}: wait for it, or choose another folder"
             ) from None
-        _recognise(path, identity)
-        yield Folder(path)
+        _recognise(path, identity, path / file, kind)
+        yield
     finally:
         os.close(handle)
 
 
-def _recognise(path: Path, identity: Mapping[str, str]) -> None:
-    file = path / _IDENTITY
+def _recognise(path: Path, identity: Mapping[str, str], file: Path, kind: str) -> None:
     if not file.exists():
         if (path / "trace").exists() or (path / FILE).exists():
             raise ValueError(f"{path} holds other results; choose another folder")
@@ -61,7 +79,7 @@ def _recognise(path: Path, identity: Mapping[str, str]) -> None:
     if changed:
         differences = "; ".join(_difference(name, before, identity) for name in changed)
         raise ValueError(
-            f"{path} holds a comparison with other settings ({differences}): give the same ones "
+            f"{path} holds a {kind} with other settings ({differences}): give the same ones "
             "to resume it, or choose another folder"
         )
 

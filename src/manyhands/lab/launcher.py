@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -20,8 +20,10 @@ _GRACE = 15.0
 """Seconds in which a run must have ended its own processes."""
 
 
-def start(command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
-    """Start a run on this machine."""
+def start(
+    command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
+) -> subprocess.Popen[bytes]:
+    """Start a run on this machine, with these variables in addition to this process's."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as stream:
         return subprocess.Popen(  # noqa: S603 - our own command
@@ -29,6 +31,7 @@ def start(command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
             stdin=subprocess.DEVNULL,
             stdout=stream,
             stderr=subprocess.STDOUT,
+            env={**os.environ, **(environment or {})},
             start_new_session=True,
         )
 

@@ -25,7 +25,7 @@ _MOST = 16
 class LeaseInput(msgspec.Struct, frozen=True, array_like=True):
     """An input of a lease service, or a snapshot of its state."""
 
-    what: Literal["admit", "hear", "lose", "stop", "pause", "enough", "snapshot"]
+    what: Literal["admit", "hear", "lose", "stop", "pause", "store", "enough", "snapshot"]
     worker: str = ""
     message: Leasing | None = None
     state: LeaseServiceState | None = None
@@ -79,5 +79,7 @@ def _enter(service: LeaseService, taken: LeaseInput) -> None:
             service.stop()
         case LeaseInput(what="pause"):
             service.pause()
+        case LeaseInput(what="store"):
+            service.pause_to_store()
         case LeaseInput(what="enough"):
             service.leases.stop()

@@ -73,6 +73,8 @@ class LeaseServiceState(msgspec.Struct, frozen=True):
     is_over: bool
     stores: bool = False
     """Whether the cut that is under way is for a checkpoint."""
+    stored: int = -1
+    """Samples that were committed at the last checkpoint."""
 
 
 class LeaseService:
@@ -84,6 +86,7 @@ class LeaseService:
         lockstep: whether workers wait for each other; if so, `Nothing` is sent to idle workers.
         early: workers that begin, by rank, and the epochs after which the others join them; None if
             all begin.
+        stores_last: whether a checkpoint is stored when all samples are committed.
     """
 
     def __init__(
@@ -93,9 +96,11 @@ class LeaseService:
         evaluates: bool,
         lockstep: bool,
         early: tuple[int, float] | None = None,
+        stores_last: bool = False,
     ) -> None:
         self.leases = leases
         self._early = early
+        self._stores_last = stores_last
         self._evaluates = evaluates
         self._lockstep = lockstep
         self._members: set[str] = set()
@@ -116,6 +121,8 @@ class LeaseService:
         """Samples that were committed at the last evaluation."""
         self.evaluations = 0
         """Evaluations that were completed."""
+        self.stored = -1
+        """Samples that were committed at the last checkpoint; -1 before the first one."""
         self._ended = False
         self._storing: str | None = None
         """The worker that was appointed to store the model."""
@@ -130,8 +137,13 @@ class LeaseService:
 
     @property
     def is_evaluating(self) -> bool:
-        """Whether an evaluation is under way."""
+        """Whether an evaluation is under way, or a checkpoint."""
         return self._missing is not None
+
+    @property
+    def is_storing(self) -> bool:
+        """Whether a checkpoint is under way."""
+        return self._missing is not None and self._stores
 
     def knows(self, worker: str) -> bool:
         """Whether a worker takes part."""
@@ -200,6 +212,7 @@ class LeaseService:
             storing=self._storing,
             is_over=self.is_over,
             stores=self._stores,
+            stored=self.stored,
         )
 
     def restore(self, state: LeaseServiceState) -> None:
@@ -213,7 +226,7 @@ class LeaseService:
         self._tallies = dict(state.tallies)
         self._evaluated, self.evaluations = state.evaluated, state.evaluations
         self._ended, self._storing, self.is_over = state.ended, state.storing, state.is_over
-        self._stores = state.stores
+        self._stores, self.stored = state.stores, state.stored
         self._letters = []
 
     def _take_letters(self) -> Letters:
@@ -308,11 +321,15 @@ class LeaseService:
         is_new = self._evaluates and self._evaluated != self.leases.committed
         if outlook == "evaluate" or (outlook == "over" and is_new):
             self._call_cut()
-        elif outlook == "store":
+        elif outlook == "store" or (outlook == "over" and self._is_last_store_due):
             self._call_cut(stores=True)
         elif outlook == "over":
             self._ended = True
             self._appoint()
+
+    @property
+    def _is_last_store_due(self) -> bool:
+        return self._stores_last and self.stored != self.leases.committed
 
     def _call_cut(self, *, stores: bool = False) -> None:
         """Have each member evaluate its part of the validation data, on the same parameters.
@@ -343,6 +360,7 @@ class LeaseService:
         total = Sum(number, tuple(sum(column) for column in zip(*rows, strict=True)))
         self._missing = None
         if self._stores:
+            self.stored = self.leases.committed
             self.leases.stored()
         else:
             self._evaluated = self.leases.committed

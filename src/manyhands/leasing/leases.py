@@ -113,7 +113,7 @@ class Leases:
         since: tuple[int, int] = (0, 0),
     ) -> None:
         self._cut_from = partial(_cut, samples, sizes, workers, budget, empty=lockstep)
-        self._workers = workers
+        self._workers, self._budget = workers, budget
         self._base = since[1] * workers
         """The number of the first lease of some global batch."""
         self._fresh = self._cut_from(dealt=since[0], number=self._base)
@@ -155,6 +155,22 @@ class Leases:
     def samples(self) -> int:
         """Samples of the data."""
         return self._samples
+
+    @property
+    def position(self) -> int | None:
+        """Samples of the run that are over, if all before them are and none after; or None.
+
+        It is where a checkpoint can be. There is none in the middle of a global batch, and none if
+        samples were given up when a limit was reached.
+        """
+        over = self.committed + self.lost
+        if self._held or self._returned or self._cut:
+            return None
+        if self._next is not None:
+            return over if over == self._next.dealt else None
+        limits = [limit for limit in (self._budget, self._end) if limit is not None]
+        # A run that continues beyond its budget has no batch.
+        return over if over >= min(limits, default=0) else None
 
     def take(self, worker: str) -> Lease | Literal["wait", "evaluate", "store", "over"]:
         """A lease for a worker, or why there is none.

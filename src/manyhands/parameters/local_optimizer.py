@@ -112,7 +112,12 @@ class LocalOptimizer:
             for _, one, parameter in self._pieces
         ]
 
+    @property
+    def plateau(self) -> PlateauSchedule | None:
+        """The schedule, if it depends on evaluations."""
+        return self._schedule if isinstance(self._schedule, PlateauSchedule) else None
+
     def observe(self, values: Mapping[str, float]) -> None:
         """Note the values of an evaluation, on which learning rates may depend."""
-        if isinstance(self._schedule, PlateauSchedule):
-            self._schedule.observe(values)
+        if self.plateau is not None:
+            self.plateau.observe(values)

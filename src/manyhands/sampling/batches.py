@@ -92,6 +92,8 @@ class GlobalBatch:
 def steps_before(samples: int, sizes: int | BatchSizes, dealt: int) -> int:
     """The number of global batches before one that begins after `dealt` samples.
 
+    The last of them may have been cut by the limit of a run that is continued.
+
     >>> steps_before(10, 4, 0), steps_before(10, 4, 10), steps_before(10, 4, 14)
     (0, 3, 4)
     """
@@ -99,7 +101,7 @@ def steps_before(samples: int, sizes: int | BatchSizes, dealt: int) -> int:
     if len(sizes.changes) == 1:
         size = sizes.at(0)
         epochs, rest = divmod(dealt, samples)
-        return epochs * -(-samples // size) + rest // size
+        return epochs * -(-samples // size) + -(-rest // size)
     return sum(1 for _ in deal(samples, sizes, dealt)) if dealt else 0
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from manyhands.free import settled
 from manyhands.job import Job
 from manyhands.script.cells import history, shell
 from manyhands.script.cells import script as cells_script
@@ -41,14 +42,25 @@ _INSTALLED = (
 _loading = False
 
 
-def made(source: Job | Callable[[], Job]) -> Job:
-    """The job, or the one that a function without arguments makes.
+def made(source: Job | Callable[..., Job], values: Mapping[str, Any] | None = None) -> Job:
+    """The job, or the one that a function makes.
+
+    Args:
+        source: the job, or a function that can be called without arguments; its free parameters
+            are given.
+        values: values of free parameters; the others have their start.
 
     Raises:
         TypeError: it is neither.
-        ValueError: the function needs arguments, or returns something else.
+        ValueError: the function needs arguments, or returns something else, or has no such free
+            parameters.
     """
     if isinstance(source, Job):
+        if values:
+            raise ValueError(
+                f"the job has no free parameters, and so no {', '.join(values)}: make it in a "
+                "function, as def job(lr=mh.free.log(1e-4, 1e-1)), and give the function"
+            )
         return source
     if not callable(source):
         raise TypeError(
@@ -63,7 +75,7 @@ def made(source: Job | Callable[[], Job]) -> Job:
             f"{name} must be callable without arguments, because every worker calls it to get the "
             f"job ({error}): give them default values, or use functools.partial at the top level"
         ) from None
-    job = source()
+    job = source(**settled(source, values or {}))
     if not isinstance(job, Job):
         raise ValueError(f"{name}() must return a Job, got {job!r}")  # noqa: TRY004 - it is refused
     return job
@@ -74,7 +86,8 @@ def trace_back(
     loop: Callable[..., Any] | None,
     namespace: Mapping[str, Any],
     *,
-    made_by: Callable[[], Job] | None = None,
+    made_by: Callable[..., Job] | None = None,
+    values: Mapping[str, Any] | None = None,
     frame: FrameType | None = None,
 ) -> Origin:
     """Find the module-level names of `job` and `loop`.
@@ -88,6 +101,7 @@ def trace_back(
         loop: the user's own training loop, if there is one.
         namespace: the caller's module.
         made_by: the function that made the job; its name is searched in place of the job's.
+        values: what it was given for its free parameters.
         frame: the caller's frame, if it is known.
 
     Raises:
@@ -114,7 +128,9 @@ def trace_back(
             roots = [name.partition("[")[0], *filter(None, [loop_name])]
             text = cells_script(history(running, frame), module, roots)
             text += f"\n{SAMPLES} = {{{name!r}: {samples_digest(job)!r}}}\n"
-            return Origin("", "", str(Path.cwd()), (NOTEBOOK,), name, loop_name, text)
+            return Origin(
+                "", "", str(Path.cwd()), (NOTEBOOK,), name, loop_name, text, dict(values or {})
+            )
         return Origin(
             script=str(Path(module["__file__"]).resolve()),
             package=module.get("__package__") or "",
@@ -122,6 +138,7 @@ def trace_back(
             argv=tuple(sys.argv),
             job=name,
             loop=loop_name,
+            values=dict(values or {}),
         )
     raise ValueError(_not_found(held, typed, frame))
 
@@ -226,7 +243,7 @@ def load(origin: Origin) -> tuple[Job, Callable[..., Any] | None]:
         sys.path.insert(0, origin.search)
     with _as_worker():
         module = execute(Path(origin.script), MODULE, origin.package)
-        job = job_at(module, origin.job)
+        job = job_at(module, origin.job, origin.values)
     loop = getattr(module, origin.loop, None) if origin.loop else None
     if origin.loop and not callable(loop):
         raise TypeError(
@@ -236,7 +253,7 @@ def load(origin: Origin) -> tuple[Job, Callable[..., Any] | None]:
     return job, loop
 
 
-def job_at(module: ModuleType, path: str) -> Job:
+def job_at(module: ModuleType, path: str, values: Mapping[str, Any] | None = None) -> Job:
     """The job at a path in an executed script, or the one that the function there makes.
 
     Raises:
@@ -249,7 +266,7 @@ def job_at(module: ModuleType, path: str) -> Job:
             f"{module.__file__} defined no job named '{path}' when a worker executed it; "
             "define it above the main guard"
         )
-    job = made(held)
+    job = made(held, values)
     check_samples(job, path, vars(module).get(SAMPLES, {}).get(path, ""))
     return job
 

@@ -44,6 +44,8 @@ class Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The name of the user's own loop at module level."""
     source: str = ""
     """The text of the script, if it is not a file yet: that of a notebook's cells."""
+    values: dict[str, Any] = {}
+    """What the function that makes the job is given for its free parameters."""
 
     def stored(self, folder: Path) -> Origin:
         """This origin with its script as a file; one of a notebook is written to the folder."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from manyhands.free import read_values, settled
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from manyhands.faults import Faults
@@ -23,6 +25,8 @@ T = TypeVar("T")
 class Command:
     """The options of `manyhands train`; they win over the script's."""
 
+    values: Mapping[str, str] | None = None
+    """Values of the job's free parameters, as texts."""
     strategy: Strategy | str | None = None
     """A text, if the script may register a strategy of this name."""
     workers: int | None = None
@@ -75,6 +79,26 @@ def under(command: Command) -> Iterator[Command]:
         yield command
     finally:
         _current.reset(token)
+
+
+def chosen_values(
+    source: object, script: Mapping[str, Any] | None, command: Mapping[str, str] | None
+) -> dict[str, Any]:
+    """The values of a job's free parameters; those of the command line win.
+
+    Args:
+        source: the job, or the function that makes it.
+        script: the values that the script gives.
+        command: texts of the command line, by name.
+
+    Raises:
+        ValueError: one of them is none that its parameter may have.
+    """
+    given = dict(script or {})
+    if not callable(source):
+        return given | dict(command or {})
+    given |= read_values(command or {}, source)
+    return settled(source, given)
 
 
 def choose(command: T | None, script: T | None, default: T) -> tuple[T, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from manyhands.cluster import Cluster, Link
 from manyhands.files.run_folders import check_free, claim, new_folder, release, stamp
@@ -22,14 +22,16 @@ from manyhands.units import seconds as read_seconds
 from manyhands.verbs.calling import calling
 from manyhands.verbs.command import current
 from manyhands.verbs.progress import shown
+from manyhands.verbs.resuming import find_checkpoint, resume_settings
 from manyhands.virtual import Conditions, Faults, ProcessHosts, Times, simulate_job
 from manyhands.virtual import times as read_times
 from manyhands.virtual.conditions.simulated_faults import simulated
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from manyhands.codecs import Codec
+    from manyhands.files.checkpoints import Checkpoint
     from manyhands.intervals import Every
     from manyhands.job import Job
     from manyhands.protocols import StrategyProtocol
@@ -74,11 +76,14 @@ class Asked:
     detection: str | float | None = None
     faults: str | Faults | None = None
     time_only: bool | None = None
+    checkpoint: str | Every | None = None
+    keep: int | None = None
+    resume: str | Path | None = None
     output: Path | None = None
 
 
 def simulate(
-    job: Job | Callable[[], Job],
+    job: Job | Callable[..., Job],
     strategy: str | Strategy | None = None,
     *,
     workers: int | None = None,
@@ -103,7 +108,11 @@ def simulate(
     lr: str | float | None = None,
     evaluate_every: str | Every | None = None,
     measures: str | None = None,
+    checkpoint: str | Every | None = None,
+    keep: int | None = None,
+    resume: str | Path | None = None,
     output: str | Path | None = None,
+    values: Mapping[str, Any] | None = None,
 ) -> Run:
     """Train a job under a strategy on a virtual clock: gradients are real, time is not.
 
@@ -111,7 +120,8 @@ def simulate(
     summary shows it. The job may be defined anywhere, because no other process needs it.
 
     Args:
-        job: what to train, or a function without arguments that returns it.
+        job: what to train, or a function that returns it, called without arguments or with the
+            values of its free parameters (`mh.free`).
         strategy: how to train, as text or as a value: "ssp(staleness=4)" or
             `mh.strategies.ssp(staleness=4)`. Of a placement other than `allreduce()` one worker
             computes the numbers, which are those of `single()`. Default: `asynchronous()`.
@@ -134,9 +144,9 @@ def simulate(
             host of the island's first worker.
         service: seconds of a core that a server takes for an update, or "1ms". Default: 0.
         handover: seconds that a message within one host takes beside its copying, or "50us".
+            Default: 0.
         coding: bytes of vectors per second at which codecs encode and decode, or "2GB/s".
             Default: they take no time.
-            Default: 0.
         detection: seconds until the samples of a dead worker are given to another. Default: 5.
         faults: what goes wrong: "crash worker 3 at 2.5 s; stop worker 1 from 4 s to 6 s", or
             "random(every=15, seed=3)"; all forms are in `docs/faults.md`.
@@ -153,7 +163,13 @@ def simulate(
             epoch; or "0.25 epochs", in place of it. Default: the job's.
         measures: what to record at evaluations beside metrics, separated by commas:
             "gradient_norm, spread, staleness". Default: the job's.
+        checkpoint: when to store a checkpoint, beside the one at the end: "1000 steps", "50000"
+            samples or "10min" of virtual time. Default: the job's; without one, none is stored.
+        keep: number of checkpoints that are kept. Default: the job's.
+        resume: the folder of a run, live or virtual, that is continued from its last checkpoint:
+            its parameters, optimizer state and sample. Limits count from the run's beginning.
         output: folder for the run. Default: a new one in `runs`.
+        values: values of the job's free parameters, by name. Default: the start of each.
 
     Returns:
         The run: its summary, metrics, trace and trained parameters.
@@ -208,9 +224,12 @@ def simulate(
         lr=lr,
         evaluate_every=evaluate_every,
         measures=measures,
+        checkpoint=checkpoint,
+        keep=keep,
+        resume=resume,
         output=None if output is None else Path(output),
     )
-    run = plan(script.made(job), asked, "script").carry_out()
+    run = plan(script.made(job, values), asked, "script").carry_out()
     current().runs.append(run)
     return run
 
@@ -226,6 +245,7 @@ class VirtualRunPlan:
     faults: Faults
     settings: tuple[Setting, ...]
     asked: Asked
+    resumed: Checkpoint | None = None
 
     def carry_out(self, tell: Callable[[str], None] | None = None) -> Run:
         """Run it to its end; its progress goes to `tell`, or else to the error stream."""
@@ -254,6 +274,7 @@ class VirtualRunPlan:
                     settings=self.settings,
                     begun=standing.append,
                     time_only=bool(self.asked.time_only),
+                    resume=self.resumed,
                 )
         except BaseException:
             # Empty if the request was refused; any other has a trace.
@@ -300,9 +321,12 @@ def plan(job: Job, asked: Asked, source: str) -> VirtualRunPlan:
         lr=None if asked.lr is None else str(asked.lr),
         evaluate_every=None if asked.evaluate_every is None else str(asked.evaluate_every),
         measures=asked.measures,
+        checkpoint=None if asked.checkpoint is None else str(asked.checkpoint),
+        keep=asked.keep,
     )
     job, unchecked = override(job, given), ""
     if asked.time_only:
+        _check_no_numbers(asked)
         job, unchecked = _without_target(job, asked)
         unchecked += _bounds(protocol, workers)
     _check_measures(job, protocol, workers)
@@ -339,15 +363,30 @@ def plan(job: Job, asked: Asked, source: str) -> VirtualRunPlan:
         "detection": f"{conditions.detection:g} s" if asked.detection is not None else None,
         "time_only": f"no numbers{unchecked}" if asked.time_only else None,
     }
+    resumed = None if asked.resume is None else find_checkpoint(asked.resume, None, job)
     settings = (
         *_settings(values, asked, source),
+        *(
+            Setting(one.name, one.value, source)
+            for one in resume_settings(resumed, job, protocol, workers)
+        ),
         *_job_settings(job, asked, source),
         *_place_settings(places, asked, source),
         *_versions(),
     )
     if asked.output is not None:
         check_free(asked.output)
-    return VirtualRunPlan(job, protocol, places, conditions, faults, settings, asked)
+    return VirtualRunPlan(job, protocol, places, conditions, faults, settings, asked, resumed)
+
+
+def _check_no_numbers(asked: Asked) -> None:
+    """Refuse checkpoints where there are no parameters to store or to continue with."""
+    for name in ("resume", "checkpoint"):
+        if getattr(asked, name) is not None:
+            raise ValueError(
+                "a time-only run has no parameters, so it can neither store a checkpoint nor "
+                f"continue from one: leave out time_only, or {name}"
+            )
 
 
 def _codecs(protocol: StrategyProtocol, workers: int) -> list[Codec]:

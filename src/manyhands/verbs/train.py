@@ -32,7 +32,7 @@ from manyhands.script.origin import Overrides, override
 from manyhands.strategies import Strategy, check_job, protocol_of
 from manyhands.strategies import strategy as read_strategy
 from manyhands.verbs.calling import calling
-from manyhands.verbs.command import Command, choose, current
+from manyhands.verbs.command import Command, choose, chosen_values, current
 from manyhands.verbs.resuming import find_checkpoint, resume_settings
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ _LIMITS = (
 class TrainOptions:
     """What a script asks of a live run; None where it says nothing."""
 
+    values: Mapping[str, Any] | None = None
     strategy: str | Strategy | None = None
     workers: int | None = None
     cluster: Cluster | None = None
@@ -80,7 +81,7 @@ class TrainOptions:
 
 
 def train(
-    job: Job | Callable[[], Job],
+    job: Job | Callable[..., Job],
     strategy: str | Strategy | None = None,
     *,
     workers: int | None = None,
@@ -102,6 +103,7 @@ def train(
     slow: Iterable[str | Pace] | None = None,
     faults: str | Faults | None = None,
     output: str | Path | None = None,
+    values: Mapping[str, Any] | None = None,
 ) -> Run:
     """Train a job under a strategy on real processes.
 
@@ -112,7 +114,8 @@ def train(
     Under torchrun, its processes are the workers. Options of `manyhands train` win over these.
 
     Args:
-        job: what to train, or a function without arguments that returns it.
+        job: what to train, or a function that returns it, called without arguments or with the
+            values of its free parameters (`mh.free`).
         strategy: how to train, as text or as a value: "allreduce()" or `mh.strategies.allreduce()`.
             Default: `single()` for one worker, `allreduce()` for more.
         workers: number of workers. Default: one per GPU; without a GPU one per core, at most four.
@@ -143,6 +146,7 @@ def train(
         faults: what goes wrong on purpose: "crash worker 2 at 20 s; stop worker 1 from 30 s to
             45 s", or "random(every=15, seed=3)"; times count from the first samples.
         output: folder for the run. Default: a new one in `runs`.
+        values: values of the job's free parameters, by name. Default: the start of each.
 
     Returns:
         The run: its summary, metrics, trace and trained parameters.
@@ -180,6 +184,7 @@ def train(
     """
     with refusing():
         asked = TrainOptions(
+            values=values,
             strategy=strategy,
             workers=workers,
             cluster=None if cluster is None else Cluster.parse(cluster),
@@ -207,7 +212,7 @@ def train(
 
 def train_from(
     namespace: Mapping[str, Any],
-    source: Job | Callable[[], Job],
+    source: Job | Callable[..., Job],
     asked: TrainOptions | None = None,
     frame: FrameType | None = None,
 ) -> Run:
@@ -219,8 +224,10 @@ def train_from(
         )
     command, asked = current(), asked or TrainOptions()
     with refusing():
-        job = script.made(source)
         made_by = None if isinstance(source, Job) else source
+        values = chosen_values(source, asked.values, command.values)
+        job = script.made(source, values)
+        asked = replace(asked, strategy=asked.strategy or values.get("strategy"))
         spread = _hosts(command, asked)
         plan = _plan(job, asked, command, spread)
         if asked.loop is not None and not plan.strategy.needs(plan.workers).collectives:
@@ -238,7 +245,9 @@ def train_from(
             )
     else:
         with refusing():
-            origin = script.trace_back(job, asked.loop, namespace, made_by=made_by, frame=frame)
+            origin = script.trace_back(
+                job, asked.loop, namespace, made_by=made_by, values=values, frame=frame
+            )
         folder = _taken_folder(plan)
         request = Request(
             job=job,

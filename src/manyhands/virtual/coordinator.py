@@ -21,7 +21,7 @@ from manyhands.leasing.lease_service import LeaseService
 from manyhands.leasing.leases import Leases
 from manyhands.stopping import Improvement
 from manyhands.virtual.simulator.kernel import happens
-from manyhands.wire.leasing import Ask, Commit, Evaluate, Forgo, Nothing, Saved, Sum, Tally
+from manyhands.wire.leasing import Ask, Commit, Evaluate, Forgo, Nothing, Over, Saved, Sum, Tally
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from manyhands.faults import Fault
     from manyhands.job import Job
     from manyhands.leasing.lease_service import Letters
+    from manyhands.stopping import ImprovementState
     from manyhands.virtual.log import Logs, WorkerLog
     from manyhands.virtual.simulator.kernel import Kernel, VirtualEvent
     from manyhands.virtual.simulator.member import VirtualProcess
@@ -100,9 +101,11 @@ class LeaseChannel:
         """Discard a lease: its update was not applied."""
         self.say(Forgo(number))
 
-    def saved(self) -> None:
-        """Report that the model has been stored."""
+    async def saved(self, log: WorkerLog) -> None:
+        """Report that the model has been stored, and wait until the coordinator has noted it."""
         self.say(Saved())
+        while not isinstance(await self._receive(log), Over):
+            pass
 
     def say(self, message: Leasing) -> None:
         """Send a message to the service."""
@@ -184,7 +187,12 @@ class VirtualCoordinator:
         self._lockstep = lockstep
         self._by_rank = by_rank
         self._early = early
-        self._improvement = Improvement(job.early_stopping)
+        self.improvement = Improvement(job.early_stopping)
+        """What early stopping has noted."""
+        self._since = (0, 0)
+        """Samples and global batches before the checkpoint that the run continues from."""
+        self.store: Callable[[int], None] = lambda _: None
+        """Stores a checkpoint after so many samples; set by a run with numbers."""
         self._service = self._new_service()
         self._channels: dict[str, LeaseChannel] = {}
         """By worker, the channel of its current incarnation."""
@@ -198,7 +206,11 @@ class VirtualCoordinator:
         self._up_since = 0.0
         self._accounts = 0
         self._round = 0
-        """The round of the last evaluation."""
+        """The round of the last evaluation or checkpoint."""
+        self._judged = 0
+        """Evaluations so far."""
+        self._stored = -1
+        """Samples committed at the last checkpoint."""
         self._evaluated = 0
         """Samples committed at the last evaluation."""
         self._accounted = (0, 0, 0)
@@ -207,6 +219,26 @@ class VirtualCoordinator:
         if job.seconds is not None:
             kernel.after(job.seconds, self.stop)
         self._evaluate_later()
+        self._store_later()
+
+    def continue_from(
+        self, samples: int, steps: int, seconds: float, noted: ImprovementState | None
+    ) -> None:
+        """Continue from a checkpoint; called before anything is leased.
+
+        Args:
+            samples: samples of the run before it.
+            steps: global batches before it.
+            seconds: seconds of training before it.
+            noted: what early stopping has noted.
+        """
+        self._since, self._evaluated = (samples, steps), -1
+        self._epochs = samples // self._size
+        self._service = self._new_service()
+        if noted is not None:
+            self.improvement.restore(noted)
+        if self._job.seconds is not None:
+            self._kernel.after(max(0.0, self._job.seconds - seconds), self.stop)
 
     def _new_service(self) -> LeaseService:
         """A lease service in its initial state."""
@@ -220,16 +252,24 @@ class VirtualCoordinator:
             lockstep=self._lockstep,
             by_rank=self._by_rank,
             points=self._job.evaluation_points,
+            storing=self._job.checkpoint_points,
+            since=self._since,
         )
-        return LeaseService(leases, evaluates=evaluates, lockstep=self._lockstep, early=self._early)
+        return LeaseService(
+            leases,
+            evaluates=evaluates,
+            lockstep=self._lockstep,
+            early=self._early,
+            stores_last=self._job.checkpoint is not None,
+        )
 
     def _evaluate_later(self) -> None:
         """Have an evaluation follow when the job's interval in seconds is over."""
-        interval, number = self._job.evaluation_seconds, self._round
+        interval, number = self._job.evaluation_seconds, self._judged
 
         def pause() -> None:
             # If there was one meanwhile, the interval has begun anew.
-            if self._round != number or self.is_over:
+            if self._judged != number or self.is_over:
                 return
             if self.is_down:
                 self._meanwhile.append(pause)
@@ -240,6 +280,24 @@ class VirtualCoordinator:
                 self._pass_on(self._service.pause())
 
         if interval is not None and self._job.validation is not None:
+            self._kernel.after(interval, pause)
+
+    def _store_later(self) -> None:
+        """Have a checkpoint follow when the job's interval in seconds is over."""
+        interval = None if self._job.checkpoint is None else self._job.checkpoint.seconds
+
+        def pause() -> None:
+            if self.is_over:
+                return
+            if self.is_down:
+                self._meanwhile.append(pause)
+                return
+            if not self._service.is_evaluating:
+                self._note(LeaseInput("store"))
+                self._pass_on(self._service.pause_to_store())
+            self._store_later()
+
+        if interval is not None:
             self._kernel.after(interval, pause)
 
     @property
@@ -368,8 +426,13 @@ class VirtualCoordinator:
             self._account()
         if self._service.round != self._round:
             self._round = self._service.round
-            self._judge()
-            self._evaluate_later()
+            if not self._service.is_storing:
+                self._judged += 1
+                self._judge()
+                self._evaluate_later()
+        if self._service.stored != self._stored:
+            self._stored = self._service.stored
+            self._take_checkpoint()
         for worker, message in letters:
             channel = self._channels.get(worker)
             if channel is not None:
@@ -394,6 +457,15 @@ class VirtualCoordinator:
             self._logs.coordinator.event("epoch", detail)
             self._epochs += 1
 
+    def _take_checkpoint(self) -> None:
+        """Store a checkpoint: all workers have read the shared state, and nothing is under way."""
+        position = self.leases.position
+        if position is not None:
+            self.store(position)
+            return
+        words = "a limit was reached in the middle of a global batch"
+        self._logs.coordinator.event("not stored", {"words": words})
+
     def _judge(self) -> None:
         """Evaluate, if samples were committed since the last time; stop at the target."""
         samples, goal = self.leases.committed, self._job.goal
@@ -407,6 +479,6 @@ class VirtualCoordinator:
         if goal is not None and goal.reached(values):
             record.event("target", {"target": str(goal), "samples": str(samples)})
             self._stop_leases()
-        elif self._improvement.is_over(values):
+        elif self.improvement.is_over(values):
             record.event("stopped", {"why": str(self._job.early_stopping), "samples": str(samples)})
             self._stop_leases()

@@ -12,6 +12,7 @@ from manyhands.failure import RunFailed
 from manyhands.faults import Cut
 from manyhands.leasing.leases import Leases
 from manyhands.virtual.coordinator import VirtualCoordinator
+from manyhands.virtual.remembered import remembered
 from manyhands.virtual.time_only import TimeOnlyWorld
 from manyhands.virtual.worker.group import VirtualGroup
 from manyhands.virtual.worker.lockstep import (
@@ -42,9 +43,9 @@ if TYPE_CHECKING:
     from manyhands.virtual.log import Logs, WorkerLog
     from manyhands.virtual.simulator.kernel import Kernel
     from manyhands.virtual.worker.endpoint import VirtualEndpoint
+    from manyhands.virtual.worker.record import WorkerRecord
     from manyhands.virtual.worker.replica import VirtualReplica
     from manyhands.virtual.worker.shared_model import SharedModel
-    from manyhands.virtual.world import _Worker
 
 
 class WholeBatchLeases(Leases):
@@ -100,7 +101,7 @@ class LockstepWorld(World):
         else:
             super().expect(fault)
 
-    def _lose(self, worker: _Worker, life: int) -> None:  # noqa: ARG002 - the contract
+    def _lose(self, worker: WorkerRecord, life: int) -> None:  # noqa: ARG002 - the contract
         self._record_death("lost", worker.member)
         words = f"{worker.member.name} died after {worker.member.deaths[-1]:g} s"
         fix = "a strategy with servers, such as synchronous(), continues without it"
@@ -143,13 +144,17 @@ class PlacedWorld(LockstepWorld):
         self._overlaps = any(host.devices for host in places.cluster.hosts)
         """Whether workers compute on devices with streams."""
         super().__init__(job, protocol, places, conditions, kernel, logs, shared_model)
-        memory = cast("PlacedProtocol", protocol).memory(job, len(places.workers))
+        workers, placed = len(places.workers), cast("PlacedProtocol", protocol)
+        key = ("memory", str(protocol), workers)
+        memory = remembered(job, key, lambda: placed.memory(job, workers))
         words = f"{memory / 1e6:,.3f} MB per worker by the forecast"
         logs.coordinator.setting("memory", words, "default")
 
     def _program(self, workers: int) -> StepProgram:
         protocol = cast("PlacedProtocol", self._protocol)
-        return protocol.program(self._job, workers, overlaps=self._overlaps)
+        job, overlaps = self._job, self._overlaps
+        key = ("program", str(protocol), workers, overlaps)
+        return remembered(job, key, lambda: protocol.program(job, workers, overlaps=overlaps))
 
     def _new_model(self, workers: int) -> SharedModel:
         return PlacedModel(self._job, self._program(workers))

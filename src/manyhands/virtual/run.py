@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,6 +14,7 @@ from manyhands.parameters.initial.start import check_job_start, start_digest
 from manyhands.parameters.optional.checks import check_optional
 from manyhands.strategies import check_job
 from manyhands.trace import Setting
+from manyhands.virtual.checkpoints import VirtualCheckpoints
 from manyhands.virtual.conditions.simulated_faults import simulated
 from manyhands.virtual.lockstep import world_class
 from manyhands.virtual.log import Logs
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
+    from manyhands.files.checkpoints import Checkpoint
     from manyhands.job import Job
     from manyhands.protocols import StrategyProtocol
     from manyhands.virtual.conditions.process_hosts import ProcessHosts
@@ -43,6 +46,7 @@ def simulate_job(
     settings: Sequence[Setting] = (),
     begun: Callable[[Standing], object] = lambda _: None,
     time_only: bool = False,
+    resume: Checkpoint | None = None,
 ) -> World:
     """Run a job under a protocol on virtual hosts, and write its trace and model to a folder.
 
@@ -59,10 +63,19 @@ def simulate_job(
         settings: the run's settings, for the trace.
         begun: called at the start with a function that returns the progress.
         time_only: compute no numbers; all times are the same as with numbers.
+        resume: the checkpoint that the run continues from.
 
     Returns:
         The final state of the simulation.
+
+    Raises:
+        ValueError: the run cannot be simulated, or cannot continue from the checkpoint.
     """
+    if resume is not None and time_only:
+        raise ValueError(
+            "a time-only run has no parameters, so it cannot continue from a checkpoint: leave out "
+            "time_only, or resume"
+        )
     faults = faults or Faults()
     protocol.check(len(places.workers))
     protocol.check_places({*places.workers, *places.servers}, ())
@@ -72,12 +85,15 @@ def simulate_job(
     needs = protocol.needs(len(places.workers))
     expected = simulated(faults, places, peers=needs.peer_servers or needs.collectives)
     job.make_ready()
+    if resume is not None:
+        job = replace(job, start=resume.folder)
     check_job_start(job)
-    if (digest := start_digest(job)) is not None:
+    if resume is None and (digest := start_digest(job)) is not None:
         settings = (*settings, Setting("start_sha256", digest, "script"))
     kernel = Kernel()
     follows = "staleness" in job.measures
     logs = Logs(folder, len(places.workers), kernel, follows_staleness=follows)
+    checkpoints: VirtualCheckpoints | None = None
     end = {"status": "finished", "words": ""}
     try:
         with _one_thread(), _rare_collections(), torch.random.fork_rng(devices=[]):
@@ -85,9 +101,13 @@ def simulate_job(
                 logs.coordinator.setting(setting.name, setting.value, setting.source)
             of_kind = world_class(needs, time_only=time_only)
             world = of_kind(job, protocol, places, conditions, kernel, logs)
+            if not time_only:
+                checkpoints = VirtualCheckpoints(world, job, protocol, kernel, logs, folder, resume)
             for fault in expected:
                 world.expect(fault)
             world.begin()
+            if checkpoints is not None:
+                checkpoints.begin()
             begun(lambda: (kernel.now, world.committed))
             kernel.run()
             world.store(folder)
@@ -98,6 +118,8 @@ def simulate_job(
         end = {"status": "interrupted", "words": f"interrupted ({type(error).__name__})"}
         raise
     finally:
+        if checkpoints is not None:
+            checkpoints.close()
         logs.coordinator.event("end", end)
         logs.flush()
     return world

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
@@ -28,11 +28,12 @@ from manyhands.virtual.worker.coding_time import CodingTime
 from manyhands.virtual.worker.endpoint import VirtualEndpoint
 from manyhands.virtual.worker.evaluation import evaluate
 from manyhands.virtual.worker.measures import ReplicaMeasures
+from manyhands.virtual.worker.record import WorkerRecord
 from manyhands.virtual.worker.replica import VirtualReplica
 from manyhands.virtual.worker.shared_model import Replication, SharedModel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from torch import nn
@@ -49,22 +50,6 @@ _RNG, _TIMES = 2, 3
 """Purposes for `mix`: the random generators of a worker's protocol, and of its compute times."""
 _ENDED_WITHIN = 1.0
 """Seconds until a lost worker that reappears is ended: the heartbeat of its agent."""
-
-
-@dataclass(eq=False, slots=True)
-class _Worker:
-    """A worker over all of its incarnations."""
-
-    member: VirtualProcess
-    seconds: Callable[[], float]
-    replication: Replication | None = None
-    endpoint: VirtualEndpoint | None = None
-    channel: LeaseChannel | None = None
-    works: bool = False
-    missed: set[int] = field(default_factory=set)
-    """Incarnations that ended and whose samples were leased again."""
-    isolated: set[int] = field(default_factory=set)
-    """Those of them that were alive then, and not reachable."""
 
 
 class World:
@@ -115,9 +100,10 @@ class World:
         are_shared = needs.shared_memory and needs.local_optimizer
         self._writes = UpdateCounts(writes) if are_shared else None
         self._workers = [
-            _Worker(
+            WorkerRecord(
                 VirtualProcess(f"worker-{rank}", host),
-                conditions.seconds(rank, random.Random(mix(job.seed, _TIMES, rank))),  # noqa: S311
+                random.Random(mix(job.seed, _TIMES, rank)),  # noqa: S311 - no secrets
+                partial(conditions.seconds, rank),
             )
             for rank, host in enumerate(places.workers)
         ]
@@ -243,6 +229,11 @@ class World:
         """Number of updates that each server has applied."""
         return tuple(server.state.version for server in self._servers.values())
 
+    @property
+    def parts(self) -> tuple[dict[str, Server], list[WorkerRecord], SharedModel]:
+        """The servers by name, the workers by rank, and the model that computes gradients."""
+        return self._servers, self._workers, self._shared_model
+
     def _living(self) -> list[Replication]:
         """The state of every live worker."""
         kept = (worker.replication for worker in self._workers if worker.member.alive)
@@ -327,10 +318,11 @@ class World:
         if coded is None:
             return endpoint
         endpoint.on_loss = coded.lose
+        self._workers[rank].coded = coded
         self._logs.follow_residual(rank, coded.residuals)
         return coded
 
-    def _end_worker(self, worker: _Worker) -> None:
+    def _end_worker(self, worker: WorkerRecord) -> None:
         self._working -= worker.works
         worker.works = False
         self._logs.end(self._workers.index(worker))
@@ -388,7 +380,7 @@ class World:
             self._kernel.after(restart, partial(self._return, rank))
         self._check_end()
 
-    def _lose(self, worker: _Worker, life: int) -> None:
+    def _lose(self, worker: WorkerRecord, life: int) -> None:
         """Handle the detection of a dead worker."""
         if life not in worker.missed:
             self._record_death("lost", worker.member)
@@ -398,7 +390,7 @@ class World:
         words = f"{member.name} died after {member.deaths[-1]:g} s"
         self._logs.coordinator.event(what, {"member": member.name, "words": words})
 
-    def _declare_lost(self, worker: _Worker, life: int) -> None:
+    def _declare_lost(self, worker: WorkerRecord, life: int) -> None:
         """Lease a dead worker's samples again and fence its late calls, once."""
         if life in worker.missed:
             return
@@ -429,7 +421,7 @@ class World:
         self.coordinator.judge_after(self._conditions.detection, judge)
         self._kernel.after(fault.seconds, partial(self._heal, worker, life, channel, fault))
 
-    def _declare_isolated_lost(self, worker: _Worker, life: int, fault: Isolate) -> None:
+    def _declare_isolated_lost(self, worker: WorkerRecord, life: int, fault: Isolate) -> None:
         """Handle the detection of an isolated worker: the run continues without it."""
         cut_off = worker.channel is not None and worker.channel.is_cut_off
         if not (cut_off and worker.member.is_in(life)) or life in worker.missed:
@@ -443,13 +435,13 @@ class World:
         self._declare_lost(worker, life)
         self._check_end()
 
-    def _heal(self, worker: _Worker, life: int, channel: LeaseChannel, fault: Isolate) -> None:
+    def _heal(self, worker: WorkerRecord, life: int, channel: LeaseChannel, fault: Isolate) -> None:
         """Restore the link of an isolated worker; if it was declared lost, end its process."""
         channel.heal()
         if life in worker.isolated:
             self._kernel.after(_ENDED_WITHIN, partial(self._end_isolated, worker, life, fault))
 
-    def _end_isolated(self, worker: _Worker, life: int, fault: Isolate) -> None:
+    def _end_isolated(self, worker: WorkerRecord, life: int, fault: Isolate) -> None:
         if not worker.member.is_in(life):
             # It has died meanwhile; the fault that killed it decides on its restart.
             self._returning -= fault.restart is not None

@@ -197,6 +197,7 @@ def hosts_of(run):
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.slow
 def test_the_server_of_an_island_runs_live_at_its_site(start, tmp_path):
     (tmp_path / "job.py").write_text(textwrap.dedent(JOB))
     text = "2 sites of 1 worker, 1gbit within, 100mbit and 5ms between"

@@ -86,6 +86,7 @@ def test_a_job_is_measured_by_real_runs(run_script) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_the_commands_measure_and_rank(start, run_script, tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text("\n".join(line[4:] for line in SCRIPT.splitlines()))
     command = (sys.executable, "-m", "manyhands")

@@ -110,6 +110,7 @@ def test_the_model_comes_home_when_the_first_host_only_serves(begin, start, scri
 
 
 @pytest.mark.timeout(240)
+@pytest.mark.slow
 def test_a_host_that_does_not_match_is_refused_on_both_sides(begin, start, script, tmp_path):
     first, line = begin(script(), "asynchronous()")
     other = script("other.py", pause=0.001)
@@ -158,6 +159,7 @@ def test_a_worker_killed_on_another_host_is_named_and_the_others_continue(
 
 
 @pytest.mark.timeout(240)
+@pytest.mark.slow
 def test_an_error_on_another_host_ends_the_run_with_its_traceback(begin, start, script, tmp_path):
     path = script()
     path.write_text(

@@ -225,6 +225,7 @@ def test_other_hosts_carry_on_and_an_agent_that_dies_ends_its_host_only(start, t
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.slow
 def test_workers_in_lockstep_are_replaced_after_the_coordinator_was(run_script):
     """The successor of a coordinator knows which group the workers have."""
     started = run_script(COUNTER, "allreduce()", "16000")

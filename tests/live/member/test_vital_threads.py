@@ -53,6 +53,7 @@ def test_a_worker_whose_thread_has_failed_fails_with_its_traceback(run_script, s
     assert started.text().rstrip().endswith("ZeroDivisionError: broken on purpose")
 
 
+@pytest.mark.slow
 def test_a_worker_whose_import_holds_the_interpreter_is_named_and_awaited(start, tmp_path):
     # A function of a library that is called through PyDLL keeps the GIL, as many extensions do.
     holds = "if worker_1: time.sleep(1.5); ctypes.PyDLL(None).sleep(9)"

@@ -130,6 +130,7 @@ def conform(run_script, tmp_path, texts):
 
 
 @pytest.mark.timeout(170)
+@pytest.mark.slow
 def test_table_virtual_and_live_runs_count_the_same_bytes(run_script, tmp_path):
     conform(run_script, tmp_path, EVERY_DAY)
 

@@ -103,6 +103,10 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     format: str = FORMAT
     version: int = VERSION
 
+    def is_of(self, strategy: str, workers: int) -> bool:
+        """Whether it is of a run with this strategy and number of workers."""
+        return (self.strategy, self.workers) == (strategy, workers)
+
 
 class CheckpointPlace(msgspec.Struct, frozen=True):
     """Where in a run a checkpoint is taken; the first process to store has it."""

@@ -19,7 +19,7 @@ _STEADY: Final = 0.005
 
 
 class ComputeTime(msgspec.Struct, frozen=True, kw_only=True):
-    """How long a worker takes for a batch of one size: forward, backward and optimizer.
+    """How long a worker takes for a batch of one size: loading, passes and optimizer.
 
     Example:
         >>> import manyhands as mh
@@ -36,6 +36,11 @@ class ComputeTime(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds of loading it."""
     steps: int
     """How many batches were measured."""
+
+    @property
+    def whole(self) -> float:
+        """Seconds with loading."""
+        return self.seconds + self.data
 
 
 class Calibration(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,12 +68,27 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds of an update to a server and back on this host, of all parameters."""
     collective: float = 0.0
     """Seconds that a step of two workers takes longer by an allreduce on this host."""
+    sharded: float = 0.0
+    """Seconds that a step of two workers takes longer under `fully_sharded()` on this host."""
+    coding: dict[str, float] = msgspec.field(default_factory=dict)
+    """By codec, bytes of vectors per second at which it encodes and decodes here."""
     machine: Machine = msgspec.field(default_factory=Machine)
     script: str = ""
+    assumed: str = ""
+    """The speed that was assumed, if nothing was measured."""
     version: int = VERSION
 
+    @property
+    def source(self) -> str:
+        """Where its times come from, in words."""
+        if self.assumed:
+            return f"computing at an assumed {self.assumed} per worker, which was not measured,"
+        return f"times measured on {self.machine.cpu} ({self.date[:10]})"
+
     def seconds(self, samples: float, workers: int = 1) -> float:
-        """Seconds of a batch: between two measured sizes in proportion, beyond them continued.
+        """Seconds of a batch with its loading: between two measured sizes in proportion.
+
+        Beyond them the line through the last two is continued.
 
         Args:
             samples: samples of the batch.
@@ -91,17 +111,45 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
         """
         return self.spread(self.seconds(samples, workers), samples)
 
-    def spread(self, seconds: float, samples: float) -> str:
+    def spread(self, seconds: float, samples: float, least: float = 0.0) -> str:
         """Times around so many seconds, with the spread of a batch of so many samples.
 
         Args:
             seconds: the mean.
             samples: samples of the batch whose spread it has.
+            least: the least standard deviation / mean.
         """
-        cv = self.cv(samples)
+        cv = max(least, self.cv(samples))
         if cv < _STEADY:
             return f"constant({seconds:.6g})"
         return f"lognormal({seconds:.6g}, cv={cv:.3g})"
+
+    def overhead(self, workers: int, per_host: int, *, sharded: bool = False) -> float:
+        """Seconds that collectives add to a step, beside what the network takes.
+
+        Workers that share a core wait for each other.
+
+        Args:
+            workers: number of workers.
+            per_host: workers on one host.
+            sharded: whether parameters are sharded.
+        """
+        if workers == 1:
+            return 0.0
+        each = max(self.sharded, self.collective) if sharded else self.collective
+        return each * self.crowding(per_host)
+
+    def crowding(self, per_host: int) -> float:
+        """Workers for each core of a host, at least 1."""
+        return max(1.0, per_host / (self.machine.cores or per_host))
+
+    def coding_speed(self, codec: object | None) -> float | None:
+        """Bytes per second at which a codec encodes and decodes; None if it was not measured.
+
+        Args:
+            codec: the codec of a strategy, or its text; None for none.
+        """
+        return None if codec is None else self.coding.get(str(codec))
 
     def write(self, path: Path | str) -> Path:
         """Store it as JSON; return the path.
@@ -119,14 +167,14 @@ def _line(points: Sequence[ComputeTime], samples: float) -> float:
     """Seconds on the straight lines through neighbouring points."""
     if len(points) == 1:
         (only,) = points
-        return only.seconds * samples / only.samples
+        return only.whole * samples / only.samples
     after = next((at for at, one in enumerate(points) if one.samples >= samples), len(points) - 1)
     low, high = points[max(0, after - 1)], points[max(1, after)]
-    slope = (high.seconds - low.seconds) / (high.samples - low.samples)
+    slope = (high.whole - low.whole) / (high.samples - low.samples)
     # Noise must not make a smaller batch take longer than a larger one.
     slope = max(slope, 0.0)
-    found = low.seconds + slope * (samples - low.samples)
-    return max(found, 0.25 * points[0].seconds * samples / points[0].samples)
+    found = low.whole + slope * (samples - low.samples)
+    return max(found, 0.25 * points[0].whole * samples / points[0].samples)
 
 
 def read_calibration(path: Path | str) -> Calibration:

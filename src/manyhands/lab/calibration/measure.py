@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from manyhands.failure import RunFailed
+from manyhands.lab.break_even.codecs import break_even
 from manyhands.lab.calibration.calibration import Calibration, ComputeTime
 from manyhands.lab.design import script_of
 from manyhands.lab.launcher import end, start
@@ -37,6 +38,9 @@ SECONDS: Final = 4.0
 """How long each run trains."""
 _MOST_STEPS: Final = 400
 _LONGEST: Final = 600.0
+CODECS: Final = ("int8()", "topk(0.01)")
+"""Codecs that are measured: those that a plan considers."""
+_NETWORK: Final = "1gbit"
 _FIRST: Final = 3
 """Steps at the beginning that are not counted."""
 
@@ -74,7 +78,7 @@ def measure(
             tell(f"batches of {size} samples on one worker")
             compute.append(_compute_time(size, runs.make("single()", 1, size).trace.workers))
         usual = compute[len(compute) // 2]
-        sharing = exchange = collective = 0.0
+        sharing = exchange = collective = sharded = 0.0
         if cores > 1:
             tell(f"{cores} workers that do not communicate")
             trace = runs.make("ensemble()", cores, usual.samples * cores).trace
@@ -82,9 +86,12 @@ def measure(
             sharing = statistics.mean(own) / usual.seconds
             tell("two workers with allreduce")
             two = runs.make("allreduce()", 2, 2 * usual.samples)
-            collective = max(0.0, _step(two) - max(1.0, sharing) * usual.seconds)
+            collective = max(0.0, _step(two) - max(1.0, sharing) * usual.whole)
+            tell("two workers with sharded parameters")
+            sharded = _sharded(runs, 2 * usual.samples, max(1.0, sharing) * usual.whole)
         tell("a worker and a server")
-        exchange = max(0.0, _step(runs.make("asynchronous()", 1, usual.samples)) - usual.seconds)
+        exchange = max(0.0, _step(runs.make("asynchronous()", 1, usual.samples)) - usual.whole)
+    tell("codecs")
     return Calibration(
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         job=name,
@@ -93,13 +100,15 @@ def measure(
         sharing=max(1.0, sharing),
         exchange=exchange,
         collective=collective,
+        sharded=sharded,
+        coding=_coding(job),
         machine=machine,
         script=script[0],
     )
 
 
 def calibrate(
-    job: Job | Callable[[], Job],
+    job: Job | Callable[..., Job],
     *,
     sizes: Iterable[int] | None = None,
     seconds: float = SECONDS,
@@ -136,7 +145,7 @@ def calibrate(
 
 def measure_here(
     job: Job,
-    source: Job | Callable[[], Job],
+    source: Job | Callable[..., Job],
     frame: FrameType,
     *,
     sizes: Iterable[int] | None = None,
@@ -152,6 +161,27 @@ def measure_here(
         script.write()
         words = (str(script.path), *script.arguments)
         return measure(job, words, script.job, sizes=sizes, seconds=seconds, tell=tell)
+
+
+def _sharded(runs: _Runs, batch: int, alone: float) -> float:
+    """Seconds that a step takes longer if parameters are sharded; 0 if they cannot be."""
+    try:
+        return max(0.0, _step(runs.make("fully_sharded()", 2, batch)) - alone)
+    except RunFailed:
+        return 0.0
+
+
+def _coding(job: Job) -> dict[str, float]:
+    """By codec, bytes of vectors per second at which it encodes and decodes a job's gradients."""
+    try:
+        found = break_even(job, CODECS, (_NETWORK,), workers=2)
+    except (ValueError, TypeError, NotImplementedError):
+        return {}  # gradients of such a job cannot be computed beside a run
+    return {
+        str(one.codec): 2 * one.cost.dense / one.cost.seconds
+        for one in found.codecs
+        if one.cost.seconds > 0
+    }
 
 
 class _Runs:

@@ -1,6 +1,8 @@
-"""`plan`: strategies ranked by predicted speed on a cluster."""
+"""`plan`: strategies ranked by predicted speed, or time to a target, on a cluster."""
 
 from manyhands.lab.planning.candidates import LeftOut
+from manyhands.lab.planning.learning import TimeToTarget
 from manyhands.lab.planning.ranking import Plan, PlannedStrategy, plan
+from manyhands.lab.planning.rules import Rule
 
-__all__ = ["LeftOut", "Plan", "PlannedStrategy", "plan"]
+__all__ = ["LeftOut", "Plan", "PlannedStrategy", "Rule", "TimeToTarget", "plan"]

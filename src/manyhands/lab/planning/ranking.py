@@ -16,18 +16,23 @@ from manyhands.lab.planning.candidates import (
     candidates,
     numbers_of_workers,
 )
+from manyhands.lab.planning.learning import Learning, TimedCandidate, TimeToTarget
+from manyhands.lab.planning.rules import Rule, Rules
 from manyhands.lab.planning.timing import predict
 from manyhands.pacing import Pace
 from manyhands.script import loading as scripts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from manyhands.job import Job
 
 MARGIN: Final = 0.05
 """Predictions that differ by less than this cannot be told apart, whatever their spread."""
+BUDGET: Final = 120.0
+"""Seconds for virtual runs with real gradients."""
+_MILLION: Final = 1e6
 
 
 @dataclass(frozen=True)
@@ -50,6 +55,10 @@ class PlannedStrategy:
     high: float
     limit: str
     """Without what it would be clearly faster: the network, or slower workers; or computing."""
+    to_target: TimeToTarget | None = None
+    """How long until the target, if one was given and the strategy reached it in virtual runs."""
+    price: float | None = None
+    """Of the training until the target, or else of a million samples."""
 
     def resembles(self, other: PlannedStrategy) -> bool:
         """Whether the predictions of two cannot be told apart.
@@ -57,13 +66,19 @@ class PlannedStrategy:
         Args:
             other: the other one.
         """
+        mine, its = self.to_target, other.to_target
+        if (mine is None) != (its is None):
+            return False
+        if mine is not None and its is not None:
+            overlap = mine.low <= its.high and its.low <= mine.high
+            return overlap or abs(mine.seconds / its.seconds - 1) < MARGIN
         overlap = self.low <= other.high and other.low <= self.high
         return overlap or abs(self.rate / other.rate - 1) < MARGIN
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Strategies ranked by predicted speed, as `mh.plan` returns it.
+    """Strategies ranked by predicted speed, or time to a target, as `mh.plan` returns it.
 
     Example:
         >>> import manyhands as mh
@@ -72,12 +87,17 @@ class Plan:
     """
 
     ranking: tuple[PlannedStrategy, ...]
-    """The fastest first."""
+    """The fastest first; with a target, those that reach it soonest."""
     left_out: tuple[LeftOut, ...]
     cluster: str
     calibration: Calibration
     seconds: float
     """How long the plan took."""
+    target: str | None = None
+    notes: tuple[str, ...] = ()
+    """What did not reach the target, or was not trained."""
+    rules: tuple[Rule, ...] = ()
+    """Rules of thumb, each confirmed or refuted for this job."""
 
     @property
     def best(self) -> tuple[PlannedStrategy, ...]:
@@ -96,33 +116,47 @@ class Plan:
         alone = next((one for one in self.ranking if one.workers == 1), None)
         if alone in best:
             return (
-                f"do not distribute: one worker reaches {alone.rate:,.0f} samples/s, and no "
-                "strategy is clearly faster"
+                f"do not distribute: one worker reaches {self._measure(alone)}, and no strategy "
+                "is clearly faster"
             )
         first = best[0]
-        faster = "" if alone is None else f", {first.rate / alone.rate:.1f} times one worker"
-        words = f"{first.strategy} on {first.workers} workers: {first.rate:,.0f} samples/s{faster}"
+        words = f"{first.strategy} on {first.workers} workers: {self._measure(first)}"
+        if alone is not None and first.to_target is None:
+            words += f", {first.rate / alone.rate:.1f} times one worker"
+        elif alone is not None and alone.to_target is not None and first.to_target is not None:
+            times = alone.to_target.seconds / first.to_target.seconds
+            words += f", {times:.1f} times as fast as one worker"
         if len(best) > 1:
             others = ", ".join(one.strategy for one in best[1:4])
             more = f" and {len(best) - 4} more" if len(best) > 4 else ""
             words += f"; cannot be told apart from {others}{more}"
         return words
 
+    def _measure(self, one: PlannedStrategy) -> str:
+        if one.to_target is None:
+            return f"{one.rate:,.0f} samples/s"
+        return f"{self.target} in {one.to_target.seconds:,.3g} s"
+
 
 def plan(
-    job: Job | Callable[[], Job],
+    job: Job | Callable[..., Job],
     cluster: str | Cluster | None = None,
     calibration: Calibration | str | Path | None = None,
     *,
     strategies: Sequence[str] | None = None,
     workers: Sequence[int] | None = None,
     slow: Sequence[str | Pace] = (),
+    target: str | None = None,
+    budget: float = BUDGET,
+    price: float | None = None,
+    rules: bool = False,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Plan:
-    """Rank strategies for a job on a cluster by predicted speed.
+    """Rank strategies for a job on a cluster by predicted speed, or by predicted time to a target.
 
     Each strategy runs on a virtual clock without numbers: batches take the times of the
-    calibration, messages those of the cluster's links. How well a strategy learns is not predicted.
+    calibration, messages those of the cluster's links. With a target, the fastest of each kind are
+    then trained virtually with real gradients.
 
     Args:
         job: the job, or a function without arguments that returns it.
@@ -132,6 +166,10 @@ def plan(
         strategies: what to consider. Default: some twenty, with usual options.
         workers: numbers of workers. Default: all, half and a quarter of the cluster's.
         slow: workers that are slower than the others: `["3:4x"]`.
+        target: rank by the time until this is measured: "accuracy >= 0.97".
+        budget: seconds that virtual runs with real gradients may take here.
+        price: of a worker for an hour.
+        rules: whether to try the field's rules of thumb on this job.
         tell: receives what is timed at the moment.
 
     Returns:
@@ -153,7 +191,7 @@ def plan(
     paces = tuple(map(Pace.read, slow))
     where = Cluster.local() if cluster is None else Cluster.parse(cluster)
     counts = list(workers or numbers_of_workers(where))
-    found: list[PlannedStrategy] = []
+    found: list[TimedCandidate] = []
     left: list[LeftOut] = []
     for one in candidates(made, where, counts, strategies):
         if isinstance(one, LeftOut):
@@ -161,17 +199,46 @@ def plan(
             continue
         tell(f"{one} on {one.workers} workers")
         try:
-            timed = predict(made, one, where, known, paces)
+            found.append(TimedCandidate(one, predict(made, one, where, known, paces)))
         except (ValueError, TypeError) as error:
             left.append(LeftOut(f"{one} on {one.workers} workers", str(error)))
-            continue
-        found.append(_planned(one, timed.rate, timed.low, timed.high, timed.limit))
-    ranking = sorted(found, key=lambda one: -one.rate)
-    spent = time.monotonic() - begun
-    return Plan(tuple(ranking), tuple(left), str(where), known, spent)
+    reached: dict[Candidate, TimeToTarget] = {}
+    notes: list[str] = []
+    if target is not None:
+        learning = Learning(made, where, known, paces, target=target, budget=budget, tell=tell)
+        reached, notes = learning.train(found)
+    ranking = sorted((_planned(one, reached, price) for one in found), key=_place)
+    tried = tuple(Rules(made, where, known, tell).all()) if rules else ()
+    return Plan(
+        tuple(ranking),
+        tuple(left),
+        str(where),
+        known,
+        time.monotonic() - begun,
+        target=target,
+        notes=tuple(notes),
+        rules=tried,
+    )
 
 
 def _planned(
-    candidate: Candidate, rate: float, low: float, high: float, limit: str
+    timed: TimedCandidate, reached: Mapping[Candidate, TimeToTarget], price: float | None
 ) -> PlannedStrategy:
-    return PlannedStrategy(str(candidate), candidate.workers, rate, low, high, limit)
+    one, speed = timed.candidate, timed.speed
+    to_target = reached.get(one)
+    seconds = _MILLION / speed.rate if to_target is None else to_target.seconds
+    return PlannedStrategy(
+        str(one),
+        one.workers,
+        speed.rate,
+        speed.low,
+        speed.high,
+        speed.limit,
+        to_target,
+        None if price is None else price * one.workers * seconds / 3600,
+    )
+
+
+def _place(one: PlannedStrategy) -> tuple[float, float]:
+    """Those with a time to the target first, then the fastest."""
+    return (float("inf") if one.to_target is None else one.to_target.seconds, -one.rate)

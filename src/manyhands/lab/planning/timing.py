@@ -9,15 +9,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from manyhands.cluster import Link
+from manyhands.cluster import Cluster, Link
 from manyhands.reports.figures.speed import throughput
+from manyhands.strategies import placement_of
 from manyhands.verbs.simulate import Asked
 from manyhands.verbs.simulate import plan as plan_run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from manyhands.cluster import Cluster
     from manyhands.job import Job
     from manyhands.lab.calibration import Calibration
     from manyhands.lab.planning.candidates import Candidate
@@ -25,10 +25,16 @@ if TYPE_CHECKING:
 
 STEPS: Final = 24
 """Global batches of a virtual run."""
+LOCKSTEP_STEPS: Final = 6
+"""The same, where all workers wait for each other in every step: one is like the next."""
 REPEATS: Final = 3
 _INTERVALS: Final = 3
 _CLEAR: Final = 1.1
 """How much faster a strategy must be without something for that to limit it."""
+_APART: Final = 0.1
+"""Least standard deviation / mean of the times of workers that run freely."""
+SHARDED: Final = frozenset(("fully_sharded", "hybrid", "zero"))
+"""Strategies whose workers gather parameters."""
 _FAST: Final = Link(bandwidth=1e13)
 
 
@@ -54,6 +60,7 @@ def predict(
     *,
     steps: int = STEPS,
     repeats: int = REPEATS,
+    reasons: bool = True,
 ) -> PredictedSpeed:
     """Predict how fast a strategy trains a job on a cluster.
 
@@ -65,54 +72,111 @@ def predict(
         slow: workers that are slower than the others.
         steps: global batches of each virtual run.
         repeats: virtual runs, which differ by the random numbers of their times.
+        reasons: whether to find out what limits it, by a virtual run without each.
     """
     batch = job.batch_sizes.at(0)
-    workers = candidate.workers
     # Of a strategy that synchronises every so many steps, some whole intervals.
     steps = max(steps, _INTERVALS * candidate.interval)
-    place = cluster.first(workers)
-    per_host = max(1, math.ceil(workers / len(place.hosts)))
+    if placement_of(candidate.strategy) is not None:
+        steps = min(steps, LOCKSTEP_STEPS)
+    about = replace(
+        asked_of(job, candidate, cluster, calibration, slow), samples=steps * batch, time_only=True
+    )
+    # Without random numbers all repeats are the same run.
+    steady_times = str(about.times).startswith("constant")
+    seeds = range(job.seed, job.seed + (1 if steady_times else repeats))
+    rates = [_rate(job, replace(about, seed=seed)) for seed in seeds]
+    rate = statistics.mean(rates)
+    if not reasons:
+        return PredictedSpeed(rate=rate, low=min(rates), high=max(rates), limit="")
+    steady = f"constant({sum(seconds_of(job, candidate, cluster, calibration)):.6g})"
+    gains = {
+        "the network": _rate(job, replace(about, cluster=_without_network(about.cluster))) / rate
+    }
+    if about.slow or not steady_times:
+        gains["slower workers"] = _rate(job, replace(about, times=steady, slow=())) / rate
+    most = max(gains, key=lambda name: gains[name])
+    limit = most if candidate.workers > 1 and gains[most] >= _CLEAR else "computing"
+    return PredictedSpeed(rate=rate, low=min(rates), high=max(rates), limit=limit)
+
+
+def seconds_of(
+    job: Job, candidate: Candidate, cluster: Cluster, calibration: Calibration
+) -> tuple[float, float]:
+    """Seconds that a worker computes in a step, and those that it spends on collectives."""
+    batch, workers = job.batch_sizes.at(0), candidate.workers
+    per_host = max(1, math.ceil(workers / len(cluster.first(workers).hosts)))
+    overhead = 0.0
+    if placement_of(candidate.strategy) is not None:
+        sharded = candidate.strategy.name in SHARDED
+        overhead = calibration.overhead(workers, per_host, sharded=sharded)
     if candidate.divides_work:
-        seconds = calibration.seconds(batch, per_host) / workers
-    else:
-        seconds = calibration.seconds(batch / workers, per_host)
-    times = calibration.spread(seconds, batch / workers)
-    service = None
-    if candidate.strategy.needs(workers).leases and workers > 1:
-        service = calibration.exchange
-    about = Asked(
+        return calibration.seconds(batch, per_host) / workers, overhead
+    return calibration.seconds(batch / workers, per_host), overhead
+
+
+def asked_of(
+    job: Job,
+    candidate: Candidate,
+    cluster: Cluster,
+    calibration: Calibration,
+    slow: Sequence[Pace] = (),
+) -> Asked:
+    """A virtual run of a candidate, by calibrated times."""
+    workers = candidate.workers
+    per_host = max(1, math.ceil(workers / len(cluster.first(workers).hosts)))
+    computing, overhead = seconds_of(job, candidate, cluster, calibration)
+    seconds = computing + overhead
+    # A slow worker computes more slowly; what collectives take is stretched with it here.
+    share = computing / seconds
+    paces = tuple(replace(pace, factor=1 + share * (pace.factor - 1)) for pace in slow)
+    needs = candidate.strategy.needs(workers)
+    through_servers = needs.leases and workers > 1
+    # Workers that do not wait for each other do not stay in step either, as they would here.
+    least = _APART if through_servers and not needs.lockstep else 0.0
+    return Asked(
         strategy=candidate.strategy,
         workers=workers,
-        cluster=place,
-        times=times,
-        slow=tuple(pace for pace in slow if pace.worker is None or pace.worker < workers),
-        service=service,
-        samples=steps * batch,
-        time_only=True,
+        cluster=_with_room(cluster.first(workers)) if through_servers else cluster.first(workers),
+        times=calibration.spread(seconds, job.batch_sizes.at(0) / workers, least),
+        slow=tuple(pace for pace in paces if pace.worker is None or pace.worker < workers),
+        service=calibration.exchange * calibration.crowding(per_host) if through_servers else None,
+        coding=calibration.coding_speed(getattr(candidate.strategy, "codec", None)),
     )
-    rates = [_rate(job, replace(about, seed=job.seed + number)) for number in range(repeats)]
-    rate = statistics.mean(rates)
-    steady = f"constant({seconds:.6g})"
-    gains = {
-        "the network": _rate(job, replace(about, cluster=_without_network(place))) / rate,
-        "slower workers": _rate(job, replace(about, times=steady, slow=())) / rate,
-    }
-    most = max(gains, key=lambda name: gains[name])
-    limit = most if workers > 1 and gains[most] >= _CLEAR else "computing"
-    return PredictedSpeed(rate=rate, low=min(rates), high=max(rates), limit=limit)
 
 
 def _rate(job: Job, asked: Asked) -> float:
     """Samples per second of a virtual run."""
-    quiet = replace(job, target=None, validation=None, evaluate_every=None)
+    quiet = replace(
+        job,
+        target=None,
+        seconds=None,
+        epochs=None,
+        samples=asked.samples,
+        validation=None,
+        evaluate_every=None,
+        checkpoint=None,
+    )
     with tempfile.TemporaryDirectory(prefix="manyhands-plan-") as folder:
         asked = replace(asked, output=Path(folder) / "run")
         run = plan_run(quiet, asked, "plan").carry_out(lambda _: None)
         return throughput(run.trace).rate
 
 
-def _without_network(cluster: Cluster) -> Cluster:
+def _with_room(cluster: Cluster) -> Cluster:
+    """The same hosts with a further core each.
+
+    Processes of a virtual host queue for its cores, so a server would wait for a worker's whole
+    batch; an operating system lets it through at once.
+    """
+    return replace(
+        cluster, hosts=tuple(replace(host, cores=host.cores + 1) for host in cluster.hosts)
+    )
+
+
+def _without_network(given: str | Cluster | None) -> Cluster:
     """The same hosts, with links that take next to no time."""
+    cluster = Cluster.local() if given is None else Cluster.parse(given)
     sites = tuple(
         replace(
             site,

@@ -72,6 +72,7 @@ class LiveLeaseService:
             evaluates=numbers.evaluates,
             lockstep=numbers.lockstep,
             early=numbers.early,
+            stores_last=_is_due_at_end(numbers),
         )
         self._hub = hub
         self._recorder = recorder
@@ -253,3 +254,10 @@ class LiveLeaseService:
             samples = str((self._epochs + 1) * self._numbers.samples)
             self._recorder.event("epoch", {"number": str(self._epochs), "samples": samples})
             self._epochs += 1
+
+
+def _is_due_at_end(numbers: Leasing) -> bool:
+    """Whether the last sample of the run completes an interval of checkpoints."""
+    if numbers.storing is None or numbers.budget is None:
+        return False
+    return numbers.storing.after(numbers.budget - 1, numbers.samples) == numbers.budget

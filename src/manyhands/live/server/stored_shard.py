@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from manyhands.files.checkpoints import (
     CHECKPOINTS,
     Checkpoint,
     CheckpointFolder,
     CheckpointPlace,
-    MemberState,
 )
+from manyhands.protocols.parts.stored_state import continue_server, server_part
 
 if TYPE_CHECKING:
     from manyhands.job import Job
@@ -22,9 +19,6 @@ if TYPE_CHECKING:
     from manyhands.parameters import Holder
     from manyhands.protocols import ServerState
     from manyhands.wire.protocol_messages import StoreShard
-
-_OF_CALLERS: Final = ("remembered ", "reference ")
-"""What a server keeps for single callers, who are others after a run was continued."""
 
 
 class StoredShard:
@@ -56,32 +50,13 @@ class StoredShard:
         if self._resume is None:
             return first
         stored = Checkpoint(self._resume)
-        self._holder.load_named(stored)
-        manifest = stored.manifest
-        tensors, values = stored.own(self._name)
-        if (manifest.strategy, manifest.workers) != (self._strategy, self._workers) or not values:
-            return first
-        kept = {
-            name.removeprefix("own/"): tensor
-            for name, tensor in tensors.items()
-            if not name.removeprefix("own/").startswith(_OF_CALLERS)
-        }
-        numbers = {name: one for name, one in values["optimizer"].items() if name != "references"}
-        self._holder.restore(kept, numbers)
-        state: ServerState = msgspec.convert(values["state"], type(first))
-        present = getattr(first, "present", None)
-        # Workers without samples rested at the cut; in a run that begins, all are present.
-        return state if present is None else replace(state, present=present)  # type: ignore[call-arg]
+        same = stored.manifest.is_of(self._strategy, self._workers)
+        return continue_server(stored, self._name, self._holder, first, same=same)
 
     def store(self, asked: StoreShard, state: ServerState) -> None:
         """Copy the shard to memory; a thread writes it."""
-        tensors, numbers = self._holder.state()
-        parts, named = self._holder.named_state()
-        own = {name: tensor for name, tensor in tensors.items() if not name.startswith(_OF_CALLERS)}
-        plain = {name: one for name, one in numbers.items() if name != "references"}
-        values = {"state": msgspec.to_builtins(state), "optimizer": plain}
         place = CheckpointPlace(asked.samples, 0, self._strategy, self._workers, 0.0, {}, {})
-        mine = MemberState(parts, named, own, values)
+        mine = server_part(self._holder, state)
         self._writer.store(place, mine, attempt=asked.attempt)
 
     def close(self) -> None:

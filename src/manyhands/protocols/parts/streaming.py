@@ -118,7 +118,12 @@ class Streamer:
                     self._replica.lay_aside(server)
 
     async def _synchronise(self, batch: LeasedBatch) -> None:
-        """Merge the results that are due, and send the next fragment if it is time."""
+        """Merge the results that are due, and send the next fragment if it is time.
+
+        With a quorum, servers of other fragments may be several rounds ahead of this worker, so a
+        fragment that is under way may be the one with the fewest rounds: it is not sent again. One
+        is always free, because an overlap is shorter than an interval.
+        """
         self._step += 1
         self._batches.append((self._step, batch))
         for fragment in self._fragments:
@@ -126,9 +131,8 @@ class Streamer:
             fragment.mass += batch.mass or batch.samples
         await self._merge(self._step - self._overlap)
         if (self._step - self._alone - 1) % self._every + 1 in self._moments:
-            places = range(len(self._fragments))
-            following = min(places, key=lambda at: (self._fragments[at].round, at))
-            self._send(self._fragments[following])
+            free = [one for one in self._fragments if not one.is_under_way]
+            self._send(min(free, key=lambda one: (one.round, one.servers[0])))
             await self._merge(self._step - self._overlap)
         self._commit()
 

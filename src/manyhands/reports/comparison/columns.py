@@ -328,18 +328,18 @@ _SPEED: Final = (
 
 def _payload_per_sample(run: RunResult, _: Yardstick) -> float | None:
     training = run.traffic.get("training")
-    if training is None or not run.seen:
+    if training is None or not run.samples:
         return None
-    return (training.payload_between + training.payload_within) / run.seen
+    return (training.payload_between + training.payload_within) / run.samples
 
 
 def _between_per_sample(run: RunResult, _: Yardstick) -> float | None:
     """Nothing for a run on one host, where no phase has traffic between hosts."""
     training = run.traffic.get("training")
-    if training is None or not run.seen:
+    if training is None or not run.samples:
         return None
     several = any(phase.wire_between for phase in run.traffic.values())
-    return training.wire_between / run.seen if several else None
+    return training.wire_between / run.samples if several else None
 
 
 _REST: Final = (

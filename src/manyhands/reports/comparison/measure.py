@@ -93,7 +93,7 @@ def measure(
         shares=_shares(trace),
         coding=_coding(trace),
         sent=sent,
-        sent_per_sample=sent / kept.seen if sent is not None and kept.seen else None,
+        sent_per_sample=sent / speed.samples if sent is not None and speed.samples else None,
         traffic=_traffic(trace),
         staleness=_staleness(trace),
         seen=kept.seen,

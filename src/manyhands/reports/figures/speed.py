@@ -13,6 +13,7 @@ rest on two facts that every runtime records: the event `epoch`, written when th
 epoch is part of the model and nothing of its evaluation has begun, and the span `evaluate`.
 """
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -21,6 +22,8 @@ from manyhands.trace import Event, ProcessTrace, Trace
 
 _OF_A_BATCH: Final = frozenset(("data", "compute"))
 """What a worker does first about a batch: it loads it, or computes on it."""
+_POSITION: Final = re.compile(r"\((\d+) samples, ")
+"""In the setting `resumed`: where in the run its checkpoint is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +46,7 @@ class Throughput:
     """How fast a run trained, start-up excluded, evaluations included."""
 
     samples: int
+    """Those that it trained on itself, without those before the checkpoint it continues from."""
     seconds: float
     start_up: float
     """Seconds from the run's start until the first worker took its first batch."""
@@ -112,7 +116,7 @@ def throughput(trace: Trace) -> Throughput:
     done, evaluated = epochs(trace), evaluations(trace)
     later = [epoch.seconds for epoch in done[1:]]
     return Throughput(
-        samples=accounting(trace).seen,
+        samples=trained_here(trace),
         seconds=end - begin,
         start_up=begin,
         first_epoch=done[0].seconds if later else None,
@@ -178,6 +182,26 @@ def accounting(trace: Trace) -> Accounting:
         repeated=sum(part.repeated for part in kept),
         lost=sum(part.lost for part in kept),
     )
+
+
+def samples_before(trace: Trace) -> int:
+    """Samples of a run before the checkpoint that it continues from; 0 if it began itself."""
+    told = (
+        setting.value
+        for process in trace.processes
+        for setting in process.settings
+        if setting.name == "resumed"
+    )
+    found = (_POSITION.search(value) for value in told)
+    return max((int(match[1]) for match in found if match), default=0)
+
+
+def trained_here(trace: Trace) -> int:
+    """Samples that a run trained on itself, without those before the checkpoint."""
+    seen = accounting(trace).seen
+    if all(process.samples is None for process in trace.processes):
+        return seen  # counted by the workers, which know only their own
+    return max(0, seen - samples_before(trace))
 
 
 def per(amount: float, unit: float) -> float:

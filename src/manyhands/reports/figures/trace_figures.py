@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from manyhands.reports.figures.speed import accounting, per, training_seconds
+from manyhands.reports.figures.speed import per, trained_here, training_seconds
 from manyhands.trace import SCOPES, Flow, Phase, Point, Scope, Totals, Trace, flow_key
 
 VALIDATION: Final = "validation/"
@@ -83,7 +83,7 @@ def traffic(trace: Trace) -> Traffic:
     return Traffic(
         sent=sent,
         received=sum(sum(each.received.values()) for each in totals),
-        sent_per_sample=per(sent, accounting(trace).seen),
+        sent_per_sample=per(sent, trained_here(trace)),
         measured=any(each.sent or each.received for each in totals),
         flows=_flows(totals),
         of_workers=_flows([worker.totals for worker in trace.workers]),

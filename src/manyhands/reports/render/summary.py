@@ -14,7 +14,7 @@ from manyhands.reports.figures.outcome import (
     settings,
 )
 from manyhands.reports.figures.residuals import residuals
-from manyhands.reports.figures.speed import accounting, epochs, throughput
+from manyhands.reports.figures.speed import accounting, epochs, samples_before, throughput
 from manyhands.reports.figures.trace_figures import (
     MetricCurve,
     loss_curve,
@@ -146,8 +146,10 @@ def headline(trace: Trace) -> str:
 def _trained(trace: Trace) -> str:
     speed = throughput(trace)
     done = len(epochs(trace))
+    before = samples_before(trace)
+    since = f" after the {before:,} of the checkpoint" if before else ""
     return (
-        f"{speed.samples:,} samples{f', {done:,} epoch{plural(done)}' if done else ''}, "
+        f"{speed.samples:,} samples{since}{f', {done:,} epoch{plural(done)}' if done else ''}, "
         f"{duration(speed.seconds)}: {count(speed.rate)} samples/s"
     )
 

@@ -120,6 +120,7 @@ class VirtualReplica:
 
     def batches(self) -> AsyncIterator[VirtualBatch | None]:
         """Batches until the run ends."""
+        self.replication.begin()
         return _Batches(self._next)
 
     async def _next(self) -> VirtualBatch | None:
@@ -143,14 +144,14 @@ class VirtualReplica:
                     self._enter("training")
                 return self._begin(batch)
             match word:
+                case Evaluate(ranks=ranks) as cut if ranks:
+                    # For a checkpoint.
+                    await self._read_shared(cut)
                 case Evaluate() as cut:
-                    again: Leasing = cut
                     before = self._phase
                     self._enter("evaluation")
                     self._log.note_residual()
-                    while isinstance(again, Evaluate):
-                        await self._refresh(again)
-                        again = await self._channel.looked_up(again, self._log)
+                    await self._read_shared(cut)
                     self._enter(before)
                 case Nothing():
                     self._enter("idle")
@@ -190,7 +191,14 @@ class VirtualReplica:
             await self.refresh()
             await passes(self.saving)
         self._check_alive()
-        self._channel.saved()
+        await self._channel.saved(self._log)
+
+    async def _read_shared(self, cut: Evaluate) -> None:
+        """Read the shared parameters, again if a worker is lost meanwhile."""
+        again: Leasing = cut
+        while isinstance(again, Evaluate):
+            await self._refresh(again)
+            again = await self._channel.looked_up(again, self._log)
 
     async def _refresh(self, cut: Evaluate) -> None:
         """Read the shared parameters before an evaluation, as live workers do."""

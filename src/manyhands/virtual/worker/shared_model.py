@@ -68,6 +68,8 @@ class Replication:
         """The second buffer for parameters."""
         self.touched = True
         """Whether the parameters may have changed since the last computation."""
+        self.begin: Callable[[], object] = _nothing
+        """Called after the first exchange, before the first batch."""
 
     def look(self) -> None:
         """Copy shared parameters at the start of a computation, which does not see later writes."""
@@ -101,6 +103,8 @@ class SharedModel:
         self._unchecked = True
         """Whether no gradient was computed yet."""
         self._observed: list[Mapping[str, float]] = []
+        self.plateau: Mapping[str, Any] | None = None
+        """What the learning rates depended on before the run was continued."""
         self._load_samples = loader(job, self._seeded)
         self._copy = Copy(job, shards, torch.device("cpu"), clip=clip)
         self.layout = self._copy.layout
@@ -178,6 +182,8 @@ class SharedModel:
     def optimizer(self, parameters: Sequence[torch.Tensor]) -> LocalOptimizer:
         """The job's optimizer on a worker's parameters."""
         made = LocalOptimizer(self._job, self._copy.model, self.layout, parameters)
+        if self.plateau is not None and made.plateau is not None:
+            made.plateau.restore(self.plateau)
         for values in self._observed:
             made.observe(values)
         return made
@@ -264,3 +270,7 @@ class SharedModel:
             for kept, buffer in zip(worker.buffers, self._copy.model.buffers(), strict=True):
                 if buffer.is_floating_point():
                     kept.copy_(buffer)
+
+
+def _nothing() -> None:
+    pass

@@ -7,7 +7,7 @@ are the same.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, cast
 
 import torch
 
@@ -19,6 +19,7 @@ from manyhands.parameters.initial.shard_values import make
 from manyhands.parameters.layout import Layout
 from manyhands.parameters.references import References
 from manyhands.seeding import seed_all
+from manyhands.virtual.remembered import remembered
 from manyhands.virtual.worker.replica import VirtualReplica
 
 if TYPE_CHECKING:
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from manyhands.parameters import Holder, Shard
     from manyhands.virtual.worker.replica import VirtualBatch
     from manyhands.virtual.worker.shared_model import Replication, SharedModel
+
+_PREVIEW: Final = 2
+"""Samples of the batch that shows in which order shards are completed."""
 
 
 class Size:
@@ -103,8 +107,8 @@ class SizedModel:
 
     Args:
         job: the job that defines the model. It is created on the meta device, where it needs no
-            memory. With several shards one batch is computed, for the order in which a backward
-            pass completes them.
+            memory. With several shards a batch of two samples is computed, for the order in which a
+            backward pass completes them.
         shards: number of shards of the parameters.
         workers: number of workers that a global batch is divided among.
     """
@@ -113,13 +117,7 @@ class SizedModel:
     """Leases are not read, so a stream has no end: a run needs another limit."""
 
     def __init__(self, job: Job, shards: int, workers: int) -> None:
-        if shards == 1:
-            self.layout, self.rate = _on_meta(job)
-            self.order = [0]
-        else:
-            copy = Copy(job, shards, torch.device("cpu"))
-            self.layout, self.rate = copy.layout, copy.rate
-            self.order = _order(job, copy, workers)
+        self.layout, self.rate, self.order = _known(job, shards, workers)
         self._room = [size(shard.nbytes) for shard in self.layout.shards]
 
     @classmethod
@@ -197,9 +195,23 @@ def _on_meta(job: Job) -> tuple[Layout, float]:
     return Layout.of(model, optimizer, 1), float(optimizer.param_groups[0]["lr"])
 
 
+def _known(job: Job, shards: int, workers: int) -> tuple[Layout, float, list[int]]:
+    """Sizes, learning rate and order of shards; found once for runs of the same model."""
+    key = ("sizes", shards, min(_PREVIEW, job.batch_sizes.at(0) // workers))
+    layout, rate, order = remembered(job, key, lambda: _look(job, shards, workers))
+    return layout, rate, list(order)
+
+
+def _look(job: Job, shards: int, workers: int) -> tuple[Layout, float, list[int]]:
+    if shards == 1:
+        return (*_on_meta(job), [0])
+    copy = Copy(job, shards, torch.device("cpu"))
+    return copy.layout, copy.rate, _order(job, copy, workers)
+
+
 def _order(job: Job, copy: Copy, workers: int) -> list[int]:
-    """The shards in the order in which a backward pass completes them, found with one batch."""
-    samples = max(1, job.batch_sizes.at(0) // workers)
+    """The shards in the order in which a backward pass completes them, found with a small batch."""
+    samples = max(1, min(_PREVIEW, job.batch_sizes.at(0) // workers))
     inputs, targets = job.divide(preview(job.data, job.collate_fn, samples))
     completed: list[int] = []
     copy.gradient(inputs, targets, completed.append)

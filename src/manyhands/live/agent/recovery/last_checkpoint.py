@@ -109,7 +109,9 @@ def _gone_back(request: Request) -> Request | None:
         return None
     set_aside(request.folder, stored)
     claim(request.folder)
-    told = RunSetting("resumed", str(stored.folder), "default")
+    manifest = stored.manifest
+    where = f"{stored.folder} ({manifest.samples} samples, {manifest.step} steps)"
+    told = RunSetting("resumed", where, "default")
     kept = tuple(setting for setting in request.settings if setting.name != "resumed")
     # Faults on purpose happen once.
     again = replace(request, resume=stored.folder, settings=(*kept, told), faults=None)

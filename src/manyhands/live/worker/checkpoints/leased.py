@@ -7,27 +7,32 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from manyhands.endpoint import StoreShard
-from manyhands.files.checkpoint import State
 from manyhands.files.checkpoints import (
     CHECKPOINTS,
     Checkpoint,
     CheckpointFolder,
     CheckpointPlace,
     MemberState,
-    TensorPart,
 )
+from manyhands.files.checkpoints.model import model_parts
 from manyhands.live.worker.checkpoints import random_sources
+from manyhands.protocols.parts.stored_state import (
+    continue_worker,
+    own_state,
+    worker_tensors,
+)
 from manyhands.sampling.batches import steps_before
 from manyhands.sampling.permutation import mix
 from manyhands.seeding import seed_all
 from manyhands.stopping import ImprovementState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     import torch
 
     from manyhands.endpoint import Said
+    from manyhands.files.checkpoints import TensorPart
     from manyhands.job import Job
     from manyhands.live.worker.checkpoints.storing_plan import StoringPlan
     from manyhands.live.worker.stream_position import StreamPosition
@@ -104,9 +109,7 @@ class LeasedCheckpoints:
         values: dict[str, Any] = {}
         aliases: dict[str, str] = {}
         if first:
-            state = State.of(self._copy.model)
-            aliases = dict(state.aliases)
-            pieces = list(_model(state))
+            pieces, aliases = model_parts(self._copy.model)
             if self._local is not None:
                 parts, numbers = self._local.named_state()
                 pieces += parts
@@ -151,12 +154,7 @@ class LeasedCheckpoints:
         self, parameters: list[torch.Tensor]
     ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         tensors, drawn = random_sources.capture(self._device)
-        tensors |= {f"parameters/{number}": one for number, one in enumerate(parameters)}
-        if self._local is not None:
-            local = self._local.own_state()
-            tensors |= {f"local/{name}": tensor for name, tensor in local.items()}
-        if self._coded is not None:
-            tensors |= {f"residual/{name}": one for name, one in self._coded.unsent().items()}
+        tensors |= worker_tensors(parameters, self._local, self._coded)
         return tensors, {"random": drawn}
 
     def restore(self) -> None:
@@ -176,30 +174,16 @@ class LeasedCheckpoints:
             self._position.restore(msgspec.json.decode(manifest.values["run/stream"]))
         if self._local is not None:
             self._local.load_named(stored)
-        tensors, values = stored.own(self._name)
-        alike = (manifest.strategy, manifest.workers) == (self._plan.strategy, self._workers)
-        if not alike or not values:
+        same = manifest.is_of(self._plan.strategy, self._workers)
+        tensors, values = own_state(stored, self._name, same=same)
+        if values:
+            parameters = self._copy.parameters if self._needs.own_parameters else []
+            continue_worker(tensors, parameters, self._local, self._coded)
+        if "random" in values:
+            random_sources.restore(tensors, values["random"], self._device)
+        else:
             seed_all(mix(self._job.seed, 1, self._rank, manifest.step))
-            return
-        tensors = {name.removeprefix("own/"): one for name, one in tensors.items()}
-        if self._needs.own_parameters:
-            for number, shard in enumerate(self._copy.parameters):
-                shard.copy_(tensors[f"parameters/{number}"])
-        if self._local is not None:
-            self._local.load_own_state(_under("local/", tensors))
-        if self._coded is not None:
-            self._coded.carry(_under("residual/", tensors))
-        random_sources.restore(tensors, values["random"], self._device)
 
     def close(self) -> None:
         """Wait until the last checkpoint is written."""
         self._writer.wait()
-
-
-def _model(state: State) -> Iterator[TensorPart]:
-    for name, entry in state.entries.items():
-        yield TensorPart(f"model/{name}", entry.fetch(), entry.shape, (0,) * len(entry.shape))
-
-
-def _under(start: str, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {name[len(start) :]: one for name, one in tensors.items() if name.startswith(start)}

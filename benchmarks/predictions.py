@@ -1,0 +1,320 @@
+"""How far predictions are from real runs: ten situations, six strategies in each.
+
+In every situation `plan` predicts the speed of all strategies from a calibration of the job on one
+worker, and `compare --cluster` then runs them with real processes, in network namespaces of this
+machine. Computing is paced: a worker sleeps for as long as its part of a batch takes, so that eight
+workers fit on two cores; messages, collectives, links and what the product costs are real. The
+calibration has seen neither the strategies (but for one exchange with a server and two collectives
+on one host), nor the numbers of workers, nor the links. All hosts of this benchmark share the cores
+of one machine, which hosts of a cluster do not: what exchanges and collectives cost is multiplied
+by the workers for each core.
+
+Reported for each situation: predicted / measured speed, Kendall's tau between the two orders (over
+pairs that differ by more than the plan's margin in both), and the regret: how much slower than the
+fastest the plan's choice really is.
+"""
+
+import argparse
+import itertools
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from torch import nn
+
+import manyhands as mh
+from benchmarks.figures import keep, kept, report
+from benchmarks.paced import run_to_end
+from manyhands.lab.calibration import read_calibration
+from manyhands.lab.planning.ranking import MARGIN
+from manyhands.reports import Run, read_results
+from manyhands.reports.figures.speed import throughput
+
+_ROOT = Path(__file__).parent.parent
+_SCRIPT = Path(__file__).parent / "predictions_job.py"
+STRATEGIES = (
+    "allreduce()",
+    "fully_sharded()",
+    "synchronous(codec=int8())",
+    "asynchronous()",
+    "local_sgd(every=8)",
+    "gossip()",
+)
+SECONDS = 8.0
+"""How long each real run trains."""
+
+
+@dataclass(frozen=True)
+class Paced:
+    """A job whose computing is sleeping."""
+
+    width: int
+    """Of the hidden layer: the model has about 4 × 64 × width bytes."""
+    batch: int
+    step: float = 0.03
+    """Seconds of a batch without samples."""
+    sample: float = 0.01
+    """Seconds of a sample."""
+
+
+@dataclass(frozen=True)
+class Situation:
+    """A job on a cluster."""
+
+    name: str
+    job: Paced
+    cluster: str
+    workers: int
+    slow: tuple[str, ...] = ()
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it has no network."""
+        return self.cluster.startswith("1 host")
+
+
+SMALL, MEDIUM, LARGE = (Paced(width, 32) for width in (800, 4_000, 16_000))
+"""0.2, 1 and 4 MB."""
+SITUATIONS = (
+    Situation("one host, 4 workers, 0.2 MB", SMALL, "1 host of 4 workers", 4),
+    Situation("1 Gbit/s, 0.2 MB", SMALL, "4 hosts of 1 worker, 1gbit", 4),
+    Situation("100 Mbit/s, 0.2 MB", SMALL, "4 hosts of 1 worker, 100mbit", 4),
+    Situation("20 Mbit/s, 0.2 MB", SMALL, "4 hosts of 1 worker, 20mbit", 4),
+    Situation("1 Gbit/s, 4 MB", LARGE, "4 hosts of 1 worker, 1gbit", 4),
+    Situation("100 Mbit/s, 4 MB", LARGE, "4 hosts of 1 worker, 100mbit", 4),
+    Situation("1 Gbit/s, one 4 × slower", SMALL, "4 hosts of 1 worker, 1gbit", 4, ("3:4x",)),
+    Situation(
+        "100 Mbit/s, 1 MB, one 3 × slower", MEDIUM, "4 hosts of 1 worker, 100mbit", 4, ("1:3x",)
+    ),
+    Situation("8 workers, 100 Mbit/s", SMALL, "8 hosts of 1 worker, 100mbit", 8),
+    Situation(
+        "two sites, 50 Mbit/s and 20 ms between",
+        SMALL,
+        "2 sites of 2 workers, 1gbit within, 50mbit and 20ms between",
+        4,
+    ),
+)
+
+
+def job(paced: Paced) -> mh.Job:
+    """A small regression whose loss takes its time."""
+    inputs = torch.randn(4096, 32, generator=torch.Generator().manual_seed(7))
+
+    def loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        time.sleep(paced.step + paced.sample * len(outputs))
+        return nn.functional.mse_loss(outputs, targets)
+
+    return mh.Job(
+        model=lambda: nn.Sequential(nn.Linear(32, paced.width), nn.Linear(paced.width, 32)),
+        optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=1e-4),
+        loss=loss,
+        data=torch.utils.data.TensorDataset(inputs, inputs.clone()),
+        global_batch=paced.batch,
+        seconds=SECONDS,
+        metrics=(),
+    )
+
+
+@dataclass(frozen=True)
+class Case:
+    """A strategy in a situation, in samples per second."""
+
+    strategy: str
+    predicted: float
+    measured: float
+    low: float
+    high: float
+
+    @property
+    def error(self) -> float:
+        """Predicted / measured - 1."""
+        return self.predicted / self.measured - 1
+
+
+def calibration(paced: Paced, folder: Path) -> mh.Calibration:
+    """What `manyhands calibrate` measures of a job."""
+    target = folder / f"calibration-{key(paced)}.json"
+    if not target.exists():
+        _command("calibrate", str(_SCRIPT), "--output", str(target), paced=paced)
+    return read_calibration(target)
+
+
+def crowded(known: mh.Calibration, situation: Situation) -> mh.Calibration:
+    """What exchanges and collectives cost if all hosts share the cores of this machine."""
+    if situation.is_local:
+        return known
+    factor = known.crowding(situation.workers)
+    return msgspec.structs.replace(
+        known,
+        exchange=known.exchange * factor,
+        collective=known.collective * factor,
+        sharded=known.sharded * factor,
+    )
+
+
+def measure(
+    situation: Situation, known: mh.Calibration, strategies: Sequence[str], folder: Path
+) -> list[Case]:
+    """Run for real, and predict."""
+    target = Path(tempfile.mkdtemp(dir=folder))
+    where = ["--cluster", situation.cluster]
+    if situation.is_local:
+        where = ["--workers", str(situation.workers)]
+    _command(
+        *("compare", str(_SCRIPT), "--strategies", ", ".join(strategies), "--repeats", "1"),
+        *("--output", str(target / "live"), *where),
+        *itertools.chain.from_iterable(("--slow", pace) for pace in situation.slow),
+        paced=situation.job,
+    )
+    results = read_results(target / "live")
+    rates = {
+        str(mh.strategy(run.strategy)): throughput(Run(target / "live" / run.folder).trace).rate
+        for run in results.runs
+        if run.status != "failed"
+    }
+    return predict(situation, known, rates)
+
+
+def predict(
+    situation: Situation, known: mh.Calibration, measured: Mapping[str, float]
+) -> list[Case]:
+    """What a plan says of strategies whose speed was measured, the fastest first."""
+    planned = mh.plan(
+        job(situation.job),
+        situation.cluster,
+        crowded(known, situation),
+        strategies=list(measured),
+        workers=[situation.workers],
+        slow=situation.slow,
+    )
+    if planned.left_out:
+        raise RuntimeError(f"{situation.name}: {planned.left_out}")
+    return [
+        Case(one.strategy, one.rate, measured[one.strategy], one.low, one.high)
+        for one in planned.ranking
+    ]
+
+
+def predict_again(stored: Mapping[str, Any]) -> dict[str, list[Case]]:
+    """The stored speeds and calibrations, with what is predicted from them now."""
+    found = {}
+    for situation in SITUATIONS:
+        if situation.name in stored:
+            known = msgspec.convert(stored["calibrations"][key(situation.job)], mh.Calibration)
+            measured = {case["strategy"]: case["measured"] for case in stored[situation.name]}
+            found[situation.name] = predict(situation, known, measured)
+    return found
+
+
+def key(paced: Paced) -> str:
+    """The name of a job."""
+    return f"{paced.width}-{paced.batch}"
+
+
+def _command(*words: str, paced: Paced) -> None:
+    search = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    run_to_end(
+        [sys.executable, "-m", "manyhands", *words, "--", json.dumps(asdict(paced))],
+        {"PYTHONPATH": os.pathsep.join(search), "OMP_NUM_THREADS": "1"},
+    )
+
+
+def tau(cases: Sequence[Case]) -> float:
+    """Kendall's tau, over pairs whose speeds differ by more than the margin in both."""
+    agree = disagree = 0
+    for one, two in itertools.combinations(cases, 2):
+        predicted, measured = one.predicted / two.predicted, one.measured / two.measured
+        if min(abs(predicted - 1), abs(measured - 1)) < MARGIN:
+            continue
+        if (predicted > 1) == (measured > 1):
+            agree += 1
+        else:
+            disagree += 1
+    return (agree - disagree) / max(1, agree + disagree)
+
+
+def regret(cases: Sequence[Case]) -> float:
+    """How much slower the plan's first choice is than the fastest one, as a share of it."""
+    fastest = max(case.measured for case in cases)
+    return 1 - cases[0].measured / fastest
+
+
+def summary(found: dict[str, list[Case]]) -> dict[str, float]:
+    """The figures over all situations."""
+    errors = sorted(abs(case.error) for cases in found.values() for case in cases)
+    regrets = [regret(cases) for cases in found.values()]
+    return {
+        "cases": len(errors),
+        "median error": round(statistics.median(errors), 4),
+        "p90 error": round(errors[min(len(errors) - 1, int(0.9 * len(errors)))], 4),
+        "median tau": round(statistics.median(tau(cases) for cases in found.values()), 3),
+        "least tau": round(min(tau(cases) for cases in found.values()), 3),
+        "median regret": round(statistics.median(regrets), 4),
+        "largest regret": round(max(regrets), 4),
+    }
+
+
+def show(name: str, cases: Sequence[Case], write: Callable[[str], None]) -> None:
+    """A table of one situation."""
+    write(f"{name}: tau {tau(cases):.2f}, regret {100 * regret(cases):.1f} %")
+    for case in cases:
+        write(
+            f"  {case.strategy:28} predicted {case.predicted:8.1f} measured {case.measured:8.1f} "
+            f"samples/s  {100 * case.error:+6.1f} %"
+        )
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="", help="situations whose name holds this")
+    parser.add_argument("--strategies", help="in place of the six, separated by semicolons")
+    parser.add_argument("--calibrations", type=Path, help="folder for calibrations, to use again")
+    parser.add_argument(
+        "--stored", action="store_true", help="run nothing: predict the stored runs again"
+    )
+    parser.add_argument("--keep", action="store_true", help="store the figures as results")
+    given = parser.parse_args()
+    strategies = given.strategies.split(";") if given.strategies else STRATEGIES
+    found: dict[str, list[Case]] = {}
+    calibrations: dict[str, Any] = {}
+    if given.stored:
+        stored = kept("predictions")["figures"]
+        calibrations = stored["calibrations"]
+        found = predict_again(stored)
+        for name, cases in found.items():
+            show(name, cases, print)
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            for situation in SITUATIONS:
+                if given.only in situation.name:
+                    place = Path(folder)
+                    known = calibration(situation.job, given.calibrations or place)
+                    calibrations[key(situation.job)] = msgspec.to_builtins(known)
+                    found[situation.name] = measure(situation, known, strategies, place)
+                    show(situation.name, found[situation.name], _say)
+    figures: dict[str, object] = {
+        **summary(found),
+        "calibrations": calibrations,
+        **{name: [asdict(case) for case in cases] for name, cases in found.items()},
+    }
+    print(summary(found))
+    if given.keep:
+        keep("predictions", figures)
+    report("predictions", figures)
+
+
+if __name__ == "__main__":
+    main()

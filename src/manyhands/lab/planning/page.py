@@ -1,0 +1,126 @@
+"""A plan as one self-contained HTML page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from manyhands.reports.page.markup import Markup, element, joined
+from manyhands.reports.page.plain import write_plain_page
+
+if TYPE_CHECKING:
+    from manyhands.lab.planning.ranking import Plan, PlannedStrategy
+
+_STYLE: Final = """
+.plan td, .plan th { padding: .3rem .8rem; text-align: left; vertical-align: middle; }
+.plan .figure { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+.plan .scale { width: 30%; min-width: 9rem; }
+.plan .bar { position: relative; height: .8rem; background: #2a78d6; border-radius: 2px; }
+.plan .range { position: absolute; top: .35rem; height: .1rem; background: #0b0b0b; }
+.plan tr.best td:first-child { font-weight: 600; }
+.plan code { white-space: nowrap; }
+"""
+
+
+def write_page(plan: Plan, path: Path | str, command: str = "") -> Path:
+    """Write a plan as a page; return its path.
+
+    Args:
+        plan: the plan.
+        path: the file.
+        command: the command that runs the winner.
+    """
+    rests = f"Predicted for {plan.cluster}, from {plan.calibration.source} and a simulated network."
+    headings = ("Manyhands plan", plan.verdict, rests)
+    title = f"Plan for {plan.cluster}"
+    return write_plain_page(Path(path), title, headings, command, _sections(plan), _STYLE)
+
+
+def _sections(plan: Plan) -> list[Markup]:
+    found = [_ranking(plan)]
+    if plan.notes:
+        found.append(
+            _listed("Without a time to the target", [joined(words) for words in plan.notes])
+        )
+    if plan.rules:
+        lines = [
+            joined(element("b", f"{rule.holds}: "), f"{rule.text}. {rule.figures}.")
+            for rule in plan.rules
+        ]
+        found.append(_listed("Rules of thumb, for this job", lines))
+    if plan.left_out:
+        lines = [joined(element("code", one.strategy), f": {one.why}") for one in plan.left_out]
+        found.append(_listed("Left out", lines))
+    return found
+
+
+def _listed(title: str, lines: list[Markup]) -> Markup:
+    return element(
+        "section", element("h2", title), element("ul", *(element("li", line) for line in lines))
+    )
+
+
+def _ranking(plan: Plan) -> Markup:
+    by_time = plan.target is not None and any(one.to_target for one in plan.ranking)
+    ends = [_ends(one, by_time=by_time)[2] for one in plan.ranking]
+    most = max((end for end in ends if end is not None), default=1.0)
+    best = plan.best
+    what = f"seconds until {plan.target}" if by_time else "samples per second"
+    titles = ["strategy", "workers", what, "", "limited by"]
+    if by_time:
+        titles.insert(3, "samples per second")
+    priced = any(one.price is not None for one in plan.ranking)
+    if priced:
+        titles.append("price" if by_time else "price of a million samples")
+    rows = [
+        _row(one, most, by_time=by_time, priced=priced, is_best=one in best) for one in plan.ranking
+    ]
+    head = element("tr", *(element("th", title) for title in titles))
+    return element(
+        "section",
+        element("h2", "Strategies in order"),
+        element("table", element("thead", head), element("tbody", *rows), class_="plan"),
+        element(
+            "p",
+            "The bar is the mean, the line on it the range over repeats. Strategies in bold cannot "
+            "be told apart from the first.",
+        ),
+    )
+
+
+def _ends(
+    one: PlannedStrategy, *, by_time: bool
+) -> tuple[float | None, float | None, float | None]:
+    """Mean, low and high of what the plan is ranked by."""
+    if not by_time:
+        return one.rate, one.low, one.high
+    time = one.to_target
+    return (None, None, None) if time is None else (time.seconds, time.low, time.high)
+
+
+def _row(
+    one: PlannedStrategy, most: float, *, by_time: bool, priced: bool, is_best: bool
+) -> Markup:
+    mean, low, high = _ends(one, by_time=by_time)
+    bar: Markup = Markup()
+    if mean is not None and low is not None and high is not None:
+        inner = element(
+            "div",
+            class_="range",
+            style=f"left: {100 * low / mean:.1f}%; width: {100 * (high - low) / mean:.1f}%",
+        )
+        bar = element("div", inner, class_="bar", style=f"width: {100 * mean / most:.1f}%")
+    figure = "" if mean is None else f"{mean:,.3g}" if by_time else f"{mean:,.0f}"
+    cells = [
+        element("td", element("code", one.strategy)),
+        element("td", str(one.workers), class_="figure"),
+        element("td", figure, class_="figure"),
+        *([element("td", f"{one.rate:,.0f}", class_="figure")] if by_time else []),
+        element("td", bar, class_="scale"),
+        element("td", one.limit),
+    ]
+    if priced:
+        cells.append(
+            element("td", "" if one.price is None else f"{one.price:.3g}", class_="figure")
+        )
+    return element("tr", *cells, class_="best" if is_best else None)
