@@ -8,10 +8,12 @@ import json
 import os
 import signal
 import sys
+import textwrap
 import time
 
 import pytest
 
+from manyhands.lab.networks.namespaces import NotPermitted, execute, first_namespace
 from manyhands.transport.collectives import connect_store, serve_store
 from support import ROOT, wait_for
 
@@ -198,3 +200,47 @@ def test_connections_of_others_made_at_the_same_time_are_not_the_groups(run_scri
         assert peers == [f"worker-{other}" for other in range(3) if other != rank]
         assert count == 2
         assert lost == []
+
+
+SENDING = """
+    import json, socket, struct, sys, threading
+    from manyhands.transport import collectives
+
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def read():
+        peer, _ = listener.accept()
+        while peer.recv(1 << 16):
+            pass
+        peer.sendall(b"done")
+
+    threading.Thread(target=read, daemon=True).start()
+    with socket.create_connection(listener.getsockname()) as sender:
+        sender.sendall(bytes(2_000_000))
+        sender.shutdown(socket.SHUT_WR)
+        sender.recv(4)
+        info = sender.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 232)
+        given_to_link = struct.unpack_from("<Q", info, 200)[0]
+        print(json.dumps([collectives._tcp_info(sender)[1], given_to_link]))
+"""
+
+
+def test_bytes_that_a_lossy_link_sends_again_count_once(start, tmp_path):
+    """A queue of 10 kB before a link of 50 Mbit/s drops packets."""
+    (tmp_path / "script.py").write_text(textwrap.dedent(SENDING), encoding="utf-8")
+    try:
+        with first_namespace() as host:
+            execute(
+                host,
+                "ip link set lo mtu 1500",
+                "ip link set lo up",
+                "tc qdisc add dev lo root tbf rate 50mbit burst 5kb limit 10kb",
+            )
+            started = start(*host.inside(sys.executable, "script.py"))
+            assert started.finish(60) == 0, started.text()
+    except NotPermitted as reason:
+        pytest.skip(str(reason))
+    sent, given_to_link = json.loads(started.text())
+    assert given_to_link > 2_010_000
+    # The kernel counts the two bytes that open and close a connection among the acknowledged.
+    assert 2_000_000 <= sent <= 2_000_002

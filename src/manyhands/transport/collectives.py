@@ -40,9 +40,8 @@ _ESTABLISHED = 1
 _NAME_SIZE = 64
 """Bytes that hold an address and its port, also of IPv6."""
 _TCP_INFO_SIZE = 232
+_BYTES_ACKNOWLEDGED_AT = 120
 _BYTES_RECEIVED_AT = 128
-_BYTES_UNSENT_AT = 144
-_BYTES_SENT_AT = 200
 
 
 def serve_store(address: str = LOOPBACK) -> tuple[Store, int]:
@@ -238,15 +237,15 @@ class Group:
         lost = {
             peer
             for sock, peer in zip(self._sockets, self._peers, strict=True)
-            if _tcp_info(sock)[0] != _ESTABLISHED
+            if _counters(sock)[0] != _ESTABLISHED
         }
         return sorted(lost.union(*(part.lost_peers() for part in self._parts)))
 
     def traffic(self) -> tuple[dict[str, int], dict[str, int]]:
         """Bytes given to and read from the socket of each peer so far, as counted by the kernel.
 
-        TCP headers are not included; retransmissions are. Empty under NCCL, whose traffic cannot
-        be read from sockets.
+        Neither TCP headers nor retransmissions are included, as in the counts of messages. Empty
+        under NCCL, whose traffic cannot be read from sockets.
         """
         sent: dict[str, int] = {}
         received: dict[str, int] = {}
@@ -332,13 +331,28 @@ def _address(name: object) -> str:
 def _tcp_info(sock: socket.socket) -> tuple[int, int, int]:
     """The connection's state, bytes written and bytes read, from Linux' tcp_info.
 
-    What waits in the send buffer counts as written: a collective has ended before a slow peer has
-    received all of it. What waits in the receive buffer does not count as read.
+    Written is what the peer acknowledged and what waits in the send buffer: a collective has ended
+    before a slow peer has received all of it. What the kernel sent again counts once: on a host
+    whose cores are taken, even a loopback connection sends again what its peer had no time to
+    acknowledge. What waits in the receive buffer does not count as read.
     """
+    while True:
+        state, acknowledged, received = _counters(sock)
+        waiting, unread = (_queued(sock, queue) for queue in (termios.TIOCOUTQ, termios.FIONREAD))
+        # What is acknowledged or arrives between the two calls would be counted wrongly.
+        if _counters(sock) == (state, acknowledged, received):
+            return state, acknowledged + waiting, received - unread
+
+
+def _counters(sock: socket.socket) -> tuple[int, int, int]:
+    """The connection's state, bytes that the peer acknowledged, and bytes that arrived."""
     info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_SIZE)
-    state = info[0]
+    (acknowledged,) = struct.unpack_from("<Q", info, _BYTES_ACKNOWLEDGED_AT)
     (received,) = struct.unpack_from("<Q", info, _BYTES_RECEIVED_AT)
-    (unsent,) = struct.unpack_from("<I", info, _BYTES_UNSENT_AT)
-    (sent,) = struct.unpack_from("<Q", info, _BYTES_SENT_AT)
-    (unread,) = struct.unpack("i", fcntl.ioctl(sock, termios.FIONREAD, b"\0" * 4))
-    return state, sent + unsent, received - unread
+    return info[0], acknowledged, received
+
+
+def _queued(sock: socket.socket, queue: int) -> int:
+    """Bytes that wait in the send or receive buffer of a socket."""
+    (count,) = struct.unpack("i", fcntl.ioctl(sock, queue, b"\0" * 4))
+    return int(count)
