@@ -93,13 +93,15 @@ def test_the_soonest_is_first_and_has_a_price(plan: mh.Plan) -> None:
 
 
 def test_a_price_without_a_target_is_that_of_a_million_samples() -> None:
-    (one,) = planned(("allreduce()",), target=None, price=3600.0).ranking
-    assert one.price == pytest.approx(4 * 1e6 / one.rate)
+    ranking = planned(("allreduce()",), target=None, price=3600.0).ranking
+    assert {(one.strategy, one.workers) for one in ranking} == {("single()", 1), ("allreduce()", 4)}
+    for one in ranking:
+        assert one.price == pytest.approx(one.workers * 1e6 / one.rate)
 
 
 def test_a_target_that_is_not_reached_is_said() -> None:
     found = planned(("allreduce()", "diloco(every=8)"), target="accuracy >= 1.01")
-    assert [one.to_target for one in found.ranking] == [None, None]
+    assert [one.to_target for one in found.ranking] == [None, None, None]
     assert any("diloco(every=8) on 4 workers did not reach" in note for note in found.notes)
 
 

@@ -90,21 +90,21 @@ def candidates(
 ) -> Iterator[Candidate | LeftOut]:
     """What is considered, with the reason for everything that cannot run.
 
+    One worker always takes part: it may be better not to distribute.
+
     Args:
         job: the job.
         cluster: where.
         workers: numbers of workers.
         texts: strategies in place of the usual ones.
     """
-    if texts is None:
-        yield Candidate(read_strategy("single()"), 1)
+    yield Candidate(read_strategy("single()"), 1)
     hosts = [host.name for host in cluster.hosts]
     for count in workers:
-        several = texts or (*EVERYWHERE, *(ON_SITES if len(hosts) > 1 else ()))
+        usual = (*EVERYWHERE, *(ON_SITES if len(hosts) > 1 else ()))
         about = {"servers": min(count, max(1, len(hosts))), "most": count - 1, "twice": 2 * count}
-        known: set[str] = set()
-        for text in several:
-            filled = text.format(**about)
+        known = {"single()"}
+        for filled in texts or [text.format(**about) for text in usual]:
             try:
                 found = read_strategy(filled)
                 if str(found) in known:
