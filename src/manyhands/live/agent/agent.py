@@ -169,7 +169,7 @@ class _Run:
         self._invitation = invitation
         self._needs = request.strategy.needs(request.workers)
         self._elastic = self._needs.collectives and not rigidity(request)
-        self._place = choose_address(request.listen) if invitation else (LOOPBACK, 0)
+        self._place = choose_address(request.listen, request.hosts) if invitation else (LOOPBACK, 0)
         assignment, env = private / "assignment.json", _environment(request)
         self._host_processes = HostProcesses(request.host, assignment, request.folder, env, loaded)
         logs = request.folder / "logs"
@@ -456,7 +456,7 @@ class _Run:
                 self._faults.follow(message)
                 self._returns.follow(message)
                 self._welcome_back(message.returned)
-                self._invite(message.outside)
+                self._invite(message)
                 self._display.show(message)
             elif isinstance(message, Ended) and message.name in self._remote:
                 self._remote[message.name].set_ended(message)
@@ -484,9 +484,11 @@ class _Run:
             self._remote |= back
             self._display.say(f"{host} has rejoined")
 
-    def _invite(self, outside: str) -> None:
+    def _invite(self, status: Status) -> None:
         """Show the commands for the other hosts, once the coordinator's address is known."""
-        words = self._invitation.open(outside) if self._invitation else ""
+        if self._invitation and not status.started:
+            self._invitation.check()
+        words = self._invitation.open(status.outside) if self._invitation else ""
         if words:
             self._display.say(words)
 
