@@ -95,6 +95,8 @@ class BatchJob:
                 f"the time limit {self.time!r} is not of Slurm's form: 90 (minutes), 1:30:00 or "
                 "2-12:00:00 (days)"
             )
+        if self.partition is not None and not re.fullmatch(r"[\w.,-]+", self.partition):
+            raise ValueError(f"the partition {self.partition!r} is not a name")
         for line in self.sbatch:
             if not _LINE.fullmatch(line):
                 raise ValueError(

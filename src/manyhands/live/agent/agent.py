@@ -229,7 +229,7 @@ class _Run:
                 parting = Disband(failed=False, words="")
                 try:
                     self._start(line)
-                    with stored_before_leaving(self._request, self._display.say):
+                    with stored_before_leaving(self._request, self._display.say, self._returns):
                         self._watch(line)
                 except BaseException as error:
                     parting = Disband(failed=True, words=_first_line(error))

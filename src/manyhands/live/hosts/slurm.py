@@ -271,7 +271,7 @@ class JoinSteps:
     def words(self) -> str:
         """What was started, for the user."""
         shown = os.path.relpath(self._folder)
-        return f"started by srun on {', '.join(self._steps)}; their output is in {shown}"
+        return f"srun starts the workers on {', '.join(self._steps)}; their output is in {shown}"
 
     def _log(self, node: str) -> Path:
         return self._folder / node / "join.txt"
