@@ -155,7 +155,7 @@ def test_a_job_that_meets_its_time_limit_is_requeued_and_loses_nothing(
     said = cluster.finish(job, output, 400)
     assert said["Restarts"] == "1"
     words = output.read_text()
-    stored = [int(number) for number in re.findall(r"stored: (\d{12})", words)]
+    stored = [int(number) for number in re.findall(r"stored: \S*(\d{12})\b", words)]
     assert len(stored) == words.count("continues from") == 1
     assert 0 < stored[0] < STEPS * 12
 

@@ -264,6 +264,7 @@ class _Run:
             workers=request.workers,
             host=request.host,
             folder=str(request.folder.resolve()),
+            storage=str(request.folder.resolve()),
             coordinator=f"ipc://{self._private}/coordinator",
             private=str(self._private),
             store_address=self._place[0],
@@ -271,6 +272,7 @@ class _Run:
             servers=tuple(f"ipc://{self._private}/server-{number}" for number in servers),
             leasing=self._leasing(),
             agent=os.getpid(),
+            attempt=str(os.getpid()),
             devices=devices(request.here),
             memory=memory,
             journals=journals,
@@ -486,9 +488,8 @@ class _Run:
 
     def _invite(self, status: Status) -> None:
         """Show the commands for the other hosts, once the coordinator's address is known."""
-        if self._invitation and not status.started:
-            self._invitation.check()
-        words = self._invitation.open(status.outside) if self._invitation else ""
+        inviting = self._invitation
+        words = inviting.open(status.outside, begun=status.started) if inviting else ""
         if words:
             self._display.say(words)
 

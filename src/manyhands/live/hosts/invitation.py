@@ -80,11 +80,20 @@ class Invitation:
         self._is_open = False
         self._steps: JoinSteps | None = None
 
-    def open(self, outside: str) -> str:
+    def open(self, outside: str, *, begun: bool = False) -> str:
         """Write the commands, with the coordinator's address; return the message to show, once.
 
         In an allocation of Slurm the commands are executed on the other nodes.
+
+        Args:
+            outside: the coordinator's address; empty if it is not known yet.
+            begun: whether all hosts have joined.
+
+        Raises:
+            RunFailed: a node that was started has ended before the run began.
         """
+        if self._steps is not None and not begun:
+            self._steps.check()
         if self._is_open or not outside:
             return ""
         self._is_open = True
@@ -103,11 +112,6 @@ class Invitation:
             f"{_short(self.key)} to each host (keep the key secret), and run there:"
         )
         return "\n".join([words, *(f"  {line}" for line in commands.values())])
-
-    def check(self) -> None:
-        """Raise RunFailed if a host that this one started has ended before the run began."""
-        if self._steps is not None:
-            self._steps.check()
 
     def _command(self, place: str, name: str) -> str:
         count = len(self._hosts.ranks(name))
