@@ -119,6 +119,7 @@ def test_outside_of_the_nodes_the_fix_is_said() -> None:
 
 def test_options_of_the_job_do_not_become_options_of_a_step() -> None:
     of_job = {"SLURM_NTASKS": "4", "SLURM_MEM_PER_CPU": "9", "SLURM_CPU_BIND_TYPE": "cores"}
+    of_job |= {"SLURM_GPUS": "8", "SLURM_GPUS_PER_TASK": "1", "SLURM_STEP_ID": "0"}
     kept = {"SLURM_JOB_ID": "7", "SLURM_CONF": "slurm.conf", "PATH": "/bin"}
     assert step_environment({**of_job, **kept}) == kept
 

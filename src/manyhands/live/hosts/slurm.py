@@ -39,7 +39,8 @@ _COUNT: Final = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 _MOST: Final = 100_000
 _OF_TASKS: Final = re.compile(
     r"SLURM_(NTASKS|NPROCS|NTASKS_PER_\w+|TASKS_PER_NODE|CPUS_PER_TASK|CPUS_PER_GPU|TRES_PER_TASK"
-    r"|MEM_PER_\w+|CPU_BIND\w*|DISTRIBUTION|EXACT|STEP_\w+|STEPID|HINT|CORE_SPEC|THREADS\w*)"
+    r"|MEM_PER_\w+|CPU_BIND\w*|DISTRIBUTION|EXACT|STEP_\w+|STEPID|HINT|CORE_SPEC|THREADS\w*"
+    r"|GPUS|GPUS_PER_(TASK|SOCKET)|GPU_BIND|GPU_FREQ)"
 )
 """Variables from which srun would take options that are those of the whole job."""
 
