@@ -16,7 +16,7 @@ SOURCE = Path(manyhands.__file__).parent
 MODULES = sorted(SOURCE.rglob("*.py"))
 PICKLING = {"pickle", "_pickle", "cPickle", "cloudpickle", "dill", "marshal", "shelve", "joblib"}
 HEAVY = ("torch", "zmq", "numpy")
-VERBS = ("train", "simulate", "compare", "scaling", "strategies", "summary", "timeline")
+VERBS = ("train", "simulate", "compare", "scaling", "slurm", "strategies", "summary", "timeline")
 
 
 def fresh(code: str, *options: str) -> str:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from manyhands.cli import planning, publishing, searching
+from manyhands.cli import planning, publishing, searching, slurm
 from manyhands.cli.options import (
     LR,
     VIRTUAL,
@@ -155,6 +155,7 @@ def train(
 
         spread(script, arguments or [], options | {"job": job, "hosts": hosts}, network)
         return
+    slurm.enter_allocation(hosts)
     with fork_server_ahead(script, strategy, workers, hosts):
         from manyhands.cli.train import train as run  # noqa: PLC0415
 
@@ -476,7 +477,7 @@ def schedule(
 
 for planned in (
     *(planning.codecs, planning.check, planning.costs, planning.doctor),
-    *(planning.calibrate, planning.plan, searching.search),
+    *(planning.calibrate, planning.plan, searching.search, slurm.slurm),
 ):
     app.command(context_settings={"allow_interspersed_args": True})(planned)
 app.command()(publishing.export)

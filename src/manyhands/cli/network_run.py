@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from manyhands.cli.exit import leave
+from manyhands.cli.options import written
 from manyhands.cluster import Cluster
 from manyhands.failure import RunFailed
 from manyhands.files.run_folders import check_free, new_folder, release, stamp
@@ -16,7 +17,7 @@ from manyhands.lab.networks.namespaces import NetworkShape, NotPermitted
 from manyhands.lab.networks.sites import check_live
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
 
 def train(
@@ -31,7 +32,7 @@ def train(
         leave(f"manyhands: --{name} creates the hosts itself: omit --hosts")
     if network is not None and cluster is not None:
         leave("manyhands: --cluster determines the network: omit --network")
-    words = [str(script), *_written(chosen), *(["--", *arguments] if arguments else ())]
+    words = [str(script), *written(chosen), *(["--", *arguments] if arguments else ())]
     output = asked
     try:
         run, workers = _runner(network, cluster, workers)
@@ -67,14 +68,3 @@ def _runner(
         raise ValueError(f"one host needs no network: use --workers {count} instead of --cluster")
     declared.check_workers(workers or count)
     return lambda words, output: train_on_cluster(words, declared, output), count
-
-
-def _written(options: Mapping[str, Any]) -> Iterator[str]:
-    """Options as command-line arguments."""
-    for field, value in options.items():
-        name = {"values": "set"}.get(field, field.replace("_", "-"))
-        for one in value if isinstance(value, list) else [value]:
-            if one is True:
-                yield f"--{name}"
-            elif one is not None and one is not False:
-                yield f"--{name}={one}"

@@ -1,7 +1,8 @@
 """Options that several subcommands have: one name, one help text and one type for each."""
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -97,7 +98,9 @@ Resume = Annotated[
 HostList = Annotated[
     str | None,
     typer.Option(
-        "--hosts", help="Hosts and their workers, this one first: 'a:4, b:4'. See `join`."
+        "--hosts",
+        help="Hosts and their workers, this one first: 'a:4, b:4', see `join`; or 'slurm', the "
+        "nodes of this allocation.",
     ),
 ]
 Listen = Annotated[
@@ -196,3 +199,14 @@ ComparisonOutput = Annotated[
         "comparisons."
     ),
 ]
+
+
+def written(options: Mapping[str, Any]) -> Iterator[str]:
+    """Options as command-line arguments."""
+    for field, value in options.items():
+        name = {"values": "set"}.get(field, field.replace("_", "-"))
+        for one in value if isinstance(value, list) else [value]:
+            if one is True:
+                yield f"--{name}"
+            elif one is not None and one is not False:
+                yield f"--{name}={one}"

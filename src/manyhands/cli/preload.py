@@ -8,6 +8,7 @@ import signal
 from typing import TYPE_CHECKING
 
 from manyhands.cluster import Cluster
+from manyhands.live.hosts.slurm import read_hosts
 from manyhands.live.processes.fork_server import ahead, environment
 from manyhands.live.processes.parent_death import die_with
 
@@ -31,8 +32,10 @@ def fork_server_ahead(
     if not script.is_file() or "WORLD_SIZE" in os.environ:  # nothing to train; under torchrun
         return contextlib.nullcontext()
     cluster = Cluster.local()
-    here = (hosts or "").split(",")[0].rpartition(":")[2].strip()
-    workers = int(here) if here.isdecimal() else workers
+    if hosts is not None:
+        # Hosts that cannot be read are refused later.
+        with contextlib.suppress(ValueError):
+            workers = read_hosts(hosts).counts[0][1]
     count = _default(strategy, cluster) if workers is None else workers
     return ahead(environment(cluster.hosts[0].cores, count))
 

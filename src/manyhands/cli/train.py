@@ -10,8 +10,8 @@ from manyhands.cli.exit import leave
 from manyhands.cli.script_job import enter, explained, jobs_of, load_script, paced, read_settings
 from manyhands.failure import Refused, RunFailed
 from manyhands.faults import Faults
-from manyhands.live.hosts.host_list import Hosts
 from manyhands.live.hosts.invitation import check_key, choose_address
+from manyhands.live.hosts.slurm import read_hosts
 from manyhands.notation import parse
 from manyhands.script.loading import at, execute
 from manyhands.strategies import is_known, strategy
@@ -99,9 +99,9 @@ def _check_hosts(command: Command) -> None:
     """Check the hosts, the address and the key before the script is executed."""
     try:
         if command.hosts is not None:
-            hosts = Hosts.read(command.hosts)
+            hosts = read_hosts(command.hosts)
             hosts.check_count(command.workers)
-            choose_address(command.listen)
+            choose_address(command.listen, hosts)
             if command.key_file is not None:
                 check_key(command.key_file)
             if command.strategy is not None and not isinstance(command.strategy, str):

@@ -97,6 +97,11 @@ class Assignment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Whether workers run peer servers in their own processes."""
     resume: str | None = None
     """The folder of the checkpoint that the run continues from."""
+    storage: str = ""
+    """The first host's folder of the run, where all hosts that see it store their part of
+    checkpoints; empty: `folder`."""
+    attempt: str = ""
+    """Distinguishes this run from earlier ones in the same folder, on all hosts."""
     faults: str = ""
     """What goes wrong on purpose, as text; each agent carries out what concerns its host."""
     facts: dict[str, str] = msgspec.field(default_factory=dict)

@@ -21,7 +21,7 @@ from manyhands.files.run_folders import check_free, claim, new_folder, release, 
 from manyhands.job import Job
 from manyhands.live.agent.agent import launch
 from manyhands.live.devices import devices
-from manyhands.live.hosts.host_list import Hosts
+from manyhands.live.hosts.slurm import read_hosts
 from manyhands.live.processes.fork_server import environment
 from manyhands.live.request import Request, RunSetting
 from manyhands.live.worker import torchrun
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     from manyhands.files.checkpoints import Checkpoint
     from manyhands.intervals import Every
+    from manyhands.live.hosts.host_list import Hosts
     from manyhands.live.worker.trainer import Trainer
 
 _folders: set[Path] = set()
@@ -122,7 +123,7 @@ def train(
         cluster: this machine, as a cluster of one host. Its cores limit the threads, and its
             cores or devices give the default number of workers. Default: `Cluster.local()`.
         hosts: the hosts of the run, this one first, each with its number of workers: "a:4, b:4".
-            The run begins when the others have joined, with the command that this one prints.
+            The others join with the command that this one prints. "slurm": this job's nodes.
         listen: the address, or address:port, at which other hosts reach this one. Default: the
             address of the default route, and a free port.
         loop: a training loop of your own, a function of a `Trainer` at the top level of the script.
@@ -302,7 +303,7 @@ def _hosts(command: Command, asked: TrainOptions) -> Hosts | None:
         return None
     if torchrun.is_torchrun():
         raise ValueError("under torchrun its processes are the workers: leave out hosts")
-    named = Hosts.read(text)
+    named = read_hosts(text)
     named.check_count(command.workers if command.hosts else command.workers or asked.workers)
     return named
 
@@ -373,9 +374,8 @@ def _plan(job: Job, asked: TrainOptions, command: Command, hosts: Hosts | None) 
         RunSetting("manyhands", version("manyhands"), "default"),
     )
     listen = command.listen or asked.listen or _address(asked.cluster)
-    where = (listen, server_hosts, faults or None)
-    about = (chosen, count, cluster, overrides, output, settings, paces, *where)
-    return _Plan(*about, resumed)
+    where = (listen, server_hosts, faults or None, resumed)
+    return _Plan(chosen, count, cluster, overrides, output, settings, paces, *where)
 
 
 def _check_faults(

@@ -2,8 +2,10 @@
 
 import os
 import random
+import shlex
 import shutil
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -209,6 +211,52 @@ def test_a_run_that_is_told_to_end_stores_a_checkpoint_first(run_script, number)
     whole = run_script(SCRIPT, how, "2", "whole")
     assert whole.finish() == 0, whole.text()
     assert apart(run, whole.folder / "whole") < 1e-12
+
+
+@pytest.mark.slow
+def test_the_first_checkpoint_may_be_the_one_before_leaving(run_script) -> None:
+    text = SCRIPT.replace("mh.every(steps=4, to", "mh.every(seconds=3600, to")
+    started = run_script(text, "allreduce()", "2", "run", PAUSE="0.05")
+    run = started.folder / "run"
+    wait_for(lambda: "samples" in started.text(), 60, "the first samples")
+    os.kill(started.process.pid, signal.SIGUSR1)
+    assert started.finish(40) == 128 + signal.SIGUSR1
+    assert "stored: " in started.text(), started.text()
+    again = run_script(text, "allreduce()", "2", "run")
+    assert again.finish() == 0, again.text()
+    assert "continues from" in again.text()
+    whole = run_script(text, "allreduce()", "2", "whole")
+    assert whole.finish() == 0, whole.text()
+    assert apart(run, whole.folder / "whole") == 0.0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("how", ["allreduce()", "fully_sharded()"])
+def test_a_run_on_two_hosts_that_share_its_folder_continues(run_script, start, how: str) -> None:
+    def both(**environment: str) -> tuple[Started, Started]:
+        options = ("hosts=a:1, b:1", "listen=127.0.0.1")
+        first = run_script(SCRIPT, how, "2", "run", *options, **environment)
+        lines = first.folder / "run" / "join"
+        wait_for(lambda: lines.exists() or first.process.poll() is not None, 90, "the command")
+        assert lines.exists(), first.text()
+        join = shlex.split(lines.read_text())[1:]
+        return first, start(sys.executable, "-m", "manyhands", *join, **environment)
+
+    first, second = both(PAUSE="0.05")
+    run = first.folder / "run"
+    wait_for(lambda: count(run) >= 2, 120, "two checkpoints")
+    kill_all(first)
+    kill_all(second)
+    files = {path.name for path in generations(run / CHECKPOINTS)[0].glob("*.safetensors")}
+    assert files == {"worker-0.safetensors", "worker-1.safetensors"}
+    again, other = both()
+    assert again.finish(150) == 0, again.text() + other.text()
+    assert "continues from" in again.text()
+    assert "0 repeated, 0 lost" in Run(run).summary()
+    whole = run_script(SCRIPT, how, "2", "whole")
+    assert whole.finish() == 0, whole.text()
+    assert apart(run, whole.folder / "whole") == 0.0
 
 
 LEGS = [

@@ -169,7 +169,7 @@ class _Run:
         self._invitation = invitation
         self._needs = request.strategy.needs(request.workers)
         self._elastic = self._needs.collectives and not rigidity(request)
-        self._place = choose_address(request.listen) if invitation else (LOOPBACK, 0)
+        self._place = choose_address(request.listen, request.hosts) if invitation else (LOOPBACK, 0)
         assignment, env = private / "assignment.json", _environment(request)
         self._host_processes = HostProcesses(request.host, assignment, request.folder, env, loaded)
         logs = request.folder / "logs"
@@ -229,7 +229,7 @@ class _Run:
                 parting = Disband(failed=False, words="")
                 try:
                     self._start(line)
-                    with stored_before_leaving(self._request, self._display.say):
+                    with stored_before_leaving(self._request, self._display.say, self._returns):
                         self._watch(line)
                 except BaseException as error:
                     parting = Disband(failed=True, words=_first_line(error))
@@ -264,6 +264,7 @@ class _Run:
             workers=request.workers,
             host=request.host,
             folder=str(request.folder.resolve()),
+            storage=str(request.folder.resolve()),
             coordinator=f"ipc://{self._private}/coordinator",
             private=str(self._private),
             store_address=self._place[0],
@@ -271,6 +272,7 @@ class _Run:
             servers=tuple(f"ipc://{self._private}/server-{number}" for number in servers),
             leasing=self._leasing(),
             agent=os.getpid(),
+            attempt=str(os.getpid()),
             devices=devices(request.here),
             memory=memory,
             journals=journals,
@@ -456,7 +458,7 @@ class _Run:
                 self._faults.follow(message)
                 self._returns.follow(message)
                 self._welcome_back(message.returned)
-                self._invite(message.outside)
+                self._invite(message)
                 self._display.show(message)
             elif isinstance(message, Ended) and message.name in self._remote:
                 self._remote[message.name].set_ended(message)
@@ -484,9 +486,10 @@ class _Run:
             self._remote |= back
             self._display.say(f"{host} has rejoined")
 
-    def _invite(self, outside: str) -> None:
+    def _invite(self, status: Status) -> None:
         """Show the commands for the other hosts, once the coordinator's address is known."""
-        words = self._invitation.open(outside) if self._invitation else ""
+        inviting = self._invitation
+        words = inviting.open(status.outside, begun=status.started) if inviting else ""
         if words:
             self._display.say(words)
 

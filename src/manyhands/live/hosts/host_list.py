@@ -31,6 +31,8 @@ class Hosts:
     """
 
     counts: tuple[tuple[str, int], ...]
+    started_by: str = ""
+    """What starts the agents of the other hosts: `slurm`; empty if their users do."""
 
     def __post_init__(self) -> None:
         names = self.names

@@ -6,6 +6,7 @@ import os
 import shlex
 from typing import TYPE_CHECKING
 
+from manyhands.live.hosts.slurm import JoinSteps, listening_address
 from manyhands.transport.interfaces import own_address, read_place
 from manyhands.transport.listeners import listen
 from manyhands.transport.security import JobKey
@@ -20,13 +21,20 @@ LINES = "join"
 _KEY = "key"
 
 
-def choose_address(given: str | None) -> tuple[str, int]:
+def choose_address(given: str | None, hosts: Hosts | None = None) -> tuple[str, int]:
     """The address at which the first host listens: the given one, else that of its default route.
+
+    In an allocation of Slurm it is by default the address on the route to the second node.
 
     Raises:
         ValueError: this host cannot listen there.
     """
-    address, port = (own_address(), 0) if given is None else read_place(given, 0)
+    if given is not None:
+        address, port = read_place(given, 0)
+    elif hosts is not None and hosts.started_by and len(hosts.names) > 1:
+        address, port = listening_address(hosts), 0
+    else:
+        address, port = own_address(), 0
     try:
         listen(address, port).close()
     except OSError as error:
@@ -70,13 +78,30 @@ class Invitation:
             self.key.unlink(missing_ok=True)
             JobKey.new().write(self.key)
         self._is_open = False
+        self._steps: JoinSteps | None = None
 
-    def open(self, outside: str) -> str:
-        """Write the commands, with the coordinator's address; return the message to show, once."""
+    def open(self, outside: str, *, begun: bool = False) -> str:
+        """Write the commands, with the coordinator's address; return the message to show, once.
+
+        In an allocation of Slurm the commands are executed on the other nodes.
+
+        Args:
+            outside: the coordinator's address; empty if it is not known yet.
+            begun: whether all hosts have joined.
+
+        Raises:
+            RunFailed: a node that was started has ended before the run began.
+        """
+        if self._steps is not None and not begun:
+            self._steps.check()
         if self._is_open or not outside:
             return ""
         self._is_open = True
         place = outside.removeprefix("tcp://")
+        if self._hosts.started_by:
+            about = (self._lines.parent, self._hosts, place, self.key, self._script)
+            self._steps = JoinSteps(*about)
+            return self._steps.words
         commands = {name: self._command(place, name) for name in self._hosts.names[1:]}
         # The file appears with its whole content.
         half = self._lines.with_suffix(".half")
@@ -95,7 +120,9 @@ class Invitation:
         return shlex.join(["manyhands", "join", place, *options, *script])
 
     def close(self) -> None:
-        """Remove the commands and a key that was created for this run."""
+        """Remove the commands and a key that was created for this run; end the steps of Slurm."""
+        if self._steps is not None:
+            self._steps.close()
         if self._is_new:
             self.key.unlink(missing_ok=True)
         self._lines.unlink(missing_ok=True)

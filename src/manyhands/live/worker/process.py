@@ -135,9 +135,9 @@ def _storing(assignment: Assignment) -> StoringPlan:
     from manyhands.live.worker.checkpoints.storing_plan import StoringPlan  # noqa: PLC0415
 
     return StoringPlan(
-        Path(assignment.folder),
+        Path(assignment.storage or assignment.folder),
         assignment.strategy,
-        str(assignment.agent),
+        assignment.attempt or str(assignment.agent),
         None if assignment.resume is None else Path(assignment.resume),
         _on_first_host(assignment),
     )

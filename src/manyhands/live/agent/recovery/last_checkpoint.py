@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from manyhands.live.agent.recovery.worker_returns import WorkerReturns
     from manyhands.live.request import Request
 
 PATIENCE: Final = 25.0
@@ -119,23 +120,30 @@ def _gone_back(request: Request) -> Request | None:
 
 
 @contextlib.contextmanager
-def stored_before_leaving(request: Request, say: Callable[[str], None]) -> Iterator[None]:
+def stored_before_leaving(
+    request: Request, say: Callable[[str], None], progress: WorkerReturns
+) -> Iterator[None]:
     """Context of a run: if it is told to end, it stores a checkpoint before.
 
     The processes of the run need not be told by messages: they look for a file.
+
+    Args:
+        request: the run.
+        say: shows words to the user.
+        progress: samples of the run so far; before the first ones there is nothing to store.
     """
     try:
         yield
     except LEAVING:
-        if override(request.job, request.overrides).checkpoint is not None:
+        if override(request.job, request.overrides).checkpoint is not None and progress.samples:
             _store_now(request, say)
         raise
 
 
 def _store_now(request: Request, say: Callable[[str], None]) -> None:
     folder = request.folder / CHECKPOINTS
-    if not folder.is_dir():
-        return
+    # The first checkpoint of a run makes the folder, and this may be the first.
+    folder.mkdir(exist_ok=True)
     before = generations(folder)[:1]
     say("a last checkpoint is stored; interrupt again to leave at once")
     (folder / ASKED).touch()

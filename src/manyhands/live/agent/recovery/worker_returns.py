@@ -25,14 +25,15 @@ class WorkerReturns:
     def __init__(self, workers: int) -> None:
         self._limit = 2 * workers
         self._fruitless = 0
-        self._samples = 0
+        self.samples = 0
+        """Samples of the run so far."""
         self.total = 0
         """Restarts so far."""
 
     def follow(self, status: Status) -> None:
         """Note the progress of the run."""
-        if status.samples > self._samples:
-            self._samples, self._fruitless = status.samples, 0
+        if status.samples > self.samples:
+            self.samples, self._fruitless = status.samples, 0
 
     @property
     def are_allowed(self) -> bool:

@@ -123,9 +123,13 @@ class LockstepCheckpoints:
         return self._plan.strategy, self._group.size
 
     def _asked(self) -> bool:
-        """Whether the user, or the agent before it leaves, has asked for a checkpoint."""
+        """Whether the user, or the agent before it leaves, has asked for a checkpoint.
+
+        Only the first worker looks, because it decides: another one would remove the file and the
+        request with it.
+        """
         asking = self._folder / ASKED
-        if not asking.exists():
+        if self._group.rank != 0 or not asking.exists():
             return False
         asking.unlink(missing_ok=True)
         return True

@@ -89,8 +89,6 @@ class ElasticTrainer(Trainer):
             for loss in self._counted:
                 loss.divided = str(strategy)
         self._divergence = Divergence(job, formation.rank, recorder, self.model.parameters)
-        again = (incarnation(),) if incarnation() > 1 else ()
-        seed_all(mix(job.seed, 1, formation.rank, *again))
         self._done = _FRESH
         """Operations completed."""
         self._result: Any = None
@@ -121,12 +119,16 @@ class ElasticTrainer(Trainer):
         if incarnation() > 1:
             # The others need not wait for it.
             self._regroup()
-            self._checkpoints = self._make_checkpoints(self._storing)
-            return
-        with self._exchanging():
-            self._regroup()
+        else:
+            with self._exchanging():
+                self._regroup()
+        # Of processes that joined from other hosts the incarnation does not tell whether they have
+        # predecessors; that the run has operations behind it does.
+        begins = self._done == 0
+        again = () if begins else (incarnation(),)
+        seed_all(mix(self.job.seed, 1, self._formation.rank, *again))
         self._checkpoints = self._make_checkpoints(self._storing)
-        if self._storing is not None and self._storing.resume is not None:
+        if begins and self._storing is not None and self._storing.resume is not None:
             self._complete(self._resume, self._adopt_resumption)
 
     def _resume(self) -> None:

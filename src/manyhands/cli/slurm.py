@@ -1,0 +1,149 @@
+"""`manyhands slurm` and its options; what it does is loaded only when it is called."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from manyhands.cli.exit import leave
+from manyhands.cli.options import (
+    LR,
+    Arguments,
+    Durability,
+    Epochs,
+    EvaluateEvery,
+    JobName,
+    Keep,
+    Listen,
+    Measures,
+    Patience,
+    Resume,
+    Samples,
+    Script,
+    Seconds,
+    Seed,
+    Slow,
+    Strategy,
+    Target,
+    Values,
+    written,
+)
+
+
+def slurm(
+    script: Script,
+    arguments: Arguments = None,
+    *,
+    nodes: Annotated[int, typer.Option(min=1, help="Number of nodes.")] = 1,
+    workers_per_node: Annotated[int, typer.Option(min=1, help="Workers on each node.")] = 1,
+    time: Annotated[
+        str | None,
+        typer.Option(help="Time limit, in Slurm's form: 90 (minutes), 1:30:00 or 2-12:00:00."),
+    ] = None,
+    partition: Annotated[
+        str | None, typer.Option(help="Partition of the cluster; default: the cluster's.")
+    ] = None,
+    sbatch: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Another option of sbatch: '--gpus-per-node=4'; can be given several times."
+        ),
+    ] = None,
+    grace: Annotated[
+        int,
+        typer.Option(
+            min=30,
+            help="Seconds before the time limit at which the run stores a checkpoint and ends.",
+        ),
+    ] = 60,
+    strategy: Strategy = None,
+    epochs: Epochs = None,
+    samples: Samples = None,
+    seconds: Seconds = None,
+    target: Target = None,
+    seed: Seed = None,
+    lr: LR = None,
+    evaluate_every: EvaluateEvery = None,
+    measures: Measures = None,
+    slow: Slow = None,
+    job: JobName = None,
+    values: Values = None,
+    durability: Durability = None,
+    patience: Patience = None,
+    checkpoint: Annotated[
+        str, typer.Option(help="When to store a checkpoint: 10min, '1000 steps', 50000.")
+    ] = "10min",
+    keep: Keep = None,
+    resume: Resume = None,
+    listen: Listen = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(help="Folder for the run; default: one in runs with the id of the job."),
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option(help="Batch file to write; default: named as the script.")
+    ] = None,
+    submit: Annotated[bool, typer.Option("--submit", help="Submit the file to Slurm.")] = False,
+) -> None:
+    """Write a batch file that trains on nodes of Slurm and continues after its time limit."""
+    from manyhands.launchers.slurm import BatchJob  # noqa: PLC0415 - see above
+    from manyhands.launchers.slurm import submit as hand_in  # noqa: PLC0415
+
+    if not script.is_file():
+        leave(f"manyhands: there is no file {script}")
+    options = {
+        "strategy": strategy,
+        "epochs": epochs,
+        "samples": samples,
+        "seconds": seconds,
+        "target": target,
+        "seed": seed,
+        "lr": lr,
+        "evaluate_every": evaluate_every,
+        "measures": measures,
+        "slow": slow,
+        "job": job,
+        "values": values,
+        "durability": durability,
+        "patience": patience,
+        "checkpoint": checkpoint,
+        "keep": keep,
+        "resume": resume,
+        "listen": listen,
+    }
+    path = file or Path(f"{script.stem}.sbatch")
+    try:
+        BatchJob(
+            script=script,
+            options=[*written(options)],
+            arguments=arguments or (),
+            nodes=nodes,
+            workers_per_node=workers_per_node,
+            time=time,
+            partition=partition,
+            grace=grace,
+            output=output,
+            sbatch=sbatch or (),
+            folder=Path.cwd(),
+        ).write(path)
+        if not submit:
+            typer.echo(f"written: {path}\nsubmit it with: sbatch {path}")
+            return
+        number = hand_in(path)
+    except ValueError as error:
+        leave(f"manyhands: {error}")
+    typer.echo(f"written: {path}\nsubmitted as job {number}; its output: {path.stem}-{number}.out")
+
+
+def enter_allocation(hosts: str | None) -> None:
+    """Go on on the first node, if `--hosts slurm` was given outside of the allocation's nodes."""
+    if hosts is None or hosts.strip() != "slurm":
+        return
+    from manyhands.launchers.slurm import enter_first_node, is_outside  # noqa: PLC0415 - see above
+
+    try:
+        if is_outside():
+            enter_first_node(sys.argv[1:])
+    except ValueError as error:
+        leave(f"manyhands: {error}")
