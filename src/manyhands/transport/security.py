@@ -77,6 +77,12 @@ def needs_key(address: str) -> bool:
     return not address.startswith("ipc://")
 
 
+def allow_ipv6(socket: zmq.Socket[bytes], address: str) -> None:
+    """Make a socket use IPv6, before it is bound or connected, if the address is one of IPv6."""
+    if address.startswith("tcp://["):
+        socket.setsockopt(zmq.IPV6, 1)
+
+
 def listen_securely(socket: zmq.Socket[bytes], key: JobKey) -> None:
     """Make a socket, before it is bound, require and prove knowledge of the key."""
     _, secret = key.pair("listening")
