@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from manyhands.cli import planning, publishing, searching
+from manyhands.cli import launching, planning, publishing, searching
 from manyhands.cli.options import (
     LR,
     VIRTUAL,
@@ -155,10 +155,13 @@ def train(
 
         spread(script, arguments or [], options | {"job": job, "hosts": hosts}, network)
         return
+    where = {"hosts": hosts, "listen": listen, "key_file": key_file, "network": inside}
+    if hosts in launching.SYSTEMS:
+        launching.train_on(hosts, script, arguments or [], options | where, job)
+        return
     with fork_server_ahead(script, strategy, workers, hosts):
         from manyhands.cli.train import train as run  # noqa: PLC0415
 
-        where = {"hosts": hosts, "listen": listen, "key_file": key_file, "network": inside}
         run(script, arguments or [], options | where | {"link": link}, job)
 
 
@@ -476,7 +479,7 @@ def schedule(
 
 for planned in (
     *(planning.codecs, planning.check, planning.costs, planning.doctor),
-    *(planning.calibrate, planning.plan, searching.search),
+    *(planning.calibrate, planning.plan, searching.search, launching.kubernetes),
 ):
     app.command(context_settings={"allow_interspersed_args": True})(planned)
 app.command()(publishing.export)

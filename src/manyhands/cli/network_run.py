@@ -31,7 +31,7 @@ def train(
         leave(f"manyhands: --{name} creates the hosts itself: omit --hosts")
     if network is not None and cluster is not None:
         leave("manyhands: --cluster determines the network: omit --network")
-    words = [str(script), *_written(chosen), *(["--", *arguments] if arguments else ())]
+    words = [str(script), *written(chosen), *(["--", *arguments] if arguments else ())]
     output = asked
     try:
         run, workers = _runner(network, cluster, workers)
@@ -69,7 +69,7 @@ def _runner(
     return lambda words, output: train_on_cluster(words, declared, output), count
 
 
-def _written(options: Mapping[str, Any]) -> Iterator[str]:
+def written(options: Mapping[str, Any]) -> Iterator[str]:
     """Options as command-line arguments."""
     for field, value in options.items():
         name = {"values": "set"}.get(field, field.replace("_", "-"))

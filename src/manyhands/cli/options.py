@@ -97,7 +97,9 @@ Resume = Annotated[
 HostList = Annotated[
     str | None,
     typer.Option(
-        "--hosts", help="Hosts and their workers, this one first: 'a:4, b:4'. See `join`."
+        "--hosts",
+        help="Hosts and their workers, this one first: 'a:4, b:4' (see `join`); or the system that "
+        "has them: kubernetes, ray.",
     ),
 ]
 Listen = Annotated[

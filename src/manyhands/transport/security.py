@@ -42,7 +42,12 @@ class JobKey:
     def write(self, path: Path) -> None:
         """Write the key to a file that only its owner can read."""
         path.touch(mode=0o600)
-        path.write_text(self._secret.hex() + "\n", encoding="ascii")
+        path.write_text(self.text + "\n", encoding="ascii")
+
+    @property
+    def text(self) -> str:
+        """The key as hexadecimal digits, as its file has it."""
+        return self._secret.hex()
 
     def pair(self, side: str) -> tuple[bytes, bytes]:
         """The public and the secret key of the listening or the connecting side."""

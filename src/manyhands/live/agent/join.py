@@ -58,7 +58,7 @@ _ANSWER_WITHIN = 120.0
 """Seconds in which the first host must answer a request for admission."""
 
 
-class NoAnswer(RunFailed):  # noqa: N818 - it names what happened
+class NoAnswer(RunFailed):
     """No run was found at the address that was given."""
 
 

@@ -1,0 +1,1 @@
+"""Starting runs where other systems hand out machines: Slurm, Kubernetes, Ray."""
