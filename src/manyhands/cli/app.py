@@ -179,6 +179,7 @@ def join(
     workers: Workers = None,
     output: Annotated[Path | None, typer.Option(help="Folder for the logs of this host.")] = None,
     parent: Annotated[int | None, typer.Option(hidden=True)] = None,
+    answer_within: Annotated[float, typer.Option(hidden=True)] = 120.0,
 ) -> None:
     """Join a run that another host has started; it prints the command for this one."""
     from manyhands.cli.preload import end_with_parent, fork_server_ahead  # noqa: PLC0415 - see above
@@ -188,7 +189,7 @@ def join(
     with fork_server_ahead(script, None, workers, None):
         from manyhands.cli.join import join as run  # noqa: PLC0415
 
-        run(address, script, key_file, name, workers, output)
+        run(address, script, key_file, name, workers, output, answer_within)
 
 
 @app.command(context_settings={"allow_interspersed_args": True})

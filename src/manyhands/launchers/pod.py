@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from manyhands.launchers.private_key import written_key
 from manyhands.live.agent.join import NoAnswer, join
 from manyhands.live.hosts.invitation import check_key
 from manyhands.transport.interfaces import write_place
@@ -152,17 +152,6 @@ def key_of_pod(variables: MutableMapping[str, str] = os.environ) -> Iterator[Pat
             "takes the key from a Secret"
         )
     with written_key(variables.pop(KEY)) as path:
-        yield path
-
-
-@contextlib.contextmanager
-def written_key(text: str) -> Iterator[Path]:
-    """A file that only this user can read, with a key; it is removed after the context."""
-    with tempfile.TemporaryDirectory(prefix="manyhands-") as private:
-        path = Path(private) / "key"
-        path.touch(mode=0o600)
-        path.write_text(text.strip() + "\n", encoding="ascii", errors="replace")
-        check_key(path)
         yield path
 
 
