@@ -52,6 +52,19 @@ def expanded(word):
     return re.sub(r"\$\$", "$", word)
 
 
+@pytest.mark.parametrize("kind", ["job", "trainjob"])
+def test_the_examples_are_what_the_command_writes(kind):
+    script = "/opt/manyhands/examples/mnist.py"
+    settings = {"image": "manyhands:0.1", "script": script, "workers_per_pod": 2}
+    if kind == "job":
+        options = ["--strategy=allreduce()", "--checkpoint=10min"]
+        settings |= {"claim": "runs", "checkpoints": True}
+    else:
+        options = ["--strategy=allreduce()"]
+    expected = made(**settings, arguments=options).text(kind)
+    assert (ROOT / "examples" / "kubernetes" / f"{kind}.yaml").read_text() == expected
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize(
     "changes",

@@ -10,7 +10,7 @@ import typer
 from manyhands.cli.exit import leave
 from manyhands.cli.network_run import written
 from manyhands.cli.preload import fork_server_ahead
-from manyhands.failure import RunFailed
+from manyhands.failure import Refused, RunFailed, refusing
 from manyhands.launchers.kubernetes import Kind, KubernetesJob, name_for
 from manyhands.launchers.pod import Pod, join_first, key_of_pod
 from manyhands.live.agent.join import Application
@@ -103,14 +103,15 @@ def _advice(job: KubernetesJob, kind: str, output: Path | None) -> list[str]:
 def train(script: Path, arguments: list[str], options: Mapping[str, Any], job: str | None) -> None:
     """Train in a pod: the first one leads the run, and the others join it."""
     try:
-        place = Pod.read()
-        Hosts.read(place.hosts).check_count(options["workers"])
+        with refusing():
+            place = Pod.read()
+            Hosts.read(place.hosts).check_count(options["workers"])
         with key_of_pod() as key:
             if place.index == 0:
                 _lead(place, key, script, arguments, options, job)
             else:
                 _join(place, key, script, options["output"])
-    except ValueError as error:
+    except Refused as error:
         leave(f"manyhands: {error}")
 
 
@@ -131,7 +132,7 @@ def _lead(
 
 def _join(place: Pod, key: Path, script: Path, output: Path | None) -> None:
     if not script.is_file():
-        raise ValueError(f"there is no file {script}")
+        raise Refused(f"there is no file {script}")
     # The first pod has the folder itself; the others have their logs beside it.
     logs = None if output is None else output.with_name(f"{output.name}-{place.name}")
     application = Application(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from manyhands.cli.exit import leave
 from manyhands.cli.preload import fork_server_ahead
-from manyhands.failure import RunFailed
+from manyhands.failure import Refused, RunFailed
 from manyhands.launchers.ray import on_ray
 
 if TYPE_CHECKING:
@@ -29,5 +29,5 @@ def train(script: Path, arguments: list[str], options: Mapping[str, Any], job: s
                 run(script, arguments, {**options, **where, "workers": None}, job)
     except RunFailed as failure:
         leave(f"manyhands: {failure}", 1)
-    except ValueError as error:
+    except Refused as error:
         leave(f"manyhands: {error}")

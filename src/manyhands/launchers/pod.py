@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from manyhands.failure import Refused, refusing
 from manyhands.launchers.private_key import written_key
 from manyhands.live.agent.join import NoAnswer, join
 from manyhands.live.hosts.invitation import check_key
@@ -137,17 +138,18 @@ def key_of_pod(variables: MutableMapping[str, str] = os.environ) -> Iterator[Pat
     """The file with the run's key; a variable with the key itself is removed.
 
     Raises:
-        ValueError: there is none.
+        Refused: there is none.
     """
     if KEY_FILE in variables:
         path = Path(variables[KEY_FILE])
         if not path.is_file():
-            raise ValueError(f"{path} does not exist: the pod must mount the Secret with the key")
-        check_key(path)
+            raise Refused(f"{path} does not exist: the pod must mount the Secret with the key")
+        with refusing():
+            check_key(path)
         yield path
         return
     if KEY not in variables:
-        raise ValueError(
+        raise Refused(
             f"neither {KEY_FILE} nor {KEY} is set: `manyhands kubernetes` writes a manifest that "
             "takes the key from a Secret"
         )

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from manyhands.failure import RunFailed
+from manyhands.failure import Refused, RunFailed, refusing
 from manyhands.launchers.private_key import written_key
 from manyhands.launchers.ray_node import NodeAgent
 from manyhands.live.hosts.host_list import Hosts
@@ -62,7 +62,7 @@ def on_ray(workers: int | None = None, script: Path | str | None = None) -> Iter
         script: the script with the job; default: the one that is executed.
 
     Raises:
-        ValueError: there is no such cluster, or it is too small.
+        Refused: there is no such cluster, or it is too small.
         RunFailed: a node could not join.
 
     Example::
@@ -71,10 +71,11 @@ def on_ray(workers: int | None = None, script: Path | str | None = None) -> Iter
             with on_ray(workers=8):
                 print(mh.train(job, "allreduce()").summary())
     """
-    ray = _ray()
-    path = _script(script)
+    with refusing():
+        ray, path = _ray(), _script(script)
     with _connected(ray), contextlib.ExitStack() as stack:
-        sizes, on_gpus = divide(_capacities(ray), workers)
+        with refusing():
+            sizes, on_gpus = divide(_capacities(ray), workers)
         names = [DRIVER, *(f"node-{number}" for number in range(len(sizes)))]
         hosts = Hosts(tuple(zip(names, (0, *sizes), strict=True)))
         key = JobKey.new()
@@ -82,9 +83,9 @@ def on_ray(workers: int | None = None, script: Path | str | None = None) -> Iter
         watch = stack.enter_context(_joined(ray, hosts, there, key.text, path, on_gpus=on_gpus))
         from manyhands.verbs.command import current, under  # noqa: PLC0415 - see above
 
-        options = {"hosts": there.hosts, "listen": there.listen, "key_file": there.key}
+        command = replace(current(), hosts=there.hosts, listen=there.listen, key_file=there.key)
         try:
-            with under(replace(current(), **options, workers=None)):
+            with under(replace(command, workers=None)):
                 yield there
         except BaseException:
             if watch.words:
@@ -150,7 +151,7 @@ def _connected(ray: Any) -> Iterator[None]:
     try:
         ray.init(address=address, log_to_driver=False, logging_level="warning")
     except ConnectionError as error:
-        raise ValueError(
+        raise Refused(
             f"there is no Ray cluster at {address} ({str(error).splitlines()[0]}): start one with "
             "`ray start --head`, or set RAY_ADDRESS"
         ) from None
