@@ -43,6 +43,7 @@ from manyhands.cli.options import (
     Script,
     Seconds,
     Seed,
+    ServersOn,
     Slow,
     Strategy,
     Sweep,
@@ -108,6 +109,7 @@ def train(
     output: Output = None,
     hosts: HostList = None,
     listen: Listen = None,
+    servers_on: ServersOn = None,
     key_file: KeyFile = None,
     network: Network = None,
     cluster: ClusterText = None,
@@ -148,6 +150,7 @@ def train(
         "quiet": quiet,
         "cluster": cluster,
         "timed_batch": timed_batch,
+        "servers_on": servers_on,
         "double": double or None,
     }
     if network is not None or (cluster is not None and inside is None):

@@ -106,6 +106,10 @@ Listen = Annotated[
     str | None,
     typer.Option(help="Address at which other hosts reach this one: ADDRESS or ADDRESS:PORT."),
 ]
+ServersOn = Annotated[
+    str | None,
+    typer.Option(help="Hosts of the servers, one after the other: 'a, b' or all; default: this."),
+]
 KeyFile = Annotated[
     Path | None,
     typer.Option(help="Key of the run, if all hosts have it already; default: a new one."),
