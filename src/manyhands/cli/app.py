@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from manyhands.cli import planning, publishing, searching, slurm
+from manyhands.cli import launching, planning, publishing, searching, slurm
 from manyhands.cli.options import (
     LR,
     VIRTUAL,
@@ -43,6 +43,7 @@ from manyhands.cli.options import (
     Script,
     Seconds,
     Seed,
+    ServersOn,
     Slow,
     Strategy,
     Sweep,
@@ -108,6 +109,7 @@ def train(
     output: Output = None,
     hosts: HostList = None,
     listen: Listen = None,
+    servers_on: ServersOn = None,
     key_file: KeyFile = None,
     network: Network = None,
     cluster: ClusterText = None,
@@ -148,6 +150,7 @@ def train(
         "quiet": quiet,
         "cluster": cluster,
         "timed_batch": timed_batch,
+        "servers_on": servers_on,
         "double": double or None,
     }
     if network is not None or (cluster is not None and inside is None):
@@ -155,11 +158,14 @@ def train(
 
         spread(script, arguments or [], options | {"job": job, "hosts": hosts}, network)
         return
+    where = {"hosts": hosts, "listen": listen, "key_file": key_file, "network": inside}
+    if hosts in launching.SYSTEMS:
+        launching.train_on(hosts, script, arguments or [], options | where, job)
+        return
     slurm.enter_allocation(hosts)
     with fork_server_ahead(script, strategy, workers, hosts):
         from manyhands.cli.train import train as run  # noqa: PLC0415
 
-        where = {"hosts": hosts, "listen": listen, "key_file": key_file, "network": inside}
         run(script, arguments or [], options | where | {"link": link}, job)
 
 
@@ -177,6 +183,7 @@ def join(
     workers: Workers = None,
     output: Annotated[Path | None, typer.Option(help="Folder for the logs of this host.")] = None,
     parent: Annotated[int | None, typer.Option(hidden=True)] = None,
+    answer_within: Annotated[float, typer.Option(hidden=True)] = 120.0,
 ) -> None:
     """Join a run that another host has started; it prints the command for this one."""
     from manyhands.cli.preload import end_with_parent, fork_server_ahead  # noqa: PLC0415 - see above
@@ -186,7 +193,7 @@ def join(
     with fork_server_ahead(script, None, workers, None):
         from manyhands.cli.join import join as run  # noqa: PLC0415
 
-        run(address, script, key_file, name, workers, output)
+        run(address, script, key_file, name, workers, output, answer_within)
 
 
 @app.command(context_settings={"allow_interspersed_args": True})
@@ -477,7 +484,8 @@ def schedule(
 
 for planned in (
     *(planning.codecs, planning.check, planning.costs, planning.doctor),
-    *(planning.calibrate, planning.plan, searching.search, slurm.slurm),
+    *(planning.calibrate, planning.plan, searching.search),
+    *(launching.kubernetes, slurm.slurm),
 ):
     app.command(context_settings={"allow_interspersed_args": True})(planned)
 app.command()(publishing.export)

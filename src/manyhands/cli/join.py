@@ -26,6 +26,7 @@ def join(
     name: str | None,
     workers: int | None,
     output: Path | None,
+    answer_within: float,
 ) -> None:
     """Join the run at `place` and return when it is over."""
     try:
@@ -33,7 +34,9 @@ def join(
         _check(script, key)
         host = name or socket.gethostname()
         check_name(host)
-        application = Application(address, port, key, host, script, workers, output)
+        application = Application(
+            *(address, port, key, host, script, workers, output, answer_within)
+        )
     except ValueError as error:
         leave(f"manyhands: {error}")
     try:

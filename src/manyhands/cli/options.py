@@ -99,13 +99,17 @@ HostList = Annotated[
     str | None,
     typer.Option(
         "--hosts",
-        help="Hosts and their workers, this one first: 'a:4, b:4', see `join`; or 'slurm', the "
-        "nodes of this allocation.",
+        help="Hosts and their workers, this one first: 'a:4, b:4' (see `join`); or the system that "
+        "has them: slurm, kubernetes, ray.",
     ),
 ]
 Listen = Annotated[
     str | None,
     typer.Option(help="Address at which other hosts reach this one: ADDRESS or ADDRESS:PORT."),
+]
+ServersOn = Annotated[
+    str | None,
+    typer.Option(help="Hosts of the servers, one after the other: 'a, b' or all; default: this."),
 ]
 KeyFile = Annotated[
     Path | None,

@@ -16,7 +16,7 @@ import zmq
 
 from manyhands.trace.traffic import PHASES, TrafficCount
 from manyhands.transport.listeners import is_readable
-from manyhands.transport.security import JobKey, connect_securely, needs_key
+from manyhands.transport.security import JobKey, allow_ipv6, connect_securely, needs_key
 from manyhands.transport.socket_options import AND_MORE, AT_ONCE, configure_caller
 from manyhands.wire.envelope import (
     CHUNK,
@@ -168,6 +168,7 @@ class Caller:
             connect_securely(socket, self._key)
         socket.setsockopt(zmq.IDENTITY, self._name.encode("ascii"))
         configure_caller(socket, to_other_host=needs_key(address))
+        allow_ipv6(socket, address)
         socket.connect(address)
         self._poller.register(socket, zmq.POLLIN)
         self._by_socket[socket] = name

@@ -29,6 +29,7 @@ import torch
 
 from manyhands.engine import PrefixStore, Store, TCPStore, gloo_group, nccl_group, set_timeout
 from manyhands.failure import PeerLost
+from manyhands.transport.interfaces import family_of, write_place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -49,7 +50,7 @@ def serve_store(address: str = LOOPBACK) -> tuple[Store, int]:
 
     TCPStore listens on every interface unless it is given a socket.
     """
-    listener = socket.create_server((address, 0), backlog=1024)
+    listener = socket.create_server((address, 0), family=family_of(address), backlog=1024)
     port = listener.getsockname()[1]
     store = TCPStore(
         address, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
@@ -325,7 +326,7 @@ def _is_local(sock: socket.socket) -> bool:
 
 def _address(name: object) -> str:
     """An IP address and port as text; empty for other address families."""
-    return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else ""
+    return write_place(name[0], name[1]) if isinstance(name, tuple) else ""
 
 
 def _tcp_info(sock: socket.socket) -> tuple[int, int, int]:

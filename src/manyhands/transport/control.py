@@ -13,7 +13,7 @@ import zmq
 
 from manyhands.transport.listeners import Listeners
 from manyhands.transport.refusals import Reception
-from manyhands.transport.security import JobKey, connect_securely, needs_key
+from manyhands.transport.security import JobKey, allow_ipv6, connect_securely, needs_key
 from manyhands.wire import Control, WireError, decode, encode
 from manyhands.wire.control import LIMIT
 
@@ -132,6 +132,7 @@ class Line:
             connect_securely(self._socket, key)
         self._socket.setsockopt(zmq.IDENTITY, name.encode("ascii"))
         self._before_connecting()
+        allow_ipv6(self._socket, address)
         self._socket.connect(address)
 
     def _before_connecting(self) -> None:

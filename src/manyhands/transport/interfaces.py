@@ -2,47 +2,95 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 import socket
 
-_ANYWHERE = "192.0.2.1"
-"""An address reserved for documentation (RFC 5737): its route is the default route."""
-_PLACE = re.compile(r"^(?P<host>[^\s:]+)(:(?P<port>\d{1,5}))?$")
+_ANYWHERE = ("192.0.2.1", "2001:db8::1")
+"""Addresses reserved for documentation (RFC 5737, RFC 3849): their route is the default route."""
+_PLACE = re.compile(r"^(?P<host>[^\s:\[\]]+|\[[^\s\[\]]+\])(:(?P<port>\d{1,5}))?$")
 
 
 def address_towards(host: str, port: int) -> str:
     """This host's address on the route to another host. Nothing is sent.
 
     Raises:
-        OSError: there is no route.
+        OSError: there is no route, or no such host.
     """
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((host, port))
+    family, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect(place)
         return str(probe.getsockname()[0])
 
 
+def resolve(host: str, port: int) -> str:
+    """The numeric address of a host; the first one if it has several.
+
+    Raises:
+        OSError: there is no such host.
+    """
+    return str(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4][0])
+
+
 def own_address() -> str:
-    """This host's address on its default route.
+    """This host's address on its default route; that of IPv6 if there is none for IPv4.
 
     Raises:
         ValueError: it has none.
     """
-    try:
-        return address_towards(_ANYWHERE, 9)
-    except OSError:
-        raise ValueError(
-            "this host has no default route: choose its address with --listen ADDRESS"
-        ) from None
+    for anywhere in _ANYWHERE:
+        try:
+            return address_towards(anywhere, 9)
+        except OSError:
+            continue
+    raise ValueError("this host has no default route: choose its address with --listen ADDRESS")
 
 
 def read_place(text: str, port: int | None = None) -> tuple[str, int]:
     """Parse `ADDRESS:PORT`; the port may be omitted if a default is given.
 
+    An IPv6 address stands in brackets, which may be omitted where there is no port.
+
+    >>> read_place("[fd00::1]:40001")
+    ('fd00::1', 40001)
+
     Raises:
         ValueError: the text is not of that form.
     """
-    match = _PLACE.match(text)
-    if not match or (match["port"] is None and port is None) or int(match["port"] or 0) > 65535:
+    match = _PLACE.match(f"[{text}]" if port is not None and is_ipv6(text) else text)
+    bracketed = match is not None and match["host"].startswith("[")
+    host = match["host"].strip("[]") if match else ""
+    if (
+        not match
+        or (match["port"] is None and port is None)
+        or int(match["port"] or 0) > 65535
+        or bracketed != is_ipv6(host)
+    ):
         form = "ADDRESS:PORT" if port is None else "ADDRESS or ADDRESS:PORT"
-        raise ValueError(f"{text!r} is not of the form {form}, as in 10.0.0.1:40001")
-    return match["host"], int(match["port"] or port or 0)
+        raise ValueError(
+            f"{text!r} is not of the form {form}, as in 10.0.0.1:40001 or [fd00::1]:40001"
+        )
+    return host, int(match["port"] or port or 0)
+
+
+def write_place(address: str, port: int) -> str:
+    """`ADDRESS:PORT`, with an IPv6 address in brackets.
+
+    >>> write_place("fd00::1", 40001)
+    '[fd00::1]:40001'
+    """
+    return f"[{address}]:{port}" if is_ipv6(address) else f"{address}:{port}"
+
+
+def is_ipv6(address: str) -> bool:
+    """Whether this is an IPv6 address, as opposed to one of IPv4 or a name."""
+    try:
+        ipaddress.IPv6Address(address)
+    except ValueError:
+        return False
+    return True
+
+
+def family_of(address: str) -> socket.AddressFamily:
+    """The family of sockets that listen at an address."""
+    return socket.AF_INET6 if is_ipv6(address) else socket.AF_INET

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 import zmq
 
+from manyhands.transport.interfaces import family_of, write_place
 from manyhands.transport.refusals import Refusals
-from manyhands.transport.security import Guard, JobKey, listen_securely, needs_key
+from manyhands.transport.security import Guard, JobKey, allow_ipv6, listen_securely, needs_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,6 +73,7 @@ class Listeners:
         self._configure(listener)
         if listener in self._private:
             listener.setsockopt(zmq.HEARTBEAT_IVL, 0)
+        allow_ipv6(listener, address)
         if isinstance(place, socket.socket):
             listener.setsockopt(zmq.USE_FD, place.detach())
         listener.bind(address)
@@ -135,10 +137,10 @@ def is_readable(listener: Listener) -> bool:
 
 def listen(address: str, port: int = 0) -> socket.socket:
     """A listening socket, whose port is known before a server uses it."""
-    return socket.create_server((address, port), backlog=1024)
+    return socket.create_server((address, port), family=family_of(address), backlog=1024)
 
 
 def endpoint(listener: socket.socket) -> str:
     """The address of a listening socket, in ZeroMQ's notation."""
     address, port = listener.getsockname()[:2]
-    return f"tcp://{address}:{port}"
+    return f"tcp://{write_place(address, port)}"

@@ -42,7 +42,12 @@ class JobKey:
     def write(self, path: Path) -> None:
         """Write the key to a file that only its owner can read."""
         path.touch(mode=0o600)
-        path.write_text(self._secret.hex() + "\n", encoding="ascii")
+        path.write_text(self.text + "\n", encoding="ascii")
+
+    @property
+    def text(self) -> str:
+        """The key as hexadecimal digits, as its file has it."""
+        return self._secret.hex()
 
     def pair(self, side: str) -> tuple[bytes, bytes]:
         """The public and the secret key of the listening or the connecting side."""
@@ -75,6 +80,12 @@ class _OnlyKey:
 def needs_key(address: str) -> bool:
     """Whether processes of other users or hosts can connect to an address."""
     return not address.startswith("ipc://")
+
+
+def allow_ipv6(socket: zmq.Socket[bytes], address: str) -> None:
+    """Make a socket use IPv6, before it is bound or connected, if the address is one of IPv6."""
+    if address.startswith("tcp://["):
+        socket.setsockopt(zmq.IPV6, 1)
 
 
 def listen_securely(socket: zmq.Socket[bytes], key: JobKey) -> None:

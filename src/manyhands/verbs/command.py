@@ -49,6 +49,7 @@ class Command:
     output: Path | None = None
     hosts: str | None = None
     listen: str | None = None
+    servers_on: str | None = None
     key_file: Path | None = None
     patience: float | None = None
     quiet: bool = False

@@ -29,11 +29,12 @@ from manyhands.pacing import Pace, words
 from manyhands.reports import Run
 from manyhands.script import loading as script
 from manyhands.script.origin import Overrides, override
-from manyhands.strategies import Strategy, check_job, protocol_of
+from manyhands.strategies import Strategy, check_job
 from manyhands.strategies import strategy as read_strategy
 from manyhands.verbs.calling import calling
 from manyhands.verbs.command import Command, choose, chosen_values, current
 from manyhands.verbs.resuming import find_checkpoint, resume_settings
+from manyhands.verbs.server_hosts import servers_of_cluster, servers_on_hosts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -64,6 +65,7 @@ class TrainOptions:
     cluster: Cluster | None = None
     hosts: str | None = None
     listen: str | None = None
+    servers_on: str | None = None
     loop: Callable[[Trainer], object] | None = None
     epochs: float | None = None
     samples: int | None = None
@@ -89,6 +91,7 @@ def train(
     cluster: str | Cluster | None = None,
     hosts: str | None = None,
     listen: str | None = None,
+    servers_on: str | None = None,
     loop: Callable[[Trainer], object] | None = None,
     epochs: float | None = None,
     samples: int | None = None,
@@ -126,6 +129,7 @@ def train(
             The others join with the command that this one prints. "slurm": this job's nodes.
         listen: the address, or address:port, at which other hosts reach this one. Default: the
             address of the default route, and a free port.
+        servers_on: hosts of the servers, one after the other: "a, b" or "all". Default: this one.
         loop: a training loop of your own, a function of a `Trainer` at the top level of the script.
         epochs: stop after this many passes over the data, in place of the job's limit.
         samples: stop after this many samples, in place of the job's limit.
@@ -191,6 +195,7 @@ def train(
             cluster=None if cluster is None else Cluster.parse(cluster),
             hosts=hosts,
             listen=listen,
+            servers_on=servers_on,
             loop=loop,
             epochs=epochs,
             samples=samples,
@@ -340,7 +345,10 @@ def _plan(job: Job, asked: TrainOptions, command: Command, hosts: Hosts | None) 
     recipe, told_by = choose(
         command.strategy, asked.strategy, "single()" if count == 1 else "allreduce()"
     )
-    chosen, server_hosts = _on_cluster(read_strategy(recipe), command.cluster, count)
+    chosen, server_hosts = servers_of_cluster(read_strategy(recipe), command.cluster, count)
+    where_servers = command.servers_on or asked.servers_on
+    if where_servers is not None:
+        server_hosts = servers_on_hosts(where_servers, hosts, chosen, count)
     if counted_by == "default" and chosen.needs(count).only_one_worker:
         count = 1
     chosen.check(count)
@@ -389,19 +397,6 @@ def _check_faults(
     names = hosts.names if hosts else ("this host",)
     servers = strategy.needs(workers).server_processes
     check_live(faults, workers, servers, names, network=command.network is not None)
-
-
-def _on_cluster(
-    chosen: Strategy, text: str | None, workers: int
-) -> tuple[Strategy, tuple[str, ...]]:
-    """The strategy with islands as a declared cluster has them, and the host of each server."""
-    protocol = protocol_of(chosen)
-    if text is None or protocol is None:
-        return chosen, ()
-    declared = Cluster.parse(text)
-    fitted = protocol.on_islands(declared.islands())
-    servers = fitted.needs(workers).server_processes
-    return fitted, declared.server_hosts(workers, servers, fitted.groups(workers))
 
 
 def _check_measures(job: Job, strategy: Strategy) -> None:
@@ -479,6 +474,8 @@ def _place_settings(
     yield RunSetting("workers by host", str(hosts), source)
     if command.network is not None:
         yield RunSetting("network", command.network, "command line")
+    if command.servers_on is not None:
+        yield RunSetting("servers on", command.servers_on, "command line")
     if command.cluster is not None:
         yield RunSetting("cluster", command.cluster, "command line")
 

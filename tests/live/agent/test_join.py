@@ -3,6 +3,7 @@
 import os
 import shlex
 import signal
+import socket
 import sys
 
 import pytest
@@ -54,10 +55,10 @@ def script(tmp_path):
 def begin(start, tmp_path):
     """Begin a run on the first of two hosts; the command it offers for the other."""
 
-    def begin(script, strategy, hosts="a:1, b:1", *options):
+    def begin(script, strategy, hosts="a:1, b:1", *options, listen="127.0.0.1"):
         first = start(
             *(*MANYHANDS, "train", script, "--strategy", strategy, "--hosts", hosts),
-            *("--listen", "127.0.0.1", "--output", "run", *options),
+            *("--listen", listen, "--output", "run", *options),
         )
         lines = tmp_path / "run" / "join"
         wait_for(lambda: lines.exists() or first.process.poll() is not None, 60, "the line")
@@ -96,6 +97,35 @@ def test_two_hosts_train_together(begin, start, script, tmp_path, strategy):
         assert (tmp_path / "run" / "model-1.safetensors").exists(), "it came from the other host"
     assert not list((tmp_path / "run").glob("*.half"))
     assert not (tmp_path / "run" / "key").exists()
+
+
+def has_ipv6():
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6 loopback address")
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("strategy", ["allreduce()", "asynchronous(servers=2)", "gossip()"])
+def test_two_hosts_train_together_over_ipv6(begin, start, script, tmp_path, strategy):
+    first, line = begin(script(), strategy, listen="[::1]:0")
+    assert line[1].startswith("[::1]:"), line
+    JobKey.new().write(tmp_path / "wrong")
+    changed = [*line]
+    changed[changed.index("--key-file") + 1] = "wrong"
+    stranger = start(*MANYHANDS, *changed)
+    assert stranger.finish(60) == 1, stranger.text()
+    wait_for(lambda: "a connection from ::1 was refused" in first.text(), 10, "words")
+    second = start(*MANYHANDS, *line)
+    assert first.finish(120) == 0, first.text() + second.text()
+    assert second.finish(30) == 0, second.text()
+    run = Run(tmp_path / "run")
+    assert run.samples == 8192
+    assert {process.header.host for process in run.trace.processes} == {"a", "b"}
 
 
 @pytest.mark.slow

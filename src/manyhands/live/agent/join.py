@@ -12,7 +12,7 @@ import os
 import secrets
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,7 +35,7 @@ from manyhands.live.processes.host_processes import HostProcesses, private_folde
 from manyhands.live.processes.parent_death import signals_raise
 from manyhands.live.processes.supervision import Process, await_end, end
 from manyhands.transport.control import WatchedLine
-from manyhands.transport.interfaces import address_towards
+from manyhands.transport.interfaces import address_towards, resolve, write_place
 from manyhands.transport.memory import can_share, reserve
 from manyhands.transport.security import JobKey
 from manyhands.wire import Status
@@ -58,6 +58,10 @@ _ANSWER_WITHIN = 120.0
 """Seconds in which the first host must answer a request for admission."""
 
 
+class NoAnswer(RunFailed):
+    """No run was found at the address that was given."""
+
+
 @dataclass(frozen=True)
 class Application:
     """A host's request to join a run, as its user gave it."""
@@ -72,20 +76,27 @@ class Application:
     """Workers on this host, if the user gave a number."""
     folder: Path | None = None
     """Folder for the logs; by default one in `runs`, named after the run and this host."""
+    answer_within: float = _ANSWER_WITHIN
+    """Seconds in which the first host must answer."""
 
     @property
     def place(self) -> str:
         """Address and port at which the first host listens."""
-        return f"{self.address}:{self.port}"
+        return write_place(self.address, self.port)
 
 
 def join(application: Application) -> None:
     """Join a run and return when it is over.
 
     Raises:
+        NoAnswer: no run was found at that address.
         RunFailed: the host was not admitted, the run failed, or the first host is lost.
         KeyboardInterrupt: the user interrupted; this host's workers are ended first.
     """
+    try:
+        application = replace(application, address=resolve(application.address, application.port))
+    except OSError as error:
+        raise NoAnswer(f"there is no host {application.address}: {error.strerror}") from None
     name = f"agent-{application.host}.{secrets.token_hex(4)}"
     key = JobKey.read(application.key)
     line = WatchedLine(f"tcp://{application.place}", name, key)
@@ -138,8 +149,8 @@ def _knock(application: Application, line: WatchedLine) -> Admitted:
                 f"{application.place} refused the connection: the key in {application.key} is not "
                 "the key of that run; copy the run's key file from the first host"
             )
-        if waited > _ANSWER_WITHIN:
-            raise RunFailed(
+        if waited > application.answer_within:
+            raise NoAnswer(
                 f"no answer from {application.place} within {waited:.0f} s; check that the run has "
                 "started there, and that this host can reach that address and port"
             )

@@ -36,6 +36,7 @@ from manyhands.live.processes.parent_death import die_with
 from manyhands.live.processes.standard_streams import outlast_full_disk
 from manyhands.trace import Recorder, live_header, trace_file
 from manyhands.transport.control import Hub
+from manyhands.transport.interfaces import write_place
 from manyhands.wire import Warn
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def main(path: str) -> None:
     journal = CoordinatorJournal(open_areas(assignment), clock)
     entries = journal.recover()
     head = live_header("coordinator", 0, clock=clock, wall=time.time, host=host)
-    outside = f"tcp://{assignment.address}:{assignment.port}" if assignment.hosts else None
+    outside = _place(assignment) if assignment.hosts else None
     # A successor listens where its predecessor did, because the other hosts reconnect there.
     outside = outside_of(entries) or outside
     with Hub(assignment.coordinator, outside, assignment.job_key()) as hub:
@@ -106,6 +107,11 @@ def main(path: str) -> None:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             if _is_orphaned(assignment.agent):
                 _clean_up(assignment, coordinator, recorder, say)
+
+
+def _place(assignment: Assignment) -> str:
+    """The address at which the coordinator listens for other hosts."""
+    return f"tcp://{write_place(assignment.address, assignment.port)}"
 
 
 def _is_orphaned(agent: int) -> bool:

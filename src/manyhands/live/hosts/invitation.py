@@ -7,7 +7,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from manyhands.live.hosts.slurm import JoinSteps, listening_address
-from manyhands.transport.interfaces import own_address, read_place
+from manyhands.transport.interfaces import own_address, read_place, write_place
 from manyhands.transport.listeners import listen
 from manyhands.transport.security import JobKey
 
@@ -40,7 +40,7 @@ def choose_address(given: str | None, hosts: Hosts | None = None) -> tuple[str, 
     except OSError as error:
         why = os.strerror(error.errno or 0)
         raise ValueError(
-            f"this host cannot listen at {address}{f':{port}' if port else ''} "
+            f"this host cannot listen at {write_place(address, port) if port else address} "
             f"({why}): --listen takes one of its own addresses and a free port"
         ) from None
     return address, port

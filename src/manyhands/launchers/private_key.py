@@ -1,0 +1,30 @@
+"""The run's key as a file that only its user can read."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from manyhands.failure import refusing
+from manyhands.live.hosts.invitation import check_key
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@contextlib.contextmanager
+def written_key(text: str) -> Iterator[Path]:
+    """A file that only this user can read, with a key; it is removed after the context.
+
+    Raises:
+        Refused: the text is not a key.
+    """
+    with tempfile.TemporaryDirectory(prefix="manyhands-") as private:
+        path = Path(private) / "key"
+        path.touch(mode=0o600)
+        path.write_text(text.strip() + "\n", encoding="ascii", errors="replace")
+        with refusing():
+            check_key(path)
+        yield path
