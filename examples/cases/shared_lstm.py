@@ -99,8 +99,6 @@ def figures(run: mh.Run) -> dict[str, object]:
         "accuracy": told.validation["accuracy"].value,
         # A collective counts the same for all of its members: the sum is what was sent.
         "sent_per_step": [round(flow.payload_sent / steps) if flow else 0 for flow in flows],
-            round(flow.payload_received / steps) if flow else 0 for flow in flows
-        ],
     }
 
 
