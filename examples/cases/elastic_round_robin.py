@@ -106,23 +106,20 @@ NOTED: list[Exchange] = []
 """In the order of the virtual clock."""
 
 
-def simulate(output: Path | None = None) -> tuple[list[Exchange], float]:
-    """The exchanges of a run, and the centre at its end; draws the timeline if a file is given."""
+def simulate(strategy: str) -> tuple[float, str]:
+    """The centre at the end of a run under a strategy, and the run's timeline as SVG."""
     NOTED.clear()
-    strategy = NotedElasticAveraging(order="round_robin", rho=RHO)
     with tempfile.TemporaryDirectory() as folder:
         run = mh.simulate(
             job,
-            strategy,
+            f"{strategy}(order=round_robin, rho={RHO})",
             workers=WORKERS,
             times="constant(0.1)",
             bandwidth="1gbit",
             latency="10ms",
             output=Path(folder) / "run",
         )
-        if output is not None:
-            run.timeline(output)
-        return list(NOTED), run.state_dict()["weight"].item()
+        return run.state_dict()["weight"].item(), mh.reports.timeline(run.trace)
 
 
 def printed(exchanges: list[Exchange], end: float) -> str:
@@ -164,7 +161,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, help="an SVG file for the timeline")
     asked = parser.parse_args()
-    exchanges, end = simulate(asked.output)
+    end, _ = simulate("noted_easgd")
+    exchanges = list(NOTED)
+    plain, picture = simulate("easgd")
+    if plain != end:
+        raise ValueError(f"noting changed the run: the centre ends at {end}, without at {plain}")
+    if asked.output is not None:
+        asked.output.write_text(picture, encoding="utf-8")
     print(f"α = η·ρ = {RATE} × {RHO} = {ALPHA:.1f}; the centre ends at {end:.4f}\n")
     print(printed(exchanges, end))
     print(f"\nlargest difference to the formulas: {check(exchanges, end):.1e}")
