@@ -24,15 +24,15 @@ from docutils.parsers.rst import directives
 from docutils.statemachine import StringList
 from site_extensions.docstrings import as_markdown
 from site_extensions.public_names import explained_as, names_of, paths_of_name, public_names
+from sphinx import addnodes
 from sphinx.pycode import ModuleAnalyzer
+from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util.docutils import SphinxDirective
 from sphinx.util.inspect import stringify_signature
 from sphinx.util.typing import ExtensionMetadata, stringify_annotation
 
 if TYPE_CHECKING:
-    from sphinx.addnodes import pending_xref
     from sphinx.application import Sphinx
-    from sphinx.environment import BuildEnvironment
 
 
 @dataclass(frozen=True)
@@ -237,33 +237,38 @@ class PublicNames(SphinxDirective):
         return found.children
 
 
-def resolve(
-    app: Sphinx, env: BuildEnvironment, node: pending_xref, content: nodes.TextElement
-) -> nodes.Node | None:
-    """Link a name in a signature to its public name; names of other packages stay text.
+class LinkTypes(SphinxPostTransform):
+    """Names in signatures and fields lead to the public names; those of other packages are text.
 
-    A missing name that a page writes in full, from `manyhands.` on, is left to Sphinx, which warns.
+    A name that a page writes in full, as in {py:obj}`manyhands.train`, is left to Sphinx, which
+    warns if there is none.
     """
-    if node.get("refdomain") != "py":
-        return None
-    target = str(node["reftarget"])
-    python = env.domains["py"]
-    for path in paths_of_name(target.rpartition(".")[2]):
-        if path in python.objects:
-            found = python.objects[path]
-            return nodes.reference(
-                "",
-                "",
-                content,
-                internal=True,
-                refuri=app.builder.get_relative_uri(node["refdoc"], found.docname)
-                + f"#{found.node_id}",
+
+    default_priority = 5
+
+    def run(self, **_: Any) -> None:
+        """Before Sphinx looks for them, which takes longer and finds less."""
+        known = self.env.domains["py"].objects
+        for node in list(self.document.findall(addnodes.pending_xref)):
+            target = str(node["reftarget"])
+            in_full = target.startswith("manyhands.") and node["reftype"] == "obj"
+            if node.get("refdomain") != "py" or in_full:
+                continue
+            beside = f"{node.get('py:module')}.{target}"
+            paths = [beside, *paths_of_name(target.rpartition(".")[2])]
+            path = next((path for path in paths if path in known), None)
+            if path is None:
+                node.replace_self(node.children)
+                continue
+            uri = self.app.builder.get_relative_uri(self.env.docname, known[path].docname)
+            link = f"{uri}#{known[path].node_id}"
+            node.replace_self(
+                nodes.reference("", "", *node.children, internal=True, refuri=link, reftitle=path)
             )
-    return None if target.startswith("manyhands.") and node["reftype"] == "obj" else content
 
 
 def setup(app: Sphinx) -> ExtensionMetadata:
     """Add the directive and what its signatures refer to."""
     app.add_directive("public-names", PublicNames)
-    app.connect("missing-reference", resolve)
+    app.add_post_transform(LinkTypes)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

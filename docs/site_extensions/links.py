@@ -42,24 +42,23 @@ class LinkFiles(SphinxTransform):
     default_priority = 5
 
     def apply(self, **_: Any) -> None:
-        """Replace what MyST reads as a download."""
+        """Replace what MyST reads as a download, or as a page that is not there."""
         root = Path(self.env.srcdir).parent
+        pages = {str(root / name): page for name, page in INCLUDED.items()}
+        for node in self.document.findall(addnodes.pending_xref):
+            if node.get("refdomain") == "doc" and f"{node['reftarget']}.md" in pages:
+                node["reftarget"] = pages[f"{node['reftarget']}.md"]
         for node in list(self.document.findall(addnodes.download_reference)):
             page = Path(self.env.doc2path(self.env.docname)).parent
             file = (page / str(node["reftarget"])).resolve()
             if not file.is_relative_to(root):
                 continue
             name = file.relative_to(root).as_posix()
-            if name in INCLUDED:
-                target = f"{INCLUDED[name]}"
-            elif file.suffix in LANGUAGES and file.stat().st_size <= LARGEST:
-                target = f"files/{name}"
+            if file.suffix in LANGUAGES and file.stat().st_size <= LARGEST:
                 linked_files(self.env).setdefault(self.env.docname, set()).add(name)
-            else:
-                continue
-            up = "../" * self.env.docname.count("/")
-            link = nodes.reference("", "", *node.children, refuri=f"{up}{target}.html")
-            node.replace_self(link)
+                up = "../" * self.env.docname.count("/")
+                uri = f"{up}files/{name}.html"
+                node.replace_self(nodes.reference("", "", *node.children, refuri=uri))
 
 
 def linked_files(env: BuildEnvironment) -> dict[str, set[str]]:
