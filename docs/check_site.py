@@ -12,14 +12,15 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from site_extensions.command_reference import subcommands
-from site_extensions.public_names import public_names
+from docs.site_extensions.command_reference import subcommands
+from docs.site_extensions.public_names import public_names
 from sphinx.util.inventory import InventoryFile
 
 LOADS = {"script": "src", "img": "src", "source": "src", "iframe": "src", "link": "href"}
 """What a browser fetches by itself, and the attribute that says from where."""
+
+FETCHED = re.compile(r"(?:@import|url\()\s*[\"']?(https?:[^\"')]+)")
+"""What a style sheet loads from the network."""
 
 
 class Page(HTMLParser):
@@ -59,11 +60,11 @@ def broken_links(site: Path) -> list[str]:
             target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
             if not target.is_file():
                 broken.append(f"{name}: there is no {link}")
-            elif parts.fragment and target in pages:
-                if unquote(parts.fragment) not in pages[target].anchors:
-                    broken.append(f"{name}: there is no anchor {link}")
+            elif target in pages and parts.fragment:
+                known = unquote(parts.fragment) in pages[target].anchors
+                broken += [] if known else [f"{name}: there is no anchor {link}"]
     for path in site.rglob("*.css"):
-        fetched = re.findall(r"(?:@import|url\()\s*[\"']?(https?:[^\"')]+)", path.read_text("utf-8"))
+        fetched = FETCHED.findall(path.read_text("utf-8"))
         broken += [f"{path.relative_to(site)} loads {link}" for link in fetched]
     return broken
 
@@ -72,10 +73,7 @@ def missing_names(site: Path) -> list[str]:
     """Public names and subcommands that the reference does not explain."""
     inventory = InventoryFile.loads((site / "objects.inv").read_bytes(), uri="").data
     explained = {
-        name
-        for kind, entries in inventory.items()
-        if kind.startswith("py:")
-        for name in entries
+        name for kind, entries in inventory.items() if kind.startswith("py:") for name in entries
     }
     missing = sorted(public_names().keys() - explained)
     options = inventory["std:cmdoption"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import manyhands
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 project = "Manyhands"
 author = "The Manyhands developers"
@@ -19,10 +19,10 @@ extensions = [
     "myst_nb",
     "sphinx_copybutton",
     "sphinx_design",
-    "site_extensions.api_reference",
-    "site_extensions.command_reference",
-    "site_extensions.contents",
-    "site_extensions.links",
+    "docs.site_extensions.api_reference",
+    "docs.site_extensions.command_reference",
+    "docs.site_extensions.contents",
+    "docs.site_extensions.links",
 ]
 source_suffix = {".md": "myst-nb"}
 nitpicky = True

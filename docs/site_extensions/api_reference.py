@@ -19,11 +19,11 @@ from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from docs.site_extensions.docstrings import as_markdown
+from docs.site_extensions.public_names import explained_as, names_of, paths_of_name, public_names
 from docutils import nodes
 from docutils.parsers.rst import directives
 from docutils.statemachine import StringList
-from site_extensions.docstrings import as_markdown
-from site_extensions.public_names import explained_as, names_of, paths_of_name, public_names
 from sphinx import addnodes
 from sphinx.pycode import ModuleAnalyzer
 from sphinx.transforms.post_transforms import SphinxPostTransform
@@ -57,8 +57,14 @@ def signature_of(value: Any) -> str:
         if issubclass(value, BaseException) and "__init__" not in vars(value):
             return ""
         signature = signature.replace(return_annotation=inspect.Signature.empty)
+    return _as_text(signature)
+
+
+def _as_text(signature: inspect.Signature) -> str:
+    """A signature whose default values can be read, and are the same in every process."""
     text = stringify_signature(signature, unqualified_typehints=True)
-    return re.sub(r"<(?:function|class|object|built-in method) '?([\w.<>]+)[^>]*>", r"\1", text)
+    text = re.sub(r"<function [\w.<>]*<lambda> at 0x\w+>", "...", text)
+    return re.sub(r"<(?:function|class|object) '?([\w.]+)(?:'| at 0x\w+)>", r"\1", text)
 
 
 def docstring_of(value: object) -> str:
@@ -97,8 +103,9 @@ def members_of(kind: type) -> list[Member]:
 def _fields(kind: type, base: type, contract: set[str]) -> dict[str, Member]:
     """Attributes with a docstring below them, in the order of the source."""
     texts = ModuleAnalyzer.for_module(base.__module__).find_attr_docs()
-    arguments = {field.name for field in fields(kind) if field.init} if is_dataclass(kind) else set()
-    arguments |= {*getattr(kind, "__struct_fields__", ())}
+    arguments = {*getattr(kind, "__struct_fields__", ())}
+    if is_dataclass(kind):
+        arguments |= {field.name for field in fields(kind) if field.init}
     defaults = dict(inspect.signature(kind).parameters) if arguments else {}
     found = {}
     for (owner, name), lines in texts.items():
@@ -141,7 +148,7 @@ def _method_signature(value: Any, kind: str) -> str:
     signature = inspect.signature(value)
     if kind != "staticmethod":
         signature = signature.replace(parameters=[*signature.parameters.values()][1:])
-    return stringify_signature(signature, unqualified_typehints=True)
+    return _as_text(signature)
 
 
 def reference(path: str) -> str:

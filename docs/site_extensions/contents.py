@@ -98,7 +98,10 @@ def show_navigation(
         for name in includes.get(parent, ()):
             current = " current" if name in branch else ""
             here = " current-page" if name == page else ""
-            title = escape(titles[name].astext())
+            title = titles[name].astext()
+            if name.startswith("strategies/"):
+                title = title.partition("(")[0]
+            title = escape(title)
             uri = "#" if name == page else app.builder.get_relative_uri(page, name)
             below = entries(name, level + 1) if current else ""
             items.append(

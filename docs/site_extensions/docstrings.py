@@ -11,12 +11,12 @@ ITEM = re.compile(r"^    (\*{0,2}[\w.]+(?:, [\w.]+)*): ?(.*)$")
 
 
 def as_markdown(docstring: str) -> str:
-    """The text of a clean docstring as MyST Markdown.
+    r"""The text of a clean docstring as MyST Markdown.
 
     Text is Markdown already, except for `<`, which would begin HTML. Indented lines are code, or a
     table that was aligned by hand, and keep their form.
 
-    >>> print(as_markdown("Add.\\n\\nArgs:\\n    x: one\\n        number.\\n"))
+    >>> print(as_markdown("Add.\n\nArgs:\n    x: one\n        number.\n"))
     Add.
     <BLANKLINE>
     :param x: one

@@ -15,8 +15,8 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from docs.site_extensions.public_names import public_names
 from docutils import nodes
-from site_extensions.public_names import public_names
 from sphinx import addnodes
 from sphinx.transforms import SphinxTransform
 from sphinx.transforms.post_transforms import SphinxPostTransform
@@ -44,21 +44,25 @@ class LinkFiles(SphinxTransform):
     def apply(self, **_: Any) -> None:
         """Replace what MyST reads as a download, or as a page that is not there."""
         root = Path(self.env.srcdir).parent
-        pages = {str(root / name): page for name, page in INCLUDED.items()}
-        for node in self.document.findall(addnodes.pending_xref):
-            if node.get("refdomain") == "doc" and f"{node['reftarget']}.md" in pages:
-                node["reftarget"] = pages[f"{node['reftarget']}.md"]
+        folder = Path(self.env.doc2path(self.env.docname)).parent
+        for node in list(self.document.findall(addnodes.pending_xref)):
+            target = Path(str(node.get("reftarget")))
+            if node.get("refdomain") == "doc" and target.is_relative_to(root):
+                page = INCLUDED.get(f"{target.relative_to(root)}.md")
+                if page is not None:
+                    node["reftarget"] = page
+                else:
+                    self._link(node, target.with_suffix(".ipynb"), root)
         for node in list(self.document.findall(addnodes.download_reference)):
-            page = Path(self.env.doc2path(self.env.docname)).parent
-            file = (page / str(node["reftarget"])).resolve()
-            if not file.is_relative_to(root):
-                continue
+            self._link(node, (folder / str(node["reftarget"])).resolve(), root)
+
+    def _link(self, node: nodes.Element, file: Path, root: Path) -> None:
+        known = file.is_file() and file.is_relative_to(root)
+        if known and file.suffix in LANGUAGES and file.stat().st_size <= LARGEST:
             name = file.relative_to(root).as_posix()
-            if file.suffix in LANGUAGES and file.stat().st_size <= LARGEST:
-                linked_files(self.env).setdefault(self.env.docname, set()).add(name)
-                up = "../" * self.env.docname.count("/")
-                uri = f"{up}files/{name}.html"
-                node.replace_self(nodes.reference("", "", *node.children, refuri=uri))
+            linked_files(self.env).setdefault(self.env.docname, set()).add(name)
+            uri = f"{'../' * self.env.docname.count('/')}files/{name}.html"
+            node.replace_self(nodes.reference("", "", *node.children, refuri=uri))
 
 
 def linked_files(env: BuildEnvironment) -> dict[str, set[str]]:

@@ -14,7 +14,7 @@ import manyhands
 MODULES = (
     "manyhands",
     "manyhands.strategies",
-    *(f"manyhands.{name}" for name in manyhands.__all__ if name in manyhands._FOLDERS),  # noqa: SLF001
+    *(f"manyhands.{name}" for name in manyhands.__all__ if name in manyhands._FOLDERS),
     "manyhands.adapters.keras",
     "manyhands.adapters.transformers",
     "manyhands.costs",
