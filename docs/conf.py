@@ -26,6 +26,7 @@ extensions = [
 ]
 source_suffix = {".md": "myst-nb"}
 nitpicky = True
+smartquotes = False  # options begin with two hyphens
 
 myst_enable_extensions = ["colon_fence", "fieldlist"]
 myst_heading_anchors = 4
