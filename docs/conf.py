@@ -27,6 +27,8 @@ extensions = [
 source_suffix = {".md": "myst-nb"}
 nitpicky = True
 smartquotes = False  # options begin with two hyphens
+# An ellipsis in code stands for what is left out; the rest is highlighted all the same.
+suppress_warnings = ["misc.highlighting_failure"]
 
 myst_enable_extensions = ["colon_fence", "fieldlist"]
 myst_heading_anchors = 4
@@ -57,3 +59,4 @@ html_theme_options = {
 }
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
+copybutton_line_continuation_character = "\\"
