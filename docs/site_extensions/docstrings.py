@@ -20,7 +20,7 @@ def as_markdown(docstring: str) -> str:
     Add.
     <BLANKLINE>
     :param x: one
-        number.
+            number.
     """
     lines = docstring.strip("\n").splitlines()
     out: list[str] = []

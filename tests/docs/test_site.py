@@ -3,12 +3,14 @@
 CI builds the site from the same sources and follows its links (`docs/check_site.py`).
 """
 
+import doctest
 import inspect
 import re
 import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import typer
@@ -162,3 +164,10 @@ def test_the_script_of_the_start_page_trains(tmp_path: Path) -> None:
 def test_names_of_a_module_are_what_it_exports(module: str) -> None:
     exported = import_module(module).__all__
     assert set(names_of(module)) <= set(exported)
+
+
+@pytest.mark.parametrize("module", [contents, docstrings], ids=lambda module: module.__name__)
+def test_examples_of_the_extensions_are_true(module: ModuleType) -> None:
+    found = doctest.testmod(module)
+    assert found.attempted > 0
+    assert found.failed == 0
