@@ -1,0 +1,1 @@
+"""Sphinx extensions of the site: the references, and links to files outside `docs/`."""
