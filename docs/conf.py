@@ -25,6 +25,8 @@ extensions = [
     "docs.site_extensions.links",
 ]
 source_suffix = {".md": "myst-nb"}
+# The course as notebooks: its pages have the same text and output.
+exclude_patterns = ["course/notebooks/*"]
 nitpicky = True
 smartquotes = False  # options begin with two hyphens
 # An ellipsis in code stands for what is left out; the rest is highlighted all the same.

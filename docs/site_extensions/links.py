@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 INCLUDED = {"README.md": "index", "CONTRIBUTING.md": "contributing", "CHANGELOG.md": "changelog"}
 """Files that a page includes or replaces, and the page."""
-LANGUAGES = {".py": "python", ".json": "json", ".toml": "toml", ".ipynb": "json", ".sh": "bash"}
+LANGUAGES = {".py": "python", ".json": "json", ".toml": "toml", ".sh": "bash"}
 """The kinds of files that become pages."""
 LARGEST = 200_000
 """Bytes of a file that becomes a page; larger ones are copied."""
