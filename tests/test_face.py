@@ -2,10 +2,10 @@
 
 import ast
 import json
+import resource
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import pytest
@@ -172,17 +172,22 @@ def test_the_scan_saw_the_whole_package() -> None:
     } <= names
 
 
+def _seconds_of_children() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def test_help_answers_within_half_a_second_and_names_the_subcommands() -> None:
     command = Path(sys.executable).parent / "manyhands"
     assert command.exists(), "the console script stands next to this Python"
     best = float("inf")
-    # The best of many: other processes on a busy machine are not what is measured.
-    for _ in range(30):
-        begun = time.monotonic()
+    # Seconds of the processor, and the best of several: others on the machine are not measured.
+    for _ in range(15):
+        begun = _seconds_of_children()
         done = subprocess.run(
             [command, "--help"], capture_output=True, text=True, check=False, timeout=60
         )
-        best = min(best, time.monotonic() - begun)
+        best = min(best, _seconds_of_children() - begun)
         assert done.returncode == 0, done.stderr
         for verb in VERBS:
             assert f" {verb} " in done.stdout

@@ -21,13 +21,17 @@ if TYPE_CHECKING:
     from sphinx.util.typing import ExtensionMetadata
 
 CONTENTS = {
-    "index": "start course/index use strategies/README studies/README reference/index develop",
+    "index": """
+        start course/index cases/README use strategies/README studies/README reference/index develop
+    """,
     "start": "tour",
     "use": """
-        jobs before-and-after notebooks meanings hosts gpu checkpoints doctor-and-watch compare
-        results plan search forecast costs codecs reducers break-even faults robust vocabulary
+        commands guarantees jobs before-and-after notebooks meanings hosts slurm kubernetes ray
+        containers gpu checkpoints doctor-and-watch compare results
+        plan search forecast costs codecs reducers break-even faults robust vocabulary
     """,
     "course/index": "",
+    "cases/README": "",
     "strategies/README": """
         single allreduce fully_sharded zero tensor context pipeline place offload hybrid synchronous
         softsync ssp asynchronous hogwild central_storage averaging local_sgd diloco hierarchical
@@ -42,7 +46,9 @@ CONTENTS = {
         codecs schedules data models metrics lr_schedules free callbacks adapters faults virtual
         reports trace costs testing
     """,
-    "develop": "architecture write-a-protocol contributing decisions/README changelog",
+    "develop": """
+        architecture write-a-protocol contributing decisions/README deprecation roadmap changelog
+    """,
     "decisions/README": "",
 }
 """The pages below each page, in order. A page that is not named follows after those of its folder;

@@ -96,7 +96,9 @@ def cluster(run_script):
 @needs_ray
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_run_from_a_ray_driver_has_the_same_parameters(cluster, start, run_script, tmp_path):
+def test_a_run_from_a_ray_driver_has_the_same_parameters_or_says_why_not(
+    cluster, start, run_script, tmp_path
+):
     alone = run_script(JOB, name="job.py")
     assert alone.finish(120) == 0, alone.text()
     (plain,) = (tmp_path / "runs").iterdir()
@@ -115,25 +117,28 @@ def test_a_run_from_a_ray_driver_has_the_same_parameters(cluster, start, run_scr
     small = start(*command, "--workers", "3", RAY_ADDRESS=cluster)
     assert small.finish(100) == 2, small.text()
     assert "2 CPUs on 2 nodes" in small.text()
-
-
-@needs_ray
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_a_node_that_cannot_join_ends_the_run_with_its_words(cluster, start, tmp_path):
     # On the nodes the script is executed by processes of Ray's, with their environment.
     text = "import os\nif 'DRIVER' not in os.environ: raise RuntimeError('no driver here')\n"
-    lines = [line.removeprefix("    ") for line in JOB.splitlines()]
-    (tmp_path / "job.py").write_text(text + "\n".join(lines))
-    command = (*MANYHANDS, "train", "job.py", "--hosts", "ray", "--workers", "2")
-    failed = start(*command, RAY_ADDRESS=cluster, DRIVER="1")
+    path = tmp_path / "job.py"
+    path.write_text(text + path.read_text())
+    failed = start(*command[:-1], "failed", RAY_ADDRESS=cluster, DRIVER="1")
     assert failed.finish(300) == 1, failed.text()
+    assert "could not join" in failed.text()
     assert "no driver here" in failed.text()
 
 
 @needs_ray
-def test_without_a_cluster_it_says_how_to_start_one(start, tmp_path):
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        ("127.0.0.1:1", "there is no Ray cluster at 127.0.0.1:1"),
+        ("auto", "start one with `ray start --head`"),
+        ("ray://127.0.0.1:10001", "run it on the cluster, with `ray job submit`"),
+    ],
+)
+def test_without_a_cluster_it_says_how_to_start_one(start, tmp_path, address, words):
     (tmp_path / "job.py").write_text("")
-    refused = start(*MANYHANDS, "train", "job.py", "--hosts", "ray", RAY_ADDRESS="127.0.0.1:1")
-    assert refused.finish(150) == 2, refused.text()
-    assert "there is no Ray cluster at 127.0.0.1:1" in refused.text(), refused.text()
+    refused = start(*MANYHANDS, "train", "job.py", "--hosts", "ray", RAY_ADDRESS=address)
+    assert refused.finish(100) == 2, refused.text()
+    assert words in refused.text()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import _thread
 import contextlib
 import os
+import socket
 import sys
 import threading
 from dataclasses import dataclass, replace
@@ -20,8 +21,9 @@ from typing import TYPE_CHECKING, Any
 from manyhands.failure import Refused, RunFailed, refusing
 from manyhands.launchers.private_key import written_key
 from manyhands.launchers.ray_node import NodeAgent
+from manyhands.live.agent.join import CANNOT
 from manyhands.live.hosts.host_list import Hosts
-from manyhands.transport.interfaces import write_place
+from manyhands.transport.interfaces import read_place, write_place
 from manyhands.transport.listeners import listen
 from manyhands.transport.security import JobKey
 
@@ -32,6 +34,7 @@ DRIVER = "driver"
 """The name of the first host."""
 _READY_WITHIN = 600.0
 """Seconds in which Ray must have found a place for all workers."""
+_CONNECTED_WITHIN = 10.0
 _POLL = 1.0
 _PARTING = 15.0
 """Seconds in which the nodes must have left when the run is over."""
@@ -149,8 +152,9 @@ def _connected(ray: Any) -> Iterator[None]:
         return
     address = os.environ.get("RAY_ADDRESS", "auto")
     try:
+        _check_address(address)
         ray.init(address=address, log_to_driver=False, logging_level="warning")
-    except ConnectionError as error:
+    except OSError as error:
         raise Refused(
             f"there is no Ray cluster at {address} ({str(error).splitlines()[0]}): start one with "
             "`ray start --head`, or set RAY_ADDRESS"
@@ -159,6 +163,17 @@ def _connected(ray: Any) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+def _check_address(address: str) -> None:
+    """Raise OSError if nothing listens at the address: Ray itself would try for minutes."""
+    if address.startswith("ray://"):
+        raise Refused(
+            f"{address} is reached through a proxy, and the nodes could not reach this process: "
+            "run it on the cluster, with `ray job submit`"
+        )
+    with contextlib.suppress(ValueError):
+        socket.create_connection(read_place(address), _CONNECTED_WITHIN).close()
 
 
 def _capacities(ray: Any) -> list[tuple[int, int]]:
@@ -201,8 +216,9 @@ class _Watch:
             code, output = self._ray.get(one)
         except self._ray.exceptions.RayError as error:
             return f"{name} is lost to Ray: {error}"
-        # What happens after a host has joined is seen by the coordinator.
-        return f"{name} could not join: {output}" if code and "joined" not in output else ""
+        # What happens after the workers have started is seen by the coordinator.
+        outside = "joined" not in output or CANNOT in output
+        return f"{name} could not join: {output}" if code and outside else ""
 
     def end(self) -> None:
         """Stop watching, and give the nodes some seconds to leave."""

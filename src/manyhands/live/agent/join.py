@@ -45,6 +45,8 @@ from manyhands.wire.leasing import Eject
 if TYPE_CHECKING:
     from manyhands.script.origin import Origin
 
+CANNOT = "this host cannot take part:"
+"""What the message of a host begins with that was admitted and has withdrawn."""
 _PREFLIGHT = "manyhands.live.agent.preflight"
 _SERVER = "manyhands.live.server.process"
 _WORKER = "manyhands.live.worker.process"
@@ -306,10 +308,10 @@ class _HostRun:
         file = findings_file(self._assignment)
         gone = self._preflight.poll()
         if gone is not None and not file.exists():
-            raise RunFailed(self._host_processes.words(gone))
+            raise RunFailed(f"{CANNOT} {self._host_processes.words(gone)}")
         findings = msgspec.json.decode(file.read_bytes(), type=Findings)
         if findings.words:
-            raise RunFailed(f"this host cannot take part: {findings.words}")
+            raise RunFailed(f"{CANNOT} {findings.words}")
         self._display = ProgressLine(findings.budget, findings.seconds, time.monotonic)
         complete = msgspec.structs.replace(self._assignment, devices=findings.devices)
         complete.write(Path(complete.private) / "assignment.json")
