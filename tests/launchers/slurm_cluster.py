@@ -13,11 +13,10 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
-import pytest
 
 from support import wait_for
 
@@ -66,6 +65,8 @@ class SlurmCluster:
     """The cluster, with the commands of Slurm."""
 
     folder: Path
+    daemons: set[int] = field(default_factory=set)
+    """Ids of the processes of Slurm itself."""
 
     @property
     def environment(self) -> dict[str, str]:
@@ -158,6 +159,7 @@ class _Starter:
                 stderr=stream,
                 start_new_session=True,
             )
+        self._cluster.daemons.add(process.pid)
         self._stack.callback(_end, process)
 
 
@@ -191,20 +193,16 @@ def _free_ports(count: int) -> list[int]:
         return [one.getsockname()[1] for one in sockets]
 
 
-def stepd_processes(folder: Path) -> list[int]:
-    """The ids of processes that have the configuration of a cluster in their environment."""
+def processes_of_jobs(cluster: SlurmCluster) -> list[int]:
+    """The ids of processes that have the cluster's configuration in their environment."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            if process.environ().get("SLURM_CONF") == str(folder / "slurm.conf"):
+            if process.environ().get("SLURM_CONF") == cluster.environment["SLURM_CONF"]:
                 found.append(process.pid)
-    return found
+    return [pid for pid in found if pid not in cluster.daemons]
 
 
-def wait_until_quiet(folder: Path, seconds: float = 30) -> None:
-    """Fail if processes of jobs are left after so many seconds."""
-    begun = time.monotonic()
-    while left := [pid for pid in stepd_processes(folder) if pid != os.getpid()]:
-        if time.monotonic() - begun > seconds:
-            pytest.fail(f"processes {left} are left")
-        time.sleep(0.2)
+def wait_until_quiet(cluster: SlurmCluster) -> None:
+    """Fail if processes of jobs are left."""
+    wait_for(lambda: not processes_of_jobs(cluster), 30, "the end of all processes of jobs")

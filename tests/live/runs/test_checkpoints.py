@@ -233,11 +233,14 @@ def test_the_first_checkpoint_may_be_the_one_before_leaving(run_script) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("how", ["allreduce()", "fully_sharded()"])
-def test_a_run_on_two_hosts_that_share_its_folder_continues(run_script, start, how: str) -> None:
+def test_a_run_on_two_hosts_that_share_its_folder_continues(
+    run_script, start, tmp_path: Path, how: str
+) -> None:
     def both(**environment: str) -> tuple[Started, Started]:
         options = ("hosts=a:1, b:1", "listen=127.0.0.1")
+        lines = tmp_path / "run" / "join"
+        lines.unlink(missing_ok=True)  # of the run that was killed
         first = run_script(SCRIPT, how, "2", "run", *options, **environment)
-        lines = first.folder / "run" / "join"
         wait_for(lambda: lines.exists() or first.process.poll() is not None, 90, "the command")
         assert lines.exists(), first.text()
         join = shlex.split(lines.read_text())[1:]
