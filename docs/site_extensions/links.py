@@ -10,6 +10,7 @@ Code such as `mh.train` in a text leads to its place in the reference.
 
 from __future__ import annotations
 
+import os
 import re
 from html import escape
 from pathlib import Path
@@ -46,15 +47,22 @@ class LinkFiles(SphinxTransform):
         root = Path(self.env.srcdir).parent
         folder = Path(self.env.doc2path(self.env.docname)).parent
         for node in list(self.document.findall(addnodes.pending_xref)):
-            target = Path(str(node.get("reftarget")))
+            target = Path(self.env.srcdir) / str(node.get("reftarget"))
             if node.get("refdomain") == "doc" and target.is_relative_to(root):
                 page = INCLUDED.get(f"{target.relative_to(root)}.md")
                 if page is not None:
                     node["reftarget"] = page
                 else:
-                    self._link(node, target.with_suffix(".ipynb"), root)
+                    self._download(node, target.with_suffix(".ipynb"), folder)
         for node in list(self.document.findall(addnodes.download_reference)):
             self._link(node, (folder / str(node["reftarget"])).resolve(), root)
+
+    def _download(self, node: nodes.Element, notebook: Path, folder: Path) -> None:
+        """A notebook is copied as it is, to be opened where it runs."""
+        if notebook.is_file():
+            target = os.path.relpath(notebook, folder)
+            about = {"refdoc": self.env.docname, "reftarget": target}
+            node.replace_self(addnodes.download_reference("", "", *node.children, **about))
 
     def _link(self, node: nodes.Element, file: Path, root: Path) -> None:
         known = file.is_file() and file.is_relative_to(root)
