@@ -3,10 +3,10 @@
     python examples/cases/resnet_cifar10.py
 
 The full case is 50,000 photographs of 128×128, batches of 256, SGD with a rate of 0.01, five
-epochs: days on two cores. This command trains on the first 160 photographs of 64×64 in batches of
-32, in less than ten minutes on two quiet cores, and simulates the full case on 1, 2 and 4 machines
-with the time that a sample takes here. The options take the cut back step by step; `--keep` stores
-the figures in `results/resnet_cifar10.json`.
+epochs: two days of a core. This command trains on the first 160 photographs of 64×64 in batches of
+32, which takes two quiet cores less than ten minutes by the processor time of a step. Then it
+simulates the full case on 1, 2 and 4 machines with the time that a sample takes here. The options
+take the cut back step by step; `--keep resnet_cifar10` stores the figures in `results`.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""The job behind four curves that lectures draw, each made by one command on the virtual clock.
+"""The jobs behind curves that lectures draw, each made by one command on the virtual clock.
 
 docs/cases/sweeps.md has the commands: accuracy over H of `averaging`, over S of `softsync`, speed
 over the number of servers, and one worker against many in the same time.
