@@ -201,6 +201,7 @@ def predict(
     return [
         Case(one.strategy, one.rate, measured[one.strategy], one.low, one.high)
         for one in planned.ranking
+        if one.strategy in measured
     ]
 
 
