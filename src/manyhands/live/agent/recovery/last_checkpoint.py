@@ -130,12 +130,14 @@ def stored_before_leaving(
     Args:
         request: the run.
         say: shows words to the user.
-        progress: samples of the run so far; before the first ones there is nothing to store.
+        progress: samples of the run so far; before the first ones, and without an earlier
+            checkpoint, there is nothing to store.
     """
     try:
         yield
     except LEAVING:
-        if override(request.job, request.overrides).checkpoint is not None and progress.samples:
+        begun = progress.samples or (request.folder / CHECKPOINTS).is_dir()
+        if override(request.job, request.overrides).checkpoint is not None and begun:
             _store_now(request, say)
         raise
 
