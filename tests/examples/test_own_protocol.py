@@ -45,6 +45,7 @@ def finished(started: Started, seconds: float = 240) -> str:
     return started.text()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_it_trains_and_survives_the_death_of_its_server(start, tmp_path: Path) -> None:
     begun = start(

@@ -78,6 +78,7 @@ def test_a_job_of_an_imported_module_trains_at_the_prompt(prompt: Any, tmp_path:
     child.expect("ended finished")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(150)
 def test_ipython_in_a_terminal_trains_what_was_typed(prompt: Any, tmp_path: Path) -> None:
     child = prompt("-m", "IPython", "--simple-prompt", "--no-banner", "--no-confirm-exit")

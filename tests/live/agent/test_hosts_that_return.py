@@ -38,10 +38,9 @@ def events(run: Run, name: str) -> list[dict[str, str]]:
     return [event.detail for one in coordinators for event in one.events if event.what == name]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(170)
-@pytest.mark.parametrize(
-    "text", [pytest.param("asynchronous(servers=2)", marks=pytest.mark.slow), "synchronous()"]
-)
+@pytest.mark.parametrize("text", ["asynchronous(servers=2)", "synchronous()"])
 def test_a_killed_worker_is_started_again_and_works_on(run_script, text):
     started = run_script(SCRIPT.replace("SAMPLES", "4800"), text)
     wait_for(lambda: " %)" in started.text(), 90, "training")

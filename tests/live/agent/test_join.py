@@ -264,10 +264,9 @@ def pushes(trace):
     return file.read_text().count('"span"') if file.exists() else 0
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize(
-    "strategy", ["ssp(staleness=1)", pytest.param("synchronous()", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("strategy", ["ssp(staleness=1)", "synchronous()"])
 def test_a_worker_that_is_stopped_is_ejected_and_the_others_go_on(start, script, strategy):
     started = start(
         *(*MANYHANDS, "train", script(pause=0.02, epochs=8), "--strategy", strategy),
