@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,7 +45,11 @@ def prompt(tmp_path: Path) -> Iterator[Any]:
 
     yield begin
     for child in started:
-        child.close(force=True)
+        # Its own way to end a child waits for a tenth of a second only.
+        if child.isalive():
+            child.kill(signal.SIGKILL)
+            child.wait()
+        child.close()
 
 
 def plain(text: str) -> str:
