@@ -68,7 +68,8 @@ def execute(command: str, folder: Path) -> str:
     """What a command prints, executed in a folder that has `examples`; raises if it fails."""
     examples = folder / "examples"
     if not examples.exists():
-        examples.symlink_to(ROOT / "examples")
+        # A copy, not a link: what is printed has no path outside of the folder.
+        shutil.copytree(ROOT / "examples", examples)
     done = subprocess.run(  # noqa: S602 - the pages' own commands, as a reader types them
         command,
         shell=True,
