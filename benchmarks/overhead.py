@@ -21,7 +21,15 @@ from pathlib import Path
 from benchmarks.figures import median_interval, report
 from benchmarks.turnstile import Side
 
-STEPS = {"lenet": 60, "lenet_dict": 60, "mlp10m": 12, "pipeline": 24, "pipeline_table": 24}
+STEPS = {
+    "mlp85k": 200,
+    "mlp1m": 60,
+    "lenet": 60,
+    "lenet_dict": 60,
+    "mlp10m": 12,
+    "pipeline": 24,
+    "pipeline_table": 24,
+}
 SIDES = dict.fromkeys(("pipeline", "pipeline_table"), "benchmarks.pipeline")
 """By model, what the two scripts are called; those of DDP if there are none."""
 

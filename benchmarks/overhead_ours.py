@@ -10,13 +10,14 @@ from benchmarks.turnstile import loop as loop  # noqa: PLC0414 - taken by its na
 
 BATCH = 64
 SAMPLES = 8192
+HIDDEN = {"mlp85k": (100, 64), "mlp1m": (784, 480), "mlp10m": (2048, 2048, 2048)}
 
 
 def model() -> torch.nn.Module:
-    """LeNet with 1.1 M parameters or a perceptron with 10 M."""
+    """LeNet, or a perceptron with 85 k, 1 M or 10 M parameters."""
     if os.environ["OVERHEAD_OF"].startswith("lenet"):
         return mh.models.LeNet()
-    return mh.models.MLP(784, (2048, 2048, 2048), 10)
+    return mh.models.MLP(784, HIDDEN[os.environ["OVERHEAD_OF"]], 10)
 
 
 def data() -> torch.utils.data.TensorDataset:

@@ -86,3 +86,14 @@ def test_a_protocol_s_payload_is_that_of_its_formula(forecast):
 def test_what_cannot_be_forecast_is_refused_with_what_can_be_done(forecast):
     code, text = forecast("hybrid(data=3, shard=2)", 4)
     assert (code, "use 6 workers" in text) == (2, True)
+
+
+def test_memory_that_workers_share_is_shown(forecast):
+    code, text = forecast("allreduce()", 2, "--json")
+    assert code == 0, text
+    model = GPT(vocabulary=256, width=64, layers=4, heads=4, length=32)
+    gradients = 4 * sum(one.numel() for one in model.parameters())
+    # Two chunks for each of two workers, and pages for counters.
+    assert json.loads(text)["shared"] == pytest.approx(4 * gradients, rel=0.02)
+    code, text = forecast("allreduce(shared_memory=false)", 2)
+    assert (code, "of one host share" in text) == (0, False)

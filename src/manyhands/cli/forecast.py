@@ -72,6 +72,7 @@ def forecast(script: Path, arguments: list[str], options: Mapping[str, Any]) -> 
         "strategy": str(chosen),
         "workers": workers,
         "seconds": round(time.monotonic() - begun, 3),
+        "shared": chosen.shared_bytes(job, workers),
         "played": [{"worker": rank, **one} for rank, one in found.items()],
     }
     if options["json"]:
@@ -154,6 +155,9 @@ def _show(result: Mapping[str, Any]) -> None:
     for one in result["played"]:
         held.add_row(str(one["worker"]), *(size(one[key]) for key in ("peak", "held", "sent")))
     console.print(held)
+    if result["shared"]:
+        words = f"workers of one host share {size(result['shared'])} more, all of them together"
+        console.print(f"\n{words}")
     console.print(f"\nSent by worker {most['worker']} in a step\n", style="bold")
     by_kind: dict[tuple[str, int], list[int]] = {}
     for each in most["step"]:

@@ -58,6 +58,8 @@ class Forecast:
     by_worker: tuple[tuple[Collective, ...], ...] = ()
     """The collectives of each worker in every step, if workers differ; `step` is then the first
     worker's."""
+    shared: int = 0
+    """Bytes that the workers of a host share, all of them together, if they are on one host."""
 
     def sent_by(self, worker: int) -> float:
         """Bytes that one worker sends in a step, if workers differ, without `outer`."""

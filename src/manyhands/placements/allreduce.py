@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from manyhands.placements.bound import Bound
     from manyhands.runtime_needs import Option
     from manyhands.transport.collectives import Group
+    from manyhands.transport.shared.sums import SharedSum
     from manyhands.transport.waits import Waits
 
 MEBIBYTE = 1024 * 1024
@@ -79,6 +80,9 @@ class AllReduce(Placement):
     """The messages by which gradients are summed on a virtual clock. In a live run the engine
     chooses: Gloo's algorithm is the ring, and a run that asks for another one says so."""
 
+    shared_memory: bool = True
+    """Sum gradients of workers on one host in memory that they share, which takes less time than
+    connections, and sums in the same order in every run. False for connections, as DDP does."""
     shares: Literal["even", "by_speed"] = "even"
     """How the global batch is divided among workers: evenly, or `by_speed`, so that a worker which
     computes more slowly has fewer samples and all are ready at the same time. Speeds are measured
@@ -163,20 +167,22 @@ class AllReduce(Placement):
 
         wrap = self.wrapper(group, waits, job.seed)
         bound = WholeModel(job, group, device, waits, wrap, self.compare_every)
-        bound.words = self.engine_words(device.type)
+        bound.words = self.engine_words(device.type, shares_memory=bound.shares_memory)
         return bound
 
-    def engine_words(self, device: str) -> tuple[str, ...]:
-        """What a live run says if it does not sum gradients by the algorithm asked for.
+    def engine_words(self, device: str, *, shares_memory: bool = False) -> tuple[str, ...]:
+        """What a live run says of how it sums gradients, unless it is as DDP does.
 
         >>> AllReduce(algorithm="tree").engine_words("cpu")
         ("algorithm: Gloo's ring sums gradients in a live run; tree is for the virtual clock",)
         """
+        words = ("sums: in memory that the workers share",) if shares_memory else ()
         if self.algorithm == "ring":
-            return ()
+            return words
         engine = "what NCCL chooses" if device == "cuda" else "Gloo's ring"
+        engine = "shared memory" if shares_memory else engine
         asked = f"{self.algorithm} is for the virtual clock"
-        return (f"algorithm: {engine} sums gradients in a live run; {asked}",)
+        return (*words, f"algorithm: {engine} sums gradients in a live run; {asked}")
 
     def rigidity(self, job: Job) -> str:
         """Every worker has the whole state; some options do not go with another group."""
@@ -197,6 +203,7 @@ class AllReduce(Placement):
         if not isinstance(bound, WholeModel):
             raise TypeError(f"{type(bound).__name__} is no replica of {self}")
         bound.regroup(group, waits, self.wrapper(group, waits, seed, equal=True))
+        bound.words = self.engine_words(group.device.type, shares_memory=bound.shares_memory)
         return str(self.codec) if self.codec is not None and self.codec.feeds_back else ""
 
     def wrapper(
@@ -233,6 +240,11 @@ class AllReduce(Placement):
                 "init_sync": not equal,
             }
             if self.codec is None or group.size == 1:
+                shared = self._shared_sum(module, group)
+                if shared is not None:
+                    from manyhands.placements.worker.shared_ddp import SharedDDP  # noqa: PLC0415
+
+                    return SharedDDP(module, shared, group, waits, **options)
                 made = DistributedDataParallel(module, process_group=group.handle, **options)
             else:
                 from manyhands.placements.compression import module as compressed  # noqa: PLC0415
@@ -246,6 +258,14 @@ class AllReduce(Placement):
             return made
 
         return wrap
+
+    def _shared_sum(self, module: nn.Module, group: Group) -> SharedSum | None:
+        """Sums in memory that the workers share, if they are on one host and it is asked for."""
+        from manyhands.placements.worker.shared_ddp import summable  # noqa: PLC0415 - torch is lazy
+
+        if not self.shared_memory or not summable(module):
+            return None
+        return group.shared_sum(self._chunk(group.size))
 
     def forecast(self, parameters: Sequence[TensorSize], workers: int) -> Forecast:
         """A broadcast of the model at the start, and one allreduce per bucket in every step.
@@ -264,7 +284,25 @@ class AllReduce(Placement):
             start=(Collective("broadcast", everything),),
             step=tuple(one for some in reduced for one in some),
             memory=everything + sum(tensor.size for tensor in trained) + kept,
+            shared=self._shared_bytes(buckets, workers),
         )
+
+    def shared_bytes(self, job: Job, workers: int) -> int:
+        """As in `Placement`, by the sizes of the job's parameters."""
+        return self.forecast_job(job, workers).shared
+
+    def _shared_bytes(self, buckets: Sequence[Sequence[TensorSize]], workers: int) -> int:
+        """Memory in which workers of one host sum gradients: of two chunks for each of them."""
+        from manyhands.transport.shared.layout import room  # noqa: PLC0415 - torch is lazy
+
+        if not self.shared_memory or self.codec is not None or workers == 1:
+            return 0
+        largest = max((sum(tensor.size for tensor in bucket) for bucket in buckets), default=0)
+        return room(min(self._chunk(workers), largest), workers)
+
+    def _chunk(self, workers: int) -> int:
+        """Bytes that are summed at once: the memory of all chunks is that of two buckets."""
+        return int(self.bucket_mb * MEBIBYTE / workers)
 
 
 def _count_payload(module: DistributedDataParallel, workers: int, waits: Waits) -> None:

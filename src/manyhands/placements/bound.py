@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from manyhands.codecs.kernels.finite import NotFinite
     from manyhands.files.checkpoint import State
     from manyhands.placements.held import HeldTensor, SteppedTensor
+    from manyhands.trace import Recorder
     from manyhands.transport.collectives import Group
 
 
@@ -69,7 +70,13 @@ class Bound(ABC):
     compares_every: int = 0
     """Steps between two comparisons of replicas that must be equal; 0 for none."""
     words: tuple[str, ...] = ()
-    """How the model was divided among the workers, in lines for the log; may be empty."""
+    """How the model was divided among the workers, and how they sum gradients, in lines for the
+    log; may be empty."""
+
+    def record_words(self, recorder: Recorder) -> None:
+        """Write to a trace how the model is divided; called by one worker of a group."""
+        if self.words:
+            recorder.event("divided", {str(at): line for at, line in enumerate(self.words)})
 
     def weigh(self, samples: int, total: int) -> float:
         """The weight of the next gradient; called before each one.
@@ -122,6 +129,10 @@ class Bound(ABC):
     def take_refused(self) -> NotFinite:
         """What this worker's gradient had for which it sent zeros, in the last step."""
         return ""
+
+    def take_finite(self) -> bool:
+        """Whether the gradient of the last step is known to have neither NaN nor infinity."""
+        return False
 
     def local_gradients(self, inputs: Any, targets: Any, weight: float) -> list[torch.Tensor]:  # noqa: ARG002 - the contract
         """This worker's own gradients, computed again; needed where `refuses` is True."""

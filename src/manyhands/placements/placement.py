@@ -168,6 +168,10 @@ class Placement(Value, OptionSupport, ABC):
         A placement that exchanges activations also needs the sizes of its layers.
         """
 
+    def shared_bytes(self, job: Job, workers: int) -> int:  # noqa: ARG002 - the contract
+        """Bytes of memory that the workers share, all of them together, if they are on one host."""
+        return 0
+
     def forecast_job(self, job: Job, workers: int) -> Forecast:
         """The forecast of a step with a full batch, without allocating the model's parameters."""
         from manyhands.parameters.initial.deferred import on_meta  # noqa: PLC0415 - torch is lazy

@@ -99,7 +99,12 @@ class Zero(Placement):
             start=reduced.start,
             step=(*reduced.step, *(Collective("all_gather", size) for size in gathered)),
             memory=reduced.memory + 2 * max(gathered, default=0),
+            shared=reduced.shared,
         )
+
+    def shared_bytes(self, job: Job, workers: int) -> int:
+        """As in `Placement`; those of allreduce() in stage 1."""
+        return self.forecast_job(job, workers).shared
 
     def program(self, job: Job, workers: int, *, overlaps: bool = False) -> StepProgram:
         """Stage 1: buckets are summed beside the backward pass; then parameters are gathered."""

@@ -30,6 +30,7 @@ import torch
 from manyhands.engine import PrefixStore, Store, TCPStore, gloo_group, nccl_group, set_timeout
 from manyhands.failure import PeerLost
 from manyhands.transport.interfaces import family_of, write_place
+from manyhands.transport.shared.sums import SharedSum, agree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -107,6 +108,7 @@ class Group:
         """The group of all workers of the run; this group itself, unless it is a part."""
         self.at_close: list[Callable[[], object]] = []
         """Functions to be called when the group is closed, the last first."""
+        self._shared: list[SharedSum] = []
         prefixed = PrefixStore(f"manyhands/epoch-{epoch}", store)
         limit = timedelta(seconds=timeout if forming is None else forming)
         before = set(_open_sockets())
@@ -195,6 +197,37 @@ class Group:
         self._parts.append(part)
         return part
 
+    def shared_sum(self, chunk: int) -> SharedSum | None:
+        """Sums in memory that the workers share; None if they are not all on one host's CPU.
+
+        It belongs to this group, as a subgroup does. All workers must call this.
+
+        Args:
+            chunk: bytes that are summed at once.
+        """
+        here = self.device.type != "cuda" and len(self._here) == self.size - 1
+        if self.size == 1 or not self._all(here):
+            return None
+        self._asked["shared"] += 1
+        prefix = f"manyhands/epoch-{self.epoch}/shared/{self._asked['shared']}"
+        store = PrefixStore(prefix, self._store)
+        memory = agree(store, self.rank, self.size, chunk, self._all)
+        if memory is None:
+            return None
+        self._shared.append(SharedSum(memory, self.rank, self.size, self._check))
+        return self._shared[-1]
+
+    def _all(self, own: bool) -> bool:
+        """Whether something is true on all workers."""
+        true = torch.tensor([int(own)])
+        self.sum(true)
+        return bool(true.item() == self.size)
+
+    def _check(self) -> None:
+        if self.broken():
+            lost = ", ".join(self.lost_peers()) or "a peer"
+            raise PeerLost(f"lost {lost} in a sum of worker {self.rank}")
+
     def sum(self, tensor: torch.Tensor) -> None:
         """Replace `tensor`, on every worker, by the sum over all workers."""
         with self.watched():
@@ -245,8 +278,9 @@ class Group:
     def traffic(self) -> tuple[dict[str, int], dict[str, int]]:
         """Bytes given to and read from the socket of each peer so far, as counted by the kernel.
 
-        Neither TCP headers nor retransmissions are included, as in the counts of messages. Empty
-        under NCCL, whose traffic cannot be read from sockets.
+        Those that are given to a peer in shared memory are included. Neither TCP headers nor
+        retransmissions are included, as in the counts of messages. Empty under NCCL, whose traffic
+        cannot be read from sockets.
         """
         sent: dict[str, int] = {}
         received: dict[str, int] = {}
@@ -254,6 +288,12 @@ class Group:
             _, out, back = _tcp_info(sock)
             sent[peer] = sent.get(peer, 0) + out
             received[peer] = received.get(peer, 0) + back
+        for shared in self._shared:
+            for rank, exchanged in enumerate(shared.exchanged):
+                if rank != self.rank:
+                    peer = f"worker-{self.names[rank]}"
+                    sent[peer] = sent.get(peer, 0) + exchanged
+                    received[peer] = received.get(peer, 0) + exchanged
         for part in self._parts:
             for total, own in zip((sent, received), part.traffic(), strict=True):
                 for peer, count in own.items():
@@ -268,6 +308,8 @@ class Group:
         """Unblock all callers that wait in a collective of this group; they raise. Thread-safe."""
         for part in self._parts:
             part.free()
+        for shared in self._shared:
+            shared.free()
         for sock in self._sockets:
             # A connection that the peer's death closed cannot be shut down again.
             with contextlib.suppress(OSError):
@@ -282,7 +324,7 @@ class Group:
             part.close()
         for sock in self._sockets:
             sock.close()
-        self._sockets, self._peers, self._parts = [], [], []
+        self._sockets, self._peers, self._parts, self._shared = [], [], [], []
 
 
 def _open_sockets() -> Iterator[tuple[int, str]]:

@@ -39,7 +39,7 @@ class FakeGroup(Group):
         self.handle = fake_group(rank, size)
         self.whole = self
         self.at_close = []
-        self._parts = []
+        self._parts, self._shared = [], []
         self._sockets, self._peers = [], []
 
     def part(self, name: str, ranks: Sequence[int]) -> Group:  # noqa: ARG002 - as a group's

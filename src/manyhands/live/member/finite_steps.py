@@ -108,7 +108,8 @@ class FiniteSteps:
         if own := self._bound.take_refused():
             self._note(str(self._group.names[self._group.rank]), own, share.samples, where)
             self._undo_buffers()
-        found = not_finite_among(self._bound.own_gradients())
+        known = self._bound.take_finite()
+        found = "" if known else not_finite_among(self._bound.own_gradients())
         if not found:
             if not own:
                 self.keep_buffers()

@@ -110,8 +110,8 @@ class Trainer:
         if self._bound.replicas > 1 or self._bound.parts > 1 or job.micro_batch is not None:
             for loss in losses:
                 loss.divided = str(strategy)
-        if self._bound.words and self.rank == 0:
-            recorder.event("divided", {str(at): line for at, line in enumerate(self._bound.words)})
+        if self.rank == 0:
+            self._bound.record_words(recorder)
         self.model = self._bound.model
         self._called = CalledModel(self.model, self._bound.forward)
         self._schedule = schedule_of(job, self._bound.optimizer)

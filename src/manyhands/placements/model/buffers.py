@@ -45,10 +45,13 @@ def untouched(model: nn.Module, *, when: bool) -> Iterator[None]:
 
     Statistics over all workers are the same on all of them, and stay.
     """
+    if not when:
+        yield
+        return
     own = [
         buffer
         for module in model.modules()
-        if when and not isinstance(module, GroupBatchNorm)
+        if not isinstance(module, GroupBatchNorm)
         for buffer in module.buffers(recurse=False)
     ]
     kept = [buffer.clone() for buffer in own]

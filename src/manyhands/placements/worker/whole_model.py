@@ -19,6 +19,7 @@ from manyhands.placements.bound import Bound
 from manyhands.placements.model.buffers import average_buffers, untouched
 from manyhands.placements.model.materialize import aliases, make_model
 from manyhands.placements.model.sync_batchnorm import synchronise
+from manyhands.placements.worker.shared_ddp import SharedDDP
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -163,6 +164,24 @@ class WholeModel(Bound):
             take: Callable[[], NotFinite] | None = getattr(computed.module, "take_refused", None)
             found = (take() if take is not None else "") or found
         return found
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether gradients are summed in memory that the workers share."""
+        return isinstance(self.module, SharedDDP)
+
+    def take_finite(self) -> bool:
+        """Whether the averaged gradient is known to be finite, because it was looked at."""
+        if not isinstance(self.module, SharedDDP):
+            return False
+        averaging = self.module.averaging
+        known, averaging.finite = averaging.finite, False
+        return known
+
+    def rescale(self, factor: float) -> None:
+        """As in `Bound`; what was finite may be too large afterwards."""
+        self.take_finite()
+        super().rescale(factor)
 
     def local_gradients(self, inputs: Any, targets: Any, weight: float) -> list[torch.Tensor]:
         """This worker's own gradients, computed again and not averaged; buffers stay."""

@@ -1,5 +1,6 @@
 """Settings of a run, and how it ended."""
 
+import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,12 +77,13 @@ def parameters_digest(trace: Trace) -> str | None:
 
 
 def division(trace: Trace) -> tuple[str, ...]:
-    """How the model was divided among the workers, a line for every part; none if it was not."""
+    """How the model was divided among the workers of the last group, a line for every part."""
+    found: tuple[float, dict[str, str]] = (-math.inf, {})
     for process in trace.processes:
         for event in process.events:
-            if event.what == "divided":
-                return tuple(event.detail[key] for key in sorted(event.detail, key=int))
-    return ()
+            if event.what == "divided" and event.at > found[0]:
+                found = event.at, event.detail
+    return tuple(found[1][key] for key in sorted(found[1], key=int))
 
 
 def mishaps(trace: Trace) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from dataclasses import dataclass
-from functools import partial
+from itertools import tee
 from typing import TYPE_CHECKING, Any
 
 from manyhands.live.worker.lockstep.speed_shares import SpeedShares
@@ -117,17 +117,12 @@ class Dealing:
         arguments = (job.epoch_samples, job.batch_sizes, job.seed)
         group = (bound.replica, bound.replicas, job.budget or sys.maxsize, bound.copies)
         deal = (*arguments, *group, job.evaluation_points, self._order)
-        dealt = partial(
-            shares,
-            *deal,
-            streams=job.streams,
-            since=self._since,
-            first=step,
-            divide=divide,
+        dealt, ahead_of_it = tee(
+            shares(*deal, streams=job.streams, since=self._since, first=step, divide=divide)
         )
-        wanted = ((share.epoch, share.streamed or share.indices) for share in dealt())
+        wanted = ((share.epoch, share.streamed or share.indices) for share in ahead_of_it)
         loaded = self._loading.batches(job.data, wanted)
         # Loader processes that load ahead end with their iterator.
         with contextlib.closing(loaded):
-            for share in dealt():
+            for share in dealt:
                 yield share, next(loaded)

@@ -371,6 +371,7 @@ class ElasticTrainer(Trainer):
             ranks = ", ".join(str(rank) for rank in group.names)
             detail = {"epoch": str(group.epoch), "workers": ranks, "step": str(self._stepped + 1)}
             self._recorder.event("group", detail)
+            self._bound.record_words(self._recorder)
             if codec and self._stepped >= 0:
                 words = f"residuals of {codec} were lost with a group at step {self._stepped + 1}"
                 self._recorder.event("residuals", {"words": words})

@@ -1,0 +1,1 @@
+"""Collectives of processes on one host, in memory that they share."""

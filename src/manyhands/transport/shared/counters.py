@@ -1,0 +1,123 @@
+"""Counters in memory that processes of one host share, on which they can wait.
+
+A process that waits looks at the counters for a moment, if there is a core for every process, and
+then sleeps in the kernel (a futex), which costs no core. Whoever raises a counter wakes it.
+
+Only x86-64 is supported: its stores become visible in the order in which they are made, so a
+counter that was raised after memory was written shows that it was written. Python has no fence
+with which other processors could be told to keep that order.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from manyhands.transport.shared.layout import LINE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_WORDS = LINE // 4
+_FUTEX = 202
+"""The number of the system call on x86-64."""
+_WAIT, _WAKE = 0, 1
+_ALL = 2**31 - 1
+_RANGE = 2**32
+_SLEEP = 0.02
+"""Seconds until a sleeping process looks whether the others are still there."""
+
+
+class _Time(ctypes.Structure):
+    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
+
+
+def can_wait() -> bool:
+    """Whether processes can wait for counters on this system."""
+    return sys.platform == "linux" and platform.machine() == "x86_64"
+
+
+class Counters:
+    """A counter of each process, which only that process raises.
+
+    Args:
+        memory: the shared memory, `LINE` bytes for each process, zeros at first.
+        own: the place of this process's counter.
+        processes: number of processes that compute on this host, by which this process decides
+            whether it can afford to keep a core while it waits.
+        look: seconds for which a process looks at a counter before it sleeps, if there is a core
+            for every process.
+    """
+
+    def __init__(self, memory: memoryview, own: int, processes: int, look: float = 0.0003) -> None:
+        self._words = memory.cast("I")
+        count = len(self._words) // _WORDS
+        self._own = own * _WORDS
+        self._others = [place * _WORDS for place in range(count) if place != own]
+        self._first = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        self._freed = False
+        crowded = processes > len(os.sched_getaffinity(0))
+        self._look = 0.0 if crowded else look
+        self._call = ctypes.CDLL(None, use_errno=True).syscall
+        self._sleep = ctypes.byref(_Time(0, int(_SLEEP * 1e9)))
+
+    def advance(self) -> int:
+        """Raise this process's counter by one, and wake whoever waits for it; return its value."""
+        value = (self._words[self._own] + 1) % _RANGE
+        self._words[self._own] = value
+        self._wake(self._own)
+        return value
+
+    def wait(self, value: int, check: Callable[[], object]) -> None:
+        """Wait until the counters of all others have reached a value.
+
+        Args:
+            value: what `advance` returned to this process.
+            check: called from time to time; raises if there is nothing more to wait for.
+
+        Raises:
+            InterruptedError: `free` was called.
+        """
+        for place in self._others:
+            if not self._reached(place, value):
+                self._await(place, value, check)
+
+    def free(self) -> None:
+        """Let whoever waits in this process raise, now and later. Thread-safe."""
+        self._freed = True
+        # Those of other processes look again, and go on sleeping.
+        for place in self._others:
+            self._wake(place)
+
+    def _reached(self, place: int, value: int) -> bool:
+        return (self._words[place] - value) % _RANGE < _RANGE // 2
+
+    def _await(self, place: int, value: int, check: Callable[[], object]) -> None:
+        if self._look:
+            words, half = self._words, _RANGE // 2
+            until = time.perf_counter() + self._look
+            while time.perf_counter() < until:
+                for _ in range(20):
+                    if (words[place] - value) % _RANGE < half:
+                        return
+        while True:
+            seen = self._words[place]
+            if self._freed:
+                raise InterruptedError("the wait was ended")
+            if self._reached(place, value):
+                return
+            address = ctypes.c_void_p(self._first + 4 * place)
+            # Returns at once if the counter is not what was seen, and after a while at any rate:
+            # a wake-up that came before the call would be missed only when `free` was called.
+            expected = ctypes.c_uint(seen)
+            self._call(_FUTEX, address, _WAIT, expected, self._sleep, None, 0)
+            if self._words[place] == seen:
+                check()
+
+    def _wake(self, place: int) -> None:
+        address = ctypes.c_void_p(self._first + 4 * place)
+        self._call(_FUTEX, address, _WAKE, _ALL, None, None, 0)

@@ -1,0 +1,215 @@
+"""Sums in memory that processes of one host share: exact, in one order, and freed when a peer ends.
+
+The workers are forked from a process that has loaded torch, so that hundreds of them cost little.
+"""
+
+import json
+import mmap
+
+import pytest
+import torch
+
+from manyhands.transport.shared import sums
+from manyhands.transport.shared.layout import room
+from manyhands.transport.shared.sums import SUMMABLE, SharedSum, agree
+
+FORKED = """
+    import gc, json, mmap, os, random, signal, sys, threading, time
+    import torch
+    from manyhands.failure import PeerLost
+    from manyhands.transport.collectives import Group, connect_store, serve_store
+    from manyhands.transport.shared.layout import room
+    from manyhands.transport.shared.sums import SUMMABLE, SharedSum
+
+    failed = mmap.mmap(-1, 4096)
+
+    def forked(work, workers):
+        "Call `work` in so many processes; return their ids."
+        ids = []
+        for rank in range(workers):
+            pid = os.fork()
+            if not pid:
+                try:
+                    work(rank)
+                except BaseException as error:
+                    failed[0] = 1
+                    print(type(error).__name__, error, file=sys.stderr, flush=True)
+                    os._exit(1)
+                os._exit(0)
+            ids.append(pid)
+        return ids
+"""
+
+SUMS = """
+    def mean(seed, workers, length, dtype):
+        "The mean that all workers must have, summed in the order of ranks."
+        total = values(seed, 0, length, dtype)
+        for rank in range(1, workers):
+            total = total + values(seed, rank, length, dtype)
+        return total * (1.0 / workers)
+
+    def values(seed, rank, length, dtype):
+        generator = torch.Generator().manual_seed(1000 * seed + rank)
+        return torch.randn(length, generator=generator).to(dtype)
+
+    def work(memory, workers, rounds, rank):
+        def check():
+            assert not failed[0], "another one failed"
+
+        shared = SharedSum(memoryview(memory), rank, workers, check)
+        own, same = random.Random(rank), random.Random(0)
+        exchanged = 0
+        for seed in range(rounds):
+            length = same.choice([1, 15, 16, 17, 100, 1000, 1024, 1025, 5000])
+            dtype = same.choice(SUMMABLE)
+            vector = values(seed, rank, length, dtype)
+            exchanged += vector.nbytes
+            if own.random() < 0.3:
+                time.sleep(own.random() * 0.002)
+            finite = shared.average(vector)
+            assert finite
+            wanted = mean(seed, workers, length, dtype)
+            assert torch.equal(vector, wanted), (seed, length, dtype, vector - wanted)
+        assert shared.exchanged[rank] == 0
+        if workers == 2:
+            # Its part of the other's tensor, and the other's part of the sum: all of it.
+            assert sum(shared.exchanged) == exchanged
+
+    workers, rounds = int(sys.argv[1]), int(sys.argv[2])
+    memory = mmap.mmap(-1, room(4096, workers))
+    ids = forked(lambda rank: work(memory, workers, rounds, rank), workers)
+    ended = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in ids]
+    sys.exit(max(map(abs, ended)))
+"""
+
+ENDS = """
+    # Four workers in a group sum all the time; one is killed or stopped at a seeded moment, and
+    # the others are told. What they write: when each was freed, and what is left in its memory.
+    def work(port, seed, told, written, rank):
+        group = Group(
+            connect_store("127.0.0.1", port), rank, 4, epoch=seed, device=torch.device("cpu")
+        )
+        shared = group.shared_sum(65536)
+        assert shared is not None
+
+        def watch():
+            while not told[0]:
+                time.sleep(0.0005)
+            written[2 * rank] = time.monotonic()
+            group.free()
+
+        watcher = threading.Thread(target=watch, daemon=True)
+        watcher.start()
+        lengths = random.Random(seed)
+        told[1 + rank] = 1
+        try:
+            while True:
+                shared.average(torch.ones(lengths.choice([10, 1000, 50_000])))
+        except PeerLost:
+            written[2 * rank + 1] = time.monotonic()
+        watcher.join()
+        group.close()
+        del shared, group
+        gc.collect()
+        assert "memfd:manyhands" not in open("/proc/self/maps").read()
+
+    freed = []
+    for seed in range(int(sys.argv[1])):
+        server, port = serve_store()
+        told, numbers = mmap.mmap(-1, 4096), mmap.mmap(-1, 4096)
+        written = memoryview(numbers).cast("d")
+        ids = forked(lambda rank: work(port, seed, told, written, rank), 4)
+        draw = random.Random(seed)
+        while sum(told[1:5]) < 4:
+            time.sleep(0.001)
+        time.sleep(draw.random() * 0.1)
+        lost = draw.randrange(4)
+        os.kill(ids[lost], draw.choice([signal.SIGKILL, signal.SIGSTOP]))
+        time.sleep(0.01)
+        told[0] = 1
+        for rank, pid in enumerate(ids):
+            if rank != lost:
+                assert os.waitpid(pid, 0)[1] == 0, (seed, rank)
+                freed.append(written[2 * rank + 1] - written[2 * rank])
+        os.kill(ids[lost], signal.SIGKILL)
+        os.waitpid(ids[lost], 0)
+        del server
+    print(json.dumps(freed))
+"""
+
+
+def ended(run_script, text, *arguments, seconds=150):
+    """What a script printed; it must succeed."""
+    script = run_script(FORKED + text, *arguments)
+    assert script.finish(seconds) == 0, script.text()
+    return script.text()
+
+
+@pytest.mark.parametrize(("workers", "rounds"), [(2, 400), (3, 200), (5, 100), (8, 60)])
+def test_means_are_those_in_the_order_of_ranks_to_the_bit(run_script, workers, rounds):
+    """Also if tensors of different lengths follow each other, and some workers are late."""
+    ended(run_script, SUMS, str(workers), str(rounds))
+
+
+def test_workers_that_wait_for_a_lost_one_are_freed(run_script):
+    freed = json.loads(ended(run_script, ENDS, "12").splitlines()[-1])
+    assert len(freed) == 12 * 3
+    assert max(freed) < 2.0
+
+
+@pytest.mark.slow
+@pytest.mark.timed
+@pytest.mark.timeout(300)
+def test_a_hundred_lost_workers_block_nobody_for_50_milliseconds(run_script):
+    freed = sorted(json.loads(ended(run_script, ENDS, "100", seconds=280).splitlines()[-1]))
+    print(f"freed after {freed[150] * 1e3:.2f} ms (median), {freed[-1] * 1e3:.2f} ms (longest)")
+    assert len(freed) == 300
+    assert freed[-1] < 0.05
+
+
+def test_what_is_not_finite_is_found():
+    memory = memoryview(mmap.mmap(-1, room(4096, 1)))
+    assert len(memory) % mmap.PAGESIZE == 0
+    alone = SharedSum(memory, 0, 1, lambda: None)
+    for dtype in SUMMABLE:
+        vector = torch.arange(3000).to(dtype)
+        before = vector.clone()
+        assert alone.average(vector)
+        assert torch.equal(vector, before)
+        vector[-1] = float("nan")
+        assert not alone.average(vector)
+    assert not alone.average(torch.full((100,), 3e38)), "not known: the sum is too large"
+
+
+class Store:
+    """A store of one process."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, bytes] = {}
+
+    def set(self, key: str, value: str) -> None:
+        self.values[key] = value.encode("ascii")
+
+    def get(self, key: str) -> bytes:
+        return self.values[key]
+
+
+def test_memory_is_used_only_if_all_have_mapped_it(monkeypatch):
+    store = Store()
+    maps = []
+
+    def another(found: bool) -> bool:
+        maps.append(agree(store, 1, 2, 4096, lambda own: own and found))
+        return found and maps[-1] is not None
+
+    first = agree(store, 0, 2, 4096, another)
+    assert first is not None
+    first[100] = 7
+    assert maps[-1] is not None
+    assert maps[-1][100] == 7
+    pid, descriptor, token = store.get("place").decode().split()
+    store.set("place", f"{pid} {descriptor} {token[::-1]}")
+    assert agree(store, 1, 2, 4096, lambda own: own) is None, "closed, and of another process"
+    monkeypatch.setattr(sums, "can_wait", lambda: False)
+    assert agree(store, 0, 2, 4096, lambda own: own) is None
+    assert store.get("place") == b"nowhere"
