@@ -10,19 +10,25 @@ from benchmarks.turnstile import loop as loop  # noqa: PLC0414 - taken by its na
 
 BATCH = 64
 SAMPLES = 8192
+LENGTH = 64
 HIDDEN = {"mlp85k": (100, 64), "mlp1m": (784, 480), "mlp10m": (2048, 2048, 2048)}
 
 
 def model() -> torch.nn.Module:
-    """LeNet, or a perceptron with 85 k, 1 M or 10 M parameters."""
+    """LeNet, a small GPT, or a perceptron with 85 k, 1 M or 10 M parameters."""
     if os.environ["OVERHEAD_OF"].startswith("lenet"):
         return mh.models.LeNet()
+    if os.environ["OVERHEAD_OF"] == "gpt":
+        return mh.models.GPT(vocabulary=65, width=128, layers=4, heads=4, length=LENGTH)
     return mh.models.MLP(784, HIDDEN[os.environ["OVERHEAD_OF"]], 10)
 
 
 def data() -> torch.utils.data.TensorDataset:
-    """Random digits: this benchmark is about time."""
+    """Random digits, or tokens: this benchmark is about time."""
     generator = torch.Generator().manual_seed(0)
+    if os.environ["OVERHEAD_OF"] == "gpt":
+        tokens = torch.randint(0, 65, (512, LENGTH + 1), generator=generator)
+        return torch.utils.data.TensorDataset(tokens[:, :-1], tokens[:, 1:])
     inputs = torch.randn(SAMPLES, 1, 28, 28, generator=generator)
     return torch.utils.data.TensorDataset(
         inputs, torch.randint(0, 10, (SAMPLES,), generator=generator)
@@ -42,6 +48,11 @@ class Dictionaries(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
         return {"images": self.inputs[index], "labels": self.targets[index]}
 
 
+def loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """The loss of digits or of tokens."""
+    return F.cross_entropy(outputs.flatten(0, -2), targets.flatten())
+
+
 def objective(module: torch.nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
     """The loss of a batch of dictionaries."""
     return F.cross_entropy(module(batch["images"]), batch["labels"])
@@ -51,7 +62,7 @@ dictionaries = os.environ["OVERHEAD_OF"].endswith("dict")
 job = mh.Job(
     model=model,
     optimizer=lambda module: torch.optim.SGD(module.parameters(), lr=0.01, momentum=0.9),
-    loss=None if dictionaries else F.cross_entropy,
+    loss=None if dictionaries else loss if os.environ["OVERHEAD_OF"] == "gpt" else F.cross_entropy,
     objective=objective if dictionaries else None,
     data=Dictionaries() if dictionaries else data(),
     global_batch=BATCH,
@@ -59,4 +70,10 @@ job = mh.Job(
 )
 
 if __name__ == "__main__":
-    mh.train(job, "allreduce()", workers=2, loop=loop, output=os.environ["OVERHEAD_OUTPUT"])
+    mh.train(
+        job,
+        os.environ.get("OVERHEAD_STRATEGY", "allreduce()"),
+        workers=int(os.environ.get("OVERHEAD_WORKERS", "2")),
+        loop=loop,
+        output=os.environ["OVERHEAD_OUTPUT"],
+    )

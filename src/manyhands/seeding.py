@@ -215,13 +215,14 @@ class EpochOrder:
         Raises:
             ValueError: the sampler returns another number of indices than its length.
         """
-        job = self._job
-        if job.sampler is None:
-            return permutation(job.epoch_samples, job.seed, epoch)
         if epoch not in self._known:
             # Leases of two epochs may alternate where one epoch ends.
             self._known = dict(list(self._known.items())[-1:])
-            self._known[epoch] = self._draw(epoch)
+            job = self._job
+            permuted = job.sampler is None
+            self._known[epoch] = (
+                permutation(job.epoch_samples, job.seed, epoch) if permuted else self._draw(epoch)
+            )
         return self._known[epoch]
 
     def _draw(self, epoch: int) -> torch.Tensor:

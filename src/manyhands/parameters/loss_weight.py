@@ -48,6 +48,8 @@ class CountedLoss:
         a runtime to which it makes no difference whether a worker has a weight."""
         self.returned: Weighted | None = None
         """What an objective returned last."""
+        self._direct = any(loss is one for one in _WATCHED)
+        """Whether the loss itself is inspected, so that no call within it has to be intercepted."""
         self._calls: list[torch.Tensor] = []
         self._all = 0
         self._by_class = False
@@ -59,8 +61,11 @@ class CountedLoss:
     def __call__(self, first: Any, second: Any) -> torch.Tensor:
         """The mean loss, of outputs and targets, or of a model and a batch."""
         watching = _Watching()
-        with watching:
-            value = self.loss(first, second)
+        if self._direct:
+            value = watching.__torch_function__(self.loss, (), (first, second))
+        else:
+            with watching:
+                value = self.loss(first, second)
         self._calls, self._all = watching.counted, watching.all
         self._by_class = watching.by_class
         self.returned = value if isinstance(value, Weighted) else None

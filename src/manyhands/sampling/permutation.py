@@ -125,20 +125,22 @@ def shares(
     for step, one in islice(batches, max(0, first - since[1]), None):
         own = divide(step, one.total) if divide else nested(one.total, rank, workers, copies)
         if streams:
-            mine = batch = _NONE
+            mine = _NONE
             bounds = one.dealt + own.start, one.dealt + own.stop
             streamed = StreamPart(one.dealt, one.total, *bounds, (rank, workers, copies))
         else:
             indices = order(one.epoch) if order else permutation(samples, seed, one.epoch)
             batch = indices[one.start : one.start + one.total]
             mine, streamed = batch[own], None
+            if own.start == own.stop:
+                mine = batch[nested(one.total, 0, workers, copies)]
         yield Share(
             epoch=one.epoch,
             step=step,
             total=one.total,
             whole=one.whole,
             dealt=one.dealt,
-            indices=mine if len(mine) else batch[nested(len(batch), 0, workers, copies)],
+            indices=mine,
             samples=own.stop - own.start,
             ends_epoch=one.ends_epoch,
             evaluates=one.evaluates,

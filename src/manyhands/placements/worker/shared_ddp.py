@@ -30,7 +30,7 @@ def summable(module: nn.Module) -> bool:
     return all(each.dtype in SUMMABLE for each in trained)
 
 
-class Averaging:
+class BucketAverages:
     """A communication hook of DDP that averages each bucket where its gradients were computed.
 
     Args:
@@ -89,7 +89,7 @@ class SharedDDP(DistributedDataParallel):
         self, module: nn.Module, shared: SharedSum, group: Group, waits: Waits, **options: Any
     ) -> None:
         super().__init__(module, process_group=group.handle, **options)
-        self.averaging = averaging = Averaging(shared, group.size, waits)
+        self.averaging = averaging = BucketAverages(shared, group.size, waits)
         """Averages buckets."""
         # DDP reads the hook's name and the names of its parameters.
         self.register_comm_hook(None, lambda _, bucket: averaging(bucket))

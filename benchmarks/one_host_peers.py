@@ -1,0 +1,120 @@
+"""Other ways to train on one host, each as its documentation shows, for `benchmarks.one_host`.
+
+`PEER` says which: `ddp` is DDP as in its tutorial, `accelerate` and `fabric` are trainers on top of
+it, and `mpi` sums all gradients as one vector with mpi4py.
+"""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from benchmarks.overhead_ours import BATCH, data, loss, model
+from benchmarks.turnstile import Turnstile
+
+Step = Callable[[torch.Tensor, torch.Tensor], None]
+
+
+def _optimizer(module: torch.nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(module.parameters(), lr=0.01, momentum=0.9)
+
+
+def ddp() -> tuple[int, int, Step]:
+    """https://docs.pytorch.org/tutorials/intermediate/ddp_tutorial.html."""
+    import torch.distributed as dist  # noqa: PLC0415 - each peer has modules of its own
+    from torch.nn.parallel import DistributedDataParallel  # noqa: PLC0415
+
+    dist.init_process_group("gloo")
+    module = DistributedDataParallel(model())
+    optimizer = _optimizer(module)
+
+    def step(inputs: torch.Tensor, targets: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        loss(module(inputs), targets).backward()
+        optimizer.step()
+
+    return dist.get_rank(), dist.get_world_size(), step
+
+
+def accelerate() -> tuple[int, int, Step]:
+    """https://huggingface.co/docs/accelerate/basic_tutorials/migration."""
+    from accelerate import Accelerator  # noqa: PLC0415
+
+    accelerator: Any = Accelerator(cpu=True)
+    module = model()
+    module, optimizer = accelerator.prepare(module, _optimizer(module))
+
+    def step(inputs: torch.Tensor, targets: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        accelerator.backward(loss(module(inputs), targets))
+        optimizer.step()
+
+    return accelerator.process_index, accelerator.num_processes, step
+
+
+def fabric() -> tuple[int, int, Step]:
+    """https://lightning.ai/docs/fabric/stable/fundamentals/convert.html."""
+    from lightning_fabric import Fabric  # noqa: PLC0415
+
+    runner: Any = Fabric(accelerator="cpu", devices=int(os.environ["WORLD_SIZE"]), strategy="ddp")
+    runner.launch()
+    module = model()
+    module, optimizer = runner.setup(module, _optimizer(module))
+
+    def step(inputs: torch.Tensor, targets: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        runner.backward(loss(module(inputs), targets))
+        optimizer.step()
+
+    return runner.global_rank, runner.world_size, step
+
+
+def mpi() -> tuple[int, int, Step]:
+    """https://mpi4py.readthedocs.io/en/stable/tutorial.html: an Allreduce of buffers."""
+    from mpi4py import MPI  # noqa: PLC0415
+
+    everyone: Any = MPI.COMM_WORLD
+    module = model()
+    optimizer = _optimizer(module)
+    parameters = list(module.parameters())
+    flat = torch.zeros(sum(one.numel() for one in parameters))
+    sizes = [one.numel() for one in parameters]
+    views = [part.view_as(one) for part, one in zip(flat.split(sizes), parameters, strict=True)]
+    size = everyone.Get_size()
+
+    def step(inputs: torch.Tensor, targets: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        loss(module(inputs), targets).backward()
+        torch._foreach_copy_(views, [one.grad for one in parameters])
+        everyone.Allreduce(MPI.IN_PLACE, flat.numpy())
+        flat.div_(size)
+        for one, view in zip(parameters, views, strict=True):
+            one.grad = view
+        optimizer.step()
+
+    return everyone.Get_rank(), size, step
+
+
+PEERS = {"ddp": ddp, "accelerate": accelerate, "fabric": fabric, "mpi": mpi}
+
+
+def main() -> None:
+    torch.manual_seed(0)
+    rank, size, step = PEERS[os.environ["PEER"]]()
+    inputs, targets = data().tensors
+    turnstile = Turnstile(os.environ["TURNSTILE"]) if rank == 0 else None
+    epoch, share = 0, BATCH // size
+    while True:
+        order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(epoch))
+        for start in range(0, len(inputs), BATCH):
+            mine = order[start + rank * share : start + (rank + 1) * share]
+            batch, labels = inputs[mine], targets[mine]
+            if turnstile and not turnstile.step():
+                return
+            step(batch, labels)
+        epoch += 1
+
+
+if __name__ == "__main__":
+    main()
