@@ -11,12 +11,15 @@ import contextlib
 import importlib.util
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+
+import psutil
 
 from benchmarks.figures import median_interval, report
 from benchmarks.turnstile import Side
@@ -38,14 +41,38 @@ def peers() -> list[str]:
     return found
 
 
+class StoppedSide(Side):
+    """A side whose processes are stopped between its turns: MPI waits by keeping its cores busy."""
+
+    processes: tuple[psutil.Process, ...] = ()
+
+    def rate(self, steps: int) -> float:
+        """As a side's, with its processes continued for this turn."""
+        if not self.processes:
+            own = psutil.Process().children(recursive=True)
+            self.processes = tuple(one for one in own if one.environ().get("PEER") == self.name)
+        for process in self.processes:
+            process.resume()
+        rate = super().rate(steps)
+        for process in self.processes:
+            process.suspend()
+        return rate
+
+    def stop(self) -> None:
+        """Let it end."""
+        for process in self.processes:
+            process.resume()
+        super().stop()
+
+
 @contextlib.contextmanager
 def started(what: str, workers: int, names: list[str]) -> Iterator[dict[str, Side]]:
     """All sides, ready; their processes are ended at the end, whatever happens."""
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        sides = {}
+        sides: dict[str, Side] = {}
         for name in names:
-            sides[name] = Side(name, folder)
+            sides[name] = (StoppedSide if name == "mpi" else Side)(name, folder)
             common = {
                 **os.environ,
                 "OMP_NUM_THREADS": "1",
@@ -66,6 +93,7 @@ def started(what: str, workers: int, names: list[str]) -> Iterator[dict[str, Sid
                 )
                 stack.callback(process.wait)
                 stack.callback(process.terminate)
+                stack.callback(process.send_signal, signal.SIGCONT)
                 processes.append(process)
             sides[name].wait_ready(processes)
         yield sides
