@@ -48,11 +48,6 @@ class Dictionaries(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
         return {"images": self.inputs[index], "labels": self.targets[index]}
 
 
-def loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """The loss of digits or of tokens."""
-    return F.cross_entropy(outputs.flatten(0, -2), targets.flatten())
-
-
 def objective(module: torch.nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
     """The loss of a batch of dictionaries."""
     return F.cross_entropy(module(batch["images"]), batch["labels"])
@@ -62,7 +57,7 @@ dictionaries = os.environ["OVERHEAD_OF"].endswith("dict")
 job = mh.Job(
     model=model,
     optimizer=lambda module: torch.optim.SGD(module.parameters(), lr=0.01, momentum=0.9),
-    loss=None if dictionaries else loss if os.environ["OVERHEAD_OF"] == "gpt" else F.cross_entropy,
+    loss=None if dictionaries else F.cross_entropy,
     objective=objective if dictionaries else None,
     data=Dictionaries() if dictionaries else data(),
     global_batch=BATCH,
