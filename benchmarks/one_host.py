@@ -26,6 +26,7 @@ from benchmarks.turnstile import Side
 
 STEPS = {"mlp85k": 150, "mlp1m": 40, "mlp10m": 8, "lenet": 40, "gpt": 12}
 MODULES = {
+    "sums": "torch",
     "ddp": "torch",
     "accelerate": "accelerate",
     "fabric": "lightning_fabric",

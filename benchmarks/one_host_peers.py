@@ -1,17 +1,18 @@
 """Other ways to train on one host, each as its documentation shows, for `benchmarks.one_host`.
 
 `PEER` says which: `ddp` is DDP as in its tutorial, `accelerate` and `fabric` are trainers on top of
-it, and `mpi` sums all gradients as one vector with mpi4py.
+it, `mpi` sums all gradients as one vector with mpi4py, and `sums` is DDP with our sums alone.
 """
 
 import os
+import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - as everybody calls it
 
-from benchmarks.overhead_ours import BATCH, data, model
+from benchmarks.overhead_ours import data, model, parts
 from benchmarks.turnstile import Turnstile
 
 Step = Callable[[torch.Tensor, torch.Tensor], None]
@@ -97,7 +98,33 @@ def mpi() -> tuple[int, int, Step]:
     return everyone.Get_rank(), size, step
 
 
-PEERS = {"ddp": ddp, "accelerate": accelerate, "fabric": fabric, "mpi": mpi}
+def sums() -> tuple[int, int, Step]:
+    """DDP with our sums in shared memory, and nothing else of ours: what is left is our trainer."""
+    from manyhands.engine import TCPStore  # noqa: PLC0415
+    from manyhands.placements.worker.shared_ddp import SharedDDP  # noqa: PLC0415
+    from manyhands.transport.collectives import Group  # noqa: PLC0415
+    from manyhands.transport.waits import Waits  # noqa: PLC0415
+
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    store = TCPStore(*place, is_master=rank == 0, wait_for_workers=False)
+    group = Group(store, rank, size, epoch=1, device=torch.device("cpu"))
+    shared = group.shared_sum(25 * 2**20 // size)
+    if shared is None:
+        raise RuntimeError("memory cannot be shared here")
+    waits = Waits(time.monotonic, lambda _: None)
+    module = SharedDDP(model(), shared, group, waits, gradient_as_bucket_view=True)
+    optimizer = _optimizer(module)
+
+    def step(inputs: torch.Tensor, targets: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        F.cross_entropy(module(inputs), targets).backward()
+        optimizer.step()
+
+    return rank, size, step
+
+
+PEERS = {"sums": sums, "ddp": ddp, "accelerate": accelerate, "fabric": fabric, "mpi": mpi}
 
 
 def main() -> None:
@@ -105,16 +132,11 @@ def main() -> None:
     rank, size, step = PEERS[os.environ["PEER"]]()
     inputs, targets = data().tensors
     turnstile = Turnstile(os.environ["TURNSTILE"]) if rank == 0 else None
-    epoch, share = 0, BATCH // size
-    while True:
-        order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(epoch))
-        for start in range(0, len(inputs), BATCH):
-            mine = order[start + rank * share : start + (rank + 1) * share]
-            batch, labels = inputs[mine], targets[mine]
-            if turnstile and not turnstile.step():
-                return
-            step(batch, labels)
-        epoch += 1
+    for mine in parts(rank, size):
+        batch, labels = inputs[mine], targets[mine]
+        if turnstile and not turnstile.step():
+            return
+        step(batch, labels)
 
 
 if __name__ == "__main__":

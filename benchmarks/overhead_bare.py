@@ -8,7 +8,7 @@ import torch.nn.functional as F  # noqa: N812 - as everybody calls it
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import default_collate
 
-from benchmarks.overhead_ours import BATCH, Dictionaries, data, dictionaries, model, objective
+from benchmarks.overhead_ours import Dictionaries, data, dictionaries, model, objective, parts
 from benchmarks.turnstile import Turnstile
 
 
@@ -21,24 +21,19 @@ def main() -> None:
     inputs, targets = data().tensors
     samples = Dictionaries() if dictionaries else None
     turnstile = Turnstile(os.environ["TURNSTILE"]) if rank == 0 else None
-    epoch, share = 0, BATCH // size
-    while True:
-        order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(epoch))
-        for start in range(0, len(inputs), BATCH):
-            mine = order[start + rank * share : start + (rank + 1) * share]
-            if samples is None:
-                batch, labels = inputs[mine], targets[mine]
-            else:
-                loaded = default_collate([samples[index] for index in mine.tolist()])
-            if turnstile and not turnstile.step():
-                return
-            optimizer.zero_grad()
-            if samples is None:
-                F.cross_entropy(module(batch), labels).backward()
-            else:
-                objective(module, loaded).backward()
-            optimizer.step()
-        epoch += 1
+    for mine in parts(rank, size):
+        if samples is None:
+            batch, labels = inputs[mine], targets[mine]
+        else:
+            loaded = default_collate([samples[index] for index in mine.tolist()])
+        if turnstile and not turnstile.step():
+            return
+        optimizer.zero_grad()
+        if samples is None:
+            F.cross_entropy(module(batch), labels).backward()
+        else:
+            objective(module, loaded).backward()
+        optimizer.step()
 
 
 if __name__ == "__main__":

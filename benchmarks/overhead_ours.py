@@ -1,6 +1,8 @@
 """The other side of `benchmarks.overhead`: the same training as a Manyhands job."""
 
 import os
+from collections.abc import Iterator
+from itertools import count
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - as everybody calls it
@@ -33,6 +35,15 @@ def data() -> torch.utils.data.TensorDataset:
     return torch.utils.data.TensorDataset(
         inputs, torch.randint(0, 10, (SAMPLES,), generator=generator)
     )
+
+
+def parts(rank: int, size: int) -> Iterator[torch.Tensor]:
+    """The indices of one worker's part of each batch, for ever."""
+    share, samples = BATCH // size, len(data())
+    for epoch in count():
+        order = torch.randperm(samples, generator=torch.Generator().manual_seed(epoch))
+        for start in range(0, samples, BATCH):
+            yield order[start + rank * share : start + (rank + 1) * share]
 
 
 class Dictionaries(torch.utils.data.Dataset[dict[str, torch.Tensor]]):

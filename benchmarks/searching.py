@@ -11,6 +11,7 @@ the end, is better than the median over the seeds of the best of random search.
 
 import argparse
 import importlib
+import json
 import statistics
 import tempfile
 import time
@@ -23,7 +24,7 @@ import torch
 from torch import nn
 
 import manyhands as mh
-from benchmarks.figures import keep, report
+from benchmarks.figures import RESULTS, keep, report
 from manyhands.lab.search.page import against_constant
 
 
@@ -83,6 +84,17 @@ def against_chance(case: Case, seeds: Sequence[int], folder: Path) -> dict[str, 
             one > other for one, other in zip(ours, chance, strict=True)
         ),
     }
+
+
+def with_others(figures: dict[str, Any]) -> dict[str, Any]:
+    """The figures, and the stored ones of methods that were not measured now."""
+    path = RESULTS / "searching.json"
+    if not path.exists():
+        return figures
+    measured = {one["method"] for one in figures["cases"]}
+    before = json.loads(path.read_text(encoding="utf-8"))["figures"]["cases"]
+    others = [one for one in before if one["method"] not in measured]
+    return {"cases": [*others, *figures["cases"]]}
 
 
 def schedules(seeds: Sequence[int], folder: Path) -> list[dict[str, Any]]:
@@ -180,7 +192,7 @@ def main() -> None:
             figures = {"cases": [against_chance(case, seeds, here) for case in chosen]}
     report(name, figures)
     if arguments.keep:
-        keep(name, figures)
+        keep(name, with_others(figures) if name == "searching" else figures)
 
 
 if __name__ == "__main__":

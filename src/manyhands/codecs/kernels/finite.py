@@ -54,7 +54,7 @@ def not_finite_among(tensors: Sequence[torch.Tensor]) -> NotFinite:
     if not dense:
         return ""
     if all(one.is_floating_point() and one.element_size() > 1 for one in dense):
-        # The norm of squares may overflow, but is computed seven times as fast as other norms.
+        # Its squares may overflow, but torch computes other norms several times more slowly.
         norms = torch._foreach_norm(dense, 2)
         if bool(torch.isfinite(torch.stack([norm.float() for norm in norms]).sum())):
             return ""
