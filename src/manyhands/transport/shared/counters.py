@@ -28,6 +28,8 @@ _FUTEX = 202
 _WAIT, _WAKE = 0, 1
 _ALL = 2**31 - 1
 _RANGE = 2**32
+_LEAST = 0.00001
+"""Seconds for which a process still looks after it has often looked in vain."""
 _SLEEP = 0.02
 """Seconds until a sleeping process looks whether the others are still there."""
 
@@ -50,7 +52,7 @@ class Counters:
         processes: number of processes that compute on this host, by which this process decides
             whether it can afford to keep a core while it waits.
         look: seconds for which a process looks at a counter before it sleeps, if there is a core
-            for every process.
+            for every process; fewer after it has looked in vain.
     """
 
     def __init__(self, memory: memoryview, own: int, processes: int, look: float = 0.0003) -> None:
@@ -61,7 +63,7 @@ class Counters:
         self._first = ctypes.addressof(ctypes.c_char.from_buffer(memory))
         self._freed = False
         crowded = processes > len(os.sched_getaffinity(0))
-        self._look = 0.0 if crowded else look
+        self._look = self._most = 0.0 if crowded else look
         self._call = ctypes.CDLL(None, use_errno=True).syscall
         self._sleep = ctypes.byref(_Time(0, int(_SLEEP * 1e9)))
 
@@ -103,7 +105,10 @@ class Counters:
             while time.perf_counter() < until:
                 for _ in range(20):
                     if (words[place] - value) % _RANGE < half:
+                        self._look = min(self._most, 2 * self._look)
                         return
+            # In vain: the other one may have no core, because other processes have it.
+            self._look = max(_LEAST, self._look / 2)
         while True:
             seen = self._words[place]
             if self._freed:
