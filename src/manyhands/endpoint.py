@@ -117,6 +117,8 @@ class CollectiveEndpoint(Endpoint, Protocol):
     """
 
     rank: int
+    hosts: Sequence[str]
+    """The host of each worker."""
 
     def begin(
         self,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manyhands.collectives import ALLREDUCE, BY_KIND, ExchangeTable
+from manyhands.collectives import ALLREDUCE, BY_KIND, ExchangeTable, by_hosts
 from manyhands.costs import BETWEEN_WORKERS, Collective, sent_per_worker
 
 every = pytest.mark.parametrize("name", ALLREDUCE)
@@ -123,3 +123,36 @@ def test_numbers_of_workers_that_no_exchange_has_are_refused():
             make(0)
     with pytest.raises(ValueError, match="between 2 workers, got 3"):
         BY_KIND["send"](3)
+
+
+@given(
+    hosts=st.tuples(st.integers(1, 4), st.integers(1, 4)).flatmap(
+        lambda drawn: st.permutations([*range(drawn[0])] * drawn[1])
+    ),
+    size=st.integers(0, 40),
+    data=st.data(),
+)
+def test_hosts_that_sum_first_give_every_worker_the_sum(hosts, size, data):
+    vectors = [data.draw(st.lists(st.integers(-9, 9), min_size=size, max_size=size)) for _ in hosts]
+    total = [sum(column) for column in zip(*vectors, strict=True)] if size else []
+    assert carry_out(by_hosts(hosts), vectors) == [total] * len(hosts)
+
+
+@pytest.mark.parametrize("hosts", ["aabb", "abab", "abcabc", "aaabbb", "abba"])
+def test_hosts_that_sum_first_send_each_number_once_for_each_host(hosts):
+    exchange, size = by_hosts(hosts), 5040
+    between = total = 0
+    for rank in range(len(hosts)):
+        for one in exchange.rounds(rank):
+            begin, end = exchange.bounds(size, one.sends)
+            total += end - begin
+            between += (end - begin) * (hosts[one.sends.peer] != hosts[rank])
+    assert total == 2 * size * (len(hosts) - 1)
+    assert between == 2 * size * (len(set(hosts)) - 1)
+
+
+@pytest.mark.parametrize("hosts", ["a", "aaa", "abc", "aab", "aabc"])
+def test_other_hosts_are_one_ring(hosts):
+    found, wanted = by_hosts(hosts), ALLREDUCE["ring"](len(hosts))
+    for rank in range(len(hosts)):
+        assert list(found.rounds(rank)) == list(wanted.rounds(rank))

@@ -37,6 +37,7 @@ FOUND = {
     "local_sgd": [4, 19, 25, 33, 75],
     "diloco": [1003],
     "diloco_quorum": [30004],
+    "ensemble": [2324],
     "broadcast": [1133],
     "push_sum": [1133],
     "easgd_parallel": [23, 29, 42, 119],

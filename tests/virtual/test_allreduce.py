@@ -137,7 +137,7 @@ def seconds_alone(tmp_path, algorithm: str, workers: int, size: int, link: Link)
     """Seconds of one allreduce that all workers begin at the same time."""
     kernel, places = Kernel(), ProcessHosts.host_each(workers, 0, link)
     network, logs = Network(kernel, places.cluster, copy_rate=2e9), Logs(tmp_path, workers, kernel)
-    group, left = VirtualGroup(kernel, network), [workers]
+    group, left = VirtualGroup(kernel, network, places.workers), [workers]
 
     async def work(own: GroupEndpoint) -> None:
         await own.end(own.begin(ALLREDUCE[algorithm](workers), size))

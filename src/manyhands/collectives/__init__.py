@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, Literal, TypeAlias
 
 from manyhands.collectives.butterfly import butterfly
+from manyhands.collectives.by_hosts import by_hosts, local_ranks
 from manyhands.collectives.exchange import ExchangeRound, ExchangeTable, PartMessage
 from manyhands.collectives.halving import halving
 from manyhands.collectives.pairwise import one_message, pairwise_all_to_all
@@ -70,9 +71,11 @@ __all__ = [
     "TakeMessage",
     "TimedCollective",
     "butterfly",
+    "by_hosts",
     "evenly",
     "halving",
     "instructions",
+    "local_ranks",
     "one_message",
     "overlapped",
     "pairwise_all_to_all",

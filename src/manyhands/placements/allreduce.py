@@ -82,7 +82,9 @@ class AllReduce(Placement):
 
     shared_memory: bool = True
     """Sum gradients of workers on one host in memory that they share, which takes less time than
-    connections, and sums in the same order in every run. False for connections, as DDP does."""
+    connections, and sums in the same order in every run. Hosts with the same number of workers,
+    more than one, then sum with each other what each has summed. False for connections of all
+    workers, as DDP does."""
     shares: Literal["even", "by_speed"] = "even"
     """How the global batch is divided among workers: evenly, or `by_speed`, so that a worker which
     computes more slowly has fewer samples and all are ready at the same time. Speeds are measured
@@ -158,29 +160,32 @@ class AllReduce(Placement):
     def virtual_form(self) -> AllreduceMessages:
         """The algorithm's messages between workers, with the sums of what they carry."""
         return AllreduceMessages(
-            bucket_mb=self.bucket_mb, find_unused=self.find_unused, algorithm=self.algorithm
+            bucket_mb=self.bucket_mb,
+            find_unused=self.find_unused,
+            algorithm=self.algorithm,
+            hosts_first=self.shared_memory,
         )
 
     def bind(self, job: Job, group: Group, device: torch.device, waits: Waits) -> Bound:
         """A replica wrapped in DistributedDataParallel over the group's own process group."""
         from manyhands.placements.worker.whole_model import WholeModel  # noqa: PLC0415 - torch is lazy
 
-        wrap = self.wrapper(group, waits, job.seed)
+        wrap = self.wrapper(group, waits, job.seed, between_hosts=True)
         bound = WholeModel(job, group, device, waits, wrap, self.compare_every)
-        bound.words = self.engine_words(device.type, shares_memory=bound.shares_memory)
+        bound.words = self.engine_words(device.type, bound.sums)
         return bound
 
-    def engine_words(self, device: str, *, shares_memory: bool = False) -> tuple[str, ...]:
+    def engine_words(self, device: str, sums: str = "") -> tuple[str, ...]:
         """What a live run says of how it sums gradients, unless it is as DDP does.
 
         >>> AllReduce(algorithm="tree").engine_words("cpu")
         ("algorithm: Gloo's ring sums gradients in a live run; tree is for the virtual clock",)
         """
-        words = ("sums: in memory that the workers share",) if shares_memory else ()
+        words = (f"sums: {sums}",) if sums else ()
         if self.algorithm == "ring":
             return words
         engine = "what NCCL chooses" if device == "cuda" else "Gloo's ring"
-        engine = "shared memory" if shares_memory else engine
+        engine = "shared memory" if sums else engine
         asked = f"{self.algorithm} is for the virtual clock"
         return (*words, f"algorithm: {engine} sums gradients in a live run; {asked}")
 
@@ -202,16 +207,25 @@ class AllReduce(Placement):
 
         if not isinstance(bound, WholeModel):
             raise TypeError(f"{type(bound).__name__} is no replica of {self}")
-        bound.regroup(group, waits, self.wrapper(group, waits, seed, equal=True))
-        bound.words = self.engine_words(group.device.type, shares_memory=bound.shares_memory)
+        wrap = self.wrapper(group, waits, seed, equal=True, between_hosts=True)
+        bound.regroup(group, waits, wrap)
+        bound.words = self.engine_words(group.device.type, bound.sums)
         return str(self.codec) if self.codec is not None and self.codec.feeds_back else ""
 
     def wrapper(
-        self, group: Group, waits: Waits, seed: int = 0, *, equal: bool = False
+        self,
+        group: Group,
+        waits: Waits,
+        seed: int = 0,
+        *,
+        equal: bool = False,
+        between_hosts: bool = False,
     ) -> Callable[[nn.Module], nn.Module]:
         """A function that wraps a module in DDP, so that the group averages its gradients.
 
         Modules of all workers get the values of the first one's, unless they are `equal` already.
+        Workers of one host sum in memory that they share; with `between_hosts` also if there are
+        several hosts, which then sum with each other.
 
         Buffers are not broadcast in every step, which is DDP's default: batch-norm reads them only
         in evaluation, and the trainer averages them there (docs/meanings.md).
@@ -240,7 +254,7 @@ class AllReduce(Placement):
                 "init_sync": not equal,
             }
             if self.codec is None or group.size == 1:
-                shared = self._shared_sum(module, group)
+                shared = self._shared_sum(module, group, between_hosts=between_hosts)
                 if shared is not None:
                     from manyhands.placements.worker.shared_ddp import SharedDDP  # noqa: PLC0415
 
@@ -259,13 +273,16 @@ class AllReduce(Placement):
 
         return wrap
 
-    def _shared_sum(self, module: nn.Module, group: Group) -> SharedSum | None:
-        """Sums in memory that the workers share, if they are on one host and it is asked for."""
+    def _shared_sum(
+        self, module: nn.Module, group: Group, *, between_hosts: bool
+    ) -> SharedSum | None:
+        """Sums in memory that workers share, if it is asked for and their hosts allow it."""
         from manyhands.placements.worker.shared_ddp import summable  # noqa: PLC0415 - torch is lazy
 
         if not self.shared_memory or not summable(module):
             return None
-        return group.shared_sum(self._chunk(group.size))
+        chunk = self._chunk(group.size)
+        return group.shared_sum(chunk, between_hosts=between_hosts)
 
     def forecast(self, parameters: Sequence[TensorSize], workers: int) -> Forecast:
         """A broadcast of the model at the start, and one allreduce per bucket in every step.

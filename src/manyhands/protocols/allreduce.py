@@ -11,7 +11,7 @@ import sys
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar, Final, Literal, cast
 
-from manyhands.collectives import ALLREDUCE, FORWARD, AllreduceAlgorithm, tree_broadcast
+from manyhands.collectives import ALLREDUCE, FORWARD, AllreduceAlgorithm, by_hosts, tree_broadcast
 from manyhands.costs import BETWEEN_WORKERS, StepPayload
 from manyhands.protocols.protocol import StrategyProtocol
 
@@ -98,6 +98,8 @@ class AllreduceMessages(LockstepProtocol):
     """Without effect: parameters that a batch does not use have a gradient of 0."""
     algorithm: AllreduceAlgorithm = "ring"
     """The messages by which gradients are summed."""
+    hosts_first: bool = True
+    """With the ring: workers of a host sum among themselves before they sum with other hosts."""
 
     @property
     def bucket_bytes(self) -> int:
@@ -119,6 +121,8 @@ class AllreduceMessages(LockstepProtocol):
         own, group = cast("LockstepReplica", replica), cast("CollectiveEndpoint", endpoint)
         workers = own.terms.workers
         sum_up = ALLREDUCE[self.algorithm](workers)
+        if self.algorithm == "ring" and self.hosts_first:
+            sum_up = by_hosts(group.hosts)
         first = own.parameters(0)
         await group.end(group.begin(tree_broadcast(workers), first.nbytes, first))
         async for batch in own.batches():

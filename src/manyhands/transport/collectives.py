@@ -27,10 +27,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from manyhands.collectives import local_ranks
 from manyhands.engine import PrefixStore, Store, TCPStore, gloo_group, nccl_group, set_timeout
 from manyhands.failure import PeerLost
 from manyhands.transport.interfaces import family_of, write_place
-from manyhands.transport.shared.sums import SharedSum, agree
+from manyhands.transport.shared.sums import BetweenHosts, SharedSum, agree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -108,7 +109,8 @@ class Group:
         """The group of all workers of the run; this group itself, unless it is a part."""
         self.at_close: list[Callable[[], object]] = []
         """Functions to be called when the group is closed, the last first."""
-        self._shared: list[SharedSum] = []
+        self._shared: list[tuple[SharedSum, list[int]]] = []
+        """Sums in shared memory, each with the ranks of those who share it."""
         prefixed = PrefixStore(f"manyhands/epoch-{epoch}", store)
         limit = timedelta(seconds=timeout if forming is None else forming)
         before = set(_open_sockets())
@@ -197,25 +199,44 @@ class Group:
         self._parts.append(part)
         return part
 
-    def shared_sum(self, chunk: int) -> SharedSum | None:
-        """Sums in memory that the workers share; None if they are not all on one host's CPU.
+    def shared_sum(self, chunk: int, *, between_hosts: bool = False) -> SharedSum | None:
+        """Sums in memory that the workers of a host share; None if there is no such memory.
 
         It belongs to this group, as a subgroup does. All workers must call this.
 
         Args:
             chunk: bytes that are summed at once.
+            between_hosts: whether there may be several hosts, which then sum with each other. Each
+                must have the same number of workers, and more than one.
         """
-        here = self.device.type != "cuda" and len(self._here) == self.size - 1
-        if self.size == 1 or not self._all(here):
+        if self.size == 1 or self.device.type == "cuda":
             return None
+        hosts = self._hosts()
+        groups = [list(range(self.size))] if len(set(hosts)) == 1 else local_ranks(hosts)
+        if not groups or (len(groups) > 1 and not between_hosts):
+            return None
+        (own,) = (ranks for ranks in groups if self.rank in ranks)
+        place = own.index(self.rank)
         self._asked["shared"] += 1
-        prefix = f"manyhands/epoch-{self.epoch}/shared/{self._asked['shared']}"
-        store = PrefixStore(prefix, self._store)
-        memory = agree(store, self.rank, self.size, chunk, self._all)
+        prefix = f"manyhands/epoch-{self.epoch}/shared/{own[0]}/{self._asked['shared']}"
+        memory = agree(PrefixStore(prefix, self._store), place, len(own), chunk, self._all)
         if memory is None:
             return None
-        self._shared.append(SharedSum(memory, self.rank, self.size, self._check))
-        return self._shared[-1]
+        between = None
+        if len(groups) > 1:
+            across = self.part("across", [ranks[place] for ranks in groups])
+            between = BetweenHosts(len(groups), across.sum)
+        shared = SharedSum(memory, place, len(own), self._check, between)
+        self._shared.append((shared, own))
+        return shared
+
+    def _hosts(self) -> list[int]:
+        """For each worker, the lowest rank on its host."""
+        here = {f"worker-{name}": rank for rank, name in enumerate(self.names)}
+        lowest = torch.zeros(self.size, dtype=torch.int64)
+        lowest[self.rank] = min([self.rank, *(here[peer] for peer in self._here if peer in here)])
+        self.sum(lowest)
+        return lowest.tolist()
 
     def _all(self, own: bool) -> bool:
         """Whether something is true on all workers."""
@@ -288,8 +309,8 @@ class Group:
             _, out, back = _tcp_info(sock)
             sent[peer] = sent.get(peer, 0) + out
             received[peer] = received.get(peer, 0) + back
-        for shared in self._shared:
-            for rank, exchanged in enumerate(shared.exchanged):
+        for shared, ranks in self._shared:
+            for rank, exchanged in zip(ranks, shared.exchanged, strict=True):
                 if rank != self.rank:
                     peer = f"worker-{self.names[rank]}"
                     sent[peer] = sent.get(peer, 0) + exchanged
@@ -308,7 +329,7 @@ class Group:
         """Unblock all callers that wait in a collective of this group; they raise. Thread-safe."""
         for part in self._parts:
             part.free()
-        for shared in self._shared:
+        for shared, _ in self._shared:
             shared.free()
         for sock in self._sockets:
             # A connection that the peer's death closed cannot be shut down again.

@@ -159,7 +159,8 @@ class VirtualCoordinator:
         workers: number of workers that a global batch is divided among.
         kernel: the clock.
         logs: the traces.
-        evaluate: returns the validation metrics of the current shared parameters.
+        evaluate: returns the validation metrics of the current shared parameters; None if there
+            are none to evaluate, until workers have started again.
         lockstep: whether workers wait for each other: see `manyhands.leasing.leases`.
         by_rank: whether parts of a global batch are assigned by rank.
         early: see `LeaseService`.
@@ -173,7 +174,7 @@ class VirtualCoordinator:
         workers: int,
         kernel: Kernel,
         logs: Logs,
-        evaluate: Callable[[], dict[str, float]],
+        evaluate: Callable[[], dict[str, float] | None],
         *,
         lockstep: bool = False,
         by_rank: bool = False,
@@ -471,8 +472,10 @@ class VirtualCoordinator:
         samples, goal = self.leases.committed, self._job.goal
         if self._job.validation is None or samples == self._evaluated:
             return
-        self._evaluated = samples
         values = self._evaluate()
+        if values is None:
+            return
+        self._evaluated = samples
         record = self._logs.coordinator
         for name, value in values.items():
             record.point(f"validation/{name}", value, samples=samples)

@@ -84,7 +84,8 @@ class LockstepWorld(World):
     def _with_codecs(self, endpoint: VirtualEndpoint, rank: int, log: WorkerLog) -> Endpoint:
         """The endpoint of a worker, with collectives."""
         if self._group is None:
-            self._group = VirtualGroup(self._kernel, self._network)
+            hosts = [one.member.host for one in self._workers]
+            self._group = VirtualGroup(self._kernel, self._network, hosts)
         return self._group.join(endpoint, rank, log)
 
     def shared(self) -> nn.Module:

@@ -239,9 +239,12 @@ class World:
         kept = (worker.replication for worker in self._workers if worker.member.alive)
         return [one for one in kept if one is not None]
 
-    def _evaluate(self) -> dict[str, float]:
-        self._measures.record(self.committed)
+    def _evaluate(self) -> dict[str, float] | None:
+        """The metrics; None for an ensemble whose workers are all dead, if nobody knows it yet."""
         living, shared_model = self._living(), self._shared_model
+        if self._needs.ensemble and not living:
+            return None
+        self._measures.record(self.committed)
         if self._needs.ensemble:
             members = [one.parameters[0].clone() for one in living]
             values = evaluate(self._job, shared_model.ensemble(members))

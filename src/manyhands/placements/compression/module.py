@@ -61,7 +61,7 @@ class CompressedDDP(DistributedDataParallel):
             # On connections of its own: DDP may start collectives at the same time.
             exchange = Exchange(group.part("reduction", range(group.size)), waits)
             self.hook = Background(_reduction(codec, exchange, seed), names)
-            group.at_close.append(self.hook.close)
+            group.at_close.append(self.hook.thread.close)
         hook = self.hook
         # DDP reads the hook's name and the names of its parameters.
         self.register_comm_hook(None, lambda _, bucket: hook(bucket))
@@ -87,7 +87,7 @@ class CompressedDDP(DistributedDataParallel):
     def reducing(self) -> AbstractContextManager[None]:
         """Context of a step's backward passes: an error of the reduction is raised as it was."""
         if isinstance(self.hook, Background):
-            return self.hook.raising()
+            return self.hook.thread.raising()
         return contextlib.nullcontext()
 
 

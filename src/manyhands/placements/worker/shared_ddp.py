@@ -1,21 +1,25 @@
-"""DistributedDataParallel whose gradients are summed in memory that workers share."""
+"""DistributedDataParallel whose gradients are summed in memory that workers of a host share."""
 
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from manyhands.engine.bucket_thread import BucketThread
 from manyhands.transport.shared.sums import SUMMABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
     from torch._C._distributed_c10d import GradBucket
 
+    from manyhands.engine.bucket_thread import BucketFuture
     from manyhands.transport.collectives import Group
     from manyhands.transport.shared.sums import SharedSum
     from manyhands.transport.waits import Waits
@@ -37,45 +41,69 @@ class BucketAverages:
         shared: averages vectors.
         workers: number of workers.
         waits: counts the payload, and the time in which buckets are averaged.
+        thread: averages buckets while the backward pass goes on; by default the thread that
+            computes does.
     """
 
-    def __init__(self, shared: SharedSum, workers: int, waits: Waits) -> None:
+    def __init__(
+        self, shared: SharedSum, workers: int, waits: Waits, thread: BucketThread | None = None
+    ) -> None:
         self._shared = shared
         self._workers = workers
         self._waits = waits
         self._begins = True
-        self.failure: Exception | None = None
+        self._thread = thread
+        self._failure: Exception | None = None
         """What ended the last sum, which DDP would raise as another error."""
         self.finite = False
         """Whether all numbers of the gradient that was averaged last are finite; False if that is
         not known."""
 
-    def __call__(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
-        """Average a bucket; the result is there when this returns."""
+    def __call__(self, bucket: GradBucket) -> BucketFuture:
+        """Average a bucket."""
         vector, last = bucket.buffer(), bucket.is_last()
+        self._waits.tally("allreduce", vector.nbytes, self._workers)
+        if self._thread is not None:
+            return self._thread.submit(partial(self._average, vector, last=last))
         if not last:
             # From the last gradient on, the rest of a step is a wait.
             self._waits.begin()
-        self._waits.tally("allreduce", vector.nbytes, self._workers)
         try:
-            finite = self._shared.average(vector)
+            self._average(vector, last=last)
         except Exception as error:
-            self.failure = error
+            self._failure = error
             raise
-        self.finite = finite and (self.finite or self._begins)
-        self._begins = last
         if not last:
             self._waits.end()
-        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        future: BucketFuture = torch.futures.Future()
         future.set_result(vector)
         return future
 
+    def _average(self, vector: torch.Tensor, *, last: bool) -> torch.Tensor:
+        finite = self._shared.average(vector)
+        self.finite = finite and (self.finite or self._begins)
+        self._begins = last
+        return vector
+
+    @contextlib.contextmanager
+    def raising(self) -> Iterator[None]:
+        """Context of a step's backward passes: an error of a sum is raised as it was."""
+        try:
+            with contextlib.nullcontext() if self._thread is None else self._thread.raising():
+                yield
+        except Exception:
+            failure, self._failure = self._failure, None
+            if failure is None:
+                raise
+            raise failure from None
+
 
 class SharedDDP(DistributedDataParallel):
-    """A module whose buckets of gradients are averaged in memory that all workers share.
+    """A module whose buckets of gradients are averaged in memory that workers of a host share.
 
-    A bucket is averaged when its gradients are complete, by the thread that computes them: on a
-    host whose cores are taken, another thread would take its time from the computation.
+    A bucket is averaged when its gradients are complete, on one host by the thread that computes
+    them: where cores are taken, another thread would take its time from the computation. Between
+    hosts a thread of its own waits for the network meanwhile.
 
     Args:
         module: the module.
@@ -89,18 +117,18 @@ class SharedDDP(DistributedDataParallel):
         self, module: nn.Module, shared: SharedSum, group: Group, waits: Waits, **options: Any
     ) -> None:
         super().__init__(module, process_group=group.handle, **options)
-        self.averaging = averaging = BucketAverages(shared, group.size, waits)
+        self.sums = "in memory that the workers share"
+        """Where gradients are summed."""
+        thread = None
+        if shared.between is not None:
+            self.sums = "in memory that the workers of a host share, then between hosts"
+            thread = BucketThread()
+            group.at_close.append(thread.close)
+        self.averaging = averaging = BucketAverages(shared, group.size, waits, thread)
         """Averages buckets."""
         # DDP reads the hook's name and the names of its parameters.
         self.register_comm_hook(None, lambda _, bucket: averaging(bucket))
 
-    @contextlib.contextmanager
-    def reducing(self) -> Iterator[None]:
+    def reducing(self) -> AbstractContextManager[None]:
         """Context of a step's backward passes: an error of a sum is raised as it was."""
-        try:
-            yield
-        except Exception:
-            failure, self.averaging.failure = self.averaging.failure, None
-            if failure is None:
-                raise
-            raise failure from None
+        return self.averaging.raising()

@@ -166,9 +166,9 @@ class WholeModel(Bound):
         return found
 
     @property
-    def shares_memory(self) -> bool:
-        """Whether gradients are summed in memory that the workers share."""
-        return isinstance(self.module, SharedDDP)
+    def sums(self) -> str:
+        """Where gradients are summed, if it is not in connections of all workers."""
+        return self.module.sums if isinstance(self.module, SharedDDP) else ""
 
     def take_finite(self) -> bool:
         """Whether the averaged gradient is known to be finite, because it was looked at."""

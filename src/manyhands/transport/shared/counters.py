@@ -22,6 +22,8 @@ from manyhands.transport.shared.layout import LINE
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+LOOK = 0.0003
+"""Seconds for which a process looks at a counter before it sleeps."""
 _WORDS = LINE // 4
 _FUTEX = 202
 """The number of the system call on x86-64."""
@@ -55,7 +57,7 @@ class Counters:
             for every process; fewer after it has looked in vain.
     """
 
-    def __init__(self, memory: memoryview, own: int, processes: int, look: float = 0.0003) -> None:
+    def __init__(self, memory: memoryview, own: int, processes: int, look: float = LOOK) -> None:
         self._words = memory.cast("I")
         count = len(self._words) // _WORDS
         self._own = own * _WORDS

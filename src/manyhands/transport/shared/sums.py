@@ -5,6 +5,10 @@ Each worker of N sums one Nth of a tensor: the others write theirs into memory t
 is the same to the bit in every run, on every worker and for every division of the tensors, which
 a sum over connections is not. A worker writes and reads 2·m·(N − 1)/N of m bytes, as in a ring.
 
+On several hosts with the same number of workers, those that sum the same part in each host sum it
+between hosts before it is read: each number crosses the network once for a host, and not once for
+each of its workers.
+
 The memory is anonymous and sealed: it ends with the last process that has it mapped.
 """
 
@@ -20,7 +24,7 @@ import torch
 
 from manyhands.failure import PeerLost
 from manyhands.transport.memory import Foreign, Segment, can_share
-from manyhands.transport.shared.counters import Counters, can_wait
+from manyhands.transport.shared.counters import LOOK, Counters, can_wait
 from manyhands.transport.shared.layout import LINE, bounds_of, first_slot, room
 from manyhands.wire.envelope import SharedBytes
 from manyhands.wire.message import WireError
@@ -50,26 +54,43 @@ class _Places(NamedTuple):
     """The sum of each worker's part, in its slot."""
 
 
+class BetweenHosts(NamedTuple):
+    """How the sums of a host become those of several hosts with the same number of workers."""
+
+    hosts: int
+    sum: Callable[[torch.Tensor], object]
+    """Replaces a tensor by its sum over the workers of the same rank in each host."""
+
+
 class SharedSum:
-    """Averages tensors over the workers of a group that are on one host.
+    """Averages tensors over the workers of a host and, by way of these, over several hosts.
 
     Args:
         memory: of `room` bytes, the same for all workers, zeros at first.
         rank: this worker's rank.
         size: number of workers.
         check: raises if a worker is lost; called while this worker waits.
+        between: sums with other hosts, if there are any.
     """
 
     def __init__(
-        self, memory: memoryview, rank: int, size: int, check: Callable[[], object]
+        self,
+        memory: memoryview,
+        rank: int,
+        size: int,
+        check: Callable[[], object],
+        between: BetweenHosts | None = None,
     ) -> None:
         self.rank, self.size = rank, size
+        self.between = between
         begin = first_slot(size)
-        self._counters = Counters(memory[LINE : LINE * (1 + size)], rank, size)
+        # A sum between hosts takes longer than any look at a counter.
+        look = LOOK if between is None else 0.0
+        self._counters = Counters(memory[LINE : LINE * (1 + size)], rank, size, look)
         self._notes = memory[LINE * (1 + size) :][: 8 * size].cast("d")
         """Of each worker, the sum of the part of the mean that it computed last."""
         self._check = check
-        self._factor = 1.0 / size
+        self._factor = 1.0 / (size * (1 if between is None else between.hosts))
         self._slot = slot = (len(memory) - begin) // (2 * size)
         self._halves = [
             torch.frombuffer(memory[begin + half * size * slot :][: size * slot], dtype=torch.uint8)
@@ -120,6 +141,8 @@ class SharedSum:
             torch.add(parts[0], parts[1], out=total)
         for more in parts[2:]:
             total.add_(more)
+        if self.between is not None and len(total):
+            self.between.sum(total)
         self._notes[own] = float(torch.mul(total, factor, out=mine).sum())
         # Nobody writes into these slots again before all have raised their counters for the next
         # chunk, and they do that when they have read these sums.

@@ -67,6 +67,8 @@ class VirtualGroup:
 
     kernel: Kernel
     network: Network
+    hosts: Sequence[str]
+    """The host of each worker."""
     members: dict[int, GroupEndpoint] = field(default_factory=dict)
     _sets: dict[tuple[int, ...], int] = field(default_factory=dict)
 
@@ -96,6 +98,7 @@ class GroupEndpoint:
         self.name = endpoint.name
         self.rng = endpoint.rng
         self.rank = rank
+        self.hosts = group.hosts
         self._endpoint = endpoint
         self._member = endpoint.member
         self._group = group
