@@ -95,7 +95,8 @@ class Streamer:
             if batch is None:
                 if self._batches:
                     await self._finish()
-                elif not rested:
+                elif not self._replica.rests:
+                    # Also after an evaluation, for which it pulled: servers wait for it since then.
                     await rest(self._replica, self._endpoint)
                 rested = True
                 continue
