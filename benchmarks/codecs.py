@@ -24,7 +24,8 @@ from benchmarks.codecs_job import BATCH, EPOCH
 from benchmarks.figures import keep, report
 from benchmarks.paced import steady_rate
 from benchmarks.server_sides import session
-from manyhands.lab.network_run import train_spread
+from manyhands.cluster import Cluster
+from manyhands.lab.network_run import train_on_cluster, train_spread
 from manyhands.lab.networks.namespaces import NetworkShape, NotPermitted, check_permitted, network
 from manyhands.reports import Run
 from manyhands.reports.figures.trace_figures import traffic
@@ -47,6 +48,36 @@ _FEWEST, _MOST = 3, 60
 """Epochs; of three, one is measured."""
 _ROOT = Path(__file__).parent.parent
 _JOB = Path(__file__).parent / "codecs_job.py"
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Where workers are: hosts behind links, with the same number of workers each."""
+
+    network: str
+    """Of each host: 100mbit, or 100mbit, 20ms."""
+    workers: int
+    per_host: int = 1
+
+    @property
+    def shape(self) -> NetworkShape:
+        """The network."""
+        return NetworkShape.read(self.network)
+
+    @property
+    def words(self) -> str:
+        """For the reader."""
+        here = f", {self.per_host} on each host" if self.per_host > 1 else ""
+        return f"{self.workers} workers{here}, {self.shape.words}"
+
+    def train(self, strategy: str, output: Path) -> int:
+        """Train under a strategy of Manyhands; return the exit code."""
+        arguments = [str(_JOB), "--strategy", strategy]
+        if self.per_host == 1:
+            return train_spread(arguments, self.shape, self.workers, output)
+        hosts = self.workers // self.per_host
+        text = f"{hosts} hosts of {self.per_host} workers, {self.network}"
+        return train_on_cluster(arguments, Cluster.parse(text), output)
 
 
 @dataclass
@@ -86,12 +117,14 @@ def environment(epochs: int) -> dict[str, str]:
     }
 
 
-def bare(hook: str, shape: NetworkShape, workers: int, epochs: int) -> tuple[float, float]:
+def bare(hook: str, spread: Spread, epochs: int) -> tuple[float, float]:
     """Steps per second of DDP, and the bytes that a worker sends in a step."""
+    workers, here, shape = spread.workers, spread.per_host, spread.shape
     with contextlib.ExitStack() as stack:
-        places = stack.enter_context(network(workers, shape.rate, shape.latency))
+        places = stack.enter_context(network(workers // here, shape.rate, shape.latency))
         processes = []
-        for rank, place in enumerate(places):
+        for rank in range(workers):
+            place = places[rank // here]
             process = subprocess.Popen(
                 place.inside(sys.executable, "-m", "benchmarks.codecs_bare", hook),
                 env={
@@ -113,33 +146,31 @@ def bare(hook: str, shape: NetworkShape, workers: int, epochs: int) -> tuple[flo
     if any(process.returncode for process in processes):
         raise RuntimeError(f"DDP with hook {hook} failed")
     figures = [json.loads(text.splitlines()[-1]) for text in said]
-    return figures[0][0], statistics.mean(sent for _, sent in figures)
+    # Workers of a host have one interface, and only what goes to other hosts passes it.
+    return figures[0][0], statistics.mean(sent for _, sent in figures) / here
 
 
-def ours(strategy: str, shape: NetworkShape, workers: int, epochs: int) -> tuple[float, float]:
+def ours(strategy: str, spread: Spread, epochs: int) -> tuple[float, float]:
     """Steps per second of a strategy, and the bytes that a worker sends in a step."""
     os.environ.update(environment(epochs))
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "run"
-        code = train_spread([str(_JOB), "--strategy", strategy], shape, workers, output)
+        code = spread.train(strategy, output)
         if code:
             raise RuntimeError(f"{strategy} failed with exit code {code}")
         run = Run(output)
-        flows = traffic(run.trace).flows
-        wire = sum(flow.wire_sent for key, flow in flows.items() if key.startswith("training"))
-        return steady_rate(run) / BATCH, wire / (workers * EPOCH * epochs)
+        wire = traffic(run.trace).flow("training", "between").wire_sent
+        return steady_rate(run) / BATCH, wire / (spread.workers * EPOCH * epochs)
 
 
-def measure(
-    sides: dict[str, tuple[bool, str]], shape: NetworkShape, workers: int, rounds: int
-) -> dict[str, Figures]:
+def measure(sides: dict[str, tuple[bool, str]], spread: Spread, rounds: int) -> dict[str, Figures]:
     """All sides in each round; the first round only tells how many steps to measure later."""
     found = {name: Figures() for name in sides}
     epochs = dict.fromkeys(sides, _FEWEST)
     for number in range(rounds + 1):
         for name, (is_bare, text) in sides.items():
             run = bare if is_bare else ours
-            speed, sent = run(text, shape, workers, epochs[name])
+            speed, sent = run(text, spread, epochs[name])
             print(f"{number} of {rounds}: {name}: {speed:.2f} steps/s", file=sys.stderr, flush=True)
             epochs[name] = min(_MOST, max(_FEWEST, 2 + round(SECONDS * speed / EPOCH)))
             if number or not rounds:
@@ -165,9 +196,9 @@ def main() -> None:
     sides |= {text: (False, text) for text in (*STRATEGIES, *given.also)}
     if given.only:
         sides = {name: how for name, how in sides.items() if name == "DDP" or given.only in name}
-    shape = NetworkShape.read(given.network)
-    print(f"{given.workers} workers, {shape.words}")
-    found = measure(sides, shape, given.workers, given.rounds)
+    spread = Spread(given.network, given.workers)
+    print(spread.words)
+    found = measure(sides, spread, given.rounds)
     print(HEADING)
     for name, figures in found.items():
         print(figures.row(name if name in BARE else f"`{name}`", found["DDP"].speed))

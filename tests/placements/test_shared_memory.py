@@ -1,4 +1,7 @@
-"""`allreduce` on one host: sums in shared memory equal sums over connections, and say so."""
+"""`allreduce` in memory that workers of a host share: it equals one worker, and says so."""
+
+import sys
+import textwrap
 
 import pytest
 import torch
@@ -6,9 +9,10 @@ import torch.nn.functional as F  # noqa: N812 - as everybody calls it
 from torch import nn
 
 import manyhands as mh
+from manyhands.lab.networks.namespaces import NotPermitted, check_permitted
 from manyhands.placements import AllReduce
 from manyhands.placements.worker.shared_ddp import summable
-from manyhands.reports import Run
+from manyhands.reports import Run, traffic
 
 RUN = """
     import sys
@@ -16,7 +20,7 @@ RUN = """
     import manyhands as mh
 
     def model():
-        return mh.models.MLP(12, (32, 24), 3).double()
+        return mh.models.MLP(12, (128, 96), 3).double()
 
     def data():
         generator = torch.Generator().manual_seed(1)
@@ -54,7 +58,7 @@ def trained(run_script, tmp_path):
 
 
 def test_three_workers_equal_one_and_repeat_to_the_bit(trained):
-    said, first = trained("allreduce(bucket_mb=0.002)", 3)
+    said, first = trained("allreduce(bucket_mb=0.02)", 3)
     assert "sums         in memory that the workers share" in said
     assert "all within the host" in " ".join(said.split())
     _, again = trained("allreduce(bucket_mb=25)", 3)
@@ -64,6 +68,43 @@ def test_three_workers_equal_one_and_repeat_to_the_bit(trained):
     _, alone = trained("single()", 1)
     assert (first - gloo).abs().max() < 1e-12
     assert (first - alone).abs().max() < 1e-12
+
+
+def test_two_hosts_with_two_workers_equal_one(trained, start, tmp_path):
+    """Two network namespaces, linked by 1 Gbit/s; the virtual twin sends as much between them."""
+    try:
+        check_permitted()
+    except NotPermitted as reason:
+        pytest.skip(str(reason))
+    _, alone = trained("single()", 1)
+    cluster = "2 hosts of 2 workers, 1gbit"
+    job = textwrap.dedent(RUN).partition("if __name__")[0]
+    (tmp_path / "script.py").write_text(job, encoding="utf-8")
+    between = {}
+    for strategy in ("allreduce(bucket_mb=0.02)", "allreduce(shared_memory=false)"):
+        for verb in ("train", "simulate"):
+            output = tmp_path / f"{verb}-{strategy}"
+            started = start(
+                *(sys.executable, "-m", "manyhands", verb, "script.py", "--strategy", strategy),
+                *("--cluster", cluster, "--output", str(output)),
+            )
+            assert started.finish(150) == 0, started.text()
+            run = Run(output)
+            state = torch.cat([each.flatten() for each in run.state_dict().values()])
+            assert (state - alone).abs().max() < 1e-12
+            between[strategy, verb] = traffic(run.trace).flow("training", "between").payload_sent
+            said = " ".join(started.text().split())
+            by_hosts = verb == "train" and strategy.startswith("allreduce(bucket_mb")
+            assert ("share, then between hosts" in said) == by_hosts
+    (live, virtual), (flat, virtual_flat) = (
+        (between[strategy, "train"], between[strategy, "simulate"])
+        for strategy in ("allreduce(bucket_mb=0.02)", "allreduce(shared_memory=false)")
+    )
+    # Of four workers in one ring two send to the other host; here each number is sent once.
+    assert virtual / virtual_flat == pytest.approx(2 / 3, rel=0.01)
+    # Live, payload is divided between and within hosts by the bytes of sockets, headers included.
+    assert live == pytest.approx(virtual, rel=0.1)
+    assert flat == pytest.approx(virtual_flat, rel=0.1)
 
 
 def test_what_cannot_be_summed_there_is_left_to_the_engine():

@@ -14,7 +14,7 @@ from manyhands.transport.shared.layout import room
 from manyhands.transport.shared.sums import SUMMABLE, SharedSum, agree
 
 FORKED = """
-    import gc, json, mmap, os, random, signal, sys, threading, time
+    import gc, itertools, json, mmap, os, random, signal, sys, threading, time
     import torch
     from manyhands.failure import PeerLost
     from manyhands.transport.collectives import Group, connect_store, serve_store
@@ -82,15 +82,63 @@ SUMS = """
     sys.exit(max(map(abs, ended)))
 """
 
+HOSTS = """
+    # Workers of several hosts, which are taken for such though they are all here.
+    LENGTHS = [1, 16, 17, 100, 5000, 50_000]
+
+    def work(port, hosts, rank):
+        group = Group(
+            connect_store("127.0.0.1", port), rank, len(hosts), epoch=1, device=torch.device("cpu")
+        )
+        same = [one for one in range(len(hosts)) if hosts[one] == hosts[rank]]
+        group._here = {f"worker-{one}" for one in same if one != rank}
+        assert group.shared_sum(65536) is None, "not between hosts, unless it is asked for"
+        shared = group.shared_sum(65536, between_hosts=True)
+        if hosts in ("aab", "abc"):
+            assert shared is None, "each host must have the same number of workers, above 1"
+            os._exit(0)
+        assert shared.between.hosts == len(set(hosts))
+        at_start = group.traffic()[0]
+        for length, dtype in itertools.product(LENGTHS, SUMMABLE):
+            vector = torch.arange(length).remainder(64).to(dtype) + rank
+            assert shared.average(vector)
+            mean = sum(range(len(hosts))) / len(hosts)
+            wanted = torch.arange(length).remainder(64) + mean
+            largest = (vector - wanted).abs().max()
+            assert largest <= (0.5 if dtype == torch.bfloat16 else 1e-5), (length, dtype, largest)
+        vector[-1] = float("nan")
+        assert not shared.average(vector), "the same on all hosts"
+        sent = {peer: count - at_start[peer] for peer, count in group.traffic()[0].items()}
+        group.sum(torch.zeros(1))
+        numbers = sum(LENGTHS) * (4 + 8 + 2) + 50_000 * 2
+        total, n = sum(sent.values()), len(hosts)
+        assert abs(total / (2 * numbers * (n - 1) / n) - 1) < 0.05, (total, sent)
+        inside = sum(sent[f"worker-{one}"] for one in same if one != rank)
+        part = len(same)
+        assert abs(inside / (2 * numbers * (part - 1) / part) - 1) < 0.05, (inside, sent)
+        group.close()
+
+    server, port = serve_store()
+    ids = forked(lambda rank: work(port, sys.argv[1], rank), len(sys.argv[1]))
+    ended = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in ids]
+    sys.exit(max(map(abs, ended)))
+"""
+
 ENDS = """
     # Four workers in a group sum all the time; one is killed or stopped at a seeded moment, and
     # the others are told. What they write: when each was freed, and what is left in its memory.
+    HOSTS = sys.argv[2]
+
     def work(port, seed, told, written, rank):
         group = Group(
             connect_store("127.0.0.1", port), rank, 4, epoch=seed, device=torch.device("cpu")
         )
-        shared = group.shared_sum(65536)
+        # Workers of other hosts are taken for such though they are here.
+        others = (one for one in range(4) if one != rank and HOSTS[one] == HOSTS[rank])
+        group._here = {f"worker-{one}" for one in others}
+        shared = group.shared_sum(65536, between_hosts=True)
         assert shared is not None
+        assert (shared.between is None) == (len(set(HOSTS)) == 1)
 
         def watch():
             while not told[0]:
@@ -151,8 +199,14 @@ def test_means_are_those_in_the_order_of_ranks_to_the_bit(run_script, workers, r
     ended(run_script, SUMS, str(workers), str(rounds))
 
 
-def test_workers_that_wait_for_a_lost_one_are_freed(run_script):
-    freed = json.loads(ended(run_script, ENDS, "12").splitlines()[-1])
+@pytest.mark.parametrize("hosts", ["aabb", "abab", "abcabc", "aaabbb", "aab", "abc"])
+def test_hosts_sum_what_their_workers_have_summed(run_script, hosts):
+    ended(run_script, HOSTS, hosts)
+
+
+@pytest.mark.parametrize("hosts", ["aaaa", "abab"])
+def test_workers_that_wait_for_a_lost_one_are_freed(run_script, hosts):
+    freed = json.loads(ended(run_script, ENDS, "12", hosts).splitlines()[-1])
     assert len(freed) == 12 * 3
     assert max(freed) < 2.0
 
@@ -160,8 +214,10 @@ def test_workers_that_wait_for_a_lost_one_are_freed(run_script):
 @pytest.mark.slow
 @pytest.mark.timed
 @pytest.mark.timeout(300)
-def test_a_hundred_lost_workers_block_nobody_for_50_milliseconds(run_script):
-    freed = sorted(json.loads(ended(run_script, ENDS, "100", seconds=280).splitlines()[-1]))
+@pytest.mark.parametrize("hosts", ["aaaa", "aabb"])
+def test_a_hundred_lost_workers_block_nobody_for_50_milliseconds(run_script, hosts):
+    said = ended(run_script, ENDS, "100", hosts, seconds=280)
+    freed = sorted(json.loads(said.splitlines()[-1]))
     print(f"freed after {freed[150] * 1e3:.2f} ms (median), {freed[-1] * 1e3:.2f} ms (longest)")
     assert len(freed) == 300
     assert freed[-1] < 0.05

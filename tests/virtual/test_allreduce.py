@@ -68,6 +68,22 @@ def test_all_replicas_are_equal_to_the_bit(virtually):
         assert all(torch.equal(first, other) for other in others)
 
 
+@pytest.mark.parametrize("cluster", ["2 hosts of 2 workers", "3 hosts of 2 workers"])
+def test_hosts_sum_first_and_send_each_number_once(tmp_path, cluster):
+    by_hosts, flat = (
+        mh.simulate(a_job("momentum"), text, cluster=f"{cluster}, 1gbit", output=tmp_path / text)
+        for text in ("allreduce()", "allreduce(shared_memory=false)")
+    )
+    assert distance(by_hosts.state_dict(), by_hand("momentum")) <= 1e-9
+    assert distance(flat.state_dict(), by_hand("momentum")) <= 1e-9
+    between, all_between = (
+        traffic(run.trace).flow("training", "between").payload_sent for run in (by_hosts, flat)
+    )
+    hosts, workers = int(cluster[0]), 2 * int(cluster[0])
+    # In one ring the last worker of a host sends to the first one of the next.
+    assert between / all_between == pytest.approx((hosts - 1) / hosts / ((workers - 1) / workers))
+
+
 def test_clipping_acts_on_the_mean_gradient(virtually):
     one = virtually(replace(a_job("plain"), clip=0.05), allreduce(), workers=1)
     several = virtually(replace(a_job("plain"), clip=0.05), allreduce(), workers=4)

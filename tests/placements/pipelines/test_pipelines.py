@@ -15,6 +15,7 @@ from torch.nn import functional
 import manyhands as mh
 from manyhands.engine.tensors import gathered
 from manyhands.parameters.scheduled_step import weighted_step
+from manyhands.placements.pipelines.stages import by_hand, find_pieces
 from manyhands.splitting import Unsplittable
 from manyhands.strategies import strategy
 from manyhands.transport.waits import Waits
@@ -425,6 +426,16 @@ def test_values_that_mean_nothing_are_refused(text):
 def test_a_job_that_does_not_fit_is_refused_before_it_is_made(text, workers, error, fix):
     with pytest.raises(error, match=fix):
         strategy(text).check_job(gpt_job(), workers)
+
+
+def test_a_stage_begins_at_a_module_also_where_it_is_in_several_pieces():
+    model = mh.models.GPT(vocabulary=20, width=32, layers=4, heads=4, length=16)
+    tokens = torch.zeros(2, 16, dtype=torch.int64)
+    for stages, names in ((2, ["block2"]), (4, ["block1", "block2", "block3"])):
+        pieces = find_pieces(model, tokens, stages, names)
+        begins = [pieces.names[place] for place in by_hand(pieces, names)[1:]]
+        assert [name.partition(".")[0] for name in begins] == names
+    assert begins[0] == "block1.before_attention"
 
 
 def test_a_run_that_cannot_be_is_refused_before_a_process_starts(run_script):

@@ -278,7 +278,7 @@ def find_pieces(
     found = chain(model, inputs, _FINENESS * stages, together)
     check_stages(found, stages)
     for name in split_points:
-        if name not in found.names:
+        if _begin(found, name) is None:
             raise Unsplittable(
                 f"no stage can begin at {name!r}: use one of {', '.join(found.names[1:])}"
             )
@@ -340,12 +340,19 @@ def _rows(tensor: torch.Tensor) -> int:
 
 def by_hand(pieces: Chain, split_points: Sequence[str]) -> tuple[int, ...]:
     """Indices of the pieces at which stages begin, given the names of all but the first."""
-    starts = (0, *(pieces.names.index(name) for name in split_points))
+    found = [_begin(pieces, name) for name in split_points]
+    starts = (0, *(place for place in found if place is not None))
     if [*starts] != sorted(set(starts)):
         raise Unsplittable(
             f"split_points must be in the order of the model, got {', '.join(split_points)}"
         )
     return starts
+
+
+def _begin(pieces: Chain, name: str) -> int | None:
+    """Index of the piece of this name; of a module that is in several pieces, of the first."""
+    inside = (place for place, one in enumerate(pieces.names) if f"{one}.".startswith(f"{name}."))
+    return next(inside, None)
 
 
 def _names(pieces: Chain, starts: Sequence[int]) -> tuple[str, ...]:
