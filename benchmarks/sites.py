@@ -26,7 +26,12 @@ from benchmarks.paced import Launch, run_to_end, steady_rate
 from manyhands.reports import Run, read_results
 
 CLUSTER = "2 sites of 2 workers, 1gbit within, 100mbit and 40ms between"
-STRATEGIES = ("diloco(every=10)", "hierarchical(outer=diloco(every=10))", "gossip()")
+STRATEGIES = (
+    "allreduce()",
+    "diloco(every=10)",
+    "hierarchical(outer=diloco(every=10))",
+    "gossip()",
+)
 SECONDS = 0.1
 """Of a batch; longer than the way to the coordinator and back, which leases the next meanwhile."""
 APART = 0.1

@@ -149,11 +149,13 @@ def exchange_seconds(tmp_path, algorithm: str, workers: int, size: int, link: Li
     return (more - few) / 4 - 0.25
 
 
-def seconds_alone(tmp_path, algorithm: str, workers: int, size: int, link: Link) -> float:
+def seconds_alone(
+    tmp_path, algorithm: str, workers: int, size: int, link: Link, *, notifies: bool
+) -> float:
     """Seconds of one allreduce that all workers begin at the same time."""
     kernel, places = Kernel(), ProcessHosts.host_each(workers, 0, link)
     network, logs = Network(kernel, places.cluster, copy_rate=2e9), Logs(tmp_path, workers, kernel)
-    group, left = VirtualGroup(kernel, network, places.workers), [workers]
+    group, left = VirtualGroup(kernel, network, places.workers, notifies), [workers]
 
     async def work(own: GroupEndpoint) -> None:
         await own.end(own.begin(ALLREDUCE[algorithm](workers), size))
@@ -178,14 +180,26 @@ def seconds_alone(tmp_path, algorithm: str, workers: int, size: int, link: Link)
 @pytest.mark.parametrize("size", [5040, 5_040_000])
 def test_its_time_is_that_of_the_formula(tmp_path, algorithm, workers, size):
     formula = BETWEEN_WORKERS[algorithm](size, workers).seconds(LinkSpeed(1e-4, 1.25e8))
-    found = seconds_alone(tmp_path, algorithm, workers, size, Link(1.25e8, 1e-4))
+    found = seconds_alone(tmp_path, algorithm, workers, size, Link(1.25e8, 1e-4), notifies=False)
+    assert found == pytest.approx(formula, rel=1e-3)
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "butterfly", "halving"])
+@pytest.mark.parametrize("workers", [2, 4, 8])
+def test_a_sender_that_has_to_hear_of_its_receiver_waits_a_latency_more(
+    tmp_path, algorithm, workers
+):
+    # All enter a round at the same time, so every message begins one latency later.
+    formula = BETWEEN_WORKERS[algorithm](5040, workers).seconds(LinkSpeed(2e-4, 1.25e8))
+    found = seconds_alone(tmp_path, algorithm, workers, 5040, Link(1.25e8, 1e-4), notifies=True)
     assert found == pytest.approx(formula, rel=1e-3)
 
 
 @pytest.mark.parametrize(("first", "second"), [("butterfly", "halving"), ("butterfly", "ring")])
 @pytest.mark.parametrize("workers", [4, 8])
 def test_algorithms_cross_where_the_formula_has_it(tmp_path, first, second, workers):
-    speed, link = LinkSpeed(2e-4, 1.25e8), Link(1.25e8, 2e-4)
+    # A message takes two latencies: its sender has to hear of its receiver first.
+    speed, link = LinkSpeed(2e-4, 1.25e8), Link(1.25e8, 1e-4)
     costs = (BETWEEN_WORKERS[first], BETWEEN_WORKERS[second])
     size = crossover(*costs, workers, speed)
     assert size is not None
@@ -236,18 +250,21 @@ def test_workers_on_one_host_share_its_port(virtually):
     link = Link(1e7)
     apart = virtually(job, allreduce(), workers=4, places=ProcessHosts.host_each(4, 0, link))
     # In blocks of ranks two of four messages of the ring's rounds pass between two hosts.
-    beside = virtually(
-        job, allreduce(), workers=4, places=ProcessHosts.in_blocks(4, 0, (2, 0), link)
-    )
+    flat = allreduce("allreduce(shared_memory=false)")
+    blocks = ProcessHosts.in_blocks(4, 0, (2, 0), link)
+    beside = virtually(job, flat, workers=4, places=blocks)
+    hosts_first = virtually(job, allreduce(), workers=4, places=blocks)
     halves = virtually(
         job,
         allreduce("allreduce(algorithm=butterfly)"),
         workers=4,
-        places=ProcessHosts.in_blocks(4, 0, (2, 0), link),
+        places=blocks,
     )
     one = 2 * 3 / 4 * 1e6 / 1e7
     assert apart.run.seconds == pytest.approx(4 * (0.1 + one), rel=0.01)
     assert beside.run.seconds == pytest.approx(4 * (0.1 + one), rel=0.01)
+    # Each host sends half of the sum to the other, and then its half of the result.
+    assert hosts_first.run.seconds == pytest.approx(4 * (0.1 + 1e6 / 1e7), rel=0.01)
     # In the second round both workers of a host send the whole vector through its port.
     assert halves.run.seconds == pytest.approx(4 * (0.1 + 2 * 1e6 / 1e7), rel=0.01)
 

@@ -31,6 +31,6 @@ def test_on_two_sites_live_and_virtual_agree(start, tmp_path) -> None:
 
 def test_what_must_be_shown_is_asked_for() -> None:
     named = {read_strategy(text).name for text in sites.STRATEGIES}
-    assert named == {"diloco", "hierarchical", "gossip"}
+    assert named == {"allreduce", "diloco", "hierarchical", "gossip"}
     assert sites.CLUSTER.startswith("2 sites of 2 workers")
     assert sites.APART == 0.1

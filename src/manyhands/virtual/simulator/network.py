@@ -216,6 +216,11 @@ class Network:
         """Whether a message could be sent now."""
         return other.alive and not self._is_cut(one, other, self._kernel.now)
 
+    def latency(self, one: VirtualProcess, other: VirtualProcess) -> float:
+        """Seconds that a message without content takes between two hosts; 0 within one."""
+        link = self._link(one.host, other.host)
+        return 0.0 if link is None else link.latency
+
     def send(
         self,
         sender: VirtualProcess,

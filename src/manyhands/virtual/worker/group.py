@@ -2,9 +2,10 @@
 
 A collective goes on while its worker computes, as c10d's do. A worker takes part in one at a time,
 in the order in which it began them. A message is sent when its receiver has reached the round in
-which it waits for it, as Gloo and MPI send large messages; its sender knows at once. Messages have
-no envelope, and adding vectors takes no time. A message that is lost because its link is cut is
-sent again, as TCP does.
+which it waits for it, as Gloo and MPI send large messages. Its sender hears of that one latency
+later, so that a message between hosts costs two latencies if both enter the round at the same time.
+The notice itself takes no bandwidth, and is never lost. Messages have no envelope, and adding
+vectors takes no time. A message that is lost because its link is cut is sent again, as TCP does.
 """
 
 from __future__ import annotations
@@ -69,6 +70,9 @@ class VirtualGroup:
     network: Network
     hosts: Sequence[str]
     """The host of each worker."""
+    notifies: bool = True
+    """Whether a sender hears of its receiver one latency later; otherwise it knows at once, as in
+    textbooks' formulas."""
     members: dict[int, GroupEndpoint] = field(default_factory=dict)
     _sets: dict[tuple[int, ...], int] = field(default_factory=dict)
 
@@ -204,7 +208,12 @@ class GroupEndpoint:
         """Begin a round: tell the sender of the message that is awaited, and send the own one."""
         if current.receives is not None:
             sender = self._group.members[operation.among[current.receives.peer]]
-            sender.await_message((operation.key, self.rank))
+            notify = partial(sender.await_message, (operation.key, self.rank))
+            away = self._group.network.latency(self._member, sender._member)
+            if away and self._group.notifies:
+                self._kernel.after(away, notify)
+            else:
+                notify()
         if current.sends is not None:
             operation.is_sending = True
             key = (operation.key, operation.among[current.sends.peer])
