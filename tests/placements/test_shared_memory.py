@@ -81,7 +81,7 @@ def test_two_hosts_with_two_workers_equal_one(trained, start, tmp_path):
     job = textwrap.dedent(RUN).partition("if __name__")[0]
     (tmp_path / "script.py").write_text(job, encoding="utf-8")
     between = {}
-    for strategy in ("allreduce(bucket_mb=0.02)", "allreduce(shared_memory=false)"):
+    for strategy in ("allreduce(bucket_mb=1)", "allreduce(shared_memory=false)"):
         for verb in ("train", "simulate"):
             output = tmp_path / f"{verb}-{strategy}"
             started = start(
@@ -98,7 +98,7 @@ def test_two_hosts_with_two_workers_equal_one(trained, start, tmp_path):
             assert ("share, then between hosts" in said) == by_hosts
     (live, virtual), (flat, virtual_flat) = (
         (between[strategy, "train"], between[strategy, "simulate"])
-        for strategy in ("allreduce(bucket_mb=0.02)", "allreduce(shared_memory=false)")
+        for strategy in ("allreduce(bucket_mb=1)", "allreduce(shared_memory=false)")
     )
     # Of four workers in one ring two send to the other host; here each number is sent once.
     assert virtual / virtual_flat == pytest.approx(2 / 3, rel=0.01)

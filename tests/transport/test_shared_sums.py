@@ -18,6 +18,7 @@ FORKED = """
     import torch
     from manyhands.failure import PeerLost
     from manyhands.transport.collectives import Group, connect_store, serve_store
+    from manyhands.transport.shared.exchange import SharedExchange
     from manyhands.transport.shared.layout import room
     from manyhands.transport.shared.sums import SUMMABLE, SharedSum
 
@@ -38,6 +39,20 @@ FORKED = """
                 os._exit(0)
             ids.append(pid)
         return ids
+
+    class Served:
+        "A store that is served when all workers are forked: no fork may meet its thread."
+
+        def __init__(self):
+            self._port = memoryview(mmap.mmap(-1, 4096)).cast("I")
+
+        def serve(self):
+            self._store, self._port[0] = serve_store()
+
+        def connect(self):
+            while not self._port[0]:
+                time.sleep(0.001)
+            return connect_store("127.0.0.1", self._port[0])
 """
 
 SUMS = """
@@ -82,13 +97,68 @@ SUMS = """
     sys.exit(max(map(abs, ended)))
 """
 
+EXCHANGES = """
+    def values(seed, rank, length, dtype):
+        generator = torch.Generator().manual_seed(1000 * seed + rank)
+        return torch.randn(length, generator=generator).to(dtype)
+
+    def in_order(rows):
+        total = rows[0]
+        for row in rows[1:]:
+            total = total + row
+        return total
+
+    def work(memory, workers, rounds, rank):
+        def check():
+            assert not failed[0], "another one failed"
+
+        shared = SharedExchange(memoryview(memory), rank, workers, check)
+        own, same = random.Random(rank), random.Random(0)
+        exchanged = 0
+        for seed in range(rounds):
+            length = same.choice([0, 1, 17, 100, 1000, 1024, 1025, 5000])
+            dtype, kind = same.choice(SUMMABLE), same.choice(["gather", "scatter", "sum"])
+            if own.random() < 0.3:
+                time.sleep(own.random() * 0.002)
+            if kind == "gather":
+                all_rows = [values(seed, other, length, dtype) for other in range(workers)]
+                found = torch.zeros(workers * length, dtype=dtype)
+                mine = all_rows[rank]
+                if same.random() < 0.5:
+                    # As FSDP does: the part of this worker is in its place.
+                    mine = found[rank * length : (rank + 1) * length].copy_(mine)
+                shared.gather(found, mine)
+                assert torch.equal(found, torch.cat(all_rows)), (seed, length, dtype)
+            else:
+                given = [values(seed, each, workers * length, dtype) for each in range(workers)]
+                total, mine = in_order(given), given[rank].clone()
+                if kind == "sum":
+                    shared.sum(mine)
+                    assert torch.equal(mine, total), (seed, length, dtype)
+                else:
+                    part = torch.zeros(length, dtype=dtype)
+                    shared.scatter(part, mine)
+                    wanted = total[rank * length : (rank + 1) * length]
+                    assert torch.equal(part, wanted), (seed, length, dtype)
+            exchanged += length * dtype.itemsize * (workers - 1) * (2 if kind == "sum" else 1)
+        assert shared.exchanged[rank] == 0
+        if workers == 2:
+            assert abs(sum(shared.exchanged) / exchanged - 1) < 0.05
+
+    workers, rounds = int(sys.argv[1]), int(sys.argv[2])
+    memory = mmap.mmap(-1, room(4096, workers))
+    ids = forked(lambda rank: work(memory, workers, rounds, rank), workers)
+    ended = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in ids]
+    sys.exit(max(map(abs, ended)))
+"""
+
 HOSTS = """
     # Workers of several hosts, which are taken for such though they are all here.
     LENGTHS = [1, 16, 17, 100, 5000, 50_000]
 
-    def work(port, hosts, rank):
+    def work(served, hosts, rank):
         group = Group(
-            connect_store("127.0.0.1", port), rank, len(hosts), epoch=1, device=torch.device("cpu")
+            served.connect(), rank, len(hosts), epoch=1, device=torch.device("cpu")
         )
         same = [one for one in range(len(hosts)) if hosts[one] == hosts[rank]]
         group._here = {f"worker-{one}" for one in same if one != rank}
@@ -106,8 +176,8 @@ HOSTS = """
             wanted = torch.arange(length).remainder(64) + mean
             largest = (vector - wanted).abs().max()
             assert largest <= (0.5 if dtype == torch.bfloat16 else 1e-5), (length, dtype, largest)
-        vector[-1] = float("nan")
-        assert not shared.average(vector), "the same on all hosts"
+        vector[rank] = float("nan")
+        assert not shared.average(vector), "the same on all hosts, wherever it is"
         sent = {peer: count - at_start[peer] for peer, count in group.traffic()[0].items()}
         group.sum(torch.zeros(1))
         numbers = sum(LENGTHS) * (4 + 8 + 2) + 50_000 * 2
@@ -118,8 +188,9 @@ HOSTS = """
         assert abs(inside / (2 * numbers * (part - 1) / part) - 1) < 0.05, (inside, sent)
         group.close()
 
-    server, port = serve_store()
-    ids = forked(lambda rank: work(port, sys.argv[1], rank), len(sys.argv[1]))
+    served = Served()
+    ids = forked(lambda rank: work(served, sys.argv[1], rank), len(sys.argv[1]))
+    served.serve()
     ended = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in ids]
     sys.exit(max(map(abs, ended)))
 """
@@ -129,9 +200,9 @@ ENDS = """
     # the others are told. What they write: when each was freed, and what is left in its memory.
     HOSTS = sys.argv[2]
 
-    def work(port, seed, told, written, rank):
+    def work(served, seed, told, written, rank):
         group = Group(
-            connect_store("127.0.0.1", port), rank, 4, epoch=seed, device=torch.device("cpu")
+            served.connect(), rank, 4, epoch=seed, device=torch.device("cpu")
         )
         # Workers of other hosts are taken for such though they are here.
         others = (one for one in range(4) if one != rank and HOSTS[one] == HOSTS[rank])
@@ -163,10 +234,11 @@ ENDS = """
 
     freed = []
     for seed in range(int(sys.argv[1])):
-        server, port = serve_store()
+        served = Served()
         told, numbers = mmap.mmap(-1, 4096), mmap.mmap(-1, 4096)
         written = memoryview(numbers).cast("d")
-        ids = forked(lambda rank: work(port, seed, told, written, rank), 4)
+        ids = forked(lambda rank: work(served, seed, told, written, rank), 4)
+        served.serve()
         draw = random.Random(seed)
         while sum(told[1:5]) < 4:
             time.sleep(0.001)
@@ -181,7 +253,7 @@ ENDS = """
                 freed.append(written[2 * rank + 1] - written[2 * rank])
         os.kill(ids[lost], signal.SIGKILL)
         os.waitpid(ids[lost], 0)
-        del server
+        del served
     print(json.dumps(freed))
 """
 
@@ -197,6 +269,11 @@ def ended(run_script, text, *arguments, seconds=150):
 def test_means_are_those_in_the_order_of_ranks_to_the_bit(run_script, workers, rounds):
     """Also if tensors of different lengths follow each other, and some workers are late."""
     ended(run_script, SUMS, str(workers), str(rounds))
+
+
+@pytest.mark.parametrize(("workers", "rounds"), [(2, 400), (3, 200), (5, 100)])
+def test_gathers_scatters_and_sums_follow_each_other(run_script, workers, rounds):
+    ended(run_script, EXCHANGES, str(workers), str(rounds))
 
 
 @pytest.mark.parametrize("hosts", ["aabb", "abab", "abcabc", "aaabbb", "aab", "abc"])

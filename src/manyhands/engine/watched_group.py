@@ -31,6 +31,19 @@ class Watcher(Protocol):
         """A collective over `workers` begins; `size` is its larger side in bytes."""
 
 
+class InMemory(Protocol):
+    """Collectives that return when they are done, on contiguous vectors."""
+
+    def gather(self, gathered: torch.Tensor, own: torch.Tensor) -> None:
+        """Fill `gathered` with all workers' `own`, in the order of ranks."""
+
+    def scatter(self, total: torch.Tensor, given: torch.Tensor) -> None:
+        """Fill `total` with this worker's part of the sum of all workers' `given`."""
+
+    def sum(self, flat: torch.Tensor) -> None:
+        """Replace `flat` by the sum over all workers."""
+
+
 _KINDS = {
     "_allgather_base": "all_gather",
     "all_gather_single": "all_gather",
@@ -60,12 +73,20 @@ class WatchedGroup(ProcessGroup):
         inner: the group that runs them.
         device: the device type of its tensors.
         watcher: receives the events.
+        memory: runs the most frequent ones in its place, if there is memory for them.
     """
 
-    def __init__(self, inner: ProcessGroup, device: str, watcher: Watcher) -> None:
+    def __init__(
+        self,
+        inner: ProcessGroup,
+        device: str,
+        watcher: Watcher,
+        memory: InMemory | None = None,
+    ) -> None:
         super().__init__(inner.rank(), inner.size())  # type: ignore[call-arg]  # missing in the stubs
         self._inner = inner
         self._watcher = watcher
+        self._memory = memory
         self._on_gloo = device == "cpu"
         backend = inner._get_backend(torch.device(device))
         kind = ProcessGroup.BackendType.NCCL if device == "cuda" else ProcessGroup.BackendType.GLOO
@@ -84,6 +105,11 @@ class WatchedGroup(ProcessGroup):
         if not self._on_gloo or not (mean or options.reduceOp == ReduceOp.SUM):
             inner = self._inner.reduce_scatter_single(output, given, options)
             return _WatchedWork(inner, self._watcher)
+        if self._memory is not None and _summable(output, given):
+            self._timed(self._memory.scatter, output.view(-1), given.view(-1))
+            if mean:
+                output.div_(self.size())
+            return _CompletedWork([output])
         parts = torch.empty_like(given)
         sent = self._inner.alltoall_base(parts, given, [], [])
 
@@ -93,6 +119,32 @@ class WatchedGroup(ProcessGroup):
                 output.div_(self.size())
 
         return _WatchedWork(sent, self._watcher, add_up)
+
+    def in_memory(self, name: str, *arguments: Any) -> Work | None:
+        """Run a collective in memory; None if it has to be run by the engine."""
+        given = arguments[0]
+        if self._memory is None:
+            return None
+        if name in ("_allgather_base", "all_gather_single"):
+            gathered, own = arguments[:2]
+            if gathered.is_contiguous() and own.is_contiguous():
+                self._timed(self._memory.gather, gathered.view(-1), own.view(-1))
+                return _CompletedWork([gathered])
+        elif name == "allreduce" and len(given) == 1 and _summable(*given):
+            options = (one.reduceOp for one in arguments[1:] if hasattr(one, "reduceOp"))
+            if next(options, ReduceOp.SUM) == ReduceOp.SUM:
+                self._timed(self._memory.sum, given[0].view(-1))
+                return _CompletedWork(given)
+        return None
+
+    def _timed(self, collective: Callable[..., None], *arguments: torch.Tensor) -> None:
+        """Run a collective, and record the wait for it."""
+        self._watcher.begin()
+        try:
+            with torch.no_grad():
+                collective(*arguments)
+        finally:
+            self._watcher.end()
 
     def gather_rows(self, own: torch.Tensor) -> torch.Tensor:
         """All_gather of rows in rank order; all workers have equally many."""
@@ -107,10 +159,21 @@ class WatchedGroup(ProcessGroup):
         return own
 
 
+_SUMMABLE = (torch.float32, torch.float64, torch.bfloat16)
+
+
+def _summable(*tensors: torch.Tensor) -> bool:
+    """Whether tensors can be summed in memory."""
+    return all(each.dtype in _SUMMABLE and each.is_contiguous() for each in tensors)
+
+
 def _watched(name: str, kind: str) -> Callable[..., Work]:
     def call(self: WatchedGroup, *arguments: Any, **options: Any) -> Work:
         size = max((sum(one) for one in _sizes(arguments)), default=0)
         self._watcher.note(kind, size, self.size())
+        done = self.in_memory(name, *arguments, *options.values())
+        if done is not None:
+            return done
         work = _WatchedWork(getattr(self._inner, name)(*arguments, **options), self._watcher)
         if kind == "all_gather" and self._on_gloo and is_fake():
             # Gloo gathers into its own memory, and copies from there.
@@ -178,3 +241,37 @@ class _WatchedWork(Work):
     def result(self) -> list[torch.Tensor]:
         """As the inner one's."""
         return self._inner.result()
+
+
+class _CompletedWork(Work):
+    """A collective that is done."""
+
+    def __init__(self, tensors: list[torch.Tensor]) -> None:
+        super().__init__()
+        self._tensors = tensors
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Return at once."""
+        del timeout
+        return True
+
+    def synchronize(self) -> None:
+        """Return at once."""
+
+    def is_completed(self) -> bool:
+        """It is."""
+        return True
+
+    def is_success(self) -> bool:
+        """It was."""
+        return True
+
+    def get_future(self) -> Any:
+        """A future that has the result."""
+        future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
+        future.set_result(self._tensors)
+        return future
+
+    def result(self) -> list[torch.Tensor]:
+        """The tensors that were exchanged."""
+        return self._tensors

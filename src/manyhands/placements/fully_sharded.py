@@ -78,7 +78,7 @@ class FullySharded(Placement):
         from manyhands.placements.worker.sharded import Sharded  # noqa: PLC0415
         from manyhands.transport.mesh import Mesh  # noqa: PLC0415
 
-        mesh = Mesh(group, {"shard": group.size}, waits)
+        mesh = Mesh(group, {"shard": group.size}, waits, shares_memory=True)
 
         def spread(model: nn.Module) -> None:
             shard(
@@ -89,7 +89,15 @@ class FullySharded(Placement):
                 reduced_as=reduce_dtype(self.codec),
             )
 
-        return Sharded(job, group, device, spread)
+        bound = Sharded(job, group, device, spread)
+        bound.words = mesh.words
+        return bound
+
+    def shared_bytes(self, job: Job, workers: int) -> int:  # noqa: ARG002 - the contract
+        """As in `Placement`: chunks of what is exchanged."""
+        from manyhands.transport.shared.layout import mesh_room  # noqa: PLC0415 - torch is lazy
+
+        return mesh_room([workers])
 
     def forecast(self, parameters: Sequence[TensorSize], workers: int) -> Forecast:
         """Each unit is gathered for the forward, and again for the backward if it was freed.

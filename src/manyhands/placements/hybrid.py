@@ -210,7 +210,7 @@ class Hybrid(Placement):
 
         absent = "pipeline" if self.pipeline == 1 else ""
         axes = {axis: size for axis, size in self.axes.items() if axis != absent}
-        mesh = Mesh(group, axes, waits)
+        mesh = Mesh(group, axes, waits, shares_memory=self.pipeline == 1)
         if self.pipeline > 1:
             return self.one_pipeline.bind_stage_group(
                 job, stage_group_on(mesh, group.whole, self.find), device, waits
@@ -223,11 +223,18 @@ class Hybrid(Placement):
             distribute(model, mesh, plan, reduced_as=reduce_dtype(self.codec))
 
         bound = Sharded(job, group, device, spread)
-        bound.words = tuple(words)
+        bound.words = (*words, *mesh.words)
         bound.replica = mesh.place["data"] * self.shard + mesh.place["shard"]
         bound.replicas = self.data * self.shard
         bound.speaks = mesh.place["tensor"] == 0
         return bound
+
+    def shared_bytes(self, job: Job, workers: int) -> int:  # noqa: ARG002 - the contract
+        """As in `Placement`: chunks of what is exchanged, unless there is a pipeline."""
+        from manyhands.transport.shared.layout import mesh_room  # noqa: PLC0415 - torch is lazy
+
+        axes = self.axes.values() if self.outer is None else (self.shard, self.tensor)
+        return 0 if self.pipeline > 1 else mesh_room(axes) * (self.data if self.outer else 1)
 
     def forecast(
         self, parameters: Sequence[TensorSize], workers: int, layers: Sequence[LayerSize] = ()

@@ -107,6 +107,12 @@ class Tensor(Placement):
         mesh = Mesh(group, {"tensor": group.size}, waits)
         return TensorOwnSamples(job, group, device, waits, wrap, mesh, self._find)
 
+    def shared_bytes(self, job: Job, workers: int) -> int:
+        """As hybrid(); with samples=own, those of allreduce()."""
+        if self.samples == "same":
+            return self._hybrid(workers).shared_bytes(job, workers)
+        return AllReduce().shared_bytes(job, workers)
+
     def forecast(
         self, parameters: Sequence[TensorSize], workers: int, layers: Sequence[LayerSize] = ()
     ) -> Forecast:

@@ -104,6 +104,8 @@ class Zero(Placement):
 
     def shared_bytes(self, job: Job, workers: int) -> int:
         """As in `Placement`; those of allreduce() in stage 1."""
+        if self.stage > 1:
+            return FullySharded().shared_bytes(job, workers)
         return self.forecast_job(job, workers).shared
 
     def program(self, job: Job, workers: int, *, overlaps: bool = False) -> StepProgram:

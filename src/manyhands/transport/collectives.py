@@ -31,6 +31,7 @@ from manyhands.collectives import local_ranks
 from manyhands.engine import PrefixStore, Store, TCPStore, gloo_group, nccl_group, set_timeout
 from manyhands.failure import PeerLost
 from manyhands.transport.interfaces import family_of, write_place
+from manyhands.transport.shared.exchange import SharedExchange
 from manyhands.transport.shared.sums import BetweenHosts, SharedSum, agree
 
 if TYPE_CHECKING:
@@ -209,26 +210,52 @@ class Group:
             between_hosts: whether there may be several hosts, which then sum with each other. Each
                 must have the same number of workers, and more than one.
         """
-        if self.size == 1 or self.device.type == "cuda":
-            return None
-        hosts = self._hosts()
-        groups = [list(range(self.size))] if len(set(hosts)) == 1 else local_ranks(hosts)
+        groups = self._local_groups()
         if not groups or (len(groups) > 1 and not between_hosts):
             return None
         (own,) = (ranks for ranks in groups if self.rank in ranks)
-        place = own.index(self.rank)
-        self._asked["shared"] += 1
-        prefix = f"manyhands/epoch-{self.epoch}/shared/{own[0]}/{self._asked['shared']}"
-        memory = agree(PrefixStore(prefix, self._store), place, len(own), chunk, self._all)
+        memory, place = self._map(own, chunk), own.index(self.rank)
         if memory is None:
             return None
         between = None
         if len(groups) > 1:
             across = self.part("across", [ranks[place] for ranks in groups])
-            between = BetweenHosts(len(groups), across.sum)
+            between = BetweenHosts(len(groups), across.begin_sum)
         shared = SharedSum(memory, place, len(own), self._check, between)
         self._shared.append((shared, own))
         return shared
+
+    def shared_exchange(self, chunk: int) -> SharedExchange | None:
+        """Collectives in memory that all workers share; None if they are not all on one host's CPU.
+
+        It belongs to this group, as a subgroup does. All workers must call this.
+
+        Args:
+            chunk: bytes that a worker exchanges at once.
+        """
+        groups = self._local_groups()
+        if len(groups) != 1:
+            return None
+        memory = self._map(groups[0], chunk)
+        if memory is None:
+            return None
+        shared = SharedExchange(memory, self.rank, self.size, self._check)
+        self._shared.append((shared, groups[0]))
+        return shared
+
+    def _map(self, ranks: list[int], chunk: int) -> memoryview | None:
+        """Memory that the workers of a host share; None if one of any host cannot have it."""
+        self._asked["shared"] += 1
+        prefix = f"manyhands/epoch-{self.epoch}/shared/{ranks[0]}/{self._asked['shared']}"
+        store, place = PrefixStore(prefix, self._store), ranks.index(self.rank)
+        return agree(store, place, len(ranks), chunk, self._all)
+
+    def _local_groups(self) -> list[list[int]]:
+        """The ranks of each host; empty if they cannot share memory, or not in the same way."""
+        if self.size == 1 or self.device.type == "cuda":
+            return []
+        hosts = self._hosts()
+        return [list(range(self.size))] if len(set(hosts)) == 1 else local_ranks(hosts)
 
     def _hosts(self) -> list[int]:
         """For each worker, the lowest rank on its host."""
@@ -253,6 +280,18 @@ class Group:
         """Replace `tensor`, on every worker, by the sum over all workers."""
         with self.watched():
             self.handle.allreduce([tensor]).wait()
+
+    def begin_sum(self, tensor: torch.Tensor) -> Callable[[], None]:
+        """Begin to replace `tensor`, on every worker, by the sum; what it returns waits for it."""
+        with self.watched():
+            work = self.handle.allreduce([tensor]) if len(tensor) else None
+
+        def wait() -> None:
+            if work is not None:
+                with self.watched():
+                    work.wait()
+
+        return wait
 
     def broadcast(self, tensor: torch.Tensor, source: int = 0) -> None:
         """Replace `tensor`, on every worker, by that of the source."""

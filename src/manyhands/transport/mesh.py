@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from manyhands.engine.fake_tensors import is_fake
 from manyhands.engine.mesh import device_mesh, enter, leave
 from manyhands.engine.watched_group import WatchedGroup
+from manyhands.transport.shared.layout import CHUNK
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
 
     from manyhands.engine.watched_group import Watcher
     from manyhands.transport.collectives import Group
+    from manyhands.transport.shared.exchange import SharedExchange
 
 
 class Mesh:
@@ -27,9 +30,18 @@ class Mesh:
         group: all workers.
         axes: the names of the axes and their sizes.
         watcher: notified of every collective that torch's engine executes on the mesh.
+        shares_memory: whether workers of an axis that are on one host exchange in memory that they
+            share, where they can.
     """
 
-    def __init__(self, group: Group, axes: Mapping[str, int], watcher: Watcher) -> None:
+    def __init__(
+        self,
+        group: Group,
+        axes: Mapping[str, int],
+        watcher: Watcher,
+        *,
+        shares_memory: bool = False,
+    ) -> None:
         if math.prod(axes.values()) != group.size:
             raise ValueError(f"a mesh of {describe(axes)} does not fit {group.size} workers")
         self.axes = dict(axes)
@@ -42,14 +54,28 @@ class Mesh:
             if ranks not in known:
                 known[ranks] = group.part(axis, ranks)
             self.groups[axis] = known[ranks]
+        shared: dict[Group, SharedExchange | None] = {}
+        if shares_memory and not is_fake():
+            shared = {ours: ours.shared_exchange(CHUNK) for ours in self.groups.values()}
+        self._in_memory = [axis for axis, ours in self.groups.items() if shared.get(ours)]
         self._entered = {
-            ranks: WatchedGroup(ours.handle, device, watcher) for ranks, ours in known.items()
+            ranks: WatchedGroup(ours.handle, device, watcher, shared.get(ours))
+            for ranks, ours in known.items()
         }
         for ranks, watched in self._entered.items():
             enter(watched, ranks, default=len(ranks) == group.size)
         group.at_close.append(self._close)
         self.handles = {axis: self._entered[tuple(_line(self.place, axis, axes))] for axis in axes}
         self.handle: DeviceMesh = device_mesh(device, axes, self.handles)
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Where workers exchange, if it is not over connections, in a line for the log."""
+        if not self._in_memory:
+            return ()
+        used = [axis for axis, size in self.axes.items() if size > 1]
+        along = "" if self._in_memory == used else f" along {', '.join(self._in_memory)}"
+        return (f"exchanges: in memory that the workers share{along}",)
 
     def _close(self) -> None:
         """Remove the groups from torch's registry."""

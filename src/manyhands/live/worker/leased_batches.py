@@ -11,6 +11,7 @@ from manyhands.live.worker.loading import load_here
 from manyhands.live.worker.stream_position import StreamPosition
 from manyhands.sampling.stream_parts import StreamedBatch, StreamPart
 from manyhands.seeding import EpochOrder, Seeded, epoch_seed
+from manyhands.wire.leasing import Ask, Evaluate, Granted, Over
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
     import torch
 
     from manyhands.job import Job
-    from manyhands.wire.leasing import Granted
+    from manyhands.transport.reliable_channel import ReliableLine
+    from manyhands.wire.leasing import Leasing
 
 
 class LeasedBatches:
@@ -82,6 +84,49 @@ class LeasedBatches:
         if self._loader is not None:
             self._loader.close()
             self._loader = None
+
+
+class LeaseQueue:
+    """What the lease service has told a worker, and what the worker has asked it for.
+
+    Every `Ask` is answered once, by a lease, an evaluation or the end; one at most is unanswered.
+
+    Args:
+        line: to the lease service.
+        ahead: leases that the worker may hold beyond the one that it computes.
+    """
+
+    def __init__(self, line: ReliableLine, ahead: int) -> None:
+        self._line = line
+        self._ahead = ahead
+        self._received: list[Leasing] = []
+        self._is_asking = False
+
+    def ask(self) -> None:
+        """Ask for the next lease, unless that is not answered yet."""
+        if not self._is_asking:
+            self._is_asking = True
+            self._line.send(Ask())
+
+    def take(self) -> Leasing:
+        """The next message; waits for it."""
+        while not self._received:
+            self._receive(1.0)
+        return self._received.pop(0)
+
+    def granted(self) -> list[Granted]:
+        """Leases that were granted and not taken; asks for another one if there may be more."""
+        self._receive(0.0)
+        found = [one for one in self._received if isinstance(one, Granted)]
+        if len(found) < self._ahead and len(found) == len(self._received):
+            self.ask()
+        return found
+
+    def _receive(self, timeout: float) -> None:
+        messages = self._line.receive(timeout)
+        if any(isinstance(one, (Granted, Evaluate, Over)) for one in messages):
+            self._is_asking = False
+        self._received += messages
 
 
 T = TypeVar("T")

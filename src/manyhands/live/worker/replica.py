@@ -13,7 +13,7 @@ import torch
 from manyhands.endpoint import Terms
 from manyhands.live.member.divergence import Divergence
 from manyhands.live.worker.evaluation import evaluate, no_totals
-from manyhands.live.worker.leased_batches import BatchIterator, LeasedBatches
+from manyhands.live.worker.leased_batches import BatchIterator, LeasedBatches, LeaseQueue
 from manyhands.live.worker.loading import Loading, move
 from manyhands.live.worker.slowdown import Slowdown
 from manyhands.parameters import EnsembleModel, LocalOptimizer, difference, lerp, trade
@@ -21,7 +21,6 @@ from manyhands.sampling.stream_parts import StreamedBatch
 from manyhands.stopping import Improvement
 from manyhands.trace import NotApplied
 from manyhands.wire.leasing import (
-    Ask,
     Commit,
     Enough,
     Evaluate,
@@ -47,7 +46,6 @@ if TYPE_CHECKING:
     from manyhands.protocols import StrategyProtocol
     from manyhands.trace import Phase, Recorder
     from manyhands.transport.reliable_channel import ReliableLine
-    from manyhands.wire.leasing import Leasing
 
 
 class LiveBatch:
@@ -78,7 +76,7 @@ class LiveReplica:
     """A worker's replica of the model, with batches from leases.
 
     The next lease is requested while the current one is computed, so that the request costs no
-    time.
+    time; with processes that load batches, one for each of them and one more.
     """
 
     def __init__(
@@ -133,7 +131,9 @@ class LiveReplica:
         """The current batch for the next objective of the job; None after the last one."""
         self._loss: torch.Tensor | None = None
         """The sum of the losses of the current batch, over the objectives so far."""
-        self._received: list[Leasing] = []
+        # Every loading process has a batch, and one is ready. How far a stream goes on is known
+        # only when a batch is loaded.
+        self._queue = LeaseQueue(line, ahead=0 if job.streams else job.num_workers + 1)
         self.refresh: Callable[[], None] = lambda: None
         """Brings the replica to the shared state; set by `run_free`."""
         self.stand_by: Callable[[], None] = lambda: None
@@ -150,7 +150,7 @@ class LiveReplica:
         """Batches until the run ends."""
         if self.checkpoints is not None:
             self.checkpoints.restore()
-        self._line.send(Ask())
+        self._queue.ask()
         return BatchIterator(self._next)
 
     def _next(self) -> LiveBatch | None:
@@ -168,12 +168,12 @@ class LiveReplica:
         while True:
             begun = time.monotonic()
             self._progress.phase = "lease"
-            message = self._receive()
+            message = self._queue.take()
             self._recorder.span("wait", begun, time.monotonic() - begun, self._progress.step)
             match message:
                 case Granted():
                     if not self._job.streams:
-                        self._line.send(Ask())
+                        self._queue.ask()
                     batch = self._load(message)
                     if batch is not None:
                         self._has_batch = True
@@ -181,13 +181,13 @@ class LiveReplica:
                         return self._begin(batch)
                 case Evaluate(ranks=ranks) if ranks:
                     self._store(message)
-                    self._line.send(Ask())
+                    self._queue.ask()
                 case Evaluate():
                     before = self._phase
                     self._enter("evaluation")
                     self._evaluate(message)
                     self._enter(before)
-                    self._line.send(Ask())
+                    self._queue.ask()
                 case Nothing():
                     self._enter("idle")
                     return None
@@ -207,11 +207,6 @@ class LiveReplica:
             self._phase = phase
             self.enter(phase)
 
-    def _receive(self) -> Leasing:
-        while not self._received:
-            self._received += self._line.receive(1.0)
-        return self._received.pop(0)
-
     def _load(self, lease: Granted) -> LiveBatch | None:
         """The batch of a lease; None if a stream has ended before it."""
         round_ = lease.number // self.terms.workers
@@ -219,6 +214,8 @@ class LiveReplica:
             return LiveBatch(lease, round_, None, None)
         begun = time.monotonic()
         self._progress.phase = "data"
+        self._leased.ask(lease)
+        self._load_ahead()
         loaded = self._leased.take(lease)
         if isinstance(loaded, StreamedBatch):
             left = self._as_far_as(lease, loaded)
@@ -238,17 +235,15 @@ class LiveReplica:
         is_void = loaded.is_void(lockstep=self._needs.lockstep)
         if is_void:
             self._line.send(Forgo(lease.number))
-        self._line.send(Ask())
+        self._queue.ask()
         stop = lease.start + loaded.samples
         return None if is_void else msgspec.structs.replace(lease, stop=stop, total=loaded.total)
 
     def _load_ahead(self) -> None:
         """Start to load the batches of leases that were granted meanwhile."""
         if self._leased.ahead:
-            self._received += self._line.receive(0.0)
-            for message in self._received:
-                if isinstance(message, Granted):
-                    self._leased.ask(message)
+            for lease in self._queue.granted():
+                self._leased.ask(lease)
 
     def check_finite(self) -> None:
         """Check the final parameters of the run."""
@@ -420,7 +415,7 @@ class LiveReplica:
     def saved(self) -> None:
         """Report that the model is stored, and wait for the lease service's confirmation."""
         self._line.send(Saved())
-        while not isinstance(self._receive(), Over):
+        while not isinstance(self._queue.take(), Over):
             pass
 
     def _evaluate(self, cut: Evaluate) -> None:
@@ -446,13 +441,13 @@ class LiveReplica:
         if kept:
             self.adopt()
         self._line.send(Tally(cut.round, tuple(totals.tensor.tolist())))
-        message = self._receive()
+        message = self._queue.take()
         while not isinstance(message, Sum):
             if isinstance(message, Evaluate):
                 # A worker was lost during the evaluation: the others start it again.
                 self._evaluate(message)
                 return
-            message = self._receive()
+            message = self._queue.take()
         tensor = torch.tensor(message.values, dtype=torch.float64)
         values = replace(totals, tensor=tensor).values()
         self._recorder.span("evaluate", begun, time.monotonic() - begun, self._progress.step)
@@ -477,13 +472,13 @@ class LiveReplica:
                 detail = {"samples": str(cut.samples), "seconds": f"{stalled:.4f}"}
                 self._recorder.event("checkpoint", detail)
         self._line.send(Tally(cut.round, ()))
-        message = self._receive()
+        message = self._queue.take()
         while not isinstance(message, Sum):
             if isinstance(message, Evaluate):
                 # A worker was lost meanwhile: the others store again.
                 self._store(message)
                 return
-            message = self._receive()
+            message = self._queue.take()
         self._recorder.span("wait", begun, time.monotonic() - begun, self._progress.step)
 
     @property

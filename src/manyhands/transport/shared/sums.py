@@ -25,12 +25,12 @@ import torch
 from manyhands.failure import PeerLost
 from manyhands.transport.memory import Foreign, Segment, can_share
 from manyhands.transport.shared.counters import LOOK, Counters, can_wait
-from manyhands.transport.shared.layout import LINE, bounds_of, first_slot, room
+from manyhands.transport.shared.layout import LINE, MOST_SETS, bounds_of, first_slot, room
 from manyhands.wire.envelope import SharedBytes
 from manyhands.wire.message import WireError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
 
     from manyhands.engine import Store
 
@@ -42,6 +42,8 @@ _TOKEN = 16
 class _Places(NamedTuple):
     """Where the numbers of a chunk are in shared memory."""
 
+    turn: int
+    """The set of slots."""
     bounds: list[int]
     """Where the part of each worker begins in the chunk, and the end."""
     before: torch.Tensor
@@ -58,8 +60,9 @@ class BetweenHosts(NamedTuple):
     """How the sums of a host become those of several hosts with the same number of workers."""
 
     hosts: int
-    sum: Callable[[torch.Tensor], object]
-    """Replaces a tensor by its sum over the workers of the same rank in each host."""
+    begin: Callable[[torch.Tensor], Callable[[], object]]
+    """Begins to replace a tensor by its sum over the workers of the same rank in each host; what it
+    returns waits for the end."""
 
 
 class SharedSum:
@@ -87,17 +90,19 @@ class SharedSum:
         # A sum between hosts takes longer than any look at a counter.
         look = LOOK if between is None else 0.0
         self._counters = Counters(memory[LINE : LINE * (1 + size)], rank, size, look)
-        self._notes = memory[LINE * (1 + size) :][: 8 * size].cast("d")
-        """Of each worker, the sum of the part of the mean that it computed last."""
+        self._notes = memory[LINE * (1 + size) :][: 8 * size * MOST_SETS].cast("d")
+        """By set of slots and worker, the sum of the part of the mean that it computed last."""
         self._check = check
         self._factor = 1.0 / (size * (1 if between is None else between.hosts))
-        self._slot = slot = (len(memory) - begin) // (2 * size)
-        self._halves = [
-            torch.frombuffer(memory[begin + half * size * slot :][: size * slot], dtype=torch.uint8)
-            for half in range(2)
+        sets = 2 if between is None else MOST_SETS
+        self._slot = slot = (len(memory) - begin) // (sets * size) // LINE * LINE
+        self._sets = [
+            torch.frombuffer(memory[begin + each * size * slot :][: size * slot], dtype=torch.uint8)
+            for each in range(sets)
         ]
-        """Slots of all workers, twice: what a slow worker still reads of one chunk must not be
-        overwritten by the next, whose parts may begin elsewhere."""
+        """Slots of all workers, in sets that are used in turn: what a slow worker still reads of
+        one chunk must not be overwritten by the next, whose parts may begin elsewhere. Between
+        hosts a third set holds the chunk that is under way meanwhile."""
         self._turn = 0
         self._known: dict[tuple[int, int, torch.dtype], _Places] = {}
         self.exchanged = [0] * size
@@ -115,25 +120,55 @@ class SharedSum:
             PeerLost: `free` was called.
         """
         finite = True
-        try:
-            most = self._slot // flat.element_size()
-            for chunk in [flat] if len(flat) <= most else torch.split(flat, most):
-                finite &= self._average(chunk, self._places(len(chunk), chunk.dtype))
-                self._turn = 1 - self._turn
-        except InterruptedError:
-            raise PeerLost(f"a sum of worker {self.rank} was given up") from None
+        with self.raising():
+            if self.between is not None:
+                return self._average_hosts(flat, self.between)
+            for chunk in self._chunks(flat):
+                places = self._places(len(chunk), chunk.dtype)
+                self._reduce(chunk, places)
+                finite &= self._spread(chunk, places, self._factor)
         return finite
 
-    def _average(self, chunk: torch.Tensor, places: _Places) -> bool:
-        own, factor = self.rank, self._factor
-        begin, end = places.bounds[own], places.bounds[own + 1]
+    def _average_hosts(self, flat: torch.Tensor, between: BetweenHosts) -> bool:
+        """Average over several hosts: one chunk is between hosts while the next is summed here."""
+        finite, under_way = True, None
+        for chunk in self._chunks(flat):
+            places = self._places(len(chunk), chunk.dtype)
+            self._reduce(chunk, places)
+            arrives = between.begin(places.sums[self.rank])
+            if under_way is not None:
+                finite &= self._arrived(*under_way)
+            under_way = (arrives, chunk, places)
+        if under_way is not None:
+            finite &= self._arrived(*under_way)
+        return finite
+
+    def _arrived(self, arrives: Callable[[], object], chunk: torch.Tensor, places: _Places) -> bool:
+        arrives()
+        return self._spread(chunk, places, self._factor)
+
+    @contextlib.contextmanager
+    def raising(self) -> Iterator[None]:
+        """Context of an exchange: raise PeerLost if `free` was called."""
+        try:
+            yield
+        except InterruptedError:
+            raise PeerLost(f"a sum of worker {self.rank} was given up") from None
+
+    def _chunks(self, flat: torch.Tensor) -> Sequence[torch.Tensor]:
+        """A vector in parts that fit into a slot."""
+        most = self._slot // flat.element_size()
+        return [flat] if len(flat) <= most else torch.split(flat, most)
+
+    def _reduce(self, chunk: torch.Tensor, places: _Places) -> None:
+        """Sum this worker's part of a chunk, in the order of ranks."""
+        begin, end = places.bounds[self.rank], places.bounds[self.rank + 1]
         if begin:
             places.before.copy_(chunk[:begin])
         if end < len(chunk):
             places.behind.copy_(chunk[end:])
-        counters = self._counters
-        counters.wait(counters.advance(), self._check)
-        mine, total = chunk[begin:end], places.sums[own]
+        self._meet()
+        mine, total = chunk[begin:end], places.sums[self.rank]
         parts = [mine if part is None else part for part in places.parts]
         if len(parts) == 1:
             total.copy_(mine)
@@ -141,28 +176,42 @@ class SharedSum:
             torch.add(parts[0], parts[1], out=total)
         for more in parts[2:]:
             total.add_(more)
-        if self.between is not None and len(total):
-            self.between.sum(total)
-        self._notes[own] = float(torch.mul(total, factor, out=mine).sum())
+
+    def _spread(self, chunk: torch.Tensor, places: _Places, factor: float) -> bool:
+        """Replace a chunk by the sums of all parts times a factor; return whether it is finite."""
+        own, turn = self.rank, places.turn
+        begin, end = places.bounds[own], places.bounds[own + 1]
+        result = torch.mul(places.sums[own], factor, out=chunk[begin:end])
+        self._notes[turn * self.size + own] = float(result.sum())
         # Nobody writes into these slots again before all have raised their counters for the next
         # chunk, and they do that when they have read these sums.
-        counters.wait(counters.advance(), self._check)
+        self._meet()
         for place, total in enumerate(places.sums):
             if place != own:
                 first, last = places.bounds[place], places.bounds[place + 1]
                 torch.mul(total, factor, out=chunk[first:last])
                 self.exchanged[place] += (end - begin + last - first) * chunk.element_size()
-        return math.isfinite(sum(self._notes))
+        return math.isfinite(sum(self._notes[turn * self.size : (turn + 1) * self.size]))
+
+    def _meet(self) -> None:
+        """Wait until all workers have come as far as this one."""
+        self._counters.wait(self._counters.advance(), self._check)
+
+    def _next_turn(self) -> int:
+        """The set of slots for the next chunk."""
+        turn, self._turn = self._turn, (self._turn + 1) % len(self._sets)
+        return turn
 
     def _places(self, length: int, dtype: torch.dtype) -> _Places:
-        """Where a chunk of so many numbers is, in the memory whose turn it is."""
-        key = (self._turn, length, dtype)
+        """Where a chunk of so many numbers is, in the slots whose turn it is."""
+        key = (turn := self._next_turn(), length, dtype)
         if key not in self._known:
-            slots = self._halves[self._turn].view(dtype).chunk(self.size)
+            slots = self._sets[turn].view(dtype).chunk(self.size)
             bounds = bounds_of(length, self.size)
             begin, end = bounds[self.rank], bounds[self.rank + 1]
             mine = slots[self.rank]
             self._known[key] = _Places(
+                turn,
                 bounds,
                 before=mine[:begin],
                 behind=mine[end:length],
