@@ -63,7 +63,7 @@ class Offload(Placement):
         from manyhands.placements.worker.offloaded import Offloaded  # noqa: PLC0415
         from manyhands.transport.mesh import Mesh  # noqa: PLC0415
 
-        mesh = Mesh(group, {"shard": group.size}, waits)
+        mesh = Mesh(group, {"shard": group.size}, waits, shares_memory=True)
 
         def spread(model: nn.Module) -> None:
             shard(
@@ -74,7 +74,13 @@ class Offload(Placement):
                 offload=True,
             )
 
-        return Offloaded(job, group, device, spread)
+        bound = Offloaded(job, group, device, spread)
+        bound.words = mesh.words
+        return bound
+
+    def shared_bytes(self, job: Job, workers: int) -> int:
+        """As fully_sharded()."""
+        return FullySharded().shared_bytes(job, workers)
 
     def forecast(self, parameters: Sequence[TensorSize], workers: int) -> Forecast:
         """As fully_sharded(); its memory is the sum of the host's and the device's."""

@@ -82,7 +82,7 @@ class Zero(Placement):
         from manyhands.placements.worker.sharded_optimizer import ShardedOptimizer  # noqa: PLC0415 - torch is lazy
         from manyhands.transport.mesh import Mesh  # noqa: PLC0415
 
-        mesh = Mesh(group, {"shard": group.size}, waits)
+        mesh = Mesh(group, {"shard": group.size}, waits, shares_memory=True)
         wrap = AllReduce(bucket_mb=self.bucket_mb).wrapper(group, waits)
         bucket = int(self.bucket_mb * MEBIBYTE)
         return ShardedOptimizer(job, group, device, waits, wrap, mesh, bucket)
@@ -103,10 +103,9 @@ class Zero(Placement):
         )
 
     def shared_bytes(self, job: Job, workers: int) -> int:
-        """As in `Placement`; those of allreduce() in stage 1."""
-        if self.stage > 1:
-            return FullySharded().shared_bytes(job, workers)
-        return self.forecast_job(job, workers).shared
+        """As fully_sharded(), for what is gathered; and as allreduce() in stage 1."""
+        gathered = FullySharded().shared_bytes(job, workers)
+        return gathered + (self.forecast_job(job, workers).shared if self.stage == 1 else 0)
 
     def program(self, job: Job, workers: int, *, overlaps: bool = False) -> StepProgram:
         """Stage 1: buckets are summed beside the backward pass; then parameters are gathered."""
