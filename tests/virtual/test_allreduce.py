@@ -84,6 +84,11 @@ def test_hosts_sum_first_and_send_each_number_once(tmp_path, cluster):
     assert between / all_between == pytest.approx((hosts - 1) / hosts / ((workers - 1) / workers))
 
 
+@pytest.mark.parametrize("text", ["allreduce()", "allreduce(shared_memory=false)"])
+def test_its_text_is_that_of_a_live_run(text):
+    assert str(allreduce(text)) == text
+
+
 def test_clipping_acts_on_the_mean_gradient(virtually):
     one = virtually(replace(a_job("plain"), clip=0.05), allreduce(), workers=1)
     several = virtually(replace(a_job("plain"), clip=0.05), allreduce(), workers=4)

@@ -99,7 +99,11 @@ class AllreduceMessages(LockstepProtocol):
     algorithm: AllreduceAlgorithm = "ring"
     """The messages by which gradients are summed."""
     hosts_first: bool = True
-    """With the ring: workers of a host sum among themselves before they sum with other hosts."""
+    """With the ring: workers of a host sum among themselves before they sum with other hosts. In
+    text it is `shared_memory`, the option of a live run with the same effect on messages."""
+
+    def __str__(self) -> str:
+        return super().__str__().replace("hosts_first", "shared_memory")
 
     @property
     def bucket_bytes(self) -> int:
