@@ -70,6 +70,16 @@ def test_three_workers_equal_one_and_repeat_to_the_bit(trained):
     assert (first - alone).abs().max() < 1e-12
 
 
+def test_sharded_parameters_are_exchanged_there_and_repeat_to_the_bit(trained):
+    said, first = trained("fully_sharded()", 3)
+    assert "exchanges    in memory that the workers share" in said
+    assert "all within the host" in " ".join(said.split())
+    _, again = trained("zero(stage=2)", 3)
+    assert torch.equal(first, again), "the same sums, whether parameters are freed or not"
+    _, alone = trained("single()", 1)
+    assert (first - alone).abs().max() < 1e-12
+
+
 def test_two_hosts_with_two_workers_equal_one(trained, start, tmp_path):
     """Two network namespaces, linked by 1 Gbit/s; the virtual twin sends as much between them."""
     try:
