@@ -117,7 +117,7 @@ EXCHANGES = """
         exchanged = 0
         for seed in range(rounds):
             length = same.choice([0, 1, 17, 100, 1000, 1024, 1025, 5000])
-            dtype, kind = same.choice(SUMMABLE), same.choice(["gather", "scatter", "sum"])
+            dtype, kind = same.choice(SUMMABLE), same.choice(["gather", "scatter", "sum", "swap"])
             if own.random() < 0.3:
                 time.sleep(own.random() * 0.002)
             if kind == "gather":
@@ -132,7 +132,12 @@ EXCHANGES = """
             else:
                 given = [values(seed, each, workers * length, dtype) for each in range(workers)]
                 total, mine = in_order(given), given[rank].clone()
-                if kind == "sum":
+                if kind == "swap":
+                    found = torch.zeros_like(mine)
+                    shared.swap(found, mine)
+                    rows = [one.view(workers, length)[rank] for one in given]
+                    assert torch.equal(found, torch.cat(rows)), (seed, length, dtype)
+                elif kind == "sum":
                     shared.sum(mine)
                     assert torch.equal(mine, total), (seed, length, dtype)
                 else:

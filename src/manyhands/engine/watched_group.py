@@ -37,6 +37,9 @@ class InMemory(Protocol):
     def gather(self, gathered: torch.Tensor, own: torch.Tensor) -> None:
         """Fill `gathered` with all workers' `own`, in the order of ranks."""
 
+    def swap(self, received: torch.Tensor, given: torch.Tensor) -> None:
+        """Fill `received` with this worker's part of every worker's `given`, by rank."""
+
     def scatter(self, total: torch.Tensor, given: torch.Tensor) -> None:
         """Fill `total` with this worker's part of the sum of all workers' `given`."""
 
@@ -130,6 +133,11 @@ class WatchedGroup(ProcessGroup):
             if gathered.is_contiguous() and own.is_contiguous():
                 self._timed(self._memory.gather, gathered.view(-1), own.view(-1))
                 return _CompletedWork([gathered])
+        elif name in ("alltoall_base", "all_to_all_single"):
+            received, sent, *splits = arguments[:4]
+            if received.is_contiguous() and sent.is_contiguous() and not any(splits):
+                self._timed(self._memory.swap, received.view(-1), sent.view(-1))
+                return _CompletedWork([received])
         elif name == "allreduce" and len(given) == 1 and _summable(*given):
             options = (one.reduceOp for one in arguments[1:] if hasattr(one, "reduceOp"))
             if next(options, ReduceOp.SUM) == ReduceOp.SUM:

@@ -119,9 +119,19 @@ class Context(Placement):
         from manyhands.placements.worker.sequence_shard import SequenceShard  # noqa: PLC0415 - torch is lazy
         from manyhands.transport.mesh import Mesh  # noqa: PLC0415
 
-        mesh = Mesh(group, {"data": group.size // self.ways, "context": self.ways}, waits)
+        axes = {"data": group.size // self.ways, "context": self.ways}
+        mesh = Mesh(group, axes, waits, shares_memory=True)
         wrap = AllReduce(bucket_mb=self.bucket_mb).wrapper(group, waits)
-        return SequenceShard(job, group, device, waits, wrap, mesh, self.before)
+        bound = SequenceShard(job, group, device, waits, wrap, mesh, self.before)
+        bound.words = mesh.words
+        return bound
+
+    def shared_bytes(self, job: Job, workers: int) -> int:
+        """As allreduce(), and chunks of what is exchanged around attention."""
+        from manyhands.transport.shared.layout import mesh_room  # noqa: PLC0415 - torch is lazy
+
+        summed = AllReduce(bucket_mb=self.bucket_mb).shared_bytes(job, workers)
+        return summed + mesh_room([workers // self.ways, self.ways])
 
     def forecast(
         self, parameters: Sequence[TensorSize], workers: int, layers: Sequence[LayerSize] = ()

@@ -1,4 +1,6 @@
-"""All-gather, reduce-scatter and sums over the workers of one host, in memory that they share.
+"""Exchanges over the workers of one host, in memory that they share.
+
+All-gather, all-to-all, reduce-scatter and sums.
 
 A worker writes what the others need of its tensor into its slot, waits until all have done so, and
 reads what it needs from theirs. Numbers are added in the order of ranks. Slots are used in turn, so
@@ -40,6 +42,18 @@ class SharedExchange(SharedSum):
         if not is_there:
             rows[self.rank].copy_(own)
 
+    def swap(self, received: torch.Tensor, given: torch.Tensor) -> None:
+        """Fill a contiguous vector with this worker's part of every worker's `given`, by rank."""
+        length, own = len(given) // self.size, self.rank
+        rows, found = given.view(self.size, length), received.view(self.size, length)
+        with self.raising():
+            for begin, end, slots in self._turns(length, given.dtype, self.size):
+                self._offer(slots[own], rows[:, begin:end])
+                for place, slot in enumerate(slots):
+                    if place != own:
+                        found[place, begin:end].copy_(slot[own * (end - begin) :][: end - begin])
+        found[own].copy_(rows[own])
+
     def scatter(self, total: torch.Tensor, given: torch.Tensor) -> None:
         """Fill a contiguous vector with this worker's part of the sum of all workers' `given`."""
         length, own = len(total), self.rank
@@ -47,11 +61,7 @@ class SharedExchange(SharedSum):
         with self.raising():
             for begin, end, slots in self._turns(length, given.dtype, self.size):
                 count = end - begin
-                for place in range(self.size):
-                    if place != own:
-                        slots[own][place * count :][:count].copy_(rows[place, begin:end])
-                        self.exchanged[place] += count * given.element_size()
-                self._meet()
+                self._offer(slots[own], rows[:, begin:end])
                 parts = [slot[own * count :][:count] for slot in slots]
                 parts[own] = rows[own, begin:end]
                 torch.add(parts[0], parts[1], out=total[begin:end])
@@ -65,6 +75,15 @@ class SharedExchange(SharedSum):
                 places = self._places(len(chunk), chunk.dtype)
                 self._reduce(chunk, places)
                 self._spread(chunk, places, 1.0)
+
+    def _offer(self, slot: torch.Tensor, rows: torch.Tensor) -> None:
+        """Write a row for every other worker into the own slot, and wait until all have done so."""
+        count = rows.shape[1]
+        for place, row in enumerate(rows):
+            if place != self.rank:
+                slot[place * count :][:count].copy_(row)
+                self.exchanged[place] += count * row.element_size()
+        self._meet()
 
     def _turns(
         self, length: int, dtype: torch.dtype, rows: int
