@@ -179,6 +179,17 @@ def measure(sides: dict[str, tuple[bool, str]], spread: Spread, rounds: int) -> 
     return found
 
 
+def show(name: str, found: dict[str, Figures], *, stores: bool) -> None:
+    """Print the table of all sides, and store the figures if it is asked for."""
+    print(HEADING)
+    for side, figures in found.items():
+        print(figures.row(side if side in BARE else f"`{side}`", found["DDP"].speed))
+    kept: dict[str, object] = {side: asdict(figures) for side, figures in found.items()}
+    if stores:
+        keep(name, kept)
+    report(name, kept)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--workers", type=int, default=4)
@@ -199,13 +210,7 @@ def main() -> None:
     spread = Spread(given.network, given.workers)
     print(spread.words)
     found = measure(sides, spread, given.rounds)
-    print(HEADING)
-    for name, figures in found.items():
-        print(figures.row(name if name in BARE else f"`{name}`", found["DDP"].speed))
-    kept: dict[str, object] = {name: asdict(figures) for name, figures in found.items()}
-    if given.keep:
-        keep("codecs", kept)
-    report("codecs", kept)
+    show("codecs", found, stores=given.keep)
 
 
 if __name__ == "__main__":

@@ -8,15 +8,12 @@ four workers share the machine's cores. The sides run one after the other, in ro
 
 import argparse
 import os
-from dataclasses import asdict
 
-from benchmarks.codecs import HEADING, Spread, measure
-from benchmarks.figures import keep, report
+from benchmarks.codecs import Spread, measure, show
 from manyhands.lab.networks.namespaces import NotPermitted, check_permitted
 
-BARE = "DDP"
 SIDES = {
-    BARE: (True, "none"),
+    "DDP": (True, "none"),
     "allreduce(shared_memory=false)": (False, "allreduce(shared_memory=false)"),
     "allreduce()": (False, "allreduce()"),
 }
@@ -35,13 +32,7 @@ def main() -> None:
     spread = Spread(given.network, workers=4, per_host=2)
     print(f"{spread.words}, on {os.cpu_count()} cores")
     found = measure(SIDES, spread, given.rounds)
-    print(HEADING)
-    for name, figures in found.items():
-        print(figures.row(name if name == BARE else f"`{name}`", found[BARE].speed))
-    kept: dict[str, object] = {name: asdict(figures) for name, figures in found.items()}
-    if given.keep:
-        keep("two_hosts", kept)
-    report("two_hosts", kept)
+    show("two_hosts", found, stores=given.keep)
 
 
 if __name__ == "__main__":

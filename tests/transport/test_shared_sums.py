@@ -9,9 +9,10 @@ import mmap
 import pytest
 import torch
 
+from manyhands.engine.watched_group import SUMMABLE
 from manyhands.transport.shared import sums
 from manyhands.transport.shared.layout import room
-from manyhands.transport.shared.sums import SUMMABLE, SharedSum, agree
+from manyhands.transport.shared.sums import SharedSum, agree
 
 FORKED = """
     import gc, itertools, json, mmap, os, random, signal, sys, threading, time
@@ -20,7 +21,8 @@ FORKED = """
     from manyhands.transport.collectives import Group, connect_store, serve_store
     from manyhands.transport.shared.exchange import SharedExchange
     from manyhands.transport.shared.layout import room
-    from manyhands.transport.shared.sums import SUMMABLE, SharedSum
+    from manyhands.engine.watched_group import SUMMABLE
+    from manyhands.transport.shared.sums import SharedSum
 
     failed = mmap.mmap(-1, 4096)
 

@@ -167,12 +167,14 @@ class WatchedGroup(ProcessGroup):
         return own
 
 
-_SUMMABLE = (torch.float32, torch.float64, torch.bfloat16)
+SUMMABLE = (torch.float32, torch.float64, torch.bfloat16)
+"""Types of numbers that are summed in memory: a sum of float16 could overflow before it is
+divided."""
 
 
 def _summable(*tensors: torch.Tensor) -> bool:
     """Whether tensors can be summed in memory."""
-    return all(each.dtype in _SUMMABLE and each.is_contiguous() for each in tensors)
+    return all(each.dtype in SUMMABLE and each.is_contiguous() for each in tensors)
 
 
 def _watched(name: str, kind: str) -> Callable[..., Work]:

@@ -7,9 +7,9 @@ from torch import nn
 from torch.nn import functional
 
 import manyhands as mh
-from manyhands.live.worker.leased_batches import LeasedBatches
+from manyhands.live.worker.leased_batches import LeasedBatches, LeaseQueue
 from manyhands.live.worker.loading import Loading
-from manyhands.wire.leasing import Granted
+from manyhands.wire.leasing import Ask, Granted, Nothing, Over
 
 
 class Rows(torch.utils.data.Dataset):
@@ -100,6 +100,43 @@ def test_data_that_fails_in_a_loader_fails_in_the_worker() -> None:
     loading = Loading(job(num_workers=1))
     with pytest.raises(OSError, match="sample 0 cannot be read"):
         next(loading.batches(Broken(), [(0, torch.arange(4))]))
+
+
+class Line:
+    """The lease service's end of a line: what was asked, and what it answers next."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.answers: list[object] = []
+
+    def send(self, message: object) -> None:
+        assert isinstance(message, Ask)
+        self.asked += 1
+
+    def receive(self, _timeout: float) -> list[object]:
+        answers, self.answers = self.answers, []
+        return answers
+
+
+def test_a_worker_holds_as_many_leases_as_it_may_and_asks_once_at_a_time() -> None:
+    line, given = Line(), leases()
+    queue = LeaseQueue(line, ahead=3)
+    queue.ask()
+    queue.ask()
+    assert line.asked == 1, "it is not answered yet"
+    for number in range(3):
+        line.answers = [given[number]]
+        assert queue.granted() == given[: number + 1]
+        assert line.asked == min(number + 2, 3), "three leases are enough"
+    assert queue.take() == given[0]
+    queue.ask()
+    assert line.asked == 4
+    line.answers = [Nothing()]
+    assert queue.granted() == given[1:3]
+    assert line.asked == 4, "Nothing is no answer"
+    line.answers = [Over(stores=False)]
+    assert queue.granted() == given[1:3]
+    assert line.asked == 4, "the run is over"
 
 
 SCRIPT = """

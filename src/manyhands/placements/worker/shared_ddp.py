@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from manyhands.engine.bucket_thread import BucketThread
-from manyhands.transport.shared.sums import SUMMABLE
+from manyhands.engine.watched_group import SUMMABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

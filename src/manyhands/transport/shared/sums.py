@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
     from manyhands.engine import Store
 
-SUMMABLE = (torch.float32, torch.float64, torch.bfloat16)
-"""Types of numbers that are summed here: a sum of float16 could overflow before it is divided."""
 _TOKEN = 16
 
 
