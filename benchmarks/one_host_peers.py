@@ -99,9 +99,9 @@ def mpi() -> tuple[int, int, Step]:
 
 
 def sums() -> tuple[int, int, Step]:
-    """DDP with our sums in shared memory, and nothing else of ours: what is left is our trainer."""
+    """Our sums in shared memory, and nothing else of ours: what is left is our trainer."""
     from manyhands.engine import TCPStore  # noqa: PLC0415
-    from manyhands.placements.worker.shared_ddp import SharedDDP  # noqa: PLC0415
+    from manyhands.placements.worker.averaged_replica import AveragedReplica  # noqa: PLC0415
     from manyhands.transport.collectives import Group  # noqa: PLC0415
     from manyhands.transport.waits import Waits  # noqa: PLC0415
 
@@ -113,12 +113,13 @@ def sums() -> tuple[int, int, Step]:
     if shared is None:
         raise RuntimeError("memory cannot be shared here")
     waits = Waits(time.monotonic, lambda _: None)
-    module = SharedDDP(model(), shared, group, waits, gradient_as_bucket_view=True)
+    module = AveragedReplica(model(), shared, group, waits, equal=False)
     optimizer = _optimizer(module)
 
     def step(inputs: torch.Tensor, targets: torch.Tensor) -> None:
         optimizer.zero_grad()
-        F.cross_entropy(module(inputs), targets).backward()
+        with module.reducing():
+            F.cross_entropy(module(inputs), targets).backward()
         optimizer.step()
 
     return rank, size, step

@@ -55,6 +55,9 @@ class RuntimeNeeds:
     """The processes that hold the gradient of an optimizer step, and so can clip its norm."""
     alternates: bool = False
     """A batch may give several steps, one for each objective of a job."""
+    preloads: tuple[str, ...] = ()
+    """Modules of torch that its workers import beside those of every worker; a host loads them once
+    for all of its workers."""
     one_replica: bool = False
     """On a virtual clock, one worker computes the numbers of all, with the whole global batch."""
 

@@ -7,7 +7,7 @@ from virtual_jobs import a_job
 from manyhands.failure import Diverged
 from manyhands.reports import Run
 from manyhands.reports.figures.speed import accounting
-from manyhands.verbs import simulate
+from manyhands.verbs.simulate import simulate
 
 
 def diverging(**changes):

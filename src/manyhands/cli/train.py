@@ -15,8 +15,8 @@ from manyhands.live.hosts.slurm import read_hosts
 from manyhands.notation import parse
 from manyhands.script.loading import at, execute
 from manyhands.strategies import is_known, strategy
-from manyhands.verbs import train as train_verb
 from manyhands.verbs.command import Command, under
+from manyhands.verbs.train import train as train_verb
 from manyhands.verbs.train import train_from
 
 if TYPE_CHECKING:

@@ -15,8 +15,6 @@ from torch._subclasses.fake_tensor import (
     UnsupportedFakeTensorException,
     UnsupportedOperatorException,
 )
-from torch.distributed.tensor import DTensor
-from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
@@ -48,6 +46,9 @@ def fake_tensors() -> Iterator[None]:
     Raises:
         ValueError: the code inside depends on the content of a tensor.
     """
+    # Loaded here: it takes more than a second, and workers ask this module only for `is_fake`.
+    from torch.distributed.tensor.debug import _clear_sharding_prop_cache  # noqa: PLC0415
+
     global _active  # noqa: PLW0603 - a state of the process, as torch's modes are
     _active += 1
     # It caches groups by the mesh coordinates of the last dry run's worker.
@@ -122,7 +123,8 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
         came = func(*args, **kwargs)
         for one in tree_leaves(came):
             if isinstance(one, torch.Tensor):
-                self._note(one._local_tensor if isinstance(one, DTensor) else one)
+                # A DTensor has a part in the memory of this worker.
+                self._note(getattr(one, "_local_tensor", one))
         return came
 
     def _record_collective(self, func: Any, args: tuple[Any, ...]) -> None:

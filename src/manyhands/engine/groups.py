@@ -1,4 +1,4 @@
-"""Process groups outside torch's global registry, and rebinding of DDP to another group.
+"""Process groups outside torch's global registry, and what DDP does with one at its start.
 
 `torch.distributed.init_process_group` creates one default group per process and hides its sockets.
 An elastic run needs a group per membership epoch, so groups are constructed from their parts here.
@@ -9,9 +9,14 @@ from datetime import timedelta
 from typing import Any
 
 import torch
+from torch import nn
 from torch._C._distributed_c10d import Backend, ProcessGroup, Store
 from torch.distributed import ProcessGroupGloo
+from torch.distributed.utils import _sync_module_states, _verify_param_shape_across_processes
 from torch.nn.parallel import DistributedDataParallel
+
+_BROADCAST = 250 * 1024 * 1024
+"""Bytes of parameters that are sent at once at the start, as DDP sends them."""
 
 
 def gloo_group(
@@ -53,6 +58,20 @@ def _group(
     group._set_default_backend(kind)
     group._register_backend(torch.device(device), kind, backend)
     return group
+
+
+def begin_alike(module: nn.Module, group: ProcessGroup, *, equal: bool) -> None:
+    """Do what DDP does first: compare shapes, and send the first worker's parameters and buffers.
+
+    Args:
+        module: the replica of this worker.
+        group: the workers.
+        equal: whether the replicas have the same values already.
+    """
+    trained: list[torch.Tensor] = [one for one in module.parameters() if one.requires_grad]
+    _verify_param_shape_across_processes(group, trained)
+    if not equal:
+        _sync_module_states(module, group, _BROADCAST, 0, ())
 
 
 def set_timeout(group: ProcessGroup, timeout: timedelta) -> None:

@@ -15,7 +15,6 @@ import torch
 from msgspec import structs
 
 from manyhands.cluster import Cluster
-from manyhands.engine.lazy_imports import load_late_parts
 from manyhands.lab.folder import Folder, claimed
 from manyhands.lab.launcher import start
 from manyhands.lab.provenance import Circumstances, account, now, surroundings
@@ -113,7 +112,6 @@ def conduct(
         if processes == 1 or len(missing) < 2:
             _make_in_turn(missing, ledger, way, display)
         else:
-            load_late_parts()
             # Once, before several processes do it at the same time; an error is that of each run.
             with contextlib.suppress(Exception):
                 job.make_ready()

@@ -75,6 +75,8 @@ class Assignment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     coordinator_journal: tuple[int, ...] = ()
     """Descriptors, in the agent, of the memory for the coordinator's journal; empty: files in the
     private folder."""
+    preloads: tuple[str, ...] = ()
+    """Modules that a host loads once for all of its workers."""
     slow: tuple[Pace, ...] = ()
     """Workers that are slowed down."""
     hosts: tuple[tuple[str, int], ...] = ()

@@ -63,6 +63,15 @@ class Request:
         """This host's name."""
         return self.cluster.hosts[0].name if self.hosts is None else self.hosts.names[0]
 
+    @property
+    def preloads(self) -> tuple[str, ...]:
+        """Modules that a host loads once for all of its workers."""
+        from manyhands.engine import DYNAMO  # noqa: PLC0415 - torch is lazy
+
+        needs = self.strategy.needs(self.workers)
+        # Collectives of several hosts are those of DDP, where one host may do without it.
+        return (DYNAMO,) if needs.collectives and self.hosts is not None else needs.preloads
+
     def has_server(self, number: int) -> bool:
         """Whether a server is on this host."""
         return not self.server_hosts or self.server_hosts[number] == self.host

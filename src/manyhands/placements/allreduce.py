@@ -144,6 +144,12 @@ class AllReduce(Placement):
             )
 
     @property
+    def preloads(self) -> tuple[str, ...]:
+        """As in `Placement`; sums in shared memory do without DDP."""
+        plain = self.shared_memory and self.codec is None and not self.find_unused
+        return () if plain else super().preloads
+
+    @property
     def deals_by_speed(self) -> bool:
         """Whether workers that compute faster get more samples."""
         return self.shares == "by_speed"
@@ -170,7 +176,7 @@ class AllReduce(Placement):
         """A replica wrapped in DistributedDataParallel over the group's own process group."""
         from manyhands.placements.worker.whole_model import WholeModel  # noqa: PLC0415 - torch is lazy
 
-        wrap = self.wrapper(group, waits, job.seed, between_hosts=True)
+        wrap = self.wrapper(group, waits, job.seed, between_hosts=True, at_end=True)
         bound = WholeModel(job, group, device, waits, wrap, self.compare_every)
         bound.words = self.engine_words(device.type, bound.sums)
         return bound
@@ -207,7 +213,7 @@ class AllReduce(Placement):
 
         if not isinstance(bound, WholeModel):
             raise TypeError(f"{type(bound).__name__} is no replica of {self}")
-        wrap = self.wrapper(group, waits, seed, equal=True, between_hosts=True)
+        wrap = self.wrapper(group, waits, seed, equal=True, between_hosts=True, at_end=True)
         bound.regroup(group, waits, wrap)
         bound.words = self.engine_words(group.device.type, bound.sums)
         return str(self.codec) if self.codec is not None and self.codec.feeds_back else ""
@@ -220,12 +226,14 @@ class AllReduce(Placement):
         *,
         equal: bool = False,
         between_hosts: bool = False,
+        at_end: bool = False,
     ) -> Callable[[nn.Module], nn.Module]:
         """A function that wraps a module in DDP, so that the group averages its gradients.
 
         Modules of all workers get the values of the first one's, unless they are `equal` already.
         Workers of one host sum in memory that they share; with `between_hosts` also if there are
-        several hosts, which then sum with each other.
+        several hosts, which then sum with each other. With `at_end` sums in shared memory may wait
+        for the end of the module's `reducing`, which its caller enters around backward passes.
 
         Buffers are not broadcast in every step, which is DDP's default: batch-norm reads them only
         in evaluation, and the trainer averages them there (docs/meanings.md).
@@ -246,6 +254,8 @@ class AllReduce(Placement):
             )
 
         def wrap(module: nn.Module) -> nn.Module:
+            if group.size == 1:
+                return module
             options: dict[str, Any] = {
                 "bucket_cap_mb": self.bucket_mb,
                 "forward_sync_buffers": False,
@@ -253,8 +263,12 @@ class AllReduce(Placement):
                 "find_unused_parameters": self.find_unused,
                 "init_sync": not equal,
             }
-            if self.codec is None or group.size == 1:
+            if self.codec is None:
                 shared = self._shared_sum(module, group, between_hosts=between_hosts)
+                if shared and at_end and not shared.between and not self.find_unused:
+                    from manyhands.placements.worker.averaged_replica import AveragedReplica  # noqa: PLC0415
+
+                    return AveragedReplica(module, shared, group, waits, equal=equal)
                 if shared is not None:
                     from manyhands.placements.worker.shared_ddp import SharedDDP  # noqa: PLC0415
 

@@ -72,6 +72,11 @@ class Placement(Value, OptionSupport, ABC):
     """See `RuntimeNeeds.alternates`."""
 
     @property
+    def preloads(self) -> tuple[str, ...]:
+        """See `RuntimeNeeds.preloads`. DDP, FSDP and DTensor load what compiles models."""
+        return ("torch._dynamo",)
+
+    @property
     def deals_by_speed(self) -> bool:
         """Whether workers that compute faster get more samples of a global batch."""
         return False
@@ -88,7 +93,11 @@ class Placement(Value, OptionSupport, ABC):
     def needs(self, workers: int) -> RuntimeNeeds:  # noqa: ARG002 - the contract
         """The features that this strategy needs from its runtime."""
         return RuntimeNeeds(
-            collectives=True, lockstep=True, by_rank=True, alternates=self.alternates
+            collectives=True,
+            lockstep=True,
+            by_rank=True,
+            alternates=self.alternates,
+            preloads=self.preloads,
         )
 
     def virtual_form(self) -> LockstepProtocol | None:

@@ -42,7 +42,7 @@ class Single(Placement):
 
     def needs(self, workers: int) -> RuntimeNeeds:
         """One worker, and no servers."""
-        return replace(super().needs(workers), only_one_worker=True)
+        return replace(super().needs(workers), only_one_worker=True, preloads=())
 
     def check(self, workers: int) -> None:
         """Raise ValueError unless there is exactly one worker."""

@@ -83,7 +83,7 @@ class Zero(Placement):
         from manyhands.transport.mesh import Mesh  # noqa: PLC0415
 
         mesh = Mesh(group, {"shard": group.size}, waits, shares_memory=True)
-        wrap = AllReduce(bucket_mb=self.bucket_mb).wrapper(group, waits)
+        wrap = AllReduce(bucket_mb=self.bucket_mb).wrapper(group, waits, at_end=True)
         bucket = int(self.bucket_mb * MEBIBYTE)
         return ShardedOptimizer(job, group, device, waits, wrap, mesh, bucket)
 

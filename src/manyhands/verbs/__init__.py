@@ -1,6 +1,1 @@
-"""The verbs of the library: each is a function here and a subcommand."""
-
-from manyhands.verbs.simulate import simulate
-from manyhands.verbs.train import train
-
-__all__ = ["simulate", "train"]
+"""The verbs of the library: each is a function in a module of its name, and a subcommand."""

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import torch
 
 from manyhands.cluster import Cluster
-from manyhands.engine.lazy_imports import load_late_parts
 from manyhands.files.run_folders import new_folder, release, stamp
 from manyhands.free import free_parameters, settled
 from manyhands.lab.design import Budget, VirtualConditions, script_of
@@ -256,8 +255,6 @@ def carry_out(design: SearchDesign, output: Path | None = None) -> Searched:
             if script is not None:
                 script.write()
             making = _making(design, settings, script)
-            if design.virtual is not None:
-                load_late_parts()
             # Once, before several processes do it at the same time; an error is that of each run.
             with contextlib.suppress(Exception):
                 first.make_ready()

@@ -82,7 +82,7 @@ def launch(request: Request) -> None:
         KeyboardInterrupt: the user interrupted; all processes are ended first.
     """
     warning = check_request(request)
-    with fork_server(_environment(request)) as loaded:
+    with fork_server(_environment(request), request.preloads) as loaded:
         request.job.make_ready()
         job = override(request.job, request.overrides)
         try_out(job, request.workers, devices(request.here))
@@ -96,7 +96,7 @@ def launch(request: Request) -> None:
 
 def _launch_again(request: Request, words: str) -> None:
     # The fork server of the first attempt has ended with it.
-    with fork_server(_environment(request)) as loaded:
+    with fork_server(_environment(request), request.preloads) as loaded:
         _launch(request, loaded, [words])
 
 
@@ -255,8 +255,7 @@ class _Run:
         return tuple(reserve() for _ in range(count))
 
     def _assign(self, port: int, memory: int | None, journals: tuple[int, ...]) -> Assignment:
-        request = self._request
-        servers = range(self._needs.servers)
+        request, servers = self._request, range(self._needs.servers)
         assignment = Assignment(
             origin=request.origin,
             overrides=request.overrides,
@@ -290,6 +289,7 @@ class _Run:
                 assignment,
                 hosts=request.hosts.counts,
                 server_hosts=request.server_hosts,
+                preloads=request.preloads,
                 restarts_servers=job.durability != "none",
                 address=self._place[0],
                 port=self._place[1],

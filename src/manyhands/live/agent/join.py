@@ -112,7 +112,7 @@ def join(application: Application) -> None:
             ranks = Hosts(theirs.hosts).ranks(application.host)
             _say(f"joined {application.place} as {application.host}: workers {_span(ranks)}")
             settings = environment(Cluster.local().cores, len(ranks))
-            with fork_server(settings) as loaded:
+            with fork_server(settings, theirs.preloads) as loaded:
                 raise_descriptors()
                 host_processes = HostProcesses(
                     application.host,

@@ -1,9 +1,9 @@
 """Fork server: a process with torch preloaded, which forks the workers and servers of a run.
 
-Loading torch, with the modules that optimizers import later, takes a process four seconds of CPU
-time. The fork server spends them once. It executes no user code, has no threads, and opens no
-socket except the one to its agent. So a forked process is equivalent to a newly started one, and
-is ready in milliseconds.
+Loading torch and our modules takes a process about two seconds of CPU time, and what some
+strategies load of torch beside that, as long again. The fork server spends them once. It executes
+no user code, has no threads, and opens no socket except the one to its agent. So a forked process
+is equivalent to a newly started one, and is ready in milliseconds.
 
 The fork server forks twice and the child in between exits at once. The agent adopts the grandchild:
 it is a child subreaper while a fork is under way. So the agent is the parent of all processes of a
@@ -40,12 +40,19 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from manyhands.live.processes.forked_process import Forked, NotForked, Order, become, fork
+from manyhands.live.processes.forked_process import (
+    Forked,
+    NotForked,
+    Order,
+    Preload,
+    become,
+    fork,
+)
 from manyhands.live.processes.parent_death import adopting, can_adopt, die_with
 from manyhands.live.processes.process_title import ROOM, show
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from manyhands.live.processes.supervision import Handle, Start
 
@@ -63,6 +70,7 @@ _PRELOADED = (
     "manyhands.live.worker.trainer",
     "manyhands.live.worker.process",
     "manyhands.transport.caller",
+    "manyhands.placements.worker.whole_model",
 )
 """The modules that workers and servers execute."""
 
@@ -134,6 +142,12 @@ class ForkServer:
             if isinstance(report, _Ready):
                 self._is_ready, self.unfit = True, report.unfit
         return self._is_ready
+
+    def preload(self, modules: Sequence[str]) -> None:
+        """Have it load modules that forked processes will import, before it forks one."""
+        if modules:
+            with contextlib.suppress(OSError):  # if it has ended, `fork` reports that
+                self._link.send(msgspec.json.encode(Preload(tuple(modules))))
 
     def fork(self, start: Start) -> Handle:
         """Fork a process that executes `start`; it may have ended already.
@@ -294,8 +308,15 @@ def ahead(environment: Mapping[str, str]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def fork_server(environment: Mapping[str, str]) -> Iterator[ForkServer | None]:
-    """The fork server of one run, ended with the run; None where forking is not possible."""
+def fork_server(
+    environment: Mapping[str, str], preloads: Sequence[str] = ()
+) -> Iterator[ForkServer | None]:
+    """The fork server of one run, ended with the run; None where forking is not possible.
+
+    Args:
+        environment: variables in addition to the agent's environment.
+        preloads: modules that it loads for this run beside the usual ones.
+    """
     global _early
     taken, _early = _early, None
     if taken is not None and not taken.suits(environment):
@@ -303,6 +324,8 @@ def fork_server(environment: Mapping[str, str]) -> Iterator[ForkServer | None]:
         taken = None
     if taken is None and can_fork():
         taken = ForkServer(environment)
+    if taken is not None:
+        taken.preload(preloads)
     try:
         yield taken
     finally:
@@ -322,36 +345,39 @@ def main(descriptor: int, agent: int) -> None:
         unfit = _load()
         link.send(msgspec.json.encode(_Ready(unfit)))
         while data := link.recv(_MESSAGE):
-            order = msgspec.json.decode(data, type=Order)
-            if fork(link, agent, order):
+            asked: Order | Preload = msgspec.json.decode(data, type=Order | Preload)
+            if isinstance(asked, Preload):
+                _import(asked.modules)
+            elif fork(link, agent, asked):
+                order = asked
                 break
-            order = None
     if order is not None:
         become(order.start, folder, order.folder)
 
 
 def _load() -> str:
     """Import the modules; return why this process must not fork, or an empty string."""
-    gc.disable()
     before = _threads()
     importlib.import_module("numpy")
     # NumPy itself ends the threads of its linear algebra before each fork.
     own = _threads() - before
-    for module in _PRELOADED:
-        importlib.import_module(module)
+    _import(_PRELOADED)
     import torch  # noqa: PLC0415 - here, and nowhere else in this file
 
-    from manyhands.engine import load_late_parts  # noqa: PLC0415
-
-    load_late_parts()
-    gc.enable()
-    # Loaded modules are never garbage: skipping them in collections avoids copying their pages.
-    gc.collect()
-    gc.freeze()
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch has no annotation
         return "CUDA is initialised in it"
     more = max(_threads() - own, threading.active_count()) - 1
     return f"{more} more threads run in it" if more else ""
+
+
+def _import(modules: Sequence[str]) -> None:
+    gc.disable()
+    for module in modules:
+        importlib.import_module(module)
+    gc.enable()
+    # Loaded modules are never garbage: skipping them in collections avoids copying their pages.
+    gc.collect()
+    gc.freeze()
 
 
 def _threads() -> int:

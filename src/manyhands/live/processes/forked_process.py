@@ -31,7 +31,13 @@ _REPORTED = b"."
 """What a forked process writes to the fork server's pipe once it has reported itself."""
 
 
-class Order(msgspec.Struct, frozen=True):
+class Preload(msgspec.Struct, frozen=True, tag="preload"):
+    """An order to load modules that processes to be forked will import."""
+
+    modules: tuple[str, ...]
+
+
+class Order(msgspec.Struct, frozen=True, tag="order"):
     """An order to fork a process: its module, working directory and environment."""
 
     number: int

@@ -8,7 +8,6 @@ import torch
 from torch import nn
 
 from manyhands.engine.fake_tensors import is_fake, really
-from manyhands.engine.tensors import own, own_part
 from manyhands.parameters.initial.deferred import first_values, on_meta, outline
 from manyhands.parameters.initial.watching import Unmakeable
 from manyhands.seeding import random_state, restore_random_state
@@ -35,6 +34,8 @@ def make_in_parts(
     """
     if is_fake():
         return _make_fake(make, device, spread)
+    from manyhands.engine.tensors import own, own_part  # noqa: PLC0415 - loads DTensor
+
     state = random_state()
     try:
         sketch = outline(make)

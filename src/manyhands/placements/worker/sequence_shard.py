@@ -92,7 +92,7 @@ class SequenceShard(WholeModel):
                 self._more_to_come,
                 agree=self._agree,
             )
-        if not self._last.settled:
+        if self._last is not None and not self._last.settled:
             self._last.settle()
             self._check_unused()
         return mean

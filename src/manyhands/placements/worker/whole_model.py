@@ -19,6 +19,7 @@ from manyhands.placements.bound import Bound
 from manyhands.placements.model.buffers import average_buffers, untouched
 from manyhands.placements.model.materialize import aliases, make_model
 from manyhands.placements.model.sync_batchnorm import synchronise
+from manyhands.placements.worker.averaged_replica import AveragedReplica, unused_parameters
 from manyhands.placements.worker.shared_ddp import SharedDDP
 
 if TYPE_CHECKING:
@@ -97,7 +98,11 @@ class WholeModel(Bound):
             for name, parameter in self.model.named_parameters()
             if parameter.requires_grad
         }
-        return _Computed(job, module, called, trained, _LastGradient(trained, waits))
+        # A replica that is averaged after the backward pass knows by itself when that has ended.
+        ends = isinstance(module, AveragedReplica)
+        return _Computed(
+            job, module, called, trained, None if ends else _LastGradient(trained, waits)
+        )
 
     def regroup(self, group: Group, waits: Waits, wrap: Callable[[nn.Module], nn.Module]) -> None:
         """Average gradients over another group from now on; the replicas in it must be equal.
@@ -112,7 +117,10 @@ class WholeModel(Bound):
         """
         jobs = [one.job for one in self._computed]
         for one in self._computed:
-            one.last.remove()
+            if one.last is not None:
+                one.last.remove()
+            if isinstance(one.module, AveragedReplica):
+                one.module.close()
         # Gradients may be parts of the former module's buckets.
         self.model.zero_grad(set_to_none=True)
         del one, self.module, self._called, self._trained, self._last
@@ -152,7 +160,7 @@ class WholeModel(Bound):
             loss = backward(
                 self._job, self._device, self._called, inputs, targets, weight, self._more_to_come
             )
-        if not self._last.settled:
+        if self._last is not None and not self._last.settled:
             self._last.settle()
             self._check_unused()
         return loss
@@ -168,15 +176,13 @@ class WholeModel(Bound):
     @property
     def sums(self) -> str:
         """Where gradients are summed, if it is not in connections of all workers."""
-        return self.module.sums if isinstance(self.module, SharedDDP) else ""
+        return self.module.sums if isinstance(self.module, AveragedReplica | SharedDDP) else ""
 
     def take_finite(self) -> bool:
         """Whether the averaged gradient is known to be finite, because it was looked at."""
-        if not isinstance(self.module, SharedDDP):
+        if not isinstance(self.module, AveragedReplica | SharedDDP):
             return False
-        averaging = self.module.averaging
-        known, averaging.finite = averaging.finite, False
-        return known
+        return self.module.take_finite()
 
     def rescale(self, factor: float) -> None:
         """As in `Bound`; what was finite may be too large afterwards."""
@@ -207,11 +213,7 @@ class WholeModel(Bound):
             return
         unused = [name for name, tensor in self._trained.items() if tensor.grad is None]
         if unused:
-            raise RuntimeError(
-                f"the loss does not depend on {len(unused)} parameters: {', '.join(unused[:8])}"
-                f"{', …' if len(unused) > 8 else ''}; freeze them with requires_grad_(False), or "
-                "use allreduce(find_unused=true) if they are unused only in some steps"
-            )
+            raise unused_parameters(unused)
 
     def outputs(self, inputs: Any) -> Any:
         """The outputs of this worker's replica, without communication."""
@@ -265,7 +267,8 @@ class _Computed:
     called: CalledModel
     trained: dict[str, torch.nn.Parameter]
     """The parameters that have gradients."""
-    last: _LastGradient
+    last: _LastGradient | None
+    """None if the module records itself when its gradients are ready."""
 
 
 class _LastGradient:
