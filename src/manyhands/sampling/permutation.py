@@ -130,10 +130,9 @@ def shares(
             streamed = StreamPart(one.dealt, one.total, *bounds, (rank, workers, copies))
         else:
             indices = order(one.epoch) if order else permutation(samples, seed, one.epoch)
-            batch = indices[one.start : one.start + one.total]
-            mine, streamed = batch[own], None
-            if own.start == own.stop:
-                mine = batch[nested(one.total, 0, workers, copies)]
+            # A worker without samples computes on those of the first.
+            part = own if own.start < own.stop else nested(one.total, 0, workers, copies)
+            mine, streamed = indices[one.start + part.start : one.start + part.stop], None
         yield Share(
             epoch=one.epoch,
             step=step,

@@ -104,15 +104,17 @@ class FiniteSteps:
         if not self._bound.refuses:
             return True
         share = batch.share
-        where = {"epoch": share.epoch, "step": share.step, "sample": share.dealt}
-        if own := self._bound.take_refused():
-            self._note(str(self._group.names[self._group.rank]), own, share.samples, where)
-            self._undo_buffers()
+        own = self._bound.take_refused()
         known = self._bound.take_finite()
         found = "" if known else not_finite_among(self._bound.own_gradients())
+        if not found and not own:
+            self.keep_buffers()
+            return True
+        where = {"epoch": share.epoch, "step": share.step, "sample": share.dealt}
+        if own:
+            self._note(str(self._group.names[self._group.rank]), own, share.samples, where)
+            self._undo_buffers()
         if not found:
-            if not own:
-                self.keep_buffers()
             return True
         named = self._origin(loss, batch, weight)
         if self._group.rank == 0:

@@ -89,9 +89,12 @@ class Loading:
 
 def load_here(job: Job, seeded: Seeded, seed: int, indices: torch.Tensor | StreamPart) -> Any:
     """Load a batch in this process; of a stream, a `StreamedBatch`."""
-    with seeded.drawing():
-        if isinstance(indices, StreamPart):
+    if isinstance(indices, StreamPart):
+        with seeded.drawing():
             return seeded.part(seed, indices)
+    if seeded.take is not None and not seeded.draws:
+        return seeded.take(indices)
+    with seeded.drawing():
         if seeded.take is not None:
             return seeded.batch(seed, indices)
         samples = seeded.__getitems__((seed, indices.tolist()))

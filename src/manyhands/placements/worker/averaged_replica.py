@@ -18,16 +18,23 @@ from manyhands.engine.groups import begin_alike
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from torch.utils.hooks import RemovableHandle
+
     from manyhands.transport.collectives import Group
     from manyhands.transport.shared.sums import SharedSum
     from manyhands.transport.waits import Waits
 
 
+_SMALL = 8 * 1024 * 1024
+"""Bytes of gradients that may be held twice for a moment."""
+
+
 class AveragedReplica(nn.Module):
     """A module whose gradients are averaged when `reducing` ends.
 
-    Each gradient is copied into a vector of all gradients as soon as it is computed, and the
-    parameter's gradient is its part of that vector from then on: so no gradient is held twice.
+    Gradients are copied into a vector of all gradients, and are parts of that vector from then on:
+    in a small model all at once, which takes less time, and otherwise each as soon as it is
+    computed, so that none is held twice.
 
     Args:
         module: the module; gradients of its parameters that require one are averaged.
@@ -51,7 +58,9 @@ class AveragedReplica(nn.Module):
         self._trained = trained
         begin_alike(module, group.handle, equal=equal)
         self._vectors: list[torch.Tensor] = []
-        self._handles = []
+        self._parts: list[tuple[nn.Parameter, torch.Tensor]] = []
+        self._handles: list[RemovableHandle] = []
+        small = sum(one.nbytes for _, one in trained) <= _SMALL
         self._collects = False
         self._finite = False
         for dtype in dict.fromkeys(one.dtype for _, one in trained):
@@ -62,9 +71,12 @@ class AveragedReplica(nn.Module):
             for one in some:
                 # In the order in which its numbers are in memory, as gradients are.
                 part = vector.as_strided(one.shape, torch.empty_like(one).stride(), begin)
+                begin += one.numel()
+                if small:
+                    self._parts.append((one, part))
+                    continue
                 hook = one.register_post_accumulate_grad_hook(self._collector(part))  # type: ignore[no-untyped-call]
                 self._handles.append(hook)
-                begin += one.numel()
 
     def _collector(self, part: torch.Tensor) -> Callable[[torch.Tensor], None]:
         """What moves a gradient into its part of the vector."""
@@ -97,6 +109,12 @@ class AveragedReplica(nn.Module):
         unused = [name for name, one in self._trained if one.grad is None]
         if unused:
             raise unused_parameters(unused)
+        if self._parts:
+            parts = [part for _, part in self._parts]
+            gradients = [one.grad for one, _ in self._parts]
+            torch._foreach_copy_(parts, gradients)  # type: ignore[arg-type]  # none is None
+            for one, part in self._parts:
+                one.grad = part
         for vector in self._vectors:
             self._waits.tally("allreduce", vector.nbytes, self._workers)
         # From the last gradient on, the rest of a step is a wait.
