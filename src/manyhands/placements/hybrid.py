@@ -230,11 +230,14 @@ class Hybrid(Placement):
         return bound
 
     def shared_bytes(self, job: Job, workers: int) -> int:  # noqa: ARG002 - the contract
-        """As in `Placement`: chunks of what is exchanged, unless there is a pipeline."""
+        """As in `Placement`: chunks of what is exchanged, or what pipelines send."""
         from manyhands.transport.shared.layout import mesh_room  # noqa: PLC0415 - torch is lazy
+        from manyhands.transport.shared.posts import pipeline_room  # noqa: PLC0415
 
+        if self.pipeline > 1:
+            return pipeline_room(self.pipeline) * (workers // self.pipeline)
         axes = self.axes.values() if self.outer is None else (self.shard, self.tensor)
-        return 0 if self.pipeline > 1 else mesh_room(axes) * (self.data if self.outer else 1)
+        return mesh_room(axes) * (self.data if self.outer else 1)
 
     def forecast(
         self, parameters: Sequence[TensorSize], workers: int, layers: Sequence[LayerSize] = ()

@@ -200,6 +200,12 @@ class Pipeline(Placement):
         count = partial(self.most_microbatches, workers=workers)
         return LockstepPipeline(*arguments, count, partial(self.table, workers), stage_group)
 
+    def shared_bytes(self, job: Job, workers: int) -> int:  # noqa: ARG002 - the contract
+        """As in `Placement`: what workers send to each other passes through it."""
+        from manyhands.transport.shared.posts import pipeline_room  # noqa: PLC0415 - torch is lazy
+
+        return pipeline_room(workers)
+
     def held(self, workers: int) -> list[int]:
         """For each stage, the largest number of microbatches that are in flight on it."""
         table = self.table(workers)

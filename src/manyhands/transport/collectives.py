@@ -32,6 +32,8 @@ from manyhands.engine import PrefixStore, Store, TCPStore, gloo_group, nccl_grou
 from manyhands.failure import PeerLost
 from manyhands.transport.interfaces import family_of, write_place
 from manyhands.transport.shared.exchange import SharedExchange
+from manyhands.transport.shared.layout import room
+from manyhands.transport.shared.posts import SharedPosts, posts_room
 from manyhands.transport.shared.sums import BetweenHosts, SharedSum, agree
 
 if TYPE_CHECKING:
@@ -110,8 +112,8 @@ class Group:
         """The group of all workers of the run; this group itself, unless it is a part."""
         self.at_close: list[Callable[[], object]] = []
         """Functions to be called when the group is closed, the last first."""
-        self._shared: list[tuple[SharedSum, list[int]]] = []
-        """Sums in shared memory, each with the ranks of those who share it."""
+        self._shared: list[tuple[SharedSum | SharedPosts, list[int]]] = []
+        """Sums and transfers in shared memory, each with the ranks of those who share it."""
         prefixed = PrefixStore(f"manyhands/epoch-{epoch}", store)
         limit = timedelta(seconds=timeout if forming is None else forming)
         before = set(_open_sockets())
@@ -214,7 +216,7 @@ class Group:
         if not groups or (len(groups) > 1 and not between_hosts):
             return None
         (own,) = (ranks for ranks in groups if self.rank in ranks)
-        memory, place = self._map(own, chunk), own.index(self.rank)
+        memory, place = self._map(own, room(chunk, len(own))), own.index(self.rank)
         if memory is None:
             return None
         between = None
@@ -236,19 +238,32 @@ class Group:
         groups = self._local_groups()
         if len(groups) != 1:
             return None
-        memory = self._map(groups[0], chunk)
+        memory = self._map(groups[0], room(chunk, self.size))
         if memory is None:
             return None
         shared = SharedExchange(memory, self.rank, self.size, self._check)
         self._shared.append((shared, groups[0]))
         return shared
 
-    def _map(self, ranks: list[int], chunk: int) -> memoryview | None:
+    def shared_posts(self) -> SharedPosts | None:
+        """Transfers in memory that all workers share; None if they are not all on one host's CPU.
+
+        It belongs to this group, as a subgroup does. All workers must call this.
+        """
+        groups = self._local_groups()
+        memory = self._map(groups[0], posts_room(self.size)) if len(groups) == 1 else None
+        if memory is None:
+            return None
+        posts = SharedPosts(memory, self.rank, self.size, self._check)
+        self._shared.append((posts, groups[0]))
+        return posts
+
+    def _map(self, ranks: list[int], size: int) -> memoryview | None:
         """Memory that the workers of a host share; None if one of any host cannot have it."""
         self._asked["shared"] += 1
         prefix = f"manyhands/epoch-{self.epoch}/shared/{ranks[0]}/{self._asked['shared']}"
         store, place = PrefixStore(prefix, self._store), ranks.index(self.rank)
-        return agree(store, place, len(ranks), chunk, self._all)
+        return agree(store, place, size, self._all)
 
     def _local_groups(self) -> list[list[int]]:
         """The ranks of each host; empty if they cannot share memory, or not in the same way."""
@@ -349,11 +364,11 @@ class Group:
             sent[peer] = sent.get(peer, 0) + out
             received[peer] = received.get(peer, 0) + back
         for shared, ranks in self._shared:
-            for rank, exchanged in zip(ranks, shared.exchanged, strict=True):
+            for rank, out, back in zip(ranks, shared.exchanged, shared.received, strict=True):
                 if rank != self.rank:
                     peer = f"worker-{self.names[rank]}"
-                    sent[peer] = sent.get(peer, 0) + exchanged
-                    received[peer] = received.get(peer, 0) + exchanged
+                    sent[peer] = sent.get(peer, 0) + out
+                    received[peer] = received.get(peer, 0) + back
         for part in self._parts:
             for total, own in zip((sent, received), part.traffic(), strict=True):
                 for peer, count in own.items():

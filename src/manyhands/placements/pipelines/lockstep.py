@@ -58,9 +58,9 @@ class Stages(Bound):
         self.optimizer = made.optimizer
         self.replica, self.replicas = 0, 1
         self.speaks = self._at_end = group.rank == group.size - 1
-        self.words = made.words
         self._job, self._group, self._made = job, group, made
         self._others = StageTransfers(group, waits)
+        self.words = (*made.words, *self._others.words)
         self._device = device
         self._microbatches = self.parts = microbatches
         self._stages = made.stages

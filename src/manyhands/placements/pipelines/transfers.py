@@ -1,10 +1,16 @@
-"""Transfers of tensors between the stages of a pipeline."""
+"""Transfers of tensors between the stages of a pipeline.
+
+Workers of one host hand them over in memory that they share, unless they are very large.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 import torch
+
+from manyhands.engine.fake_tensors import is_fake
+from manyhands.transport.shared.posts import LARGEST
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,15 +31,26 @@ class StageTransfers:
     def __init__(self, group: Group, waits: Waits) -> None:
         self.rank, self.size = group.rank, group.size
         self._group, self._waits = group, waits
+        self._posts = None if is_fake() else group.shared_posts()
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Where stages send to each other, if it is not over connections, in a line for the log."""
+        shared = self._posts is not None
+        return ("transfers: in memory that the workers share",) if shared else ()
 
     def send(self, tensor: torch.Tensor, to: int, tag: int) -> Arrival:
         """Start to send; the tensor must not be changed until the transfer has completed."""
         self._waits.note("send", tensor.nbytes, 2)
-        # Gloo needs contiguous memory.
-        return self._group.send(tensor.detach().contiguous(), to, tag)
+        given = tensor.detach().contiguous()
+        if self._posts is not None and given.nbytes <= LARGEST:
+            return self._posts.send(given, to, tag)
+        return self._group.send(given, to, tag)
 
     def receive(self, tensor: torch.Tensor, source: int, tag: int) -> Arrival:
         """Start to receive."""
+        if self._posts is not None and tensor.nbytes <= LARGEST:
+            return self._posts.receive(tensor, source, tag)
         return self._group.receive(tensor, source, tag)
 
     def arrive(self, coming: Arrival) -> None:

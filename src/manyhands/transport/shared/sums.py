@@ -25,7 +25,7 @@ import torch
 from manyhands.failure import PeerLost
 from manyhands.transport.memory import Foreign, Segment, can_share
 from manyhands.transport.shared.counters import LOOK, Counters, can_wait
-from manyhands.transport.shared.layout import LINE, MOST_SETS, bounds_of, first_slot, room
+from manyhands.transport.shared.layout import LINE, MOST_SETS, bounds_of, first_slot
 from manyhands.wire.envelope import SharedBytes
 from manyhands.wire.message import WireError
 
@@ -106,6 +106,11 @@ class SharedSum:
         self.exchanged = [0] * size
         """Bytes that this worker has written for each other one, and as many read from it: the
         other one's part of its own tensor, and its part of the sum."""
+
+    @property
+    def received(self) -> list[int]:
+        """Bytes that this worker has read of each other one: as many as it has written for it."""
+        return self.exchanged
 
     def average(self, flat: torch.Tensor) -> bool:
         """Replace a contiguous vector, on every worker, by the mean over all workers.
@@ -193,7 +198,7 @@ class SharedSum:
 
     def _meet(self) -> None:
         """Wait until all workers have come as far as this one."""
-        self._counters.wait(self._counters.advance(), self._check)
+        self._counters.wait_for_all(self._counters.advance(), self._check)
 
     def _next_turn(self) -> int:
         """The set of slots for the next chunk."""
@@ -226,23 +231,20 @@ class SharedSum:
         self._counters.free()
 
 
-def agree(
-    store: Store, rank: int, size: int, chunk: int, all_of: Callable[[bool], bool]
-) -> memoryview | None:
-    """Map memory for sums of `size` workers; None if not all of them can map the same.
+def agree(store: Store, rank: int, size: int, all_of: Callable[[bool], bool]) -> memoryview | None:
+    """Map memory that workers share; None if not all of them can map the same.
 
     Args:
         store: shared by the workers, with keys of its own.
         rank: this worker's rank.
-        size: number of workers.
-        chunk: bytes that are summed at once.
+        size: bytes of memory; zeros, except for a token in its first line.
         all_of: whether something is true on all workers.
     """
     segment = None
     if rank == 0:
         if can_share() and can_wait():
             with contextlib.suppress(OSError):
-                segment = Segment(room(chunk, size))
+                segment = Segment(size)
         token = secrets.token_bytes(_TOKEN)
         place = ""
         if segment is not None:
@@ -254,7 +256,7 @@ def agree(
     if segment is not None:
         memory = segment.memory
     elif place != "nowhere" and can_wait():
-        memory = _foreign(place, room(chunk, size))
+        memory = _foreign(place, size)
     # Kept open until all have opened it.
     shared = all_of(memory is not None)
     if segment is not None:
