@@ -14,7 +14,9 @@ DIVIDED = ["tensor(ways=2)", "tensor(ways=2, samples=own)", "context(ways=2)", "
         pytest.param(2, 0.3, [*SHARDED[:2], *DIVIDED], id="2, clipped"),
         pytest.param(3, None, SHARDED, id="3"),
         pytest.param(
-            4, 0.3, ["hybrid(shard=2, tensor=2)", "hybrid(data=2, shard=2)"], id="4, clipped"
+            *(4, 0.3, ["hybrid(shard=2, tensor=2)", "hybrid(data=2, shard=2)"]),
+            id="4, clipped",
+            marks=pytest.mark.slow,
         ),
     ],
 )
@@ -26,7 +28,9 @@ def test_follows_one_worker_to_the_last_digits(fork, workers, clip, strategies):
 
 
 @pytest.mark.parametrize(
-    "options", [{"micro_batch": 2}, {"activation_checkpointing": True}], ids=str
+    "options",
+    [pytest.param({"micro_batch": 2}, marks=pytest.mark.slow), {"activation_checkpointing": True}],
+    ids=str,
 )
 def test_parts_that_add_up_and_blocks_that_forget_change_nothing(fork, options):
     strategies = ["allreduce()", "fully_sharded()", "tensor()", "context()"]
@@ -36,7 +40,7 @@ def test_parts_that_add_up_and_blocks_that_forget_change_nothing(fork, options):
         assert found["parameters"] < 1e-10, how
 
 
-@pytest.mark.parametrize("micro_batch", [1, 2])
+@pytest.mark.parametrize("micro_batch", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_uneven_shares_are_computed_in_equally_many_parts(fork, micro_batch):
     # Of 5 samples one worker has 3 and one 2, which alone would be one part or two.
     options = {"micro_batch": micro_batch, "global_batch": 5}

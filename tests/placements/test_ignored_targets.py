@@ -82,9 +82,12 @@ STAGES = ["pipeline(microbatches=3)", 'place(["head on 1"])']
     ("workers", "strategies", "options"),
     [
         (2, [*COPIES, *PARTS, *STAGES], {}),
-        (3, COPIES, {}),
+        pytest.param(3, COPIES, {}, marks=pytest.mark.slow),
         (2, [*COPIES[:2], "tensor(ways=2)", "context(ways=2)"], {"micro_batch": 1}),
-        (4, ["hybrid(shard=2, tensor=2)", "hybrid(data=2, pipeline=2, microbatches=3)"], {}),
+        pytest.param(
+            *(4, ["hybrid(shard=2, tensor=2)", "hybrid(data=2, pipeline=2, microbatches=3)"], {}),
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["2", "3", "micro-batches", "4"],
 )

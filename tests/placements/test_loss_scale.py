@@ -88,7 +88,7 @@ SCRIPT = """
 """
 
 
-@pytest.mark.parametrize("times", [1.0, 64.0])
+@pytest.mark.parametrize("times", [pytest.param(1.0, marks=pytest.mark.slow), 64.0])
 @pytest.mark.parametrize(
     ("workers", "strategies", "limit"),
     [

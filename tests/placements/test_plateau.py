@@ -73,7 +73,7 @@ SCRIPT = """
 """
 
 
-@pytest.mark.parametrize("metric", ["loss", "accuracy"])
+@pytest.mark.parametrize("metric", [pytest.param("loss", marks=pytest.mark.slow), "accuracy"])
 @pytest.mark.parametrize(
     ("workers", "strategies"),
     [(1, ["single()"]), (2, ["allreduce()", "fully_sharded()", "pipeline(microbatches=2)"])],

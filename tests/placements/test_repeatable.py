@@ -47,6 +47,7 @@ def check_repeats(fork, workers, strategies, steps, seconds=150):
         assert first == second, how
 
 
+@pytest.mark.slow
 def test_two_runs_are_equal_to_the_bit(fork):
     check_repeats(fork, 4, ["allreduce()", "fully_sharded()"], 3)
 

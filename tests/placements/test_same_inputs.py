@@ -94,6 +94,7 @@ def test_loader_processes_of_members_draw_alike(fork, loaders):
     check_alike(fork(SCRIPT, 4, DIVIDED, 0.1, loaders, seconds=300), DIVIDED)
 
 
+@pytest.mark.slow
 def test_augmented_data_is_the_same_for_any_number_of_workers(fork):
     strategies = ["allreduce()", "tensor(ways=2)", "hybrid(data=2, tensor=2)"]
     given = fork(SCRIPT, 4, strategies, 0.0, 0)

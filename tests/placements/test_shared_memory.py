@@ -70,6 +70,7 @@ def test_three_workers_equal_one_and_repeat_to_the_bit(trained):
     assert (first - alone).abs().max() < 1e-12
 
 
+@pytest.mark.slow
 def test_sharded_parameters_are_exchanged_there_and_repeat_to_the_bit(trained):
     said, first = trained("fully_sharded()", 3)
     assert "exchanges    in memory that the workers share" in said
@@ -80,6 +81,7 @@ def test_sharded_parameters_are_exchanged_there_and_repeat_to_the_bit(trained):
     assert (first - alone).abs().max() < 1e-12
 
 
+@pytest.mark.slow
 def test_two_hosts_with_two_workers_equal_one(trained, start, tmp_path):
     """Two network namespaces, linked by 1 Gbit/s; the virtual twin sends as much between them."""
     try:

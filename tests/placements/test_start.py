@@ -69,6 +69,7 @@ STRATEGIES = [
 ]
 
 
+@pytest.mark.slow
 def test_workers_equal_one_that_starts_from_the_same(fork):
     found = fork(SCRIPT, 2, STRATEGIES)[0]
     assert list(found) == STRATEGIES

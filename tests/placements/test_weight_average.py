@@ -87,7 +87,12 @@ DIVIDED += ["pipeline(microbatches=2)", 'place(["0 on 0", "2 on 1"])']
 
 
 @pytest.mark.parametrize(
-    ("workers", "strategies"), [(1, ["single()"]), (2, [*WHOLE, *DIVIDED]), (3, WHOLE[:1])]
+    ("workers", "strategies"),
+    [
+        (1, ["single()"]),
+        (2, [*WHOLE, *DIVIDED]),
+        pytest.param(3, WHOLE[:1], marks=pytest.mark.slow),
+    ],
 )
 def test_follows_the_average_of_a_plain_loop(fork, workers, strategies):
     found = fork(SCRIPT, workers, strategies)[0]

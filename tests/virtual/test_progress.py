@@ -68,6 +68,7 @@ job = mh.Job(
 """
 
 
+@pytest.mark.slow
 def test_a_forecast_tells_which_worker_it_plays(start, tmp_path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
     words = ("-m", "manyhands", "forecast", "script.py", "--strategy", "allreduce()")

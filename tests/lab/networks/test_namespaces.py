@@ -211,9 +211,8 @@ def join_and_train(start, tmp_path, places, strategy, samples):
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("places", [(2, "1gbit")], indirect=True)
-@pytest.mark.parametrize(
-    "strategy", [pytest.param("allreduce()", marks=pytest.mark.slow), "asynchronous()"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["allreduce()", "asynchronous()"])
 def test_two_namespaces_train_mnist_with_the_printed_line_and_the_key(
     start, tmp_path, places, strategy
 ):

@@ -92,6 +92,7 @@ def command(folder: Path) -> tuple[str | Path, ...]:
     return (sys.executable, "-m", "manyhands", "search", SCRIPT, *given, *where)
 
 
+@pytest.mark.slow
 def test_killed_trials_and_a_killed_search_end_with_the_same_winner(start, tmp_path) -> None:
     whole = start(*command(tmp_path / "whole"))
     assert whole.finish(120) == 0, whole.text()

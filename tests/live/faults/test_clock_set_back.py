@@ -59,7 +59,8 @@ def clock(tmp_path, monkeypatch):
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(
-    "strategy", ["asynchronous()", pytest.param("synchronous()", marks=pytest.mark.slow)]
+    "strategy",
+    [pytest.param(one, marks=pytest.mark.slow) for one in ("asynchronous()", "synchronous()")],
 )
 def test_a_worker_that_is_started_again_after_the_clock_was_set_back_works(
     run_script, clock, strategy

@@ -63,6 +63,7 @@ def fill(disk: Path) -> Path:
     return filler
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_full_for_three_seconds_does_not_end_a_run(run_script, disk):
     started = run_script(SCRIPT)
     trace = disk / "run" / "trace" / "worker-0.jsonl"

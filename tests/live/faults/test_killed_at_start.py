@@ -82,7 +82,7 @@ def finished(started) -> None:
 @pytest.mark.parametrize(
     "strategy",
     [
-        "gossip()",
+        pytest.param("gossip()", marks=pytest.mark.slow),
         pytest.param("hogwild()", marks=pytest.mark.slow),
         "synchronous()",
         pytest.param("allreduce()", marks=pytest.mark.slow),

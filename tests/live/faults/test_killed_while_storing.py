@@ -47,7 +47,7 @@ SCRIPT = """
     "text",
     [
         "asynchronous()",
-        "gossip()",
+        pytest.param("gossip()", marks=pytest.mark.slow),
         pytest.param("synchronous()", marks=pytest.mark.slow),
         pytest.param("hogwild()", marks=pytest.mark.slow),
     ],

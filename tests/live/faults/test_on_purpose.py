@@ -9,7 +9,7 @@ import pytest
 
 from manyhands.reports import Run
 from manyhands.reports.figures.fault_times import fault_times
-from manyhands.reports.figures.speed import accounting
+from manyhands.reports.figures.speed import accounting, training_seconds
 from support import wait_for
 
 MANYHANDS = (sys.executable, "-m", "manyhands")
@@ -75,7 +75,7 @@ def test_a_worker_is_killed_another_stopped_and_a_server_killed(train):
     assert server.back is not None
     assert 1.8 < stopped.over - stopped.at < 4.0
     # The process really stood still: no step of it is within the stop.
-    begin = min(span.start for rank in range(3) for span in spans_of(run, rank))
+    begin, _ = training_seconds(run.trace)
     within = [
         span
         for span in spans_of(run, 1)

@@ -107,7 +107,7 @@ def kill_all(started: Started) -> None:
     ("how", "workers"),
     [
         ("allreduce()", 2),
-        ("synchronous(servers=2)", 2),
+        pytest.param("synchronous(servers=2)", 2, marks=pytest.mark.slow),
         pytest.param("zero(stage=2)", 2, marks=pytest.mark.slow),
         pytest.param("pipeline(microbatches=2)", 2, marks=pytest.mark.slow),
         pytest.param("averaging(every=2)", 2, marks=pytest.mark.slow),
@@ -157,6 +157,7 @@ def test_a_stream_continues_at_its_place(run_script, how: str, loaders: str) -> 
     assert apart(run, whole.folder / "whole") == 0.0
 
 
+@pytest.mark.slow
 def test_a_run_whose_disk_is_lost_continues_from_a_url(run_script, tmp_path: Path) -> None:
     pytest.importorskip("fsspec", reason="the library fsspec is not installed")
     there = tmp_path / "there"
@@ -176,6 +177,7 @@ def test_a_run_whose_disk_is_lost_continues_from_a_url(run_script, tmp_path: Pat
     assert max(path.name for path in there.iterdir()) == f"{480:012}"
 
 
+@pytest.mark.slow
 def test_workers_that_share_a_model_go_back_to_the_last_checkpoint(run_script) -> None:
     started = run_script(SCRIPT, "fully_sharded()", "2", "run", PAUSE="0.05")
     run = started.folder / "run"

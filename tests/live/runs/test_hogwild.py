@@ -85,7 +85,9 @@ MNIST = """
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("strategy", ["hogwild()", "central_storage()"])
+@pytest.mark.parametrize(
+    "strategy", ["hogwild()", pytest.param("central_storage()", marks=pytest.mark.slow)]
+)
 def test_four_workers_reach_90_percent_on_a_quarter_of_mnist(run_script, strategy):
     started = run_script(MNIST, strategy)
     assert started.finish(220) == 0, started.text()

@@ -49,6 +49,7 @@ def trained(run_gan):
     return train
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_lockstep_equals_the_loop_of_the_dcgan_example(trained):
     wanted = [["synchronous()", 1], ["synchronous()", 2], ["synchronous(servers=2)", 3]]

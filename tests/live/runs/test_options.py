@@ -146,6 +146,7 @@ def test_one_worker_is_single_under_strategies_of_every_kind(run_script):
     _equal_plain_pytorch(run_script, "adamw", CLIP, [[text, 1] for text in texts])
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(170)
 def test_a_killed_servers_successor_keeps_the_rate_and_the_batch(run_script):
     wanted = json.dumps([["asynchronous()", 1]])

@@ -51,6 +51,8 @@ OF_A_KIND = {
     "easgd()": "easgd(order=round_robin)",
     "easgd(order=asynchronous)": "easgd(order=round_robin)",
     "ensemble()": "gossip()",
+    "push_sum()": "gossip()",
+    "hierarchical(outer=diloco(every=10))": "diloco(every=10)",
     "broadcast()": "gossip(graph=random_pairs, order=asynchronous)",
     "hogwild()": "tests/live/runs/test_hogwild.py",
     "central_storage()": "tests/live/runs/test_hogwild.py",
@@ -91,7 +93,7 @@ def test_four_workers_take_lenet_to_97_percent_in_two_epochs(start, tmp_path, te
     "text",
     [
         "synchronous(servers=2)",
-        "gossip()",
+        pytest.param("gossip()", marks=pytest.mark.slow),
         pytest.param("diloco(every=5)", marks=pytest.mark.slow),
         pytest.param("broadcast()", marks=pytest.mark.slow),
         pytest.param("diloco(every=6, fragments=2, overlap=2)", marks=pytest.mark.slow),

@@ -128,6 +128,7 @@ def _fields(run: RunResult) -> dict[str, object]:
     return {name: getattr(run, name) for name in run.__struct_fields__}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_less_time_is_never_called_slower_in_any_family(run_script) -> None:
     started = run_script(SCRIPT, json.dumps(FAMILIES))

@@ -74,6 +74,7 @@ def test_every_sample_once_and_equal_to_one_worker(run_script, how: str, loaders
     assert max((one[name] - three[name]).abs().max().item() for name in one) <= 1e-9
 
 
+@pytest.mark.slow
 def test_a_killed_worker_loses_no_sample_of_a_stream(run_script) -> None:
     started = run_script(SCRIPT, "asynchronous()", "3", "run", PAUSE="0.05")
     wait_for(lambda: len(seen(started)) > 100, 60, "the first samples")

@@ -46,7 +46,7 @@ CONVOLUTIONS = """
 """
 
 
-@pytest.mark.parametrize("workers", [2, 4])
+@pytest.mark.parametrize("workers", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_dense_layers_split_between_data_parallel_convolutions_follow_one_worker(fork, workers):
     # 23 = 3 · 7 + 2: the last batch leaves two of four workers empty.
     for difference in fork(CONVOLUTIONS, workers)[0]:
@@ -117,6 +117,7 @@ PLACED = """
 """
 
 
+@pytest.mark.slow
 def test_branches_on_two_workers_run_side_by_side_and_follow_one_worker(fork):
     worst, difference, together, alone = fork(PLACED, 3)[0]
     assert worst < 1e-12

@@ -93,6 +93,7 @@ def test_two_copies_are_two_workers_of_the_protocol(fork):
     check(fork, 2, cases)
 
 
+@pytest.mark.slow
 def test_copies_meet_with_codecs(fork):
     cases = [
         # Without loss it is what it is without a codec, but for the order of sums.
