@@ -113,7 +113,7 @@ def sums() -> tuple[int, int, Step]:
     if shared is None:
         raise RuntimeError("memory cannot be shared here")
     waits = Waits(time.monotonic, lambda _: None)
-    module = AveragedReplica(model(), shared, group, waits, equal=False)
+    module = AveragedReplica(model(), shared, group, waits, equal=False, spare=2**23)
     optimizer = _optimizer(module)
 
     def step(inputs: torch.Tensor, targets: torch.Tensor) -> None:

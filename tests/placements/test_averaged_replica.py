@@ -8,7 +8,6 @@ COMPARE = """
     from torch import nn
     from torch.nn.parallel import DistributedDataParallel
     import forked
-    from manyhands.placements.worker import averaged_replica
     from manyhands.placements.worker.averaged_replica import AveragedReplica
     from manyhands.transport.waits import Waits
 
@@ -37,7 +36,8 @@ COMPARE = """
             wrapped(inputs[2:]).square().sum().backward()
         else:
             shared = group.shared_sum(1 << 12)
-            wrapped = AveragedReplica(module, shared, group, waits, equal=False)
+            spare = int(sys.argv[2])
+            wrapped = AveragedReplica(module, shared, group, waits, equal=False, spare=spare)
             with wrapped.reducing():
                 wrapped(inputs[:2]).sum().backward()
                 wrapped(inputs[2:]).square().sum().backward()
@@ -55,7 +55,6 @@ COMPARE = """
         torch.manual_seed(100 + rank)
         inputs = torch.randn(5, 2, 6, 6)
         found = []
-        averaged_replica._SMALL = int(sys.argv[2])
         for kind in ("ddp", "ours"):
             module = Mixed(rank)
             found.append(gradients(module, inputs, group, kind, waits))

@@ -13,6 +13,7 @@ from manyhands.lab.networks.namespaces import NotPermitted, check_permitted
 from manyhands.placements import AllReduce
 from manyhands.placements.worker.shared_ddp import summable
 from manyhands.reports import Run, traffic
+from manyhands.transport.shared.layout import room
 
 RUN = """
     import sys
@@ -143,5 +144,9 @@ def test_the_forecast_has_two_chunks_for_each_worker():
         # 4 MB of gradients: more than a chunk, so all chunks are as large as two buckets.
         page = 4096
         assert small.shared_bytes(job(), workers) <= 2 * 0.5 * 2**20 + (2 * workers + 1) * page
+    # With larger ones, the gradients of two workers may be held twice within them, not of eight.
+    size = sum(one.size for one in AllReduce().forecast_job(job(), 1).step)
+    assert AllReduce().shared_bytes(job(), 2) == room(size, 2) + 2 * size
+    assert AllReduce().shared_bytes(job(), 8) == room(25 * 2**20 // 8, 8)
     assert AllReduce(shared_memory=False).shared_bytes(job(), 2) == 0
     assert small.shared_bytes(job(), 1) == 0

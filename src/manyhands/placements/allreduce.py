@@ -268,7 +268,9 @@ class AllReduce(Placement):
                 if shared and at_end and not shared.between and not self.find_unused:
                     from manyhands.placements.worker.averaged_replica import AveragedReplica  # noqa: PLC0415
 
-                    return AveragedReplica(module, shared, group, waits, equal=equal)
+                    trained = (one.nbytes for one in module.parameters() if one.requires_grad)
+                    spare = self._held_twice(sum(trained), group.size)
+                    return AveragedReplica(module, shared, group, waits, equal=equal, spare=spare)
                 if shared is not None:
                     from manyhands.placements.worker.shared_ddp import SharedDDP  # noqa: PLC0415
 
@@ -323,13 +325,26 @@ class AllReduce(Placement):
         return self.forecast_job(job, workers).shared
 
     def _shared_bytes(self, buckets: Sequence[Sequence[TensorSize]], workers: int) -> int:
-        """Memory in which workers of one host sum gradients: of two chunks for each of them."""
+        """Memory in which workers of one host sum gradients: of two chunks for each of them.
+
+        With what gradients take that are held twice for a moment it is at most two buckets.
+        """
         from manyhands.transport.shared.layout import room  # noqa: PLC0415 - torch is lazy
 
         if not self.shared_memory or self.codec is not None or workers == 1:
             return 0
         largest = max((sum(tensor.size for tensor in bucket) for bucket in buckets), default=0)
-        return room(min(self._chunk(workers), largest), workers)
+        twice = self._held_twice(
+            sum(tensor.size for bucket in buckets for tensor in bucket), workers
+        )
+        return room(min(self._chunk(workers), largest), workers) + workers * twice
+
+    def _held_twice(self, size: int, workers: int) -> int:
+        """Bytes of a worker's gradients that it holds twice for a moment: all of them, or none."""
+        from manyhands.transport.shared.layout import room  # noqa: PLC0415 - torch is lazy
+
+        taken = room(min(self._chunk(workers), size), workers) + workers * size
+        return size if taken <= 2 * self.bucket_mb * MEBIBYTE else 0
 
     def _chunk(self, workers: int) -> int:
         """Bytes that are summed at once: the memory of all chunks is that of two buckets."""

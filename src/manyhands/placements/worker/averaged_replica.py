@@ -25,16 +25,12 @@ if TYPE_CHECKING:
     from manyhands.transport.waits import Waits
 
 
-_SMALL = 8 * 1024 * 1024
-"""Bytes of gradients that may be held twice for a moment."""
-
-
 class AveragedReplica(nn.Module):
     """A module whose gradients are averaged when `reducing` ends.
 
     Gradients are copied into a vector of all gradients, and are parts of that vector from then on:
     in a small model all at once, which takes less time, and otherwise each as soon as it is
-    computed, so that none is held twice.
+    computed, so that none is held twice for a moment.
 
     Args:
         module: the module; gradients of its parameters that require one are averaged.
@@ -43,13 +39,21 @@ class AveragedReplica(nn.Module):
         waits: counts the payload, and the time in which gradients are averaged.
         equal: whether the modules of all workers have the same values; by default they get those
             of the first worker's.
+        spare: bytes of gradients that may be held twice.
     """
 
     sums = "in memory that the workers share"
     """Where gradients are summed."""
 
     def __init__(
-        self, module: nn.Module, shared: SharedSum, group: Group, waits: Waits, *, equal: bool
+        self,
+        module: nn.Module,
+        shared: SharedSum,
+        group: Group,
+        waits: Waits,
+        *,
+        equal: bool,
+        spare: int = 0,
     ) -> None:
         super().__init__()
         self.module = module
@@ -60,7 +64,7 @@ class AveragedReplica(nn.Module):
         self._vectors: list[torch.Tensor] = []
         self._parts: list[tuple[nn.Parameter, torch.Tensor]] = []
         self._handles: list[RemovableHandle] = []
-        small = sum(one.nbytes for _, one in trained) <= _SMALL
+        small = sum(one.nbytes for _, one in trained) <= spare
         self._collects = False
         self._finite = False
         for dtype in dict.fromkeys(one.dtype for _, one in trained):
