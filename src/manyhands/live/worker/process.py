@@ -21,6 +21,7 @@ from manyhands.live.processes.parent_death import die_with
 from manyhands.live.processes.standard_streams import outlast_full_disk
 from manyhands.live.worker.slowdown import Slowdown
 from manyhands.pacing import factor
+from manyhands.parameters.initial.trimming import keep_freed
 from manyhands.script.origin import override
 from manyhands.trace import Recorder, live_header
 from manyhands.transport.listeners import endpoint
@@ -46,6 +47,7 @@ def main(path: str, rank: int) -> None:
     """Work on the assignment at `path` as worker `rank`, as a child of the agent."""
     assignment = Assignment.read(Path(path))
     outlast_full_disk()
+    keep_freed()
     die_with(assignment.agent, signal.SIGKILL)
     raise_descriptors()
     clock = time.monotonic
