@@ -36,7 +36,7 @@ FOUND = {
     "averaging": [2, 7, 12, 32, 1003],
     "local_sgd": [4, 19, 25, 33, 75],
     "diloco": [1003],
-    "diloco_quorum": [3174, 3202, 3364, 3389, 30004],
+    "diloco_quorum": [884, 3174, 3202, 3364, 3389, 30004],
     "ensemble": [2324],
     "broadcast": [1133],
     "push_sum": [1133],

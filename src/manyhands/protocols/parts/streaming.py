@@ -3,7 +3,9 @@
 A fragment has servers of its own, so each of its rounds is independent of the others'. All workers
 contribute to rounds in one order: by the number of the round, then by the fragment. So there is no
 deadlock: of all rounds that are not complete, no worker waits for another one before it has
-contributed to the first.
+contributed to the first. With a quorum a worker's contribution may come too late, and that
+fragment then lags behind the others: before it waits for one of these, it contributes to the rounds
+before.
 """
 
 from __future__ import annotations
@@ -37,11 +39,16 @@ class StreamedFragment:
     """Steps of the worker up to its last contribution."""
     settled: int = 0
     """Steps of the worker up to the last contribution that was answered."""
+    is_under_way: bool = False
+    """Whether the last contribution has not been answered yet."""
 
     @property
-    def is_under_way(self) -> bool:
-        """Whether the last contribution has not been answered yet."""
-        return self.settled < self.pushed
+    def place(self) -> tuple[int, int]:
+        """The round that it is in, among those of all fragments.
+
+        The one of its last contribution if that is under way, and otherwise the next one.
+        """
+        return self.round - self.is_under_way, self.servers[0]
 
 
 class Streamer:
@@ -133,7 +140,7 @@ class Streamer:
         await self._merge(self._step - self._overlap)
         if (self._step - self._alone - 1) % self._every + 1 in self._moments:
             free = [one for one in self._fragments if not one.is_under_way]
-            self._send(min(free, key=lambda one: (one.round, one.servers[0])))
+            self._send(min(free, key=lambda one: one.place))
             await self._merge(self._step - self._overlap)
         self._commit()
 
@@ -164,7 +171,7 @@ class Streamer:
             payload = beside if fragment.samples else None
             self._endpoint.post(self._replica.servers[server], message, payload, into=beside)
         fragment.samples, fragment.mass = 0, 0.0
-        fragment.pushed = self._step
+        fragment.pushed, fragment.is_under_way = self._step, True
         fragment.round += 1
 
     async def _merge(self, until: int) -> None:
@@ -175,15 +182,28 @@ class Streamer:
         """
         due = [one for one in self._fragments if one.is_under_way and one.pushed <= until]
         for fragment in sorted(due, key=lambda one: one.pushed):
-            for server in fragment.servers:
-                said = await answer(self._endpoint, self._replica.servers[server])
-                self._replica.versions[server] = said.version
-                if not said.applied:
-                    self._refused = fragment.pushed
-                self._replica.draw(1.0 if self._step == fragment.pushed else MIX, server)
-            fragment.round = self._replica.versions[fragment.servers[0]]
-            fragment.settled = fragment.pushed
-            self._replica.adopt()
+            # No round waits for a worker that rests.
+            while not self._replica.rests and (
+                before := [one for one in self._fragments if one.place < fragment.place]
+            ):
+                first = min(before, key=lambda one: one.place)
+                if not first.is_under_way:
+                    self._send(first)
+                await self._settle(first)
+            if fragment.is_under_way:
+                await self._settle(fragment)
+
+    async def _settle(self, fragment: StreamedFragment) -> None:
+        """Receive the result of a fragment's last contribution, and merge it."""
+        for server in fragment.servers:
+            said = await answer(self._endpoint, self._replica.servers[server])
+            self._replica.versions[server] = said.version
+            if not said.applied:
+                self._refused = fragment.pushed
+            self._replica.draw(1.0 if self._step == fragment.pushed else MIX, server)
+        fragment.round = self._replica.versions[fragment.servers[0]]
+        fragment.settled, fragment.is_under_way = fragment.pushed, False
+        self._replica.adopt()
 
     def _commit(self) -> None:
         """Commit the batches that are part of all fragments."""
