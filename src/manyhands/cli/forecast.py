@@ -156,8 +156,8 @@ def _show(result: Mapping[str, Any]) -> None:
         held.add_row(str(one["worker"]), *(size(one[key]) for key in ("peak", "held", "sent")))
     console.print(held)
     if result["shared"]:
-        words = f"workers of one host need {size(result['shared'])} more to exchange, all of them together"
-        console.print(f"\n{words}")
+        more = f"{size(result['shared'])} more to exchange"
+        console.print(f"\nworkers of one host need {more}, all of them together")
     console.print(f"\nSent by worker {most['worker']} in a step\n", style="bold")
     by_kind: dict[tuple[str, int], list[int]] = {}
     for each in most["step"]:
