@@ -11,7 +11,7 @@ FORKED = """
 
     failed = mmap.mmap(-1, 4096)
 
-    def check():
+    def check(_):
         assert not failed[0], "another one failed"
 
     def value(seed, sender, to, number):

@@ -339,17 +339,17 @@ def test_memory_is_used_only_if_all_have_mapped_it(monkeypatch):
     maps = []
 
     def another(found: bool) -> bool:
-        maps.append(agree(store, 1, 2, 4096, lambda own: own and found))
+        maps.append(agree(store, 1, 4096, lambda own: own and found))
         return found and maps[-1] is not None
 
-    first = agree(store, 0, 2, 4096, another)
+    first = agree(store, 0, 4096, another)
     assert first is not None
     first[100] = 7
     assert maps[-1] is not None
     assert maps[-1][100] == 7
     pid, descriptor, token = store.get("place").decode().split()
     store.set("place", f"{pid} {descriptor} {token[::-1]}")
-    assert agree(store, 1, 2, 4096, lambda own: own) is None, "closed, and of another process"
+    assert agree(store, 1, 4096, lambda own: own) is None, "closed, and of another process"
     monkeypatch.setattr(sums, "can_wait", lambda: False)
-    assert agree(store, 0, 2, 4096, lambda own: own) is None
+    assert agree(store, 0, 4096, lambda own: own) is None
     assert store.get("place") == b"nowhere"

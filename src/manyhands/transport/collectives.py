@@ -254,7 +254,7 @@ class Group:
         memory = self._map(groups[0], posts_room(self.size)) if len(groups) == 1 else None
         if memory is None:
             return None
-        posts = SharedPosts(memory, self.rank, self.size, self._check)
+        posts = SharedPosts(memory, self.rank, self.size, self._check_peer)
         self._shared.append((posts, groups[0]))
         return posts
 
@@ -285,6 +285,11 @@ class Group:
         true = torch.tensor([int(own)])
         self.sum(true)
         return bool(true.item() == self.size)
+
+    def _check_peer(self, rank: int) -> None:
+        peer = f"worker-{self.names[rank]}"
+        if peer in self.lost_peers():
+            raise PeerLost(f"lost {peer} in a transfer of worker {self.rank}")
 
     def _check(self) -> None:
         if self.broken():

@@ -73,11 +73,11 @@ class SharedPosts:
         memory: of `posts_room` bytes, the same for all workers, zeros at first.
         rank: this worker's rank.
         size: number of workers.
-        check: raises if a worker is lost; called while this worker waits.
+        check: raises PeerLost if the worker of a rank is lost; called while this one waits for it.
     """
 
     def __init__(
-        self, memory: memoryview, rank: int, size: int, check: Callable[[], object]
+        self, memory: memoryview, rank: int, size: int, check: Callable[[int], object]
     ) -> None:
         self.rank = rank
         self._words = Words(memory[LINE : LINE * (1 + 2 * size * size)], size)
@@ -112,14 +112,29 @@ class SharedPosts:
     def take(self, tensor: torch.Tensor, source: int, tag: int) -> None:
         """Wait for a tensor with this tag from the source, and fill another with its numbers."""
         incoming = self._incoming[source]
+
+        def meanwhile() -> None:
+            self._write()
+            try:
+                self._check(source)
+            except PeerLost:
+                # It may have ended after it had sent everything.
+                if not incoming.ring.has_more():
+                    raise
+
         with self._raising():
             while not incoming.take(tag, _flat(tensor)):
-                self._words.wait(incoming.ring.written, incoming.ring.has_more, self._meanwhile)
+                self._words.wait(incoming.ring.written, incoming.ring.has_more, meanwhile)
         self.received[source] += tensor.nbytes
 
     def flush(self, to: int) -> None:
         """Wait until all tensors for a worker are written."""
         outgoing = self._outgoing[to]
+
+        def meanwhile() -> None:
+            self._write()
+            self._check(to)
+
         with self._raising():
             while outgoing.waiting:
                 # What is read makes room.
@@ -129,14 +144,13 @@ class SharedPosts:
                     self._words.wait(
                         outgoing.ring.taken,
                         lambda: self._words.read(outgoing.ring.taken) != seen,  # noqa: B023 - called at once
-                        self._meanwhile,
+                        meanwhile,
                     )
 
-    def _meanwhile(self) -> None:
-        """While this worker waits: write what there is room for now."""
+    def _write(self) -> None:
+        """Write what there is room for now."""
         for outgoing in self._outgoing.values():
             outgoing.write()
-        self._check()
 
     @contextlib.contextmanager
     def _raising(self) -> Iterator[None]:
