@@ -1,7 +1,7 @@
 """Other ways to train on one host, each as its documentation shows, for `benchmarks.one_host`.
 
 `PEER` says which: `ddp` is DDP as in its tutorial, `accelerate` and `fabric` are trainers on top of
-it, `mpi` sums all gradients as one vector with mpi4py, and `sums` is DDP with our sums alone.
+it, `mpi` sums all gradients as one vector with mpi4py, and `sums` is a loop by hand with our sums.
 """
 
 import os

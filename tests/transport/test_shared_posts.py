@@ -2,17 +2,11 @@
 
 import pytest
 
-FORKED = """
-    import mmap, os, random, signal, sys, time
+POSTS = """
+    import random, sys, time
     import torch
-    from manyhands.failure import PeerLost
+    import forked
     from manyhands.transport.shared import posts
-    from manyhands.transport.shared.posts import SharedPosts, posts_room
-
-    failed = mmap.mmap(-1, 4096)
-
-    def check(_):
-        assert not failed[0], "another one failed"
 
     def value(seed, sender, to, number):
         "What a worker sends: of any type and length, also of none."
@@ -22,24 +16,24 @@ FORKED = """
         generator = torch.Generator().manual_seed(draw.randrange(2**31))
         return torch.randint(-100, 100, (length,), generator=generator).to(dtype)
 
-    def work(memory, workers, rounds, rank):
-        made = SharedPosts(memoryview(memory), rank, workers, check)
+    def count(seed, sender, to):
+        "How many tensors a worker sends to another one in a round."
+        return random.Random(f"{seed} {sender} {to} n").randrange(12)
+
+    def work(store, rank, size):
+        group = forked.group_of(store, rank, size)
+        made = group.shared_posts()
+        others = [each for each in range(size) if each != rank]
         for seed in range(rounds):
             draw = random.Random(f"{seed} {rank}")
-            others = [each for each in range(workers) if each != rank]
-            counts = {
-                (one, two): random.Random(f"{seed} {one} {two} n").randrange(12)
-                for one in range(workers) for two in range(workers)
-            }
-            todo = [("send", to, number) for to in others for number in range(counts[rank, to])]
+            todo = [(to, number) for to in others for number in range(count(seed, rank, to))]
+            wanted = [(one, number) for one in others for number in range(count(seed, one, rank))]
             draw.shuffle(todo)
-            wanted = [(source, n) for source in others for n in range(counts[source, rank])]
             draw.shuffle(wanted)
-            leaving, coming = [], []
-            for kind, to, number in todo:
+            leaving = []
+            for to, number in todo:
                 # Tags come again in later rounds, and are sent in another order than received.
-                sent = value(seed, rank, to, number)
-                leaving.append(made.send(sent.clone(), to, number))
+                leaving.append(made.send(value(seed, rank, to, number), to, number))
                 if draw.random() < 0.2:
                     time.sleep(draw.random() * 0.002)
             for source, number in wanted:
@@ -49,32 +43,14 @@ FORKED = """
                 assert torch.equal(found, right), (seed, source, number)
             for one in leaving:
                 one.wait()
-        total = sum(made.exchanged)
         assert made.exchanged[rank] == made.received[rank] == 0
-        sums = memoryview(failed).cast("Q")
-        sums[2 + 2 * rank], sums[3 + 2 * rank] = total, sum(made.received)
+        group.close()
+        return [sum(made.exchanged), sum(made.received)]
 
-    workers, rounds = int(sys.argv[1]), int(sys.argv[2])
-    posts.RING = posts.RING if len(sys.argv) < 4 else int(sys.argv[3])
-    posts._LINES = posts.RING // 64
-    memory = mmap.mmap(-1, posts_room(workers))
-    ids = []
-    for rank in range(workers):
-        pid = os.fork()
-        if not pid:
-            try:
-                work(memory, workers, rounds, rank)
-            except BaseException as error:
-                failed[0] = 1
-                print(type(error).__name__, error, file=sys.stderr, flush=True)
-                os._exit(1)
-            os._exit(0)
-        ids.append(pid)
-    ended = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in ids]
-    sums = memoryview(failed).cast("Q")
-    sent, received = sum(sums[2 : 2 + 2 * workers : 2]), sum(sums[3 : 3 + 2 * workers : 2])
-    assert sent == received > 0
-    sys.exit(max(map(abs, ended)))
+    if __name__ == "__main__":
+        workers, rounds, posts.RING = map(int, sys.argv[1:])
+        posts._LINES = posts.RING // 64
+        forked.run(work, workers)
 """
 
 LOST = """
@@ -111,17 +87,17 @@ LOST = """
 
 
 @pytest.mark.parametrize(("workers", "rounds", "ring"), [(2, 60, 1 << 20), (4, 25, 1 << 20)])
-def test_each_tensor_arrives_once_and_as_it_was(run_script, workers, rounds, ring):
+def test_each_tensor_arrives_once_and_as_it_was(fork, workers, rounds, ring):
     # Rings so small that tensors wait for room, and wrap around many times.
-    script = run_script(FORKED, str(workers), str(rounds), str(ring))
-    assert script.finish(120) == 0, script.text()
+    sent, received = map(sum, zip(*fork(POSTS, workers, rounds, ring), strict=True))
+    assert sent == received > 0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ring", [1 << 20, 1 << 22])
-def test_many_rounds_with_rings_of_any_size(run_script, ring):
-    script = run_script(FORKED, "3", "1500", str(ring))
-    assert script.finish(280) == 0, script.text()
+def test_many_rounds_with_rings_of_any_size(fork, ring):
+    sent, received = map(sum, zip(*fork(POSTS, 3, 1000, ring), strict=True))
+    assert sent == received > 0
 
 
 @pytest.mark.parametrize("how", ["killed", "freed"])

@@ -40,7 +40,7 @@ def defer_dynamo() -> None:
             continue
         step: Any = vars(found).get("step")
         inner = getattr(step, "__wrapped__", None)
-        # What steps with gradients on or off is called so in torch.
+        # The name of torch's wrapper that turns gradients off; a class of its own may have none.
         if inner is not None and getattr(step, "__code__", inner.__code__).co_name == "_use_grad":
             found.step = _stepped(step, inner)  # type: ignore[method-assign]
 

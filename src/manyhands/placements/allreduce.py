@@ -173,7 +173,7 @@ class AllReduce(Placement):
         )
 
     def bind(self, job: Job, group: Group, device: torch.device, waits: Waits) -> Bound:
-        """A replica wrapped in DistributedDataParallel over the group's own process group."""
+        """A replica whose gradients the group averages: in shared memory, or by DDP."""
         from manyhands.placements.worker.whole_model import WholeModel  # noqa: PLC0415 - torch is lazy
 
         wrap = self.wrapper(group, waits, job.seed, between_hosts=True, at_end=True)
@@ -228,7 +228,7 @@ class AllReduce(Placement):
         between_hosts: bool = False,
         at_end: bool = False,
     ) -> Callable[[nn.Module], nn.Module]:
-        """A function that wraps a module in DDP, so that the group averages its gradients.
+        """A function that wraps a module, in DDP by default, so that its gradients are averaged.
 
         Modules of all workers get the values of the first one's, unless they are `equal` already.
         Workers of one host sum in memory that they share; with `between_hosts` also if there are
@@ -344,7 +344,8 @@ class AllReduce(Placement):
         from manyhands.transport.shared.layout import room  # noqa: PLC0415 - torch is lazy
 
         taken = room(min(self._chunk(workers), size), workers) + workers * size
-        return size if taken <= 2 * self.bucket_mb * MEBIBYTE else 0
+        fits = taken <= 2 * self.bucket_mb * MEBIBYTE
+        return size if fits and not self.find_unused else 0
 
     def _chunk(self, workers: int) -> int:
         """Bytes that are summed at once: the memory of all chunks is that of two buckets."""

@@ -153,7 +153,7 @@ class WholeModel(Bound):
         return job.make_optimizer(self.model)
 
     def gradient(self, inputs: Any, targets: Any, weight: float) -> torch.Tensor:
-        """Compute the gradient; DDP averages over workers during the backward pass."""
+        """Compute the gradient; the wrapped module averages it over workers."""
         for layer in self._synchronised:
             layer.counts = weight != 0
         with untouched(self.model, when=not weight), self._reducing():
