@@ -86,7 +86,7 @@ def test_what_cannot_be_is_refused_before_anything_starts() -> None:
             design.check()
     with pytest.raises(ValueError, match="repeats must be at least 1, got 0"):
         a_design(repeats=0)
-    with pytest.raises(ValueError, match="workers must be at least 1"):
+    with pytest.raises(ValueError, match="workers must be at least 1, got 0"):
         a_design(workers=(2, 0))
     with pytest.raises(ValueError, match="margin must be between 0 and 1"):
         a_design(margin=5)

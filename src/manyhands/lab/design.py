@@ -161,8 +161,9 @@ class Design:
     def __post_init__(self) -> None:
         for name in ("workers", "repeats"):
             value = getattr(self, name)
-            if not value or (isinstance(value, tuple) and min(value) < 1):
-                raise ValueError(f"{name} must be at least 1, got {value}")
+            least = min(value, default=0) if isinstance(value, tuple) else value
+            if least < 1:
+                raise ValueError(f"{name} must be at least 1, got {least}")
         if not 0 < self.margin < 1:
             raise ValueError(
                 f"margin must be between 0 and 1, as in 0.05 for 5 %, got {self.margin:g}"
