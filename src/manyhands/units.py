@@ -95,6 +95,17 @@ def seconds_text(value: float) -> str:
     return next((text for text in texts if seconds(text) == value), f"{value!r}s")
 
 
+def size_text(value: int) -> str:
+    """The text of a size in bytes, which `size` reads as the same number.
+
+    >>> size_text(16_000_000_000), size_text(1536)
+    ('16GB', '1536B')
+    """
+    texts = (f"{value / _BYTES[unit]:g}{unit.upper()}" for unit in ("tb", "gb", "mb", "b"))
+    exact = (text for text in texts if not text.startswith("0.") and size(text) == value)
+    return next(exact, f"{value}B")
+
+
 def bandwidth_words(value: float) -> str:
     """A bandwidth in bytes per second, for readers.
 

@@ -27,6 +27,7 @@ def layouts(draw: st.DrawFn) -> ClusterLayout:
         between=draw(LINKS) if sites is not None and sites > 1 else None,
         cores=draw(st.none() | st.integers(1, 9)),
         servers=draw(st.none() | st.integers(0, hosts * (sites or 1) - 1)),
+        memory=draw(st.integers(0, 10**14)),
     )
 
 
@@ -59,6 +60,7 @@ def test_quantities_are_written_exactly(rate: float, time: float) -> None:
             ClusterLayout(4, 2, 2, Link(1.25e9, seconds("50us")), Link(125e6, 1e-4)),
         ),
         ("4 workers, 2 cores per host", ClusterLayout(4, cores=2)),
+        ("4 workers, 16GB of memory", ClusterLayout(4, memory=16 * 10**9)),
         (
             "2 workers, 1gbit, servers at host 1",
             ClusterLayout(1, 2, None, Link(125e6, 1e-4), servers=1),

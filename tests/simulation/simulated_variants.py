@@ -303,12 +303,14 @@ def _under_codecs(variant: Variant) -> Variant:
         return coded(rng, protocol)
 
     def coded(rng: random.Random, protocol: StrategyProtocol) -> StrategyProtocol:
+        if isinstance(protocol, PushSum):
+            return replace(protocol, codec=rng.choice(BOUNDED_CODECS))
         codec = rng.choice(SMALL_CODECS)
         return replace(
             protocol, codec=codec, answer_codec=rng.choice(("same", "same", None, Exact()))
         )
 
-    passed_on = (Mixed, Meetings, Islands, Between, Sums, United)
+    passed_on = (Mixed, Meetings, Islands, Between, Sums, United, Halves)
     laws = tuple(law for law in variant.laws if law not in passed_on)
     return Variant(f"{variant.name}_coded", draw, (*laws, NothingLost), variant.strain)
 
@@ -325,6 +327,7 @@ SMALL_CODECS = (
     ChunkedTopK(chunk=2, fraction=0.5, bits=2),
     BFloat16(),
 )
+BOUNDED_CODECS = (BFloat16(), Half(), Int8(), Int4(), Exact())
 CODED = (
     "synchronous",
     "softsync",
@@ -341,6 +344,7 @@ CODED = (
     "gossip_asynchronous",
     "hierarchical",
     "hierarchical_sums",
+    "push_sum",
 )
 VARIANTS = (*VARIANTS, *(_under_codecs(one) for one in VARIANTS if one.name in CODED))
 BY_NAME = {variant.name: variant for variant in VARIANTS}

@@ -10,7 +10,9 @@ import manyhands as mh
     [
         ("hogwild(codec=half())", "workers share one memory"),
         ("central_storage(codec=half())", "on one host"),
-        ("push_sum(codec=half())", "with all of its weight"),
+        ("push_sum(codec=topk(0.01))", "would not fit the weight: use half()"),
+        ("push_sum(codec=chain(topk(0.01), int8()))", "would not fit the weight"),
+        ("push_sum(codec=onebit())", "would not fit the weight"),
         ("ensemble(codec=half())", "only to be evaluated"),
         ("hierarchical(codec=half())", "outer=diloco(codec=topk(0.01))"),
         ("single(codec=half())", "there is one worker"),
@@ -35,6 +37,8 @@ def test_it_is_refused_with_the_reason(text, why) -> None:
         "hierarchical(outer=diloco(codec=onebit()))",
         "ssp(codec=chain(topk(0.01), int8()), servers=2)",
         "asynchronous(codec=topk(feedback=false), answer_codec=none)",
+        "push_sum(codec=int8())",
+        "push_sum(graph=ring, codec=chain(int4(), deflate()))",
     ],
 )
 def test_a_strategy_with_a_codec_is_read_back(text) -> None:

@@ -35,7 +35,7 @@ CASES = {
     + ["easgd(order=round_robin)"],
     "gossip": [f"gossip(graph={graph})" for graph in ("ring", "exponential", "random_pairs")]
     + ["gossip(order=asynchronous)"],
-    "push_sum": ["push_sum()", "push_sum(graph=ring)"],
+    "push_sum": ["push_sum()", "push_sum(graph=ring)", "push_sum(codec=half())"],
     "broadcast": ["broadcast(codec=none)", "broadcast(codec=half())", "broadcast(codec=topk(0.2))"],
     "ensemble": ["ensemble()"],
 }

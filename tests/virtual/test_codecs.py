@@ -33,6 +33,7 @@ STRATEGIES = [
     "easgd(order=round_robin, servers=2)",
     "gossip()",
     "gossip(order=asynchronous)",
+    "push_sum()",
     "broadcast(codec=none)",
 ]
 

@@ -274,9 +274,10 @@ def test_gossip_keeps_the_mean(virtually, order, graph, workers):
     assert max((value - values[0]).abs().max() for value in values) < 0.5
 
 
+@pytest.mark.parametrize("codec", ["none", "int8()", "bfloat16()"])
 @pytest.mark.parametrize("graph", ["ring", "exponential"])
 @pytest.mark.parametrize("workers", [2, 3, 6])
-def test_push_sum_keeps_all_that_there_is_and_tends_to_the_mean(virtually, graph, workers):
+def test_push_sum_keeps_all_that_there_is_and_tends_to_the_mean(virtually, graph, workers, codec):
     job = replace(a_job("plain"), optimizer=lambda m: torch.optim.SGD(m.parameters(), lr=0.0))
     first: list[torch.Tensor] = []
     original = World.begin
@@ -290,12 +291,14 @@ def test_push_sum_keeps_all_that_there_is_and_tends_to_the_mean(virtually, graph
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(World, "begin", begin)
-        done = virtually(job, strategy(f"push_sum(graph={graph})"), workers=workers, seconds=UNEVEN)
+        recipe = strategy(f"push_sum(graph={graph}, codec={codec})")
+        done = virtually(job, recipe, workers=workers, seconds=UNEVEN)
     servers = list(done.world._servers.values())
     masses = [server.state.mass for server in servers]
     assert sum(masses) == pytest.approx(workers, abs=1e-12)
     assert len({round(mass, 6) for mass in masses}) > 1, "they do not weigh the same"
-    assert (_mean(done.world) - first[0]).abs().max() < 1e-12
+    kept = _mean(done.world) + _unsent(done.world) / workers
+    assert (kept - first[0]).abs().max() < 1e-12
     for server, mass in zip(servers, masses, strict=True):
         here = server.holder.bytes.view(torch.float64) / mass
         assert (here - first[0]).abs().max() < 0.6
@@ -304,6 +307,17 @@ def test_push_sum_keeps_all_that_there_is_and_tends_to_the_mean(virtually, graph
 def _mean(world: World) -> torch.Tensor:
     replicas = [server.holder.bytes.view(torch.float64) for server in world._servers.values()]
     return torch.stack(replicas).mean(0)
+
+
+def _unsent(world: World) -> torch.Tensor:
+    """What codecs have not sent, of all workers."""
+    parts = [
+        part
+        for worker in world._workers
+        if worker.coded is not None
+        for part in worker.coded.unsent().values()
+    ]
+    return sum(parts, torch.zeros(()))
 
 
 @pytest.mark.parametrize("islands", [1, 2, 3, 4])

@@ -295,7 +295,7 @@ def _made(layout: ClusterLayout) -> Cluster:
     sites = layout.sites or 1
     names = [f"host-{number}" for number in range(sites * layout.hosts)]
     cores = layout.cores or layout.workers
-    hosts = tuple(Host(name, cores, memory=0, workers=layout.workers) for name in names)
+    hosts = tuple(Host(name, cores, layout.memory, workers=layout.workers) for name in names)
     servers = None if layout.servers is None else names[layout.servers]
     if layout.sites is None:
         return Cluster(hosts, layout.within, servers=servers)
@@ -326,6 +326,7 @@ def _layout(cluster: Cluster) -> ClusterLayout | None:
             between=None if site is None else site.uplink,
             cores=None if first.cores == first.workers else first.cores,
             servers=None if cluster.servers is None else names.index(cluster.servers),
+            memory=first.memory,
         )
     except ValueError:
         return None

@@ -1,7 +1,7 @@
 """Clusters as text: `2 sites of 8 workers, 1gbit within, 100mbit and 40ms between`.
 
     cluster  =  [N "sites of"] [N "hosts of"] N "workers" {"," clause}
-    clause   =  link | link "within" | link "between" | N "cores" | servers
+    clause   =  link | link "within" | link "between" | N "cores" | size "of memory" | servers
     link     =  bandwidth ["and" latency]
     servers  =  "servers at site" N | "servers at host" N | "servers in turn"
 
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from manyhands.cluster.host import Link
-from manyhands.units import bandwidth, bandwidth_text, seconds, seconds_text
+from manyhands.units import bandwidth, bandwidth_text, seconds, seconds_text, size, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -27,6 +27,7 @@ _SIZES = re.compile(
     r"(?:(?P<sites>\d+) sites? of )?(?:(?P<hosts>\d+) hosts? of )?(?P<workers>\d+) workers?"
 )
 _CORES = re.compile(r"(\d+) cores?(?: per host)?")
+_MEMORY = re.compile(r"(\S+) of memory(?: per host)?")
 _SERVERS = re.compile(r"servers (?:at (?P<unit>site|host) (?P<number>\d+)|in turn)")
 _LINK = re.compile(r"(?P<bandwidth>\S+)(?: and (?P<latency>\S+))?(?: (?P<where>within|between))?")
 _MOST = 100_000
@@ -55,6 +56,8 @@ class ClusterLayout:
     """Of each host; None: one for every worker on it."""
     servers: int | None = 0
     """Number of the servers' host, counted from 0 over all sites; None: all hosts in turn."""
+    memory: int = 0
+    """Bytes of each host's main memory; 0 if it is not known."""
 
     def __post_init__(self) -> None:
         sites = 1 if self.sites is None else self.sites
@@ -104,11 +107,15 @@ def _layout(first: str, rest: Sequence[str]) -> ClusterLayout:
     sites = None if sizes["sites"] is None else int(sizes["sites"])
     links: dict[str, Link] = {}
     cores: int | None = None
+    memory: int | None = None
     servers: re.Match[str] | None = None
     for clause in rest:
         if found := _CORES.fullmatch(clause):
             _once("number of cores", cores)
             cores = int(found[1])
+        elif found := _MEMORY.fullmatch(clause):
+            _once("size of memory", memory)
+            memory = int(size(found[1]))
         elif found := _SERVERS.fullmatch(clause):
             _once("place of servers", servers)
             servers = found
@@ -121,7 +128,8 @@ def _layout(first: str, rest: Sequence[str]) -> ClusterLayout:
         hosts, workers = workers, 1
     count = int(hosts or 1)
     place = _place(servers, sites, count)
-    return ClusterLayout(workers, count, sites, within, links.get("between"), cores, place)
+    between = links.get("between")
+    return ClusterLayout(workers, count, sites, within, between, cores, place, memory or 0)
 
 
 def _once(name: str, before: object) -> None:
@@ -185,6 +193,8 @@ def _clauses(layout: ClusterLayout) -> Iterator[str]:
         yield f"{_written(layout.between)} between"
     if layout.cores is not None:
         yield f"{_counted(layout.cores, 'core')} per host"
+    if layout.memory:
+        yield f"{size_text(layout.memory)} of memory per host"
     if layout.servers is None:
         yield "servers in turn"
     elif layout.servers:

@@ -60,6 +60,7 @@ class CodecChain(Codec):
             "biased": a.biased or b.biased,
             "lossless": a.lossless and b.lossless,
             "fixed_size": a.fixed_size and b.fixed_size,
+            "bounded_error": all(one.bounded_error or one.lossless for one in (a, b)),
         }
         for name, value in own.items():
             object.__setattr__(self, name, value)  # a frozen value is set while it is made

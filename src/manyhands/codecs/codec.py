@@ -31,6 +31,10 @@ class Codec(Value, ABC):
     """Whether what is decoded equals what was encoded, bit for bit."""
     fixed_size: ClassVar[bool] = True
     """Whether `wire_bytes` is the exact size of a payload, and not only its largest size."""
+    bounded_error: ClassVar[bool] = False
+    """Whether every number is decoded with an error of at most a fraction of the largest number of
+    its block. Others leave numbers out, or send their signs: they suit changes, which add up, and
+    not parameters."""
 
     feedback: bool | Literal["if_biased"] = field(default="if_biased", kw_only=True)
     """Whether a sender keeps what was not sent and adds it to the next update (error feedback).

@@ -27,6 +27,7 @@ class Int8(Quantised):
     """
 
     name: ClassVar[str] = "int8"
+    bounded_error: ClassVar[bool] = True
 
     block: int = 1024
     """Elements that share a scale."""
@@ -58,6 +59,7 @@ class Int4(Quantised):
     """
 
     name: ClassVar[str] = "int4"
+    bounded_error: ClassVar[bool] = True
 
     block: int = 256
     """Elements that share a scale."""

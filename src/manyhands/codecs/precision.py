@@ -16,6 +16,7 @@ class Rounded(Codec):
     """Every number is rounded to the nearest of another dtype."""
 
     biased: ClassVar[bool] = True
+    bounded_error: ClassVar[bool] = True
     dtype: ClassVar[str]
     """The name of torch's dtype; torch is loaded only when something is encoded."""
 

@@ -171,6 +171,10 @@ class Bound(ABC):
         """The staleness of every update since the last call; empty if updates are never stale."""
         return []
 
+    def unsent_norm(self) -> float:
+        """The norm of what a codec with error feedback has not sent yet, of this worker's share."""
+        return 0.0
+
     @abstractmethod
     def outputs(self, inputs: Any) -> Any:
         """The model's outputs for the inputs; must be valid on workers where `speaks` is True."""

@@ -326,3 +326,8 @@ def test_codecs_and_batch_norm_continue_in_another_group(run_script, strategy, n
     told = [one["words"] for one in events(started.folder / "run", "residuals")]
     assert all(one.startswith(words) for one in told)
     assert bool(told) == bool(words)
+    said = " ".join(Run(started.folder / "run").summary().split())
+    # What the killed worker last recorded may not have reached the disk.
+    assert words or "lost with worker" not in said
+    assert ("dropped when workers left or joined" in said) == bool(words)
+    assert ("not sent at the end" in said) == bool(words)

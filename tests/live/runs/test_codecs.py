@@ -90,6 +90,25 @@ def test_a_killed_server_has_the_references_again(run_script, text) -> None:
     assert (" not sent at the end" in started.text()) == ("topk" in text or "onebit" in text)
 
 
+@pytest.mark.parametrize(
+    ("codec", "is_fed_back"),
+    [
+        ("powersgd(rank=1)", True),
+        pytest.param("sparse_sum(0.05)", True, marks=pytest.mark.slow),
+        pytest.param("onebit()", True, marks=pytest.mark.slow),
+        pytest.param("factors()", False, marks=pytest.mark.slow),
+    ],
+)
+def test_a_summary_has_the_time_of_a_reducer_and_what_it_did_not_send(
+    run_script, codec, is_fed_back
+) -> None:
+    started = run_script(JOB, f"allreduce(codec={codec})", "run")
+    assert started.finish(120) == 0, started.text()
+    assert re.search(r"encoding and decoding took .* on workers", started.text())
+    assert (" not sent at the end" in started.text()) == is_fed_back
+    assert accuracy(started) > 0.8
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(420)
 @pytest.mark.parametrize("text", ["synchronous(codec=deflate())", "averaging(2, codec=exact())"])

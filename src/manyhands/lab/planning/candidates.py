@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from manyhands.live.agent.memory_check import estimate
 from manyhands.strategies import placement_of, virtual_form
 from manyhands.strategies import strategy as read_strategy
 
@@ -98,7 +100,12 @@ def candidates(
         workers: numbers of workers.
         texts: strategies in place of the usual ones.
     """
-    yield Candidate(read_strategy("single()"), 1)
+    alone = Candidate(read_strategy("single()"), 1)
+    try:
+        check_memory(alone.strategy, job, 1, cluster)
+        yield alone
+    except ValueError as error:
+        yield LeftOut("single() on 1 worker", str(error))
     hosts = [host.name for host in cluster.hosts]
     for count in workers:
         usual = (*EVERYWHERE, *(ON_SITES if len(hosts) > 1 else ()))
@@ -111,6 +118,7 @@ def candidates(
                     continue
                 known.add(str(found))
                 check(found, job, count, hosts)
+                check_memory(found, job, count, cluster)
             except (ValueError, TypeError) as error:
                 yield LeftOut(f"{filled} on {count} workers", str(error))
             else:
@@ -128,3 +136,25 @@ def check(strategy: Strategy, job: Job, workers: int, hosts: Sequence[str]) -> N
     form = virtual_form(strategy)
     form.check(workers)
     form.check_job(job, workers)
+
+
+def check_memory(strategy: Strategy, job: Job, workers: int, cluster: Cluster) -> None:
+    """Raise ValueError if a host of known memory has less than its processes need at least.
+
+    What they need is a lower bound: the optimizer's state and activations are not in it.
+    """
+    among = cluster.first(workers)
+    on = Counter(among.worker_hosts(workers))
+    alone = len(among.hosts) == 1
+    # Hosts that are alike are looked at once.
+    kinds = {
+        (host.memory, on[host.name], alone or host.name == among.servers): host.name
+        for host in among.hosts
+        if host.memory
+    }
+    for (memory, here, serves), name in kinds.items():
+        needed = estimate(job, strategy, workers, here, ["cpu"], forks=True, first=serves)
+        try:
+            needed.check(memory)
+        except ValueError as error:
+            raise ValueError(str(error) if alone else f"{name}: {error}") from None

@@ -17,6 +17,7 @@ from manyhands.live.worker.collective_traffic import CollectiveTraffic
 from manyhands.live.worker.evaluation import evaluate, sum_totals
 from manyhands.live.worker.loading import Loading, move
 from manyhands.live.worker.lockstep.dealing import Batch, Dealing
+from manyhands.live.worker.lockstep.update_records import UpdateRecords
 from manyhands.live.worker.slowdown import Slowdown
 from manyhands.parameters.clipping import MeanOf, norm
 from manyhands.parameters.gradients import CalledModel
@@ -89,8 +90,7 @@ class Trainer:
         self.rank, self.workers = group.rank, group.size
         self.values: dict[str, float] = {}
         """The validation metrics of the last evaluation."""
-        self._group = group
-        self._recorder = recorder
+        self._group, self._recorder = group, recorder
         recorder.follows_staleness = "staleness" in job.measures
         self._norms = MeanOf() if "gradient_norm" in job.measures else None
         self._progress = progress
@@ -128,6 +128,7 @@ class Trainer:
         self._dealing: Dealing
         self._finite = FiniteSteps(self._bound, group, self._waits, recorder, progress)
         self._replicas = EqualReplicas(self._bound, group, self._waits, recorder)
+        self._updates = UpdateRecords(self._bound, recorder, progress, clock)
         self._divergence = Divergence(job, self.rank, recorder, self.model.parameters)
         self._divergence.refuses = self._bound.refuses
         self._improvement = Improvement(job.early_stopping)
@@ -281,7 +282,7 @@ class Trainer:
                 self._average.update(share.total / share.whole)
         self._pacer.stretch()
         self._dealing.note(share.samples, spent + self._account_time(share, begun))
-        self._account_updates()
+        self._updates.note(self.rank)
         self._progress.step, self._stepped = share.step + 1, batch.step
         return sum(losses[1:], losses[0])
 
@@ -383,6 +384,7 @@ class Trainer:
         if self._scale is not None and self._scale.skipped and self.rank == 0:
             self._recorder.event("overflows", {"steps": str(self._scale.skipped)})
         self._traffic.enter("idle")
+        self._updates.note_residual("residual/end")
         self._average_buffers()
         self._traffic.record(self._recorder)
         return self._bound.state()
@@ -434,10 +436,6 @@ class Trainer:
             begun = start + seconds
         self._recorder.span("compute", begun, now - begun, share.step)
         return computed + now - begun
-
-    def _account_updates(self) -> None:
-        for versions in self._bound.applied():
-            self._recorder.staleness(versions, f"worker-{self.rank}")
 
     def _note_epoch(self, epoch: int, dealt: int) -> None:
         # The budget may end the last pass early, which then is no epoch.
@@ -492,7 +490,7 @@ class Trainer:
     def _average_buffers(self) -> None:
         with self._exchanging():
             self._bound.average_buffers()
-        self._account_updates()
+        self._updates.note(self.rank)
 
     def _note_wait(self, waiting: bool) -> None:
         self._progress.phase = "exchange" if waiting else "compute"

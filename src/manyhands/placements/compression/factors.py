@@ -133,7 +133,16 @@ class FactorExchange:
         one.mean = mean.div_(self._exchange.size)
 
     def _exchange_factors(self, one: FactoredLinear, rows: Sequence[_Rows]) -> None:
-        received = self._exchange.gather(one.payload(), [each.nbytes for each in rows])
+        with self._exchange.coding():
+            payload = one.payload()
+        received = self._exchange.gather(payload, [each.nbytes for each in rows])
+        with self._exchange.coding():
+            self._rebuild(one, rows, received)
+
+    def _rebuild(
+        self, one: FactoredLinear, rows: Sequence[_Rows], received: Sequence[torch.Tensor]
+    ) -> None:
+        """The mean gradient of a layer, from the factors of all workers."""
         columns: tuple[list[torch.Tensor], list[torch.Tensor]] = ([], [])
         for each, payload in zip(rows, received, strict=True):
             middle = each.count * each.widths[0] * each.dtype.itemsize

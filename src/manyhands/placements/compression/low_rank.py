@@ -82,15 +82,18 @@ class LowRank:
             else:
                 whole.append(part)
         # One sum for all left matrices and for what is sent whole, one for all right matrices.
-        lefts = [one.project(own) for one, own in zip(matrices, gradients, strict=True)]
+        with self._exchange.coding():
+            lefts = [one.project(own) for one, own in zip(matrices, gradients, strict=True)]
         means = self._mean([*lefts, *whole])
         for part, mean in zip(whole, means[len(lefts) :], strict=True):
             part.copy_(mean)
-        rights = [
-            one.project_back(mean) for one, mean in zip(matrices, means[: len(lefts)], strict=True)
-        ]
-        for one, mean, into in zip(matrices, self._mean(rights), gradients, strict=True):
-            one.product(mean, into)
+        with self._exchange.coding():
+            columns = zip(matrices, means[: len(lefts)], strict=True)
+            rights = [one.project_back(mean) for one, mean in columns]
+        means = self._mean(rights)
+        with self._exchange.coding():
+            for one, mean, into in zip(matrices, means, gradients, strict=True):
+                one.product(mean, into)
 
     def unsent(self) -> dict[str, torch.Tensor]:
         """What was not sent yet of this worker's share of the sum, by parameter, as vectors."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from typing import TYPE_CHECKING, Any
 
 from torch.nn.parallel import DistributedDataParallel
@@ -52,6 +53,7 @@ class CompressedDDP(DistributedDataParallel):
         **options: Any,
     ) -> None:
         super().__init__(module, process_group=group.handle, **options)
+        self._workers = group.size
         names = {id(parameter): name for name, parameter in module.named_parameters()}
         self.hook: LowerPrecision | Background
         """Reduces buckets."""
@@ -68,9 +70,18 @@ class CompressedDDP(DistributedDataParallel):
 
     def unsent(self) -> dict[str, torch.Tensor]:
         """What this worker has not sent yet, by parameter, and what a reducer keeps beside it."""
-        if isinstance(self.hook, LowerPrecision):
-            return self.hook.states.unsent()
-        return self.hook.reduction.unsent() | self.hook.reduction.kept()
+        kept = {} if isinstance(self.hook, LowerPrecision) else self.hook.reduction.kept()
+        return self._residuals() | kept
+
+    def unsent_norm(self) -> float:
+        """The norm of what this worker has not sent yet, of its share of the sum."""
+        # In lower precision residuals are shares of the mean.
+        factor = self._workers if isinstance(self.hook, LowerPrecision) else 1
+        return factor * math.hypot(*(float(one.norm()) for one in self._residuals().values()))
+
+    def _residuals(self) -> dict[str, torch.Tensor]:
+        hook = self.hook
+        return hook.states.unsent() if isinstance(hook, LowerPrecision) else hook.reduction.unsent()
 
     def carry(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Send later what `unsent` returned; called before the first step."""

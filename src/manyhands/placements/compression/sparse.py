@@ -96,11 +96,14 @@ class SparseMean:
             residual.zero_()
             self._exchange.sum(vector)
         else:
-            indices = torch.from_numpy(largest(numbers(residual), entries))
-            values = residual[indices]
-            residual[indices] = 0
-            total = self._sum(self._packed(SparseVector(size, indices.int(), values)))
-            _write(total, vector)
+            with self._exchange.coding():
+                indices = torch.from_numpy(largest(numbers(residual), entries))
+                values = residual[indices]
+                residual[indices] = 0
+                own = self._packed(SparseVector(size, indices.int(), values))
+            total = self._sum(own)
+            with self._exchange.coding():
+                _write(total, vector)
         vector.div_(self._exchange.size)
 
     def unsent(self) -> dict[str, torch.Tensor]:
@@ -138,7 +141,8 @@ class SparseMean:
         return total
 
     def _plus(self, total: SparseVector, payload: torch.Tensor) -> SparseVector:
-        return self._packed(total.added(self._of(payload, total)))
+        with self._exchange.coding():
+            return self._packed(total.added(self._of(payload, total)))
 
     def _packed(self, vector: SparseVector) -> SparseVector:
         """The vector in the form that is fewer bytes."""

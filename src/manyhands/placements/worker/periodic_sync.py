@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -206,6 +207,11 @@ class PeriodicSync(Bound):
                     tensors[f"optimizer/{one.name}/{name}"] = own(entry)
         return tensors, {"inner": values, "steps": self._steps, "met": self._met}
 
+    def unsent_norm(self) -> float:
+        """The norm of what was not sent yet, within a replica and between replicas."""
+        coded = (one.coded for one in self._flat if one.coded is not None)
+        return math.hypot(self._inner.unsent_norm(), *(one.norm() for one in coded))
+
     def load_own_state(self, tensors: dict[str, torch.Tensor], values: dict[str, Any]) -> None:
         """Continue as this replica was; as all are equal, if that is not known."""
         if not tensors:
@@ -261,6 +267,10 @@ class _CodedChanges:
             self._codec.decode(frame[_HEAD : _HEAD + int(size)].clone(), decoded)
             mean.add_(decoded.to(mean.device), alpha=share)
         return mean
+
+    def norm(self) -> float:
+        """The norm of what was not sent yet."""
+        return self._stream.norm()
 
     def state(self) -> dict[str, torch.Tensor]:
         """What has to be stored to continue."""

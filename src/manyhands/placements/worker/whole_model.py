@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import math
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -244,6 +245,11 @@ class WholeModel(Bound):
         """What a codec has not sent yet."""
         unsent = getattr(self.module, "unsent", None)
         return ({} if unsent is None else unsent()), {}
+
+    def unsent_norm(self) -> float:
+        """The norm of what codecs have not sent yet, of all objectives."""
+        norms = (getattr(one.module, "unsent_norm", None) for one in self._computed)
+        return math.hypot(*(norm() for norm in norms if norm is not None))
 
     def load_own_state(self, tensors: dict[str, torch.Tensor], values: dict[str, Any]) -> None:  # noqa: ARG002 - as in `Bound`
         """Send later what a codec has not sent yet."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from manyhands.codecs import Codec  # noqa: TC001 - the notation reads the types of fields
 from manyhands.costs import StepPayload
 from manyhands.endpoint import Change, MembershipChanged, Parameters, Pull, Push
 from manyhands.protocols.actions import Action, Answer, Call, Scale, Shift
+from manyhands.protocols.compression.coding import HEAD, Coding
 from manyhands.protocols.gossip.topologies import ONE_WAY
 from manyhands.protocols.parts.pull_and_rest import answer, take_mean
 from manyhands.protocols.protocol import ServerState, StrategyProtocol
@@ -45,7 +47,8 @@ class PushSum(StrategyProtocol):
     1, so that the masses add up to the number of workers again.
 
     Use it instead of `gossip` if links are one-way or asymmetric (behind a firewall, uplinks
-    slower than downlinks): a worker sends m bytes per step, and receives m.
+    slower than downlinks): a worker sends m bytes per step, and receives m; a half or a quarter of
+    it under `half()` or `int8()`.
 
     Example: `push_sum(graph=exponential)`
 
@@ -55,9 +58,6 @@ class PushSum(StrategyProtocol):
 
     name: ClassVar[str] = "push_sum"
     support: ClassVar[Literal["experimental"]] = "experimental"
-    lacks: ClassVar[dict[str, str]] = {
-        "codec": "a part of a vector cannot be sent with all of its weight; use gossip()"
-    }
     local_optimizer: ClassVar[bool] = True
     own_parameters: ClassVar[bool] = True
     peer_servers: ClassVar[bool] = True
@@ -65,13 +65,37 @@ class PushSum(StrategyProtocol):
 
     graph: Literal["ring", "exponential"] = "exponential"
     """The receiver: the next rank on a ring; or in turn the ranks 1, 2, 4, … further."""
+    codec: Codec | None = field(default=None, kw_only=True)
+    """How the halves are encoded: half(), bfloat16(), int8(), int4() or a lossless one. What is not
+    sent is added to the next half for the same neighbour, so Σx is kept."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        codec = self.codec
+        if codec is not None and not (codec.bounded_error or codec.lossless):
+            raise ValueError(
+                f"under push_sum a vector is sent with its weight, and {codec} sends only a "
+                "part of the vector, which would not fit the weight: use half(), bfloat16(), "
+                "int8() or int4(), or gossip()"
+            )
+
+    def coding_of(self, server: int, workers: int) -> Coding | None:
+        """Halves are encoded with error feedback, so that nothing of Σx is lost."""
+        del server, workers
+        if self.codec is None:
+            return None
+        unbiased = self.codec.feedback == "if_biased" and not self.codec.lossless
+        codec = replace(self.codec, feedback=True) if unbiased else self.codec
+        return Coding(codec, None, "updates")
 
     def step_payload(self, workers: int, size: int) -> StepPayload:
         """A worker sends half of x, and receives as much on average.
 
-        Skipped transfers are not considered: about one in a hundred at equal speeds.
+        Skipped transfers are not considered: about one in a hundred at equal speeds. Under a codec
+        the parameters are taken to be float32 without buffers.
         """
-        given = size if workers > 1 else 0
+        half = size if self.codec is None else HEAD + self.codec.wire_bytes(round(size / 4))
+        given = half if workers > 1 else 0
         return StepPayload(sent=given, received=given, between_workers=True)
 
     async def worker(self, replica: Replica, endpoint: Endpoint) -> None:

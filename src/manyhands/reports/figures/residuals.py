@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import sqrt
+from math import hypot
 from typing import Final
 
 from manyhands.trace import ProcessTrace, Trace
@@ -10,6 +10,8 @@ from manyhands.trace import ProcessTrace, Trace
 RESIDUAL: Final = "residual"
 """The point that a worker records now and then; `residual/end` when its training is over."""
 RESIDUAL_END: Final = "residual/end"
+RESIDUAL_GROUP: Final = "residual/group"
+"""The point of a worker whose group ended under it, and its residual with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,11 +22,14 @@ class Residuals:
     """Of all workers that trained to the end, as one vector; None if there is none."""
     lost: Mapping[int, float]
     """By rank, of incarnations that were lost, as last recorded: up to a second before, live."""
+    with_groups: float = 0.0
+    """Of workers that went on in another group, as one vector: under `allreduce` all members of a
+    group begin without residuals when a worker leaves or joins."""
 
 
 def residuals(trace: Trace) -> Residuals | None:
     """What was not sent at the end and with lost workers; None without error feedback."""
-    ends, lost = list[float](), dict[int, float]()
+    ends, lost, left = list[float](), dict[int, float](), list[float]()
     dead = {
         event.detail["member"]
         for process in trace.processes
@@ -33,6 +38,7 @@ def residuals(trace: Trace) -> Residuals | None:
     }
     last = {worker.name: worker.life for worker in trace.workers}
     for worker in trace.workers:
+        left += [point.value or 0.0 for point in worker.points if point.name == RESIDUAL_GROUP]
         end = _latest(worker, RESIDUAL_END)
         if end is not None:
             ends.append(end)
@@ -40,10 +46,10 @@ def residuals(trace: Trace) -> Residuals | None:
         norm = _latest(worker, RESIDUAL)
         if norm is not None and (worker.life < last[worker.name] or worker.name in dead):
             rank = worker.header.rank
-            lost[rank] = sqrt(lost.get(rank, 0.0) ** 2 + norm**2)
-    if not ends and not lost:
+            lost[rank] = hypot(lost.get(rank, 0.0), norm)
+    if not ends and not lost and not left:
         return None
-    return Residuals(at_end=sqrt(sum(end**2 for end in ends)) if ends else None, lost=lost)
+    return Residuals(at_end=hypot(*ends) if ends else None, lost=lost, with_groups=hypot(*left))
 
 
 def _latest(worker: ProcessTrace, name: str) -> float | None:

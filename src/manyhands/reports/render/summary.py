@@ -243,6 +243,8 @@ def _residual(trace: Trace) -> str:
             f"worker {rank}: norm {value(norm)}" for rank, norm in sorted(found.lost.items())
         )
         said.append(f"lost with {names}")
+    if found.with_groups:
+        said.append(f"norm {value(found.with_groups)} dropped when workers left or joined")
     return "; ".join(said)
 
 

@@ -346,6 +346,8 @@ class ElasticTrainer(Trainer):
 
     def _regroup(self, planned: Regroup | None = None) -> None:
         """Form the next group, and agree on one state; again, if that group breaks, too."""
+        # Residuals belong to a group: of some buckets they have been sent in a step that broke.
+        self._updates.note_residual("residual/group")
         while True:
             former = self._group
             if planned is None:
