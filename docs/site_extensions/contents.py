@@ -39,7 +39,7 @@ CONTENTS = {
     """,
     "studies/README": """
         live-and-virtual stragglers slow-network search easgd-and-downpour ssp-bound diloco-interval
-        adpsgd-straggler softsync-wait-for
+        adpsgd-straggler softsync-wait-for sparse-gradients
     """,
     "reference/index": """
         command-line verbs job how-and-where loop results errors strategies protocols placements

@@ -23,6 +23,7 @@ PAGES = (
     "diloco-interval",
     "easgd-and-downpour",
     "softsync-wait-for",
+    "sparse-gradients",
     "ssp-bound",
 )
 
