@@ -298,6 +298,61 @@ def test_a_place_is_kept_while_there_are_slots_for_all_callers(ending, tmp_path)
     assert not any(one._peers["server-0"].credit for one in callers)
 
 
+def test_a_place_is_kept_after_an_answer_without_parameters(ending, tmp_path):
+    """So a caller may compute while its next payload is sent: nothing of it has to be granted."""
+    responder = Responder(f"ipc://{tmp_path}/s", incarnation=1, slots=2, size=SIZE, eager=EAGER)
+    ending.callback(responder.close)
+    pulls, *pushing = (caller(ending, f"ipc://{tmp_path}/s", f"worker-{rank}") for rank in range(3))
+    payload = memoryview(secrets.token_bytes(SIZE))
+
+    def take(*callers):
+        for _ in range(1000):
+            for one in callers:
+                one._sweep(0)
+            call = responder.receive(0.01)
+            if call is not None:
+                return call
+        raise TimeoutError("no call came")
+
+    # One that only reads does not count.
+    pulls.post("server-0", Pull(), None, memoryview(bytearray(SIZE)))
+    responder.reply(take(), Parameters(1))
+    for one in pushing:
+        one.post("server-0", Push(0, 1), payload)
+        call = take(one)
+        responder.release(call)  # as of a payload that was copied before it is answered
+        responder.reply(call, Parameters(1))
+        one.receive("server-0", 10)
+    for one in pushing:
+        one.post("server-0", Push(1, 1), payload)
+    for _ in pushing:
+        call = take()
+        assert call.payload == payload
+        responder.reply(call, Parameters(2))
+    assert [one.receive("server-0", 10).version for one in pushing] == [2, 2]
+
+
+def test_a_call_that_was_posted_before_the_answer_has_the_place_that_it_reserves(ending, tmp_path):
+    responder = Responder(f"ipc://{tmp_path}/s", incarnation=1, slots=2, size=SIZE, eager=EAGER)
+    ending.callback(responder.close)
+    one = caller(ending, f"ipc://{tmp_path}/s")
+    payload, replies = memoryview(secrets.token_bytes(SIZE)), []
+
+    def take(seconds=10.0):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            one._sweep(0)
+            if (call := responder.receive(0.005)) is not None:
+                return call
+        raise TimeoutError("no call came")
+
+    one.post("server-0", Push(0, 1), payload)
+    replies.append(take())
+    responder.reply(replies[0], Parameters(1))
+    one.post("server-0", Push(1, 1), payload)  # before it has read that answer
+    assert take(0.9).payload == payload, "it must not wait for a probe"
+
+
 def test_a_place_is_kept_for_the_successor_of_a_caller_that_is_gone(ending, tmp_path):
     address = f"ipc://{tmp_path}/s"
     heard_by_a_predecessor = {f"worker-{rank}.0": 3 for rank in range(5)}

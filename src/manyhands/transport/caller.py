@@ -351,7 +351,7 @@ class Caller:
             self._count_received(name, peer, payload=reply.size)
         elif reply.size and peer.socket.getsockopt(zmq.RCVMORE):
             self._receive_into(name, peer, call, 0)
-        self._complete(peer, call)
+        self._complete(name, peer, call)
 
     def _fill(self, name: str, peer: _Peer, chunk: ReplyChunk) -> None:
         for call in peer.calls.values():
@@ -359,7 +359,7 @@ class Caller:
                 if chunk.offset == call.received and peer.socket.getsockopt(zmq.RCVMORE):
                     call.updated = call.answered = self._clock()
                     self._receive_into(name, peer, call, chunk.offset)
-                    self._complete(peer, call)
+                    self._complete(name, peer, call)
                 return
 
     def _receive_into(self, name: str, peer: _Peer, call: _Outgoing, offset: int) -> None:
@@ -369,12 +369,18 @@ class Caller:
             call.received += count
             self._count_received(name, peer, payload=count)
 
-    def _complete(self, peer: _Peer, call: _Outgoing) -> None:
-        if call.reply is not None and call.received == call.reply.size:
-            del peer.calls[call.number]
-            # An answer without a payload does not release a slot that an earlier one reserved.
-            peer.credit = peer.credit or call.reply.credit
-            peer.answers.append((call.reply.message, call.reply.held))
+    def _complete(self, name: str, peer: _Peer, call: _Outgoing) -> None:
+        if call.reply is None or call.received != call.reply.size:
+            return
+        del peer.calls[call.number]
+        # An answer that reserves none does not release a slot that an earlier one reserved.
+        peer.credit = peer.credit or call.reply.credit
+        peer.answers.append((call.reply.message, call.reply.held))
+        waiting = (one for one in peer.calls.values() if self._needs_grant(one))
+        if peer.credit and (later := next(waiting, None)) is not None:
+            # It was posted before the slot was reserved: the responder has given it this one.
+            peer.credit = False
+            self._deliver(name, peer, later.number, later.attempt)
 
     def _judge(self, name: str, peer: _Peer, progress: CallStatus) -> None:
         """Decide whether a slow call is in progress or lost."""

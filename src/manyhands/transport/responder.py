@@ -9,9 +9,9 @@ is no longer needed then.
 An answer that has to wait for a slot is created again when there is one: the parameters may have
 changed meanwhile, and the message must match the payload.
 
-While there are slots for all callers that are not fenced, an answer reserves its slot for the same
-caller's next payload and announces it, which saves a round trip. A reserved slot is reclaimed when
-another caller waits for one.
+While there are slots for all callers that send large payloads, an answer reserves one for the same
+caller's next payload and announces it, which saves a round trip: the caller may compute while the
+payload is sent. A reserved slot is reclaimed when another caller waits for one.
 
 A caller on the same host may keep payloads in shared memory. Then nothing is received, and the
 answer is written to the caller's buffer; but only the first answer: a repeated one is sent from a
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from manyhands.wire.protocol_messages import Said
 
     Renew = Callable[[], tuple[Said, memoryview | None]]
+    _Count = Callable[..., None]
 
 
 @dataclass(eq=False)
@@ -125,8 +126,7 @@ class Responder:
         key: key required of every peer on TCP.
         outside: a listening socket for other hosts.
         supply: returns the memory of a slot, `size` bytes; by default private memory.
-        own: the caller in this process, if any, without its incarnation; its traffic is not
-            counted.
+        own: the caller in this process, without its incarnation, whose traffic is not counted.
     """
 
     def __init__(
@@ -160,8 +160,8 @@ class Responder:
         """Slots reserved for the next payloads of callers, the oldest reservation first."""
         self._sending: list[_Slot] = []
         self._peers: dict[str, _Peer] = {}
-        self._present: set[str] = set()
-        """Callers that have called and are not fenced."""
+        self._pushing: set[str] = set()
+        """Callers that have sent large payloads and are not fenced."""
         self._queue: deque[Incoming] = deque()
         self._unanswered: deque[tuple[Incoming, Renew]] = deque()
         self._replies = 0
@@ -181,7 +181,7 @@ class Responder:
         peer = self._peers.setdefault(sender, _Peer())
         peer.epoch = epoch
         peer.memory = None
-        self._present.discard(sender)
+        self._pushing.discard(sender)
         self._let_go(sender)
         waiting = [one for one in self._unanswered if one[0].sender != sender]
         self._unanswered = deque(waiting)
@@ -229,22 +229,16 @@ class Responder:
         peer = self._peers.setdefault(sender, _Peer())
         if isinstance(envelope, Offer):
             peer.phase = PHASES[envelope.phase]
-        self._count_received(sender, envelope=len(frame))
+        self._count(self.traffic.received, sender, envelope=len(frame))
         if isinstance(envelope, Offer):
             return self._accept(sender, envelope)
         return self._fill(sender, envelope)
 
-    def _count_received(self, sender: str, *, payload: int = 0, envelope: int = 0) -> None:
+    def _count(self, count: _Count, sender: str, *, payload: int = 0, envelope: int = 0) -> None:
         name = sender.partition(".")[0]
         if name != self._own:
             phase, scope = self._peers[sender].phase, self._scope_of(sender)
-            self.traffic.received(name, phase, scope, payload=payload, envelope=envelope)
-
-    def _count_sent(self, sender: str, *, payload: int = 0, envelope: int = 0) -> None:
-        name = sender.partition(".")[0]
-        if name != self._own:
-            phase, scope = self._peers[sender].phase, self._scope_of(sender)
-            self.traffic.sent(name, phase, scope, payload=payload, envelope=envelope)
+            count(name, phase, scope, payload=payload, envelope=envelope)
 
     def _scope_of(self, sender: str) -> Scope:
         private = self._listeners.is_private(self._listeners.for_peer(sender))
@@ -264,7 +258,6 @@ class Responder:
             words = f"expected at most {self._size} bytes, got {offer.size}"
             self._send(sender, Refusal(offer.number, words))
             return None
-        self._present.add(sender)
         call = Incoming(sender, offer.number, offer.attempt, offer.message, offer.size)
         call.room = offer.room
         if offer.number <= peer.done:
@@ -306,12 +299,11 @@ class Responder:
             call.into = self._view(peer, offer.into)
         if offer.source is None:
             return None
-        if offer.source.size != offer.size:
-            raise WireError(
-                f"expected {offer.size} bytes in shared memory, got {offer.source.size}"
-            )
+        size = offer.source.size
+        if size != offer.size:
+            raise WireError(f"expected {offer.size} bytes in shared memory, got {size}")
         call.payload, call.received = self._view(peer, offer.source), offer.size
-        self._count_received(call.sender, payload=offer.size)
+        self._count(self.traffic.received, call.sender, payload=offer.size)
         return call
 
     def _view(self, peer: _Peer, place: SharedBytes) -> memoryview:
@@ -329,11 +321,12 @@ class Responder:
             payload = memoryview(bytearray(call.size))
             if self._listener.recv_into(payload) == call.size:
                 call.payload, call.received = payload, call.size
-                self._count_received(call.sender, payload=call.size)
+                self._count(self.traffic.received, call.sender, payload=call.size)
                 return call
             self.refused += 1
             self._peers[call.sender].current = None
             return None
+        self._pushing.add(call.sender)
         if call.sender in self._kept:
             # The caller has received the whole answer from this slot, or it would not call.
             call.slot = self._kept.pop(call.sender)
@@ -361,7 +354,7 @@ class Responder:
             self.refused += 1
             return None
         call.received += count
-        self._count_received(sender, payload=count)
+        self._count(self.traffic.received, sender, payload=count)
         if call.received < call.size:
             return None
         call.payload = call.slot.bytes[: call.size]
@@ -380,8 +373,7 @@ class Responder:
             call: the call.
             message: the answer.
             payload: the payload of the answer.
-            renew: returns the current message and payload. It is needed if the payload may change
-                before there is a slot for it.
+            renew: returns the current ones, if the payload may change before it has a slot.
         """
         peer = self._peers[call.sender]
         peer.done = max(peer.done, call.number)
@@ -392,12 +384,10 @@ class Responder:
             self._release(call)
             size = len(payload)
             call.into[:size] = payload
-            self._count_sent(call.sender, payload=size)
+            self._count(self.traffic.sent, call.sender, payload=size)
             self._replies += 1
-            self._send(
-                call.sender,
-                Reply(call.number, self._replies, size, message, placed=True, held=call.held),
-            )
+            about = (call.number, self._replies, size, message)
+            self._send(call.sender, Reply(*about, placed=True, held=call.held))
         elif payload is None or len(payload) <= self._eager:
             self._reply_at_once(call, message, payload)
         elif call.slot is None and not self._has_free():
@@ -406,11 +396,14 @@ class Responder:
             self._reply_from_slot(call, message, payload)
 
     def _reply_at_once(self, call: Incoming, message: Said, payload: memoryview | None) -> None:
+        credit = call.sender in self._pushing and call.size > self._eager and self._can_keep()
+        if credit := credit and (call.slot is not None or self._has_free()):
+            self._keep(call.sender, call.slot or self._free.pop())
+            call.slot = None
         self._release(call)
         self._replies += 1
-        size = len(payload or b"")
-        head = Reply(call.number, self._replies, size, message, held=call.held)
-        self._send_frames(call.sender, seal(head), payload)
+        about = (call.number, self._replies, len(payload or b""), message, credit)
+        self._send_frames(call.sender, seal(Reply(*about, held=call.held)), payload)
 
     def _reply_from_slot(self, call: Incoming, message: Said, payload: memoryview) -> None:
         """Send a copy of the payload, which may change while slow callers still receive."""
@@ -419,7 +412,7 @@ class Responder:
         size = len(payload)
         slot.bytes[:size] = payload
         self._replies += 1
-        credit = len(self._present) <= self._slots and not self._queue
+        credit = self._can_keep()
         about = (call.number, self._replies, size, message, credit)
         self._send(call.sender, Reply(*about, held=call.held))
         name = call.sender.encode("ascii")
@@ -429,15 +422,14 @@ class Responder:
             head = seal(ReplyChunk(self._replies, offset))
             listener.send(name, AND_MORE)
             listener.send(head, AND_MORE)
-            self._count_sent(call.sender, payload=len(part), envelope=len(head))
+            self._count(self.traffic.sent, call.sender, payload=len(part), envelope=len(head))
             # Parts are sent in order: when the last one is sent, all are.
             last = offset + CHUNK >= size
             tracker = listener.send(part, AT_ONCE, copy=False, track=last)
             if tracker is not None and last:
                 slot.trackers.append(tracker)
         if credit:
-            self._let_go(call.sender)
-            self._kept[call.sender] = slot
+            self._keep(call.sender, slot)
         else:
             self._sending.append(slot)
 
@@ -482,6 +474,15 @@ class Responder:
             self._free.append(_Slot(self._supply()))
         return bool(self._free)
 
+    def _can_keep(self) -> bool:
+        """Whether there is a slot for every caller that sends large payloads."""
+        return len(self._pushing) <= self._slots and not self._queue
+
+    def _keep(self, sender: str, slot: _Slot) -> None:
+        """Reserve a slot for a caller's next payload."""
+        self._let_go(sender)
+        self._kept[sender] = slot
+
     def _let_go(self, sender: str) -> None:
         """Cancel a caller's reservation; its slot may still be sending."""
         slot = self._kept.pop(sender, None)
@@ -499,16 +500,16 @@ class Responder:
         call.slot, call.payload = None, None
 
     def _send(self, sender: str, envelope: Grant | CallStatus | Reply | Refusal) -> None:
-        self._send_frames(sender, seal(envelope), None)
+        self._send_frames(sender, seal(envelope))
 
-    def _send_frames(self, sender: str, head: bytes, payload: memoryview | None) -> None:
+    def _send_frames(self, sender: str, head: bytes, payload: memoryview | None = None) -> None:
         # A ROUTER drops messages to a peer that has disconnected.
         listener = self._listeners.for_peer(sender)
         listener.send(sender.encode("ascii"), AND_MORE)
         listener.send(head, AT_ONCE if payload is None else AND_MORE)
         if payload is not None:
             listener.send(payload, AT_ONCE)
-        self._count_sent(sender, payload=len(payload or b""), envelope=len(head))
+        self._count(self.traffic.sent, sender, payload=len(payload or b""), envelope=len(head))
 
     def peers(self) -> Iterator[tuple[str, int]]:
         """Each caller and the number of its last executed call."""
