@@ -108,6 +108,8 @@ def short_lines(steps: int) -> mh.Job:
 
 
 JOBS = {"mnist": mnist, "gpt": shakespeare, "diloco": shakespeare, "long_diloco": short_lines}
+SIZES = {"mnist": 60_000, "gpt": 300, "diloco": 600, "long_diloco": 6000}
+"""Samples of MNIST, or steps of the GPT."""
 
 
 def one(task: str, size: int, strategy: str, seed: int) -> float:
@@ -128,7 +130,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="the codecs whose text holds this")
     parser.add_argument("--keep", action="store_true", help="store the figures as results")
     given = parser.parse_args()
-    size = given.size or {"mnist": 60_000, "gpt": 300, "diloco": 600, "long_diloco": 6000}[given.task]
+    size = given.size or SIZES[given.task]
     sides = {"none": "synchronous()"} | {
         codec: f"synchronous(codec={codec})" for codec in (*CODECS, *WITHOUT) if given.only in codec
     }
