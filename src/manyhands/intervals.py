@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 _TEXT = re.compile(
     r"\s*(\d+\.?\d*(?:e[+-]?\d+)?)\s*(samples|steps?|s|seconds|min|h|epochs?|)\s*"
     r"(?:\bto\s+(\S+)\s*)?"
 )
+_IN_MEMORY = re.compile(r"(?:(.*),)?([^,]*\S)\s+in\s+memory\s*")
 _SECONDS = {"s": 1.0, "seconds": 1.0, "min": 60.0, "h": 3600.0}
 
 
@@ -17,10 +18,12 @@ _SECONDS = {"s": 1.0, "seconds": 1.0, "min": 60.0, "h": 3600.0}
 class Every:
     """An interval of exactly one kind, as `every` returns it.
 
+    Of checkpoints that are kept in memory alone it has no kind of its own, but `memory`.
+
     Example:
         >>> import manyhands as mh
-        >>> mh.Every.read("10s")
-        every(seconds=10)
+        >>> mh.Every.read("10s"), mh.Every.read("10min, 10s in memory")
+        (every(seconds=10), every(seconds=600, memory=every(seconds=10)))
     """
 
     samples: int | None = None
@@ -33,14 +36,27 @@ class Every:
     """Global batches of all workers together."""
     to: str = ""
     """A URL to which checkpoints are copied, such as `s3://bucket/run`; empty for none."""
+    memory: Every | None = None
+    """How often a checkpoint is kept in memory; None for never."""
 
     def __post_init__(self) -> None:
+        if self.memory is not None and (self.memory.to or self.memory.memory is not None):
+            raise ValueError(
+                f"memory must be an interval such as every(seconds=10), got {self.memory!r}"
+            )
         if self.to and "://" not in self.to:
             raise ValueError(
                 f"to must be a URL such as 's3://bucket/run', got {self.to!r}: checkpoints are in "
                 "the run's own folder in any case (--output)"
             )
         given = self._given
+        if not given and self.memory is not None:
+            if self.to:
+                raise ValueError(
+                    f"checkpoints in memory are not copied to {self.to}: give an interval of those "
+                    "that are, as in '10min to s3://bucket/run, 10s in memory'"
+                )
+            return
         if len(given) != 1:
             raise ValueError(
                 "every() takes one of samples, steps, seconds and epochs, as in "
@@ -58,13 +74,19 @@ class Every:
 
         Args:
             text: "5000" or "5000 samples", "100 steps", "10s", "2 min", "0.5 epochs"; with "to
-                s3://bucket/run" after it, of checkpoints. An interval is returned as it is.
+                s3://bucket/run" after it, of checkpoints, and with "10s in memory" alone or after
+                a comma. An interval is returned as it is.
 
         Raises:
             ValueError: the text has another form.
         """
         if isinstance(text, Every):
             return text
+        if kept := _IN_MEMORY.fullmatch(text):
+            memory = cls.read(kept[2])
+            return (
+                cls(memory=memory) if kept[1] is None else replace(cls.read(kept[1]), memory=memory)
+            )
         match = _TEXT.fullmatch(text)
         if match is None:
             raise ValueError(
@@ -82,17 +104,31 @@ class Every:
         return cls(samples=int(number), to=to)
 
     @property
+    def on_disk(self) -> Every | None:
+        """The interval of what is stored on the disk; None if all is kept in memory."""
+        return replace(self, memory=None) if self._given else None
+
+    @property
     def _given(self) -> dict[str, float]:
-        return {name: one for name, one in vars(self).items() if one is not None and name != "to"}
+        others = ("to", "memory")
+        return {
+            name: one for name, one in vars(self).items() if one is not None and name not in others
+        }
 
     def __repr__(self) -> str:
+        if not self._given:
+            return f"{repr(self.memory)[:-1]}, memory=True)"
         ((name, value),) = self._given.items()
         also = f", to={self.to!r}" if self.to else ""
+        also += f", memory={self.memory!r}" if self.memory is not None else ""
         number = f"{value}" if isinstance(value, int) else f"{value:g}"
         return f"every({name}={number}{also})"
 
     def __str__(self) -> str:
+        if not self._given:
+            return f"{self.memory} in memory"
         also = f" to {self.to}" if self.to else ""
+        also += f", {self.memory} in memory" if self.memory is not None else ""
         for name, whole in (("samples", self.samples), ("steps", self.steps)):
             if whole is not None:
                 return f"{whole} {name}{also}"
@@ -107,6 +143,7 @@ def every(
     epochs: float | None = None,
     steps: int | None = None,
     to: str = "",
+    memory: bool | Every = False,
 ) -> Every:
     """An interval in a run, for `Job(evaluate_every=…)` and `Job(checkpoint=…)`.
 
@@ -116,6 +153,8 @@ def every(
         epochs: so many passes over the data; a fraction is allowed.
         steps: so many global batches; for checkpoints.
         to: a URL to which checkpoints are copied too, for fsspec: `s3://bucket/run`.
+        memory: True if checkpoints are kept in memory instead of on the disk; or the interval of
+            those that are kept in memory beside: `every(seconds=600, memory=every(seconds=10))`.
 
     Returns:
         The interval.
@@ -127,5 +166,16 @@ def every(
         >>> import manyhands as mh
         >>> mh.every(samples=5000), mh.every(epochs=0.25)
         (every(samples=5000), every(epochs=0.25))
+        >>> str(mh.every(seconds=10, memory=True))
+        '10s in memory'
     """
-    return Every(samples=samples, seconds=seconds, epochs=epochs, steps=steps, to=to)
+    kind = Every(
+        samples=samples,
+        seconds=seconds,
+        epochs=epochs,
+        steps=steps,
+        to="" if memory is True else to,
+    )
+    if memory is True:
+        return Every(memory=kind, to=to)
+    return replace(kind, memory=memory or None)

@@ -11,6 +11,7 @@ from manyhands.cli.exit import leave
 from manyhands.cli.options import written
 from manyhands.cli.preload import fork_server_ahead
 from manyhands.failure import Refused, RunFailed, refusing
+from manyhands.intervals import Every
 from manyhands.launchers.kubernetes import Kind, KubernetesJob, name_for
 from manyhands.launchers.pod import Pod, join_first, key_of_pod
 from manyhands.live.agent.join import Application
@@ -71,10 +72,15 @@ def _job(
         script=str(script),
         source=None if in_image else script.read_text(encoding="utf-8"),
         arguments=(*written(training), *(["--", *arguments] if arguments else ())),
-        checkpoints=training["checkpoint"] is not None,
+        checkpoints=_stores(training["checkpoint"]),
         key=JobKey.new().text if with_key else None,
         **settings,
     )
+
+
+def _stores(checkpoint: str | None) -> bool:
+    """Whether checkpoints are stored where a replaced pod finds them."""
+    return checkpoint is not None and Every.read(checkpoint).on_disk is not None
 
 
 def _check_strategy(text: str, workers: int) -> None:

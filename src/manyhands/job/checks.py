@@ -115,7 +115,8 @@ def _check_stream(job: JobFields) -> None:
             "use mh.every(samples=...) or mh.every(seconds=...)",
         ),
         "checkpoint=mh.every(epochs=...)": (
-            isinstance(job.checkpoint, Every) and job.checkpoint.epochs is not None,
+            isinstance(job.checkpoint, Every)
+            and any(one and one.epochs for one in (job.checkpoint, job.checkpoint.memory)),
             "use mh.every(steps=...) or mh.every(seconds=...)",
         ),
     }
@@ -226,6 +227,8 @@ def _check_evaluations(job: JobFields) -> None:
         )
     if job.evaluate_every.to:
         raise ValueError("to= is for checkpoints: evaluations store no files")
+    if job.evaluate_every.memory is not None:
+        raise ValueError("memory= is for checkpoints: evaluations keep nothing")
     if job.validation is None:
         raise ValueError(f"evaluate_every={job.evaluate_every!r} needs validation data")
 

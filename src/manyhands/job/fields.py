@@ -76,7 +76,8 @@ class JobFields:
     checkpoint: Every | None = None
     """When to store a checkpoint from which a run can continue: `mh.every(seconds=600)`,
     `mh.every(steps=1000)`, `mh.every(samples=100_000)` or `mh.every(epochs=1)`. It follows the
-    batch that completes the interval. Default: none is stored."""
+    batch that completes the interval. `mh.every(seconds=10, memory=True)` keeps it in memory, for
+    a process that is killed. Default: none is stored."""
     keep: int = 3
     """Number of checkpoints that are kept; older ones are removed."""
     measures: Sequence[str] = ()

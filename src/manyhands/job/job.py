@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from manyhands.intervals import Every
     from manyhands.objective import Objective
 
 SETTINGS = (
@@ -245,9 +246,26 @@ class Job(JobFields):
         return EvaluationPoints(interval.samples)
 
     @property
+    def checkpoint_on_disk(self) -> Every | None:
+        """When checkpoints are stored on the disk; None for never."""
+        return None if self.checkpoint is None else self.checkpoint.on_disk
+
+    @property
+    def checkpoint_in_memory(self) -> Every | None:
+        """When checkpoints are kept in memory; None for never."""
+        return None if self.checkpoint is None else self.checkpoint.memory
+
+    @property
     def checkpoint_points(self) -> EvaluationPoints | None:
         """Where checkpoints are, by samples; None if they are by time, or there are none."""
-        interval = self.checkpoint
+        return self._points(self.checkpoint_on_disk)
+
+    @property
+    def memory_points(self) -> EvaluationPoints | None:
+        """Where checkpoints in memory are, by samples; None as above."""
+        return self._points(self.checkpoint_in_memory)
+
+    def _points(self, interval: Every | None) -> EvaluationPoints | None:
         if interval is None or interval.seconds is not None:
             return None
         if interval.epochs is not None:

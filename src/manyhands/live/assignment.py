@@ -99,6 +99,10 @@ class Assignment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Whether workers run peer servers in their own processes."""
     resume: str | None = None
     """The folder of the checkpoint that the run continues from."""
+    checkpoint_memory: tuple[str, ...] = ()
+    """Where workers open the memory for checkpoints, for two generations; empty for none."""
+    generation: int = 0
+    """Which of the two is written first."""
     storage: str = ""
     """The first host's folder of the run, where all hosts that see it store their part of
     checkpoints; empty: `folder`."""

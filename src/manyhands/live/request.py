@@ -53,6 +53,10 @@ class Request:
     """Bytes per second of the slowest link between hosts, if it was declared."""
     resume: Path | None = None
     """The checkpoint that the run continues from, a folder of one generation."""
+    memory: tuple[str, ...] = ()
+    """Where workers open the memory for checkpoints; empty if none is kept in memory."""
+    generation: int = 0
+    """Which of the two generations in memory is written first."""
     faults: Faults | None = None
     """What goes wrong on purpose; None for nothing."""
     key: Path | None = None

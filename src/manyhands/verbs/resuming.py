@@ -44,7 +44,7 @@ def find_checkpoint(asked: str | Path | None, output: Path | None, job: Job) -> 
         return _downloaded(str(asked), job)
     if asked is not None:
         return latest(Path(asked))
-    if output is None or job.checkpoint is None or not _is_unfinished(output):
+    if output is None or job.checkpoint_on_disk is None or not _is_unfinished(output):
         return None
     return latest(output)
 

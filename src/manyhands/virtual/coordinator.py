@@ -261,7 +261,7 @@ class VirtualCoordinator:
             evaluates=evaluates,
             lockstep=self._lockstep,
             early=self._early,
-            stores_last=self._job.checkpoint is not None,
+            stores_last=self._job.checkpoint_on_disk is not None,
         )
 
     def _evaluate_later(self) -> None:

@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - as everybody calls it
 
 import manyhands as mh
-from manyhands.live.agent.memory_check import FORKED, MemoryEstimate, available, estimate
+from manyhands.live.agent.memory_check import FORKED, MemoryEstimate, estimate
+from manyhands.live.processes.available_memory import available
 from manyhands.strategies import strategy
 from support import wait_for
 

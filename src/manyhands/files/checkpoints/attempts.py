@@ -21,6 +21,11 @@ def set_aside(folder: Path, resumed: Checkpoint) -> None:
     """Make room for a run that continues in the folder of an earlier one."""
     if resumed.folder.parent.resolve() != (folder / CHECKPOINTS).resolve():
         return
+    make_room(folder)
+
+
+def make_room(folder: Path) -> None:
+    """Set aside what an attempt wrote into the folder of its run, except the checkpoints."""
     sweep(folder / CHECKPOINTS)
     old = [path for path in folder.iterdir() if path.name not in (CHECKPOINTS, EARLIER)]
     for number in itertools.count(1):

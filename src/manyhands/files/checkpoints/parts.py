@@ -5,8 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from manyhands.files.checkpoints.manifest import (
+    ManifestFile,
+    ManifestPart,
+    ManifestTensor,
+    PartFile,
+    file_of,
+)
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     import torch
 
@@ -35,3 +43,32 @@ class MemberState:
     own: Mapping[str, torch.Tensor] | None = None
     """Tensors that only this process needs."""
     own_values: Mapping[str, Any] | None = None
+
+
+def describe(
+    member: str, state: MemberState, take: Callable[[str, torch.Tensor], object]
+) -> PartFile:
+    """What the file of a process has; its size and SHA-256 are not known yet.
+
+    Args:
+        member: the process, as `worker-0`.
+        state: what it stores.
+        take: called with every tensor and its name in the file, in order.
+    """
+    tensors: dict[str, ManifestTensor] = {}
+    taken: set[str] = set()
+    for piece in state.pieces:
+        key = piece.name if piece.name not in taken else f"{piece.name}@{piece.begin}"
+        taken.add(key)
+        take(key, piece.tensor)
+        kind = str(piece.tensor.dtype).removeprefix("torch.")
+        shape = tuple(piece.tensor.shape)
+        part = ManifestPart(file_of(member), key, piece.begin, shape, piece.flat)
+        known = tensors.get(piece.name)
+        stored = ManifestTensor(kind, piece.whole, (part,))
+        tensors[piece.name] = stored if known is None else known.with_parts((part,))
+    own = {f"own/{name}": tensor for name, tensor in (state.own or {}).items()}
+    for key, tensor in own.items():
+        take(key, tensor)
+    values, own_values = dict(state.values or {}), dict(state.own_values or {})
+    return PartFile(ManifestFile(0, ""), tensors, values, tuple(own), own_values)

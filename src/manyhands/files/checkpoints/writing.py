@@ -19,13 +19,12 @@ from manyhands.files.checkpoints.manifest import (
     MANIFEST_SUM,
     CheckpointPlace,
     ManifestFile,
-    ManifestPart,
-    ManifestTensor,
     PartFile,
     file_of,
     join,
     sum_line,
 )
+from manyhands.files.checkpoints.parts import describe
 from manyhands.files.checkpoints.reading import DIGITS, generations
 from manyhands.files.checkpoints.remote import Uploads
 from manyhands.files.disk_space import is_full
@@ -110,26 +109,13 @@ class CheckpointFolder:
         self._abandoned = False
         self._members = members or self._members
         self._attempt = attempt or self._attempt
-        tensors: dict[str, ManifestTensor] = {}
         room: dict[str, torch.Tensor] = {}
-        for piece in state.pieces:
-            key = piece.name if piece.name not in room else f"{piece.name}@{piece.begin}"
-            room[key] = self._copied(key, piece.tensor)
-            kind = str(piece.tensor.dtype).removeprefix("torch.")
-            part = ManifestPart(
-                file_of(self._member), key, piece.begin, tuple(piece.tensor.shape), piece.flat
-            )
-            known = tensors.get(piece.name)
-            stored = ManifestTensor(kind, piece.whole, (part,))
-            tensors[piece.name] = stored if known is None else known.with_parts((part,))
-        own = {f"own/{name}": tensor for name, tensor in (state.own or {}).items()}
-        for key, tensor in own.items():
+
+        def take(key: str, tensor: torch.Tensor) -> None:
             room[key] = self._copied(key, tensor)
+
+        about = describe(self._member, state, take)
         self._room = room
-        about = PartFile(
-            ManifestFile(0, ""), tensors, dict(state.values or {}), tuple(own),
-            dict(state.own_values or {}),
-        )  # fmt: skip
         self._writer = threading.Thread(
             target=self._write, args=(cut, about), name="checkpoint", daemon=True
         )

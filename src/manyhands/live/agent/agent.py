@@ -29,6 +29,7 @@ from manyhands.live.agent.faults.injection import FaultInjection
 from manyhands.live.agent.progress_line import ProgressLine
 from manyhands.live.agent.recovery.coordinator_process import COORDINATOR, CoordinatorProcess
 from manyhands.live.agent.recovery.elasticity import rigidity
+from manyhands.live.agent.recovery.kept_checkpoints import unneeded
 from manyhands.live.agent.recovery.last_checkpoint import (
     carry_through,
     continuing,
@@ -46,7 +47,7 @@ from manyhands.live.hosts.compatibility import facts_of_host, facts_of_job
 from manyhands.live.hosts.invitation import Invitation, choose_address
 from manyhands.live.member.trace_files import TraceFiles
 from manyhands.live.processes.descriptors import raise_descriptors
-from manyhands.live.processes.fork_server import ForkServer, environment, fork_server
+from manyhands.live.processes.fork_server import ForkServer, environment, fork_server, renewed
 from manyhands.live.processes.host_processes import FORK_SERVER, HostProcesses, private_folder
 from manyhands.live.processes.parent_death import signals_raise
 from manyhands.live.processes.supervision import Exit, Process, end, first_failure
@@ -87,17 +88,14 @@ def launch(request: Request) -> None:
         job = override(request.job, request.overrides)
         try_out(job, request.workers, devices(request.here))
         request = pin_start(from_weights(request))
-        notes = [
-            words for words in (warning, codec_note(request, job), continuing(request)) if words
-        ]
+        notes = (warning, codec_note(request, job), continuing(request), unneeded(request))
         with explain_full_disk(request.folder):
-            carry_through(request, partial(_launch, loaded=loaded, notes=notes), _launch_again)
+            carry_through(request, [*filter(None, notes)], partial(_attempt, loaded=loaded))
 
 
-def _launch_again(request: Request, words: str) -> None:
-    # The fork server of the first attempt has ended with it.
-    with fork_server(_environment(request), request.preloads) as loaded:
-        _launch(request, loaded, [words])
+def _attempt(request: Request, notes: list[str], loaded: ForkServer | None) -> None:
+    with renewed(loaded, _environment(request), request.preloads) as alive:
+        _launch(request, alive, notes)
 
 
 def _launch(request: Request, loaded: ForkServer | None, notes: list[str]) -> None:
@@ -241,9 +239,7 @@ class _Run:
                     self._output.end(failed=parting.failed)
                     self._coordinator.part(line, parting, lambda: self._follow(line, _POLL))
         finally:
-            end(self._processes, _GRACE)
-            for process in self._processes:
-                process.close()
+            self._host_processes.end(self._processes, _GRACE)
             self._coordinator.close()
             for descriptor in (*journals, *(() if memory is None else (memory,))):
                 os.close(descriptor)
@@ -281,6 +277,8 @@ class _Run:
             elastic=self._elastic,
             slow=request.slow,
             resume=None if request.resume is None else str(request.resume.resolve()),
+            checkpoint_memory=request.memory,
+            generation=request.generation,
             faults=request.faults.text if request.faults else "",
         )
         if request.hosts is not None and self._invitation is not None:

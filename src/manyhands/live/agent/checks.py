@@ -13,8 +13,10 @@ from manyhands.faults import FullDisk
 from manyhands.files.disk_space import is_full
 from manyhands.files.tensor_format import MODEL
 from manyhands.live.agent.faults.full_disk import check_disk
-from manyhands.live.agent.memory_check import available, estimate
+from manyhands.live.agent.memory_check import estimate
+from manyhands.live.agent.recovery.kept_checkpoints import check_kept
 from manyhands.live.devices import devices
+from manyhands.live.processes.available_memory import available
 from manyhands.live.processes.descriptors import check_descriptors
 from manyhands.live.processes.fork_server import can_fork
 from manyhands.live.request import RunSetting
@@ -46,6 +48,7 @@ def check_request(request: Request) -> str:
         strategy.check_places(request.hosts.names if request.hosts else (request.host,), places)
         check_job(strategy, job, request.workers)
         _check_servers(request, job)
+        check_kept(request)
         check_optional(strategy, job, places)
         if any(isinstance(fault, FullDisk) for fault in request.drawn_faults()):
             check_disk(request.folder)
@@ -57,7 +60,7 @@ def check_request(request: Request) -> str:
 def _check_servers(request: Request, job: Job) -> None:
     """Raise ValueError if servers of other hosts would have to store checkpoints."""
     elsewhere = sorted({host for host in request.server_hosts if host != request.host})
-    if elsewhere and job.checkpoint is not None:
+    if elsewhere and job.checkpoint_on_disk is not None:
         raise ValueError(
             f"servers on {', '.join(elsewhere)} cannot store checkpoints in the folder of "
             f"{request.host}: leave out the checkpoints, or have the servers on {request.host}"

@@ -9,10 +9,7 @@ state, activations and other allocations of the script are not included.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
-
-from manyhands.live.processes.control_groups import ControlGroups
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -126,26 +123,6 @@ def estimate(
         model = _placed_bytes(job, strategy, workers)
     process = FORKED if forks else AFRESH
     return MemoryEstimate(here, servers, process, _data_bytes(job), model, shared)
-
-
-def available(groups: ControlGroups | None = None) -> tuple[int, int]:
-    """Bytes of memory that processes may still take, and of swap space.
-
-    A container has less than the machine: a limit of the process's control groups counts.
-    """
-    facts = memory_facts()
-    left = (groups or ControlGroups()).memory_left()
-    free = facts["MemAvailable"]
-    return free if left is None else min(free, left), facts.get("SwapFree", 0)
-
-
-def memory_facts() -> dict[str, int]:
-    """The facts of /proc/meminfo, in bytes."""
-    facts: dict[str, int] = {}
-    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-        name, _, value = line.partition(":")
-        facts[name] = int(value.split()[0]) * 1024
-    return facts
 
 
 def model_bytes(job: Job) -> int:

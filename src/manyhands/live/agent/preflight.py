@@ -47,9 +47,10 @@ def main(path: str, workers: int) -> None:
 
 def _examine(assignment: Assignment, workers: int) -> Findings:
     # These load torch, which takes seconds: first the parent-death signal must be set.
-    from manyhands.live.agent.memory_check import available, estimate  # noqa: PLC0415
+    from manyhands.live.agent.memory_check import estimate  # noqa: PLC0415
     from manyhands.live.devices import devices  # noqa: PLC0415
     from manyhands.live.hosts.compatibility import difference, facts_of_job  # noqa: PLC0415
+    from manyhands.live.processes.available_memory import available  # noqa: PLC0415
     from manyhands.live.processes.fork_server import can_fork  # noqa: PLC0415
     from manyhands.parameters.initial.start import check_pinned  # noqa: PLC0415
     from manyhands.parameters.optional.compilation import check_toolchain  # noqa: PLC0415

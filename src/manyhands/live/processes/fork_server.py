@@ -333,6 +333,24 @@ def fork_server(
             taken.close()
 
 
+@contextlib.contextmanager
+def renewed(
+    loaded: ForkServer | None, environment: Mapping[str, str], preloads: Sequence[str] = ()
+) -> Iterator[ForkServer | None]:
+    """The fork server of an earlier attempt of the run; another one if it has ended.
+
+    Args:
+        loaded: that of the earlier attempt, which is not ended here; None for none.
+        environment: variables in addition to the agent's environment.
+        preloads: modules that another one loads beside the usual ones.
+    """
+    if loaded is None or loaded.poll() is None:
+        yield loaded
+        return
+    with fork_server(environment, preloads) as another:
+        yield another
+
+
 def main(descriptor: int, agent: int) -> None:
     """Load all modules and execute the agent's orders; in a forked process, execute its module."""
     die_with(agent, signal.SIGKILL)

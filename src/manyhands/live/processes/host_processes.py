@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from manyhands.failure import RunFailed
 from manyhands.live.processes.fork_server import ForkFailed, ForkServer
 from manyhands.live.processes.incarnation import INCARNATION, Incarnations
-from manyhands.live.processes.supervision import Exit, Handle, Process, Start
+from manyhands.live.processes.supervision import Exit, Handle, Process, Start, end
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 FORK_SERVER = "fork-server"
 _POLL = 0.1
@@ -49,7 +49,7 @@ class HostProcesses:
         self._assignment = assignment
         self._folder = folder
         self._environment = dict(environment)
-        self._fork_server = loaded
+        self._fork_server = self._lent = loaded
         self._renewals = 0
         self._incarnations = Incarnations(admission)
         self._logs: dict[str, str] = {}
@@ -125,6 +125,17 @@ class HostProcesses:
         settings = {**self._environment, INCARNATION: str(incarnation)}
         start = Start(module, (str(self._assignment), *arguments), str(stem), settings)
         return Process(name, how(start), Path(start.error), self._host, incarnation)
+
+    def end(self, processes: Iterable[Process], grace: float) -> None:
+        """End processes and release their files; the fork server that was given goes on.
+
+        A later attempt of the run uses it again.
+        """
+        lent = self._lent is not None and self._fork_server is self._lent
+        mine = [one for one in processes if not (lent and one is self.fork_server)]
+        end(mine, grace)
+        for process in mine:
+            process.close()
 
     def close(self) -> None:
         """End the fork server and all processes that it forked."""

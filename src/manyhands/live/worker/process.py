@@ -142,6 +142,8 @@ def _storing(assignment: Assignment) -> StoringPlan:
         assignment.attempt or str(assignment.agent),
         None if assignment.resume is None else Path(assignment.resume),
         _on_first_host(assignment),
+        assignment.checkpoint_memory,
+        assignment.generation,
     )
 
 

@@ -119,7 +119,7 @@ def run_free(
         sender.post(name, message)
         await sender.receive(name)
 
-    if storing is not None and (job.checkpoint is not None or storing.resume is not None):
+    if storing is not None and (job.checkpoint_on_disk is not None or storing.resume is not None):
         replica.checkpoints = LeasedCheckpoints(
             *(storing, job, protocol.needs(workers), rank, workers, copy),
             *(replica.own_parts, coded, device),

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from manyhands.job import Job
     from manyhands.live.member.progress import Progress
     from manyhands.live.worker.checkpoints.lockstep import LockstepCheckpoints
-    from manyhands.live.worker.checkpoints.storing_plan import StoringPlan
+    from manyhands.live.worker.checkpoints.storing_plan import StoredIn, StoringPlan
     from manyhands.parameters.loss_weight import CountedLoss
     from manyhands.placements import Placement
     from manyhands.sampling.permutation import Share
@@ -201,13 +201,13 @@ class Trainer:
                     self._measure(dealt)
                     if self._reaches_target(dealt):
                         return
-                over, due, asked = self._look_at_clock(share.step)
+                over, due, *asked = self._look_at_clock(share.step)
                 if (over or due) and not share.evaluates:
                     # Also if the time limit ended the run since the last evaluation.
                     self._measure(dealt)
                     over = over or self._reaches_target(dealt)
-                if self._checkpoints and (asked or self._checkpoints.is_due(share.dealt, dealt)):
-                    self._store_checkpoint(dealt, share.step + 1)
+                if self._checkpoints and (to := self._checkpoints.due(share.dealt, dealt, *asked)):
+                    self._store_checkpoint(dealt, share.step + 1, to)
                 if over or share.is_last:
                     return
 
@@ -481,11 +481,11 @@ class Trainer:
         """Replace a decision by that of the first worker."""
         self._group.broadcast(decision)
 
-    def _store_checkpoint(self, dealt: int, steps: int) -> None:
+    def _store_checkpoint(self, dealt: int, steps: int, to: StoredIn) -> None:
         """Store a checkpoint after a step; all workers do."""
         if self._checkpoints is not None:
             with self._exchanging():
-                self._checkpoints.store(dealt, steps, self._agreement.spent)
+                self._checkpoints.store(dealt, steps, self._agreement.spent, to)
 
     def _average_buffers(self) -> None:
         with self._exchanging():

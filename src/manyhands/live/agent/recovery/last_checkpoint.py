@@ -11,9 +11,10 @@ import msgspec
 
 from manyhands.failure import ProcessKilled
 from manyhands.files.checkpoints import ASKED, CHECKPOINTS, Checkpoint, generations, latest
-from manyhands.files.checkpoints.attempts import set_aside
+from manyhands.files.checkpoints.attempts import make_room
 from manyhands.files.run_folders import claim
 from manyhands.live.agent.checks import pin_start
+from manyhands.live.agent.recovery.kept_checkpoints import keeping
 from manyhands.live.processes.parent_death import LEAVING
 from manyhands.live.request import RunSetting
 from manyhands.script.origin import override
@@ -22,12 +23,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from manyhands.live.agent.recovery.kept_checkpoints import KeptCheckpoints
     from manyhands.live.agent.recovery.worker_returns import WorkerReturns
     from manyhands.live.request import Request
 
 PATIENCE: Final = 25.0
 """Seconds that a run which was told to end has for a last checkpoint."""
 _POLL: Final = 0.02
+_MEMORY: Final = "memory"
+"""Where a checkpoint is, in the setting `resumed`."""
 
 
 def continuing(request: Request) -> str:
@@ -63,9 +67,7 @@ def from_weights(request: Request) -> Request:
 
 
 def carry_through(
-    request: Request,
-    execute: Callable[[Request], None],
-    execute_again: Callable[[Request, str], None],
+    request: Request, notes: list[str], execute: Callable[[Request, list[str]], None]
 ) -> None:
     """Execute a run; if a killed process ends it, continue from its last checkpoint.
 
@@ -74,48 +76,74 @@ def carry_through(
 
     Args:
         request: the run.
-        execute: executes it.
-        execute_again: executes its continuation, and shows some words first.
+        notes: what is shown first.
+        execute: executes the run, or its continuation, and shows some words first.
 
     Raises:
         ProcessKilled: there is no checkpoint, or none was stored since the last time.
     """
-    words, before = "", -1
-    while True:
-        try:
-            if words:
-                execute_again(request, words)
+    before = -1
+    with keeping(request) as kept:
+        if kept is not None:
+            request = replace(request, memory=kept.paths)
+        while True:
+            try:
+                execute(request, notes)
+            except ProcessKilled as failure:
+                again = _gone_back(request, kept)
+                samples = position(again.resume)[0] if again else -1
+                if again is None or samples <= before:
+                    raise
+                before, request = samples, again
+                first = str(failure).splitlines()[0]
+                notes = [f"{first}; all go back to the {_words(request)}"]
             else:
-                execute(request)
-        except ProcessKilled as failure:
-            again = _gone_back(request)
-            samples = position(again.resume)[0] if again else -1
-            if again is None or samples <= before:
-                raise
-            before, request = samples, again
-            first = str(failure).splitlines()[0]
-            words = f"{first}; all go back to the last checkpoint, after {samples:,} samples"
-        else:
-            return
+                return
 
 
-def _gone_back(request: Request) -> Request | None:
-    """The request that continues from the run's last checkpoint; None if it has none."""
+def _words(request: Request) -> str:
+    """What a run that has gone back continues from."""
+    if request.resume is None:
+        return "beginning"
+    samples = position(request.resume)[0]
+    told = {setting.name: setting.value for setting in request.settings}
+    where = " in memory" if told.get("resumed", "").startswith(_MEMORY) else ""
+    return f"last checkpoint{where}, after {samples:,} samples"
+
+
+def _gone_back(request: Request, kept: KeptCheckpoints | None) -> Request | None:
+    """The request that continues from the run's last checkpoint; None if it has none.
+
+    A run that keeps checkpoints in memory and was killed before the first one begins again.
+    """
     job = override(request.job, request.overrides)
     if job.checkpoint is None or (request.hosts and len(request.hosts.names) > 1):
         return None
-    try:
-        stored = latest(request.folder)
-    except ValueError:
+    stored = None
+    if job.checkpoint_on_disk is not None:
+        with contextlib.suppress(ValueError):
+            stored = latest(request.folder)
+    last = None if kept is None else kept.last()
+    if last is not None and stored is not None and stored.samples > last.manifest.samples:
+        last = None
+    if kept is None and stored is None:
         return None
-    set_aside(request.folder, stored)
+    make_room(request.folder)
     claim(request.folder)
-    manifest = stored.manifest
-    where = f"{stored.folder} ({manifest.samples} samples, {manifest.step} steps)"
-    told = RunSetting("resumed", where, "default")
-    kept = tuple(setting for setting in request.settings if setting.name != "resumed")
+    resume, where = request.resume, ""
+    if stored is not None:
+        resume = stored.folder
+        where = str(resume)
+    if kept is not None and last is not None:
+        resume, where = kept.take(last), _MEMORY
+    generation = 0 if kept is None else kept.forget(None if last is None else last.number)
+    settings = request.settings
+    if where:
+        samples, steps, _ = position(resume)
+        told = RunSetting("resumed", f"{where} ({samples} samples, {steps} steps)", "default")
+        settings = (*(one for one in settings if one.name != "resumed"), told)
     # Faults on purpose happen once.
-    again = replace(request, resume=stored.folder, settings=(*kept, told), faults=None)
+    again = replace(request, resume=resume, settings=settings, faults=None, generation=generation)
     return pin_start(from_weights(again))
 
 
@@ -137,7 +165,7 @@ def stored_before_leaving(
         yield
     except LEAVING:
         begun = progress.samples or (request.folder / CHECKPOINTS).is_dir()
-        if override(request.job, request.overrides).checkpoint is not None and begun:
+        if override(request.job, request.overrides).checkpoint_on_disk is not None and begun:
             _store_now(request, say)
         raise
 

@@ -24,6 +24,8 @@ class Decision(NamedTuple):
     """An evaluation is due by time."""
     stores: bool = False
     """A checkpoint is due by time, or was asked for."""
+    keeps: bool = False
+    """A checkpoint in memory is due by time."""
 
 
 class Agreement:
@@ -47,15 +49,20 @@ class Agreement:
         self._limit = job.seconds
         self._evaluation = job.evaluation_seconds
         self._checkpoint = job.checkpoint.seconds if job.checkpoint else None
+        self._memory: float | None = None
         self._asked: Callable[[], bool] | None = None
         self._device, self._clock = device, clock
-        self._begun = self._evaluated_at = self._stored_at = clock()
+        self._begun = self._evaluated_at = self._stored_at = self._kept_at = clock()
         self.next_look = 0
         """The step of the next decision."""
 
     def asks(self, asked: Callable[[], bool] | None) -> None:
         """Store where `asked` says that a checkpoint was asked for; None if the run stores none."""
         self._asked = asked
+
+    def keep(self, interval: float | None) -> None:
+        """Keep a checkpoint in memory after so many seconds; None for none by time."""
+        self._memory = interval
 
     @property
     def spent(self) -> float:
@@ -73,12 +80,12 @@ class Agreement:
 
     def is_due(self, step: int) -> bool:
         """Whether something is decided after a step."""
-        idle = self._limit is None and self._evaluation is None and self._asked is None
-        return not idle and step >= self.next_look
+        timed = (self._limit, self._evaluation, self._asked, self._memory)
+        return any(one is not None for one in timed) and step >= self.next_look
 
     def begin(self) -> None:
         """Count seconds from now on."""
-        self._begun = self._evaluated_at = self._stored_at = self._clock()
+        self._begun = self._evaluated_at = self._stored_at = self._kept_at = self._clock()
 
     def position(self) -> dict[str, float]:
         """What a worker that joins needs to decide as the others do."""
@@ -119,11 +126,14 @@ class Agreement:
         )
         if stores:
             self._stored_at = now
-        soon = min(_AGREE_EVERY, *filter(None, (interval, self._checkpoint)), _AGREE_EVERY)
+        keeps = self._memory is not None and now - self._kept_at >= self._memory
+        if keeps:
+            self._kept_at = now
+        soon = min((_AGREE_EVERY, *filter(None, (interval, self._checkpoint, self._memory))))
         following = step + max(1, int(soon / pace))
         decided = torch.tensor(
-            [over, due, stores, following], dtype=torch.int64, device=self._device
+            [over, due, stores, keeps, following], dtype=torch.int64, device=self._device
         )
         agree(decided)
-        over, due, stores, self.next_look = decided.tolist()
-        return Decision(bool(over), bool(due), bool(stores))
+        *decision, self.next_look = decided.tolist()
+        return Decision(*map(bool, decision))

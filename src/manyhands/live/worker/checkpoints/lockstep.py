@@ -21,6 +21,8 @@ from manyhands.files.checkpoints import (
     TensorPart,
 )
 from manyhands.live.worker.checkpoints import optimizer_state, random_sources
+from manyhands.live.worker.checkpoints.memory_copies import MemoryCopies
+from manyhands.live.worker.checkpoints.storing_plan import StoredIn
 from manyhands.live.worker.loading import move
 from manyhands.sampling.permutation import mix
 from manyhands.seeding import seed_all
@@ -74,7 +76,8 @@ class LockstepCheckpoints:
         self._plan, self._job, self._bound, self._group = plan, job, bound, group
         self._average, self._losses, self._device = average, losses, device
         self._parts = {name: one for name, one in parts.items() if one is not None}
-        self._points = job.checkpoint_points
+        self._points = {StoredIn.DISK: job.checkpoint_points}
+        self._copies: MemoryCopies | None = None
         self._folder = plan.folder / CHECKPOINTS
         self._alone = False
         """Whether the first worker stores everything: the others do not see the folder."""
@@ -82,7 +85,11 @@ class LockstepCheckpoints:
         self._writer: CheckpointFolder | None = None
         self._joined: Group | None = None
         """The group for which it was decided who stores."""
-        agreement.asks(self._asked if job.checkpoint is not None else None)
+        agreement.asks(self._asked if job.checkpoint_on_disk is not None else None)
+        if plan.memory and job.checkpoint_in_memory is not None:
+            self._points[StoredIn.MEMORY] = job.memory_points
+            self._copies = MemoryCopies(plan.memory, group, plan.generation, recorder)
+            agreement.keep(job.checkpoint_in_memory.seconds)
 
     def regroup(self, group: Group) -> None:
         """Store with the workers of another group from now on."""
@@ -134,27 +141,27 @@ class LockstepCheckpoints:
         asking.unlink(missing_ok=True)
         return True
 
-    def is_due(self, before: int, after: int) -> bool:
-        """Whether one follows the batch that brought the samples of the run from `before`."""
-        if self._points is None:
-            return False
-        due = self._points.after(before, self._job.epoch_samples)
-        return due is not None and after >= due
+    def due(self, before: int, after: int, stores: bool, keeps: bool) -> StoredIn:
+        """Where one is stored after the batch that brought the samples of the run from `before`.
 
-    def store(self, samples: int, step: int, seconds: float) -> None:
+        Args:
+            before: samples of the run before the batch.
+            after: samples of the run after it.
+            stores: whether one on the disk is due by time, or was asked for.
+            keeps: whether one in memory is due by time.
+        """
+        where = StoredIn.DISK if stores else StoredIn(0)
+        where |= StoredIn.MEMORY if keeps else StoredIn(0)
+        for place, points in self._points.items():
+            due = None if points is None else points.after(before, self._job.epoch_samples)
+            if due is not None and after >= due:
+                where |= place
+        return where
+
+    def store(self, samples: int, step: int, seconds: float, where: StoredIn) -> None:
         """Store a checkpoint after a step; all workers call it."""
-        if self._writer is None or self._joined is not self._group:
-            self._writer = self._make_writer()
         self._bound.settle()
         self._bound.average_buffers()
-        stepped = self._bound.stepped()
-        numbers = optimizer_state.numbers(self._bound.optimizer, stepped)
-        own_tensors, own_values = self._bound.own_state()
-        drawn, drawn_values = random_sources.capture(self._device)
-        values = {
-            f"run/{name}": msgspec.json.encode(one.state()).decode()
-            for name, one in self._parts.items()
-        }
         place = CheckpointPlace(
             samples=samples,
             step=step,
@@ -164,12 +171,15 @@ class LockstepCheckpoints:
             settings=self._job.settings,
             aliases=dict(self._bound.state().aliases),
         )
-        state = MemberState(
-            self._pieces(),
-            numbers | values,
-            {f"bound/{name}": one for name, one in own_tensors.items()} | drawn,
-            {"bound": own_values, "random": drawn_values},
-        )
+        if StoredIn.MEMORY in where and self._copies is not None:
+            self._copies.store(place, self._state())
+        if StoredIn.DISK in where:
+            self._store_on_disk(place)
+
+    def _store_on_disk(self, place: CheckpointPlace) -> None:
+        if self._writer is None or self._joined is not self._group:
+            self._writer = self._make_writer()
+        state = self._state()
         if self._alone and self._group.rank:
             for _ in state.pieces:
                 pass
@@ -177,8 +187,25 @@ class LockstepCheckpoints:
         members = tuple(f"worker-{rank}" for rank in range(1 if self._alone else self._group.size))
         self._writer.store(place, state, members, f"{self._plan.attempt}-{self._group.epoch}")
         if self._group.rank == 0:
-            detail = {"samples": str(samples), "seconds": f"{self._writer.stalled:.4f}"}
+            detail = {"samples": str(place.samples), "seconds": f"{self._writer.stalled:.4f}"}
             self._recorder.event("checkpoint", detail)
+
+    def _state(self) -> MemberState:
+        """What this worker stores."""
+        stepped = self._bound.stepped()
+        numbers = optimizer_state.numbers(self._bound.optimizer, stepped)
+        own_tensors, own_values = self._bound.own_state()
+        drawn, drawn_values = random_sources.capture(self._device)
+        values = {
+            f"run/{name}": msgspec.json.encode(one.state()).decode()
+            for name, one in self._parts.items()
+        }
+        return MemberState(
+            self._pieces(),
+            numbers | values,
+            {f"bound/{name}": one for name, one in own_tensors.items()} | drawn,
+            {"bound": own_values, "random": drawn_values},
+        )
 
     def _pieces(self) -> Iterator[TensorPart]:
         bound, everything = self._bound, self._alone
@@ -258,7 +285,8 @@ class LockstepCheckpoints:
                 one.restore(msgspec.convert(state, ImprovementState) if is_rule else state)
         alike = (stored.manifest.strategy, stored.manifest.workers) == self._as_now
         tensors, values = stored.own(f"worker-{self._group.rank}") if alike else ({}, {})
-        tensors = {name.removeprefix("own/"): one for name, one in tensors.items()}
+        # Copies: what is in memory is overwritten by a later checkpoint.
+        tensors = {name.removeprefix("own/"): one.clone() for name, one in tensors.items()}
         mine = {
             name.removeprefix("bound/"): one
             for name, one in tensors.items()
@@ -294,3 +322,5 @@ class LockstepCheckpoints:
         """Wait until the last checkpoint is written."""
         if self._writer is not None:
             self._writer.wait()
+        if self._copies is not None:
+            self._copies.close()

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Flag, auto
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+class StoredIn(Flag):
+    """Where a checkpoint is stored."""
+
+    DISK = auto()
+    MEMORY = auto()
 
 
 @dataclass(frozen=True)
@@ -22,3 +30,8 @@ class StoringPlan:
     """The generation that it continues from."""
     storing: tuple[str, ...] = ()
     """The processes that see the folder, as `worker-0` and `server-0`; empty for all."""
+    memory: tuple[str, ...] = ()
+    """Where the memory for checkpoints can be opened: one file for each worker, for the first
+    generation and then for the second; empty if none is kept in memory."""
+    generation: int = 0
+    """Which of the two is written first."""

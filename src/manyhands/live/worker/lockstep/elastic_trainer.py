@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from manyhands.files.checkpoint import State
     from manyhands.job import Job
     from manyhands.live.member.progress import Progress
-    from manyhands.live.worker.checkpoints.storing_plan import StoringPlan
+    from manyhands.live.worker.checkpoints.storing_plan import StoredIn, StoringPlan
     from manyhands.live.worker.lockstep.dealing import Batch
     from manyhands.live.worker.lockstep.group_formation import GroupFormation
     from manyhands.live.worker.slowdown import Slowdown
@@ -227,12 +227,12 @@ class ElasticTrainer(Trainer):
         *decision, self._agreement.next_look = self._result
         return Decision(*map(bool, decision))
 
-    def _store_checkpoint(self, dealt: int, steps: int) -> None:
+    def _store_checkpoint(self, dealt: int, steps: int, to: StoredIn) -> None:
         """Store a checkpoint; again, if a worker is lost meanwhile."""
 
         def store() -> None:
             self._await_all()
-            super(ElasticTrainer, self)._store_checkpoint(dealt, steps)
+            super(ElasticTrainer, self)._store_checkpoint(dealt, steps, to)
 
         self._complete(store, lambda: None)
 
