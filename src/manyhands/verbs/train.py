@@ -142,7 +142,7 @@ def train(
         measures: what to record at evaluations beside metrics, separated by commas:
             "gradient_norm, spread, staleness". Default: the job's.
         checkpoint: when to store a checkpoint: "10min", "1000 steps", "50000" samples or
-            "1 epochs". Default: the job's.
+            "1 epochs"; or "10s in memory". Default: the job's.
         keep: number of checkpoints that are kept. Default: the job's.
         resume: the folder of a run that is continued from its last checkpoint, with any strategy
             and number of workers. Default: the folder `output`, if it has an unfinished run.

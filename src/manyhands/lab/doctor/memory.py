@@ -11,10 +11,9 @@ from manyhands.live.agent.memory_check import (
     AFRESH,
     FORKED,
     MemoryEstimate,
-    available,
     estimate,
-    memory_facts,
 )
+from manyhands.live.processes.available_memory import available, memory_facts
 from manyhands.live.devices import devices
 from manyhands.live.processes.fork_server import can_fork
 from manyhands.reports.formatting import percent, plural, size
