@@ -13,8 +13,8 @@ from manyhands.live.agent.memory_check import (
     MemoryEstimate,
     estimate,
 )
-from manyhands.live.processes.available_memory import available, memory_facts
 from manyhands.live.devices import devices
+from manyhands.live.processes.available_memory import available, memory_facts
 from manyhands.live.processes.fork_server import can_fork
 from manyhands.reports.formatting import percent, plural, size
 from manyhands.transport.memory import reserve
