@@ -18,9 +18,9 @@ from manyhands.wire.regrouping import (
 class Workers:
     """Workers that hear announcements and report, as `GroupNotices` and the trainer do."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, row: int = 1) -> None:
         self.now = 0.0
-        self.groups = Regrouping(self.deliver, lambda: self.now)
+        self.groups = Regrouping(self.deliver, lambda: self.now, row)
         self.heard: dict[str, list[Regroup]] = {f"worker-{rank}": [] for rank in range(count)}
         self.formed: dict[str, int] = {}
         self.groups.begin({name: rank for rank, name in enumerate(self.heard)})
@@ -193,3 +193,44 @@ def test_whatever_is_lost_in_whatever_order_the_last_group_is_that_of_the_presen
                         waiting.add(name)
                 workers.report(name, waits=name in waiting)
         assert set(workers.groups.members) == set(workers.heard), f"seed {seed}"
+
+
+def test_a_row_is_left_out_with_one_of_its_workers_and_joins_when_all_of_them_wait():
+    workers = Workers(6, row=2)
+    workers.form(1, *workers.heard)
+    assert workers.groups.lose("worker-2")
+    rest = Regroup(2, (0, 1, 4, 5), NOW)
+    for rank in (0, 1, 3, 4, 5):
+        # The other worker of the row is told that it is no member.
+        assert workers.latest(f"worker-{rank}") == rest
+    workers.form(2, "worker-0", "worker-1", "worker-4", "worker-5")
+    workers.report("worker-3", waits=True)
+    assert workers.latest("worker-0") == rest
+    workers.heard["worker-2"] = []
+    workers.report("worker-2", waits=True)
+    assert workers.latest("worker-0") == Regroup(3, (0, 1, 2, 3, 4, 5), PREPARE)
+    for name in ("worker-0", "worker-1", "worker-4", "worker-5"):
+        workers.report(name)
+    assert workers.latest("worker-0").stage == SWITCH
+    assert workers.latest("worker-2") == workers.latest("worker-3") == Regroup(3, (*range(6),), NOW)
+    assert workers.form(3, "worker-0") == ["worker-2", "worker-3"]
+
+
+def test_a_worker_that_did_not_hear_that_its_row_is_left_out_is_told_again():
+    workers = Workers(4, row=2)
+    workers.form(1, *workers.heard)
+    workers.groups.lose("worker-0")
+    workers.heard["worker-1"] = [Regroup(1, (0, 1, 2, 3), NOW)]
+    workers.report("worker-1")
+    assert workers.latest("worker-1") == Regroup(2, (2, 3), NOW)
+
+
+def test_a_row_of_which_a_worker_is_lost_while_it_waits_does_not_join():
+    workers = Workers(4, row=2)
+    workers.form(1, *workers.heard)
+    workers.groups.lose("worker-0")
+    workers.form(2, "worker-2", "worker-3")
+    workers.report("worker-1", waits=True)
+    workers.groups.lose("worker-1")
+    workers.report("worker-0", waits=True)
+    assert workers.latest("worker-2") == Regroup(2, (2, 3), NOW)

@@ -38,11 +38,15 @@ def box(tensor: torch.Tensor) -> tuple[int, ...] | None:
     """Where this worker's part begins in the whole tensor; None if the part is not one box."""
     if not isinstance(tensor, DTensor):
         return (0,) * tensor.dim()
-    if not all(isinstance(one, (Shard, Replicate)) for one in tensor.placements):
+    sizes = tensor.device_mesh.shape
+    # On an axis of one worker nothing is divided, whatever the layout says.
+    layout = [
+        Replicate() if size == 1 else one
+        for size, one in zip(sizes, tensor.placements, strict=True)
+    ]
+    if not all(isinstance(one, (Shard, Replicate)) for one in layout):
         return None
-    _, begin = compute_local_shape_and_global_offset(
-        tensor.shape, tensor.device_mesh, tensor.placements
-    )
+    _, begin = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, layout)
     return tuple(begin)
 
 

@@ -13,12 +13,17 @@ group to the next:
   store in time. The group counts as formed when a member reports it; until then the loss of
   any worker returns to the members that were there before.
 
+Workers that hold parts of one replica are a row, of as many ranks as every other one. If one of
+them is lost, its row is left out, because the others of it hold nothing that is complete. They
+wait, and are newcomers when all workers of the row wait.
+
 Only workers that were told of a group can meet in it, so a worker of an earlier epoch, which was
 stopped or cut off meanwhile, reaches no member of a later one.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -73,6 +78,7 @@ class Regrouping:
     Args:
         send: sends a message to workers by name.
         clock: a source of seconds.
+        row: the number of workers of a row; 1 if each has a whole replica.
 
     Attributes:
         note: receives the state after every change; None for nobody.
@@ -87,8 +93,12 @@ class Regrouping:
     """
 
     def __init__(
-        self, send: Callable[[Iterable[str], Regroup], object], clock: Callable[[], float]
+        self,
+        send: Callable[[Iterable[str], Regroup], object],
+        clock: Callable[[], float],
+        row: int = 1,
     ) -> None:
+        self._row = row
         self._send = send
         self._clock = clock
         self.note: Callable[[RegroupingState], object] | None = None
@@ -171,10 +181,19 @@ class Regrouping:
         if pending is not None and name in pending.ranks:
             self._next = None
         if name in self._members or expected:
-            self._members.pop(name, None)
-            self._announce()
+            self._announce(self._leave_out(name))
             return True
         return False
+
+    def _leave_out(self, name: str) -> list[str]:
+        """Remove a lost worker, and its row; return the others of the row."""
+        rank = self._members.pop(name, None)
+        if rank is None:
+            return []
+        row = [other for other, at in self._members.items() if at // self._row == rank // self._row]
+        for other in row:
+            del self._members[other]
+        return row
 
     def leave(self, name: str, *, failed: bool = False) -> None:
         """Note that a worker has finished, or failed with an error: the run is over."""
@@ -225,23 +244,29 @@ class Regrouping:
         if broken and self._broken_since is None:
             self._broken_since = self._clock()
 
-    def _announce(self) -> None:
+    def _announce(self, left_out: Iterable[str] = ()) -> None:
         """Make the members the present group, from now on."""
         self._last += 1
         self.epoch = self._last
         self._formed = set()
         self._broken_since = None
         self._note_change()
-        self._send((*self._members, *self._waiting), self._notice(NOW))
+        self._send((*self._members, *self._waiting, *left_out), self._notice(NOW))
 
     def _prepare(self) -> None:
         """Prepare a group with the newcomers that wait, if the present one exists."""
         complete = self._formed >= self._members.keys()
-        if self.over or self._next is not None or not (self._waiting and complete):
+        rows = Counter(rank // self._row for rank in self._waiting.values())
+        ready = {
+            name: rank
+            for name, rank in self._waiting.items()
+            if rows[rank // self._row] == self._row
+        }
+        if self.over or self._next is not None or not (ready and complete):
             return
         self._last += 1
-        ranks = {**self._members, **self._waiting}
-        self._next = _NextGroup(self._last, ranks, frozenset(self._waiting))
+        ranks = {**self._members, **ready}
+        self._next = _NextGroup(self._last, ranks, frozenset(ready))
         self._note_change()
         self._send(self._members, _regroup(self._next, PREPARE))
 
@@ -269,7 +294,8 @@ class Regrouping:
             return self._end()
         pending = self._next
         if pending is None:
-            return self._notice(NOW) if name in self._members else None
+            # A worker whose row was left out must know it.
+            return self._notice(NOW) if name in self._members or self._row > 1 else None
         if name in pending.newcomers:
             return _regroup(pending, NOW) if _all_know(pending) else None
         if name not in self._members:

@@ -95,6 +95,8 @@ class Assignment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Seconds without a heartbeat after which a worker is ejected; None for the default."""
     elastic: bool = False
     """Whether workers of collectives continue without one that is lost, and it is replaced."""
+    row: int = 1
+    """Workers that hold parts of one replica: they are left out, and join, together."""
     peers: bool = False
     """Whether workers run peer servers in their own processes."""
     resume: str | None = None

@@ -64,6 +64,7 @@ class Hybrid(Placement):
 
     name: ClassVar[str] = "hybrid"
     support: ClassVar[Literal["beta"]] = "beta"
+    binds_again: ClassVar[bool] = True
 
     data: int = 1
     """Number of replicas of the model."""
@@ -228,6 +229,37 @@ class Hybrid(Placement):
         bound.replicas = self.data * self.shard
         bound.speaks = mesh.place["tensor"] == 0
         return bound
+
+    @property
+    def row(self) -> int:
+        """The workers of one replica."""
+        return self.pipeline * self.shard * self.tensor
+
+    def rigidity(self, job: Job) -> str:
+        """Other replicas continue without one; some options do not go with another group."""
+        if self.data == 1:
+            return super().rigidity(job)
+        reasons = {
+            f"its replicas differ until {self.outer} joins them": self.outer is not None,
+            "shard and tensor divide the same parameters, which one worker cannot hand over": (
+                self.shard > 1 and self.tensor > 1
+            ),
+            f"{self.codec} has nothing to reduce in a single replica": (
+                self.codec is not None and self.shard == 1
+            ),
+            "a batch gives several steps, and an interrupted one cannot be repeated": bool(
+                job.objective_names
+            ),
+            "a stream is read by each worker, and cannot be divided again": job.streams,
+            "a step whose gradient overflows is not taken, and its end is not agreed on": (
+                job.autocast == "float16"
+            ),
+        }
+        return next((words for words, holds in reasons.items() if holds), "")
+
+    def with_replicas(self, count: int) -> Hybrid:
+        """The same strategy with another number of replicas."""
+        return replace(self, data=count)
 
     def shared_bytes(self, job: Job, workers: int) -> int:  # noqa: ARG002 - the contract
         """As in `Placement`: chunks of what is exchanged, or what pipelines send."""

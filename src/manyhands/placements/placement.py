@@ -70,6 +70,9 @@ class Placement(Value, OptionSupport, ABC):
 
     alternates: ClassVar[bool] = False
     """See `RuntimeNeeds.alternates`."""
+    binds_again: ClassVar[bool] = False
+    """Whether workers make their parts of the model anew for another group, with as many replicas
+    as it has, instead of `regroup`."""
 
     @property
     def preloads(self) -> tuple[str, ...]:
@@ -161,6 +164,15 @@ class Placement(Value, OptionSupport, ABC):
     def rigidity(self, job: Job) -> str:  # noqa: ARG002 - some need it
         """Why a run ends if it loses a worker; empty if the others continue and it is replaced."""
         return "its workers hold different parts of the model"
+
+    @property
+    def row(self) -> int:
+        """Workers that hold parts of one replica; a worker is lost with all of its row."""
+        return 1
+
+    def with_replicas(self, count: int) -> Placement:
+        """The same strategy with another number of replicas; only if `binds_again`."""
+        raise NotImplementedError(f"{self} keeps its number of replicas")
 
     def regroup(self, bound: Bound, group: Group, waits: Waits, seed: int) -> str:
         """Train with another group from now on; only if `rigidity` is empty.

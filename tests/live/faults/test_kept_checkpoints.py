@@ -142,8 +142,8 @@ def test_a_kill_during_the_copy_leaves_the_generation_before(run_script) -> None
         ("zero(stage=3)", 2),
         ("pipeline(microbatches=2)", 3),
         ("tensor(ways=2)", 2),
-        ("hybrid(data=2, shard=2)", 4),
-        ("hybrid(data=2, pipeline=2, microbatches=2)", 4),
+        ("hybrid(shard=2, tensor=2)", 4),
+        ("hybrid(shard=2, pipeline=2, microbatches=2)", 4),
         ("single()", 1),
     ],
 )

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import mmap
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -34,11 +35,11 @@ from manyhands.files.checkpoints.manifest import (
     sum_line,
 )
 from manyhands.files.checkpoints.parts import describe
+from manyhands.files.checkpoints.reading import Checkpoint, DamagedCheckpoint
 from manyhands.files.tensor_format import METADATA
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     import torch
 
@@ -175,3 +176,34 @@ def link(folder: Path, manifest: Manifest, paths: Sequence[str], memory: tuple[i
         (folder / name).symlink_to(f"/proc/{os.getpid()}/fd/{descriptor}")
     for rank, path in enumerate(paths):
         (folder / file_of(f"worker-{rank}")).symlink_to(path)
+
+
+class HandedOver(Checkpoint):
+    """The state that processes of this host have written into memory of their own.
+
+    Args:
+        paths: where their files can be opened, in order.
+
+    Raises:
+        DamagedCheckpoint: one of them is not whole.
+    """
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        opened: list[int] = []
+        try:
+            opened += [os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in paths]
+            manifest = complete(opened)
+        except OSError as error:
+            raise DamagedCheckpoint(
+                f"a process with a part of the state is gone: {error}"
+            ) from error
+        finally:
+            for one in opened:
+                os.close(one)
+        if manifest is None:
+            raise DamagedCheckpoint("a part of the state in memory is not whole")
+        self.folder, self.manifest, self.skipped = Path(), manifest, []
+        self._paths = {file_of(f"worker-{rank}"): path for rank, path in enumerate(paths)}
+
+    def _path(self, file: str) -> Path:
+        return Path(self._paths[file])

@@ -164,6 +164,9 @@ class Checkpoint:
         aliases = self.manifest.aliases
         return found | {name: found[first] for name, first in aliases.items()}
 
+    def _path(self, file: str) -> Path:
+        return self.folder / file
+
     @cached_property
     def _files(self) -> dict[str, Any]:
         return {}
@@ -171,7 +174,7 @@ class Checkpoint:
     def _read(self, file: str, key: str) -> torch.Tensor:
         try:
             if file not in self._files:
-                self._files[file] = safe_open(self.folder / file, framework="pt")
+                self._files[file] = safe_open(self._path(file), framework="pt")
             tensor: torch.Tensor = self._files[file].get_tensor(key)
         except (OSError, SafetensorError) as error:
             raise DamagedCheckpoint(f"{key!r} cannot be read from {file}: {error}") from error

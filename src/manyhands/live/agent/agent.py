@@ -28,7 +28,7 @@ from manyhands.live.agent.codec_check import codec_note
 from manyhands.live.agent.faults.injection import FaultInjection
 from manyhands.live.agent.progress_line import ProgressLine
 from manyhands.live.agent.recovery.coordinator_process import COORDINATOR, CoordinatorProcess
-from manyhands.live.agent.recovery.elasticity import rigidity
+from manyhands.live.agent.recovery.elasticity import count_replicas, replica_size, rigidity
 from manyhands.live.agent.recovery.kept_checkpoints import unneeded
 from manyhands.live.agent.recovery.last_checkpoint import (
     carry_through,
@@ -167,6 +167,7 @@ class _Run:
         self._invitation = invitation
         self._needs = request.strategy.needs(request.workers)
         self._elastic = self._needs.collectives and not rigidity(request)
+        self._row = replica_size(request) if self._elastic else 1
         self._place = choose_address(request.listen, request.hosts) if invitation else (LOOPBACK, 0)
         assignment, env = private / "assignment.json", _environment(request)
         self._host_processes = HostProcesses(request.host, assignment, request.folder, env, loaded)
@@ -275,6 +276,7 @@ class _Run:
             patience=request.patience,
             peers=self._needs.peer_servers,
             elastic=self._elastic,
+            row=self._row,
             slow=request.slow,
             resume=None if request.resume is None else str(request.resume.resolve()),
             checkpoint_memory=request.memory,
@@ -412,7 +414,7 @@ class _Run:
             )
         else:
             self._recorder.event("failure", {"words": str(exit_)})
-            raise RunFailed(self._host_processes.words(exit_))
+            raise (ProcessKilled if self._row > 1 else RunFailed)(self._host_processes.words(exit_))
 
     def _bring_back(self, exit_: Exit, *, begun: bool) -> bool:
         """Restart a worker that was killed, if the strategy allows; whether it was restarted.
@@ -437,9 +439,9 @@ class _Run:
         return True
 
     def _count_workers(self) -> int:
-        """The number of workers; in lockstep, of those that have the state of the run."""
-        count = len(self._workers) + len(self._remote)
-        return count - len(self._returning) if self._elastic else count
+        """The number of workers; in lockstep, of replicas that have the state of the run."""
+        names = {*self._workers, *self._remote}
+        return count_replicas(names - self._returning, self._row) if self._elastic else len(names)
 
     def _restart(self, exit_: Exit) -> None:
         self._restarts += 1

@@ -76,7 +76,7 @@ def main(path: str) -> None:
                 *(assignment.leasing, assignment.workers, hub, recorder, clock, journal.note),
                 asking=asking,
             )
-        regrouping = Regrouping(hub.send_all, clock) if assignment.elastic else None
+        regrouping = Regrouping(hub.send_all, clock, assignment.row) if assignment.elastic else None
         admission = None
         if assignment.hosts:
             admission = Admission(hub, assignment, recorder, clock, files, journal.note)

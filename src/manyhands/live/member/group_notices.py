@@ -21,6 +21,10 @@ class RunOver(Exception):  # noqa: N818 - an event: the run ended while this wor
     """Other workers have finished the run, and the model is stored."""
 
 
+class RowLeftOut(Exception):  # noqa: N818 - an event
+    """The others have formed a group without this worker: it begins again, without a state."""
+
+
 class GroupNotices:
     """The announcements to one worker, and its report on them.
 
@@ -116,10 +120,15 @@ class GroupNotices:
                 self._broken = epoch
         self.urgent.set()
 
-    def next_group(self, after: int) -> Regroup:
+    def next_group(self, after: int, *, stays: bool = True) -> Regroup:
         """Wait until a later group with this worker is announced.
 
+        Args:
+            after: the epoch of the last group.
+            stays: whether to wait also if a later one without it is announced.
+
         Raises:
+            RowLeftOut: there is a later one without it, and it does not stay.
             RunOver: the run is over.
             PeerLost: another worker has failed with an error.
         """
@@ -133,6 +142,8 @@ class GroupNotices:
                     raise RunOver
                 if notice is not None and later and self._rank in notice.ranks:
                     return notice
+                if later and not stays:
+                    raise RowLeftOut
                 # A worker that is no member, or none yet, asks to be one.
                 self._waits = notice is None or self._rank not in notice.ranks
                 self.urgent.set()

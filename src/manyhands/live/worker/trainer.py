@@ -93,53 +93,53 @@ class Trainer:
         self._group, self._recorder = group, recorder
         recorder.follows_staleness = "staleness" in job.measures
         self._norms = MeanOf() if "gradient_norm" in job.measures else None
-        self._progress = progress
-        self._clock = clock
+        self._progress, self._clock = progress, clock
         # In lockstep every sample that is dealt is trained on: none is repeated, none lost.
         progress.accounts = True
         self._pacer = pacer or Slowdown()
         self._waits = Waits(clock, self._note_wait, self._pacer.stretch)
         self._traffic = CollectiveTraffic(group, self._waits)
-        seed_all(job.seed)
         self._strategy = strategy
-        with self._exchanging(), self._naming_remedy():
-            counted, losses = counting_each(job)
-            self._bound = strategy.bind(counted, group, device, self._waits)
-        self._counted = losses
-        """What each objective is a mean over."""
-        if self._bound.replicas > 1 or self._bound.parts > 1 or job.micro_batch is not None:
-            for loss in losses:
-                loss.divided = str(strategy)
-        if self.rank == 0:
-            self._bound.record_words(recorder)
-        self.model = self._bound.model
-        self._called = CalledModel(self.model, self._bound.forward)
-        self._schedule = schedule_of(job, self._bound.optimizer)
         self._scale = LossScale() if job.autocast == "float16" else None
-        self.optimizer = self._bound.optimizer
-        self._average: WeightAverage | None = None
-        if job.ema is not None:
-            self._average = WeightAverage(job.ema, self._bound.own_parameters())
-        # Random draws from here on (dropout) must differ between replicas, and agree on all
-        # workers that hold parts of one replica.
-        seed_all(mix(job.seed, 1, self._bound.replica))
-        self._slow_down()
-        self._loading = Loading(job)
-        self._dealing: Dealing
-        self._finite = FiniteSteps(self._bound, group, self._waits, recorder, progress)
-        self._replicas = EqualReplicas(self._bound, group, self._waits, recorder)
-        self._updates = UpdateRecords(self._bound, recorder, progress, clock)
-        self._divergence = Divergence(job, self.rank, recorder, self.model.parameters)
-        self._divergence.refuses = self._bound.refuses
         self._improvement = Improvement(job.early_stopping)
+        self._bind(strategy, group)
+        self._loading, self._stepped = Loading(job), -1
+        self._dealing: Dealing
         self._due: Batch | None = None
-        self._stepped = -1
         self._since = (0, 0)
         """Samples and steps of the run that this one continues."""
         self._agreement = Agreement(job, device, clock)
         self._checkpoints = self._make_checkpoints(storing)
         if self._checkpoints is not None:
             self._since = self._checkpoints.restore()
+
+    def _bind(self, strategy: Placement, group: Group) -> None:
+        """Make this worker's part of the model, and what belongs to it."""
+        job, recorder = self.job, self._recorder
+        seed_all(job.seed)
+        with self._exchanging(), self._naming_remedy():
+            counted, losses = counting_each(job)
+            self._bound = bound = strategy.bind(counted, group, self.device, self._waits)
+        self._counted = losses
+        """What each objective is a mean over."""
+        if bound.replicas > 1 or bound.parts > 1 or job.micro_batch is not None:
+            for loss in losses:
+                loss.divided = str(strategy)
+        if self.rank == 0:
+            bound.record_words(recorder)
+        self.model, self.optimizer = bound.model, bound.optimizer
+        self._called = CalledModel(self.model, bound.forward)
+        self._schedule = schedule_of(job, self.optimizer)
+        self._average = None if job.ema is None else WeightAverage(job.ema, bound.own_parameters())
+        # Random draws from here on (dropout) must differ between replicas, and agree on all
+        # workers that hold parts of one replica.
+        seed_all(mix(job.seed, 1, bound.replica))
+        self._slow_down()
+        self._finite = FiniteSteps(bound, group, self._waits, recorder, self._progress)
+        self._replicas = EqualReplicas(bound, group, self._waits, recorder)
+        self._updates = UpdateRecords(bound, recorder, self._progress, self._clock)
+        self._divergence = Divergence(job, self.rank, recorder, self.model.parameters)
+        self._divergence.refuses = bound.refuses
 
     def _make_checkpoints(self, storing: StoringPlan | None) -> LockstepCheckpoints | None:
         """What stores checkpoints and continues from one; None if the run does neither."""

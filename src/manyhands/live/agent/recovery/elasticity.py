@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from manyhands.live.devices import devices
@@ -9,6 +10,8 @@ from manyhands.script.origin import override
 from manyhands.strategies import placement_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from manyhands.live.request import Request
 
 
@@ -21,4 +24,24 @@ def rigidity(request: Request) -> str:
         return "it has one worker"
     if {*devices(request.here)} != {"cpu"}:
         return "collectives on GPUs cannot be interrupted here"
+    if placement.binds_again and request.hosts is not None and len(request.hosts.names) > 1:
+        return "parts of a replica are handed over in memory, on one host"
+    if placement.binds_again and request.origin.loop is not None:
+        return "a loop may have state of its own, which no other worker hands over"
     return placement.rigidity(override(request.job, request.overrides))
+
+
+def replica_size(request: Request) -> int:
+    """Workers that hold parts of one replica, of which others continue without all of them."""
+    placement = placement_of(request.strategy)
+    return 1 if placement is None else placement.row
+
+
+def count_replicas(names: Iterable[str], size: int) -> int:
+    """How many replicas have all of their workers.
+
+    >>> count_replicas(["worker-0", "worker-2", "worker-3"], 2)
+    1
+    """
+    rows = Counter(int(name.removeprefix("worker-")) // size for name in names)
+    return sum(count == size for count in rows.values())

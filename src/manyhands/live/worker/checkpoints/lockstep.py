@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import torch
 
 from manyhands.data.taking import preview
-from manyhands.engine.tensors import gathered, is_divided, own
+from manyhands.engine.tensors import is_divided
 from manyhands.files.checkpoints import (
     ASKED,
     CHECKPOINTS,
@@ -18,18 +17,18 @@ from manyhands.files.checkpoints import (
     CheckpointFolder,
     CheckpointPlace,
     MemberState,
-    TensorPart,
 )
 from manyhands.live.worker.checkpoints import optimizer_state, random_sources
 from manyhands.live.worker.checkpoints.memory_copies import MemoryCopies
 from manyhands.live.worker.checkpoints.storing_plan import StoredIn
+from manyhands.live.worker.checkpoints.tensor_parts import load_tensors, pieces
 from manyhands.live.worker.loading import move
 from manyhands.sampling.permutation import mix
 from manyhands.seeding import seed_all
 from manyhands.stopping import Improvement, ImprovementState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from manyhands.job import Job
     from manyhands.live.member.progress import Progress
@@ -201,41 +200,11 @@ class LockstepCheckpoints:
             for name, one in self._parts.items()
         }
         return MemberState(
-            self._pieces(),
+            pieces(self._bound, self._average, self._plan.strategy, everything=self._alone),
             numbers | values,
             {f"bound/{name}": one for name, one in own_tensors.items()} | drawn,
             {"bound": own_values, "random": drawn_values},
         )
-
-    def _pieces(self) -> Iterator[TensorPart]:
-        bound, everything = self._bound, self._alone
-        held = bound.held()
-        names = {id(one.tensor): one for one in held}
-        for one in held:
-            part, begin = own(one.tensor), one.begin
-            if begin is None:
-                # Not a box of the whole tensor: put together by all workers that have a part.
-                part, begin = gathered(one.tensor), (0,) * one.tensor.dim()
-            if (one.stores or everything) and (part.numel() or not one.tensor.numel()):
-                yield TensorPart(f"model/{one.name}", part, one.whole_shape, begin)
-        stepped = bound.stepped()
-        if everything:
-            stepped = [replace(one, stores=True) for one in stepped]
-        yield from optimizer_state.entries(bound.optimizer, stepped)
-        if self._average is None:
-            return
-        by_memory = {own(one.tensor).data_ptr(): one for one in held if own(one.tensor).numel()}
-        for parameter, mean in self._average.tensors():
-            known = names.get(id(parameter)) or by_memory.get(parameter.data_ptr())
-            if known is None or not (known.stores or everything):
-                continue
-            begin = known.begin
-            if begin is None:
-                raise ValueError(
-                    f"the average of {known.name} cannot be stored: {self._plan.strategy} divides "
-                    "it on two axes; leave out ema, or checkpoint"
-                )
-            yield TensorPart(f"average/{known.name}", mean, known.whole_shape, begin)
 
     def restore(self) -> tuple[int, int]:
         """Continue from the stored state, if there is one; the samples and steps before it."""
@@ -259,25 +228,7 @@ class LockstepCheckpoints:
 
     def _load(self, stored: Checkpoint) -> list[str]:
         """Take over a stored state; return what could not be taken over."""
-        known, notes = set(stored.names("model")), list[str]()
-        for one in self._bound.held():
-            if one.name not in known:
-                raise ValueError(
-                    f"the checkpoint has no tensor {one.name!r}: it is of another model"
-                )
-            whole = stored.tensor(f"model/{one.name}")
-            if tuple(whole.shape) != one.whole_shape:
-                raise ValueError(
-                    f"{one.name!r} has the shape {list(one.whole_shape)}, and "
-                    f"{list(whole.shape)} in the checkpoint: it is of another model"
-                )
-            one.load(whole)
-        self._bound.changed_parameters()
-        stepped = self._bound.stepped()
-        unfit = optimizer_state.load(self._bound.optimizer, stepped, stored)
-        if unfit:
-            notes.append(f"{len(unfit)} entries of the optimizer's state begin anew: {unfit[0]}, …")
-        self._restore_average(stored)
+        notes = load_tensors(self._bound, self._average, stored)
         for name, one in self._parts.items():
             if f"run/{name}" in stored.manifest.values:
                 state = json.loads(stored.manifest.values[f"run/{name}"])
@@ -299,24 +250,6 @@ class LockstepCheckpoints:
             # Another division of the work has other random numbers, the same in every repetition.
             seed_all(mix(self._job.seed, 1, self._bound.replica, stored.manifest.step))
         return notes
-
-    def _restore_average(self, stored: Checkpoint) -> None:
-        average = self._average
-        known = set(stored.names("average"))
-        if average is None or not known:
-            return
-        held = self._bound.held()
-        by_memory = {own(one.tensor).data_ptr(): one for one in held if own(one.tensor).numel()}
-        names = {id(one.tensor): one for one in held}
-        found = []
-        for parameter in average.parameters:
-            one = names.get(id(parameter)) or by_memory.get(parameter.data_ptr())
-            if one is None or one.name not in known:
-                # A part without elements, or a parameter that was not averaged before.
-                found.append(parameter)
-                continue
-            found.append(one.cut(stored.tensor(f"average/{one.name}")))
-        average.restore(found)
 
     def close(self) -> None:
         """Wait until the last checkpoint is written."""

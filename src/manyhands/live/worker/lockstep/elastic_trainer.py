@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-_FRESH = -1
+FRESH = -1
 """In place of the number of completed operations: a worker without the state of the run."""
 
 
@@ -80,16 +80,13 @@ class ElasticTrainer(Trainer):
         pacer: Slowdown,
         storing: StoringPlan | None = None,
     ) -> None:
-        super().__init__(job, strategy, formation.alone(), device, recorder, progress, clock, pacer)
         self._formation = formation
         self._storing = storing
+        self._planned = workers
+        super().__init__(job, strategy, formation.alone(), device, recorder, progress, clock, pacer)
         # The coordinator counts the samples of a run whose workers may be lost.
         progress.accounts = False
-        if workers > 1:
-            for loss in self._counted:
-                loss.divided = str(strategy)
-        self._divergence = Divergence(job, formation.rank, recorder, self.model.parameters)
-        self._done = _FRESH
+        self._done = FRESH
         """Operations completed."""
         self._result: Any = None
         """The result of the last one: numbers, for workers that did not complete it."""
@@ -99,6 +96,15 @@ class ElasticTrainer(Trainer):
         self._lost = 0
         """Samples of steps that were not taken: the gradient was not finite."""
         self._refused = False
+
+    def _bind(self, strategy: Placement, group: Group) -> None:
+        super()._bind(strategy, group)
+        if self._planned > 1:
+            for loss in self._counted:
+                loss.divided = str(strategy)
+        self._divergence = Divergence(
+            self.job, self._formation.rank, self._recorder, self.model.parameters
+        )
         self._buffers = KeptBuffers(self.model)
         self._state = TrainerState(
             self.model,
@@ -116,8 +122,7 @@ class ElasticTrainer(Trainer):
         Raises:
             RunOver: the run is over.
         """
-        if incarnation() > 1:
-            # The others need not wait for it.
+        if not self._is_awaited:
             self._regroup()
         else:
             with self._exchanging():
@@ -125,11 +130,20 @@ class ElasticTrainer(Trainer):
         # Of processes that joined from other hosts the incarnation does not tell whether they have
         # predecessors; that the run has operations behind it does.
         begins = self._done == 0
-        again = () if begins else (incarnation(),)
-        seed_all(mix(self.job.seed, 1, self._formation.rank, *again))
+        self._seed(begins=begins)
         self._checkpoints = self._make_checkpoints(self._storing)
         if begins and self._storing is not None and self._storing.resume is not None:
             self._complete(self._resume, self._adopt_resumption)
+
+    def _seed(self, *, begins: bool) -> None:
+        """Seed what the model draws from now on."""
+        again = () if begins else (incarnation(),)
+        seed_all(mix(self.job.seed, 1, self._formation.rank, *again))
+
+    @property
+    def _is_awaited(self) -> bool:
+        """Whether the others wait for this worker to join: it is the first of its rank."""
+        return incarnation() == 1
 
     def _resume(self) -> None:
         """Continue from the stored state; every worker reads it."""
@@ -264,6 +278,12 @@ class ElasticTrainer(Trainer):
         """Close the group."""
         self._group.close()
 
+    def abandon(self) -> None:
+        """End what runs beside the training, and close the group: another trainer follows."""
+        self._loading.close()
+        self._group.close()
+        self._progress.phase = "start"
+
     def _await_all(self) -> None:
         with self._exchanging():
             self._group.sum(torch.zeros(1))
@@ -315,7 +335,7 @@ class ElasticTrainer(Trainer):
 
     def _undo(self, scale: dict[str, Any], phase: Phase) -> None:
         """Undo what an interrupted operation has changed."""
-        self._buffers.restore()
+        self._undo_buffers()
         if self._scale is not None:
             vars(self._scale).update(scale)
         self._traffic.enter(phase)
@@ -324,6 +344,9 @@ class ElasticTrainer(Trainer):
         self._waits.take_coding()
         for loss in self._counted:
             loss.take()
+
+    def _undo_buffers(self) -> None:
+        self._buffers.restore()
 
     def _deal_again(self, step: int) -> None:
         """Divide the global batches from this step on among the members of now."""
@@ -390,7 +413,7 @@ class ElasticTrainer(Trainer):
                 "the models of the workers differ in parameters or buffers: the job's model must "
                 "be built in the same way in every process"
             )
-        known = [count for count in counts if count != _FRESH]
+        known = [count for count in counts if count != FRESH]
         if not known:
             self._begin(group)
             return
@@ -404,7 +427,7 @@ class ElasticTrainer(Trainer):
         donor = counts.index(max(counts))
         give = self._give if donor == group.rank else None
         (state, position), _ = hand_over(group, donor, give, limit_of(self.model))
-        if self._done == _FRESH:
+        if self._done == FRESH:
             self._state.take_over(state)
             self._take_position(position)
         elif self._done < counts[donor]:

@@ -58,20 +58,22 @@ class GroupFormation:
         names = (self.rank,)
         return Group(store, 0, 1, epoch=0, device=self._device, address=self._address, names=names)
 
-    def next(self, after: int, planned: Regroup | None = None) -> Group:
+    def next(self, after: int, planned: Regroup | None = None, *, stays: bool = True) -> Group:
         """Wait for the next group with this worker, and form it.
 
         Args:
             after: the epoch of the last group.
             planned: the group that all members form at this step, if there is one.
+            stays: whether to wait also if a group without this worker is announced.
 
         Raises:
+            RowLeftOut: there is one without it, and it does not stay.
             RunOver: the run is over.
             RuntimeError: the members could not be connected.
         """
         failures = 0
         while True:
-            notice = planned or self.notices.next_group(after)
+            notice = planned or self.notices.next_group(after, stays=stays)
             planned = None
             try:
                 group = self._form(notice)

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from manyhands.live.devices import take
-from manyhands.live.member.group_notices import RunOver
+from manyhands.live.member.group_notices import RowLeftOut, RunOver
 from manyhands.live.worker.lockstep.elastic_trainer import ElasticTrainer
 from manyhands.live.worker.lockstep.group_formation import GroupFormation
+from manyhands.live.worker.lockstep.row_trainer import RowTrainer
 from manyhands.live.worker.slowdown import Slowdown
 from manyhands.pacing import factor
 from manyhands.strategies import placement_of, strategy
@@ -58,26 +59,37 @@ def run_elastic(
     device = take(assignment.device(rank))
     connected = connect_store(assignment.store_address, assignment.store_port)
     formation = GroupFormation(connected, rank, notices, device, assignment.address)
-    trainer = ElasticTrainer(
-        job,
-        placement,
-        formation,
-        assignment.workers,
-        device,
-        recorder,
-        progress,
-        time.monotonic,
-        Slowdown(factor(assignment.slow, rank)),
-        storing,
-    )
-    try:
-        trainer.join()
-        recorder.span("start", begun, time.monotonic() - begun, 0)
-        recorder.event("training")
-        loop(trainer)
-        recorder.event("trained")
-        store(trainer, Path(assignment.folder), recorder)
-    except RunOver:
-        # The others have completed the last operation, and this one was waiting for it.
-        progress.phase = "finish"
+    kind = RowTrainer if placement.binds_again else ElasticTrainer
+    again = False
+    while True:
+        trainer = kind(
+            job,
+            placement,
+            formation,
+            assignment.workers,
+            device,
+            recorder,
+            progress,
+            time.monotonic,
+            Slowdown(factor(assignment.slow, rank)),
+            storing,
+        )
+        if isinstance(trainer, RowTrainer):
+            trainer.again = again
+        try:
+            trainer.join()
+            recorder.span("start", begun, time.monotonic() - begun, 0)
+            recorder.event("training")
+            loop(trainer)
+            recorder.event("trained")
+            store(trainer, Path(assignment.folder), recorder)
+        except RowLeftOut:
+            # Its replica is not complete any more: it waits for it, as a new worker does.
+            begun, again = time.monotonic(), True
+            trainer.abandon()
+            continue
+        except RunOver:
+            # The others have completed the last operation, and this one was waiting for it.
+            progress.phase = "finish"
+        break
     trainer.close()

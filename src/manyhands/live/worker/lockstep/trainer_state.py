@@ -48,10 +48,15 @@ class TrainerState:
         """The state, with the tensors themselves."""
         values = [*self.model.parameters(), *self.model.buffers()]
         average = vars(self.average)["_average"] if self.average is not None else []
-        return {
+        return self.numbers() | {
             "values": [one.detach() for one in values],
             "optimizer": self.optimizer.state_dict(),
             "average": list(average),
+        }
+
+    def numbers(self) -> dict[str, Any]:
+        """What of the state is no tensor of the model or of its optimizer."""
+        return {
             "scale": _numbers(self.scale),
             "improvement": _numbers(self.improvement),
             "norms": _numbers(self.norms),
@@ -72,6 +77,11 @@ class TrainerState:
     def take_over(self, state: dict[str, Any]) -> None:
         """Take everything, as a worker that joins at a step."""
         self.catch_up(state)
+        self.take_numbers(state)
+
+    def take_numbers(self, state: dict[str, Any]) -> None:
+        """Take what `numbers` returned."""
+        _set_numbers(self.scale, state["scale"])
         _set_numbers(self.improvement, state["improvement"])
         _set_numbers(self.norms, state["norms"])
         if isinstance(self.schedule, PlateauSchedule):
