@@ -147,6 +147,7 @@ def check(
         pytest.param(PIPELINE, 4, "0:after:6:0", marks=pytest.mark.slow),
         pytest.param("hybrid(data=2, shard=2)", 4, "0:evaluation:2:0", marks=pytest.mark.slow),
         pytest.param("hybrid(data=3, shard=2)", 6, "2:during:6:0.02", marks=pytest.mark.slow),
+        pytest.param("hybrid(data=2, shard=2)", 4, "1:before:0:0", marks=pytest.mark.slow),
         pytest.param("hybrid(data=2)", 2, "1:before:6:0", marks=pytest.mark.slow),
     ],
 )

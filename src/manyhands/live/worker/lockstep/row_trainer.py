@@ -149,7 +149,9 @@ class RowTrainer(ElasticTrainer):
         group.gather(everyone, own)
         counts = everyone[:, 0].tolist()
         known = [count for count in counts if count != FRESH]
-        if not known:
+        if max(known, default=0) == 0:
+            # Nothing is done yet, also if some have begun in a group that was lost at once.
+            self._pending = None
             self._bind(self._strategy, group)
             self._agreement.begin()
             self._await_all()
@@ -203,9 +205,16 @@ class RowTrainer(ElasticTrainer):
         return self._state.numbers(), position
 
     def _hand_over(self, group: Group, counts: list[int]) -> HandedOver:
-        """The state of the run, which the workers of the first row that has it write."""
+        """The state of the run, which the workers of the first row that has it write.
+
+        Of a row that was joining when its group was lost, only some workers may have it.
+        """
         size = self._strategy.row
-        first = next(at for at, count in enumerate(counts) if count != FRESH) // size * size
+        rows = range(0, group.size, size)
+        whole = [first for first in rows if FRESH not in counts[first : first + size]]
+        if not whole:
+            raise RuntimeError("no replica has the whole state of the run any more")
+        first = whole[0]
         place = [0, 0]
         if first <= group.rank < first + size:
             self._file = reserve()
