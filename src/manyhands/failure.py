@@ -37,6 +37,19 @@ class ProcessKilled(RunFailed):
     """A run ended because a process of it was killed, without which it could not go on."""
 
 
+class StateLost(RunFailed):
+    """No worker is left that has the parameters of the run: all were lost at about the same time.
+
+    A worker that was restarted raises it, where there are no servers to get the parameters from.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(
+            "no other worker has the parameters of this run any more, so a restarted worker cannot "
+            "continue it: store checkpoints (--checkpoint), and continue from the last (--resume)"
+        )
+
+
 class OutOfMemory(RuntimeError):  # noqa: N818 - it names what happened, as users will read it
     """A worker ran out of memory; the message names strategies that need less."""
 

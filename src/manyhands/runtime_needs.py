@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 Option: TypeAlias = Literal[
     "compile", "ema", "sync_batchnorm", "float16", "sparse_gradients", "plateau"
@@ -32,6 +35,8 @@ class RuntimeNeeds:
     peer_servers: bool = False
     """Every worker's process holds a server with a whole replica, which ends with the worker.
     Otherwise servers are processes of their own, which are restarted from their journals."""
+    peers_return: bool = False
+    """With peer servers: a worker that is restarted gets its replica from another worker."""
     shards: int = 1
     """Parts into which the parameters are divided."""
     shared_memory: bool = False
@@ -74,7 +79,7 @@ class RuntimeNeeds:
     @property
     def takes_back(self) -> bool:
         """Whether a worker that was lost can be restarted and rejoin the run."""
-        return self.leases and not self.peer_servers and not self.shared_memory
+        return self.leases and (not self.peer_servers or self.peers_return)
 
     def evaluating(self, workers: int) -> int:
         """How many of `workers` present workers evaluate, each a part of the data."""
@@ -139,7 +144,33 @@ class ProtocolOptions(OptionSupport):
     }
 
     def obstacle(self, option: Option) -> str:
-        """As in `OptionSupport`; workers that step and are not restarted know all evaluations."""
+        """As in `OptionSupport`; with such a schedule, workers that step are not restarted."""
         steps = getattr(self, "local_optimizer", False)
         stays = getattr(self, "peer_servers", False) or getattr(self, "shared_memory", False)
         return "" if option == "plateau" and steps and stays else super().obstacle(option)
+
+
+def check_one_host(
+    strategy: object, hosts: Collection[str], devices: Collection[str], *, writes: bool
+) -> None:
+    """Raise ValueError, naming the fix, if processes there cannot share the parameters' memory.
+
+    Args:
+        strategy: the strategy, for the message.
+        hosts: names of all hosts that run a worker or a server.
+        devices: devices of the workers, as torch names them.
+        writes: whether workers write the parameters themselves.
+    """
+    if len(set(hosts)) > 1:
+        raise ValueError(
+            f"{strategy} keeps the parameters in the shared memory of one host, and this run has "
+            f"{len(set(hosts))} hosts: use one host, or a strategy that sends parameters, "
+            "such as synchronous() or asynchronous()"
+        )
+    others = sorted({device for device in devices if device != "cpu"})
+    if writes and others:
+        raise ValueError(
+            f"{strategy} needs workers that write parameters in the host's memory, which "
+            f"{', '.join(others)} cannot: hide the GPUs (CUDA_VISIBLE_DEVICES=) to compute on "
+            "the CPU, or use asynchronous()"
+        )

@@ -41,7 +41,6 @@ class Broadcasts(Replicas):
         """By sender, the number of its last update, and the update."""
         self._applied: defaultdict[int, set[tuple[str, int]]] = defaultdict(set)
         """By server, the updates of others that it has added."""
-        self._returned: set[str] = set()
 
     def computed(self, life: Life, lease: Lease, x: np.ndarray) -> None:
         super().computed(life, lease, x)
@@ -73,6 +72,7 @@ class Broadcasts(Replicas):
         after: ServerState,
         actions: Sequence[Action],
     ) -> None:
+        self.called(server, call)
         match call.message:
             case Push() if rank_of(call.sender) == server:
                 self._take_up(server, call.sender, payload)
@@ -80,15 +80,18 @@ class Broadcasts(Replicas):
                 self._add(server, call.sender, number, payload)
             case Change():
                 step = self.step.pop(call.sender)
+                if server in self.fresh:
+                    raise BrokenLawError(f"{call.sender} trains what nobody else had")
                 if not near(payload, step):
                     raise BrokenLawError(f"{call.sender} adds {payload}, and stepped by {step}")
                 self._held[server] = self._held[server] + step
 
     def _take_up(self, server: int, sender: str, payload: np.ndarray) -> None:
         """A worker that has returned begins where another one is."""
-        if "." not in sender or sender in self._returned or sender in self._given:
+        given = self.copied.get(sender)
+        if server not in self.fresh or given is None or not near(payload, given):
             raise BrokenLawError(f"{sender} replaces its replica without a reason")
-        self._returned.add(sender)
+        self.fresh.discard(server)
         self._held[server] = payload
 
     def _add(self, server: int, sender: str, number: int, payload: np.ndarray) -> None:
@@ -112,9 +115,11 @@ class Broadcasts(Replicas):
 
     def fenced(self, sender: str) -> None:
         self._held.pop(rank_of(sender), None)
+        self.fresh.discard(rank_of(sender))
 
     def began_anew(self, server: int, x: np.ndarray) -> None:
         self._held[server] = self.case.first()
+        self.fresh.add(server)
         self._applied[server].clear()
 
     def ended(self, world: World) -> None:

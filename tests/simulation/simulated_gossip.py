@@ -49,7 +49,6 @@ class Mass(Replicas):
         self.on_the_way: dict[object, np.ndarray] = {}
         """What is to be added somewhere, because it was taken off elsewhere."""
         self.dead: set[str] = set()
-        self._taken_up: set[str] = set()
         self._settled: dict[int, np.ndarray] = {}
         self._sum = self._together()
 
@@ -58,7 +57,8 @@ class Mass(Replicas):
         return self.case.first()
 
     def _together(self) -> np.ndarray:
-        return sum((*self.held.values(), *self.on_the_way.values()), np.zeros(1))
+        there = [x for rank, x in self.held.items() if rank not in self.fresh]
+        return sum((*there, *self.on_the_way.values()), np.zeros(1))
 
     def add_step(self, step: np.ndarray) -> None:
         """A step has reached the replica that others meet."""
@@ -72,11 +72,13 @@ class Mass(Replicas):
         if not near(x, self.begin()):
             raise BrokenLawError(f"server-{server} returns with {x}")
         self.held[server] = x
+        self.fresh.add(server)
         self.count_again()
 
     def fenced(self, sender: str) -> None:
         self.dead.add(sender)
         self.held.pop(rank_of(sender), None)
+        self.fresh.discard(rank_of(sender))
         self.forget(sender)
         self.count_again()
 
@@ -89,14 +91,25 @@ class Mass(Replicas):
         self.held[server] = self.held[server] + change
         step = self.step.pop(sender, None)
         if step is not None:
+            self.check_replica(server)
             if not near(change, step):
                 raise BrokenLawError(f"{sender} adds {change}, and stepped by {step}")
             self.add_step(step)
-        elif "." in sender and sender not in self._taken_up:
-            self._taken_up.add(sender)
+        elif server in self.fresh:
+            given = self.copied.get(sender)
+            if given is None or not near(self.held[server], given):
+                raise BrokenLawError(
+                    f"{sender} takes up {self.held[server]}, and was given {given}"
+                )
+            self.fresh.discard(server)
             self.count_again()
         else:
             raise BrokenLawError(f"{sender} adds {change} to its replica without a reason")
+
+    def check_replica(self, server: int) -> None:
+        """A worker that has returned takes a step only after it has taken up a replica."""
+        if server in self.fresh:
+            raise BrokenLawError(f"worker-{server} trains what nobody else had")
 
     def settled(self, server: int, x: np.ndarray) -> None:
         if server not in self.held:
@@ -189,6 +202,7 @@ class Meetings(Mass):
         after: ServerState,
         actions: Sequence[Action],
     ) -> None:
+        self.called(server, call)
         if isinstance(call.message, Push):
             met = self._met[server, call.sender, call.number] = self.held[server]
             self.held[server] = (met + payload) / 2
@@ -227,7 +241,7 @@ class Mixed(Mass):
     """x_i ← x_i + Σ_j (x_j − x_i) / (d + 1) − η·∇f(x_i), over those of d neighbours that are there.
 
     All x are those from before the step. Of two neighbours either both mix with the other in a
-    round or neither does; unless one of them has just returned, and the other does not know it yet.
+    round or neither does, also if one of them has just returned.
     """
 
     def __init__(self, case: Case) -> None:
@@ -235,10 +249,6 @@ class Mixed(Mass):
         self._gifts: dict[tuple[str, int], np.ndarray] = {}
         self._came: dict[tuple[int, int], list[str]] = {}
         self._mixing: dict[int, tuple[Call, np.ndarray]] = {}
-        self._heard: dict[int, frozenset[str]] = dict.fromkeys(range(case.workers), frozenset())
-        """By server, of whom it has heard."""
-        self._knew: dict[tuple[str, int], frozenset[str]] = {}
-        """By life and round, of whom its server had heard when it joined the round."""
         self._either: dict[int, list[np.ndarray]] = {}
         """Where a server may be that somebody was to be in a round with who died."""
 
@@ -249,7 +259,6 @@ class Mixed(Mass):
     def began_anew(self, server: int, x: np.ndarray) -> None:
         super().began_anew(server, x)
         self._came = {key: who for key, who in self._came.items() if key[0] != server}
-        self._heard[server] = frozenset()
         self._mixing.pop(server, None)
 
     def posted(self, life: Life, server: int, message: Said, payload: np.ndarray | None) -> None:
@@ -270,10 +279,10 @@ class Mixed(Mass):
         after: ServerState,
         actions: Sequence[Action],
     ) -> None:
-        self._heard[server] |= {call.sender}
+        self.called(server, call)
         match call.message:
-            case Join(round=number):
-                self._knew[call.sender, number] = self._heard[server]
+            case Join():
+                self.check_replica(server)
             case Push(version=number) if any(isinstance(one, Add) for one in actions):
                 self._came.setdefault((server, number), []).append(call.sender)
             case Mix():
@@ -301,16 +310,6 @@ class Mixed(Mass):
                     self.held[server] = mixed
                     self.count_again()
         super().replied(server, call, message, payload)
-
-    def ended(self, world: World) -> None:
-        for (one, other), number in list(self.on_the_way):
-            if self._is_strange(one, other, number) or self._is_strange(other, one, number):
-                del self.on_the_way[frozenset((one, other)), number]
-        super().ended(world)
-
-    def _is_strange(self, one: str, other: str, number: int) -> bool:
-        """Whether somebody has returned, and the other did not know it when a round began."""
-        return "." in other and other not in self._knew.get((one, number), ())
 
     def _conclude(self, server: int, actions: Sequence[Action], leaving: str = "") -> None:
         call, step = self._mixing.get(server, (None, None))

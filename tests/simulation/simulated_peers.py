@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from manyhands.endpoint import Parameters, Said
     from manyhands.leasing.leases import Lease
+    from manyhands.protocols import Call
     from manyhands.testing import Case, Life
 
 
@@ -25,9 +26,18 @@ class Replicas(Law):
         """By life, where the worker should be."""
         self.step: dict[str, np.ndarray] = {}
         """The step that it took last."""
+        self.fresh: set[int] = set()
+        """Servers of workers that have returned and have not taken up a replica."""
+        self.copied: dict[str, np.ndarray] = {}
+        """By life, the replica of another worker that it was given last."""
         self._looking: set[str] = set()
         self._velocity: dict[str, np.ndarray] = {}
         self._next: dict[str, np.ndarray] = {}
+
+    def called(self, server: int, call: Call) -> None:
+        """Nobody calls a worker that has returned before it has taken up a replica."""
+        if server in self.fresh and call.worker != f"worker-{server}":
+            raise BrokenLawError(f"{call} reaches server-{server}, which has no replica yet")
 
     def looks_up(self, life: Life) -> None:
         self._looking.add(life.sender)
@@ -46,6 +56,8 @@ class Replicas(Law):
     ) -> None:
         if payload is not None and not beside and life.sender not in self._looking:
             self.x[life.sender] = payload
+            if server != life.rank:
+                self.copied[life.sender] = payload
 
     def computed(self, life: Life, lease: Lease, x: np.ndarray) -> None:
         here = self.x[life.sender]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from simulated_gossip import Mass
 
-from manyhands.endpoint import Change, Push
+from manyhands.endpoint import Change, Pull, Push
 from manyhands.testing import BrokenLawError, near
 
 if TYPE_CHECKING:
@@ -28,6 +28,9 @@ class Halves(Mass):
     Unless too little would be left: no mass is ever below a limit, or 1 / w_i would overflow.
 
     What is held and what is on its way are x and w in one: the mass is the last number of it.
+
+    A worker that returns has no mass until it is given half of another's: so what all have together
+    stays the same.
     """
 
     def __init__(self, case: Case) -> None:
@@ -36,6 +39,10 @@ class Halves(Mass):
         """By life, the mass of what it computes on."""
         self._to: dict[str, str] = {}
         """By life, who was given its last half."""
+        self._shares: dict[tuple[int, str, int], np.ndarray] = {}
+        """By call of a worker that returns, what it was given."""
+        self._poor: set[str] = set()
+        """Lives that somebody could not give anything."""
 
     def begin(self) -> np.ndarray:
         return np.append(self.case.first(), 1.0)
@@ -45,6 +52,7 @@ class Halves(Mass):
 
     def began_anew(self, server: int, x: np.ndarray) -> None:
         super().began_anew(server, np.append(x, 1.0))
+        self._shares = {key: what for key, what in self._shares.items() if key[0] != server}
 
     def _mass_of(self, server: int) -> float:
         return self.held[server][-1] if server in self.held else 0.0
@@ -82,8 +90,12 @@ class Halves(Mass):
         after: ServerState,
         actions: Sequence[Action],
     ) -> None:
+        self.called(server, call)
         match call.message:
+            case Pull(share=share) if share:
+                self._give(server, call, share)
             case Change(share=share):
+                self.check_replica(server)
                 if share * self._mass_of(server) < LEAST:
                     share = 0.0
                 self._step(server, call, payload)
@@ -91,6 +103,8 @@ class Halves(Mass):
                 self.held[server] = self.held[server] - self.on_the_way[call.sender]
                 if not share:
                     del self.on_the_way[call.sender]
+            case Push(mass=mass) if server in self.fresh:
+                self._take_up(server, call.sender, np.append(payload, mass))
             case Push(mass=mass):
                 self._add(server, call.sender, np.append(payload, mass))
         if not near(np.array([after.mass]), self.held[server][-1:]):
@@ -124,15 +138,35 @@ class Halves(Mass):
         if due is not None:
             if not near(what, due):
                 raise BrokenLawError(f"{sender} gives {what}, and has given up {due}")
-        elif not what[-1] and "." in sender and sender not in self._taken_up:
-            # Somebody has returned, and begins where another one is.
-            self._taken_up.add(sender)
-            self.count_again()
         elif server == int(sender.partition(".")[0][7:]) and self._has_died(self._to[sender]):
             # What had arrived died there, and is taken back.
             self.count_again()
         else:
             raise BrokenLawError(f"{sender} gives {what} without a reason")
+
+    def _give(self, server: int, call: Call, share: float) -> None:
+        """Half of what a server holds is on its way to a worker that has returned."""
+        if share * self._mass_of(server) < LEAST:
+            self._poor.add(call.sender)
+            return
+        given = self._shares[server, call.sender, call.number] = share * self.held[server]
+        self.held[server] = self.held[server] - given
+        if call.sender in self.on_the_way:
+            # What another one gave died with it, before it arrived.
+            self.on_the_way[call.sender] = given
+            self.count_again()
+        self.on_the_way[call.sender] = given
+
+    def _take_up(self, server: int, sender: str, change: np.ndarray) -> None:
+        self.held[server] = self.held[server] + change
+        self.fresh.discard(server)
+        due = self.on_the_way.pop(sender, None)
+        if due is None and sender in self._poor:
+            # Nobody could give it anything.
+            due = np.append(self.x[sender], 1.0)
+            self.count_again()
+        if due is None or not near(self.held[server], due):
+            raise BrokenLawError(f"{sender} takes up {self.held[server]}, and was given {due}")
 
     def _has_died(self, worker: str) -> bool:
         return any(one.partition(".")[0] == worker for one in self.dead)
@@ -140,5 +174,12 @@ class Halves(Mass):
     def replied(
         self, server: int, call: tuple[str, int], message: Parameters, payload: np.ndarray | None
     ) -> None:
-        if payload is not None and not near(payload, self.held[server][:-1]):
+        given = self._shares.get((server, *call))
+        if given is not None:
+            told = None if payload is None else np.append(payload, message.mass)
+            if told is None or not near(told, given):
+                raise BrokenLawError(
+                    f"{call} was given {given} by server-{server}, and told {told}"
+                )
+        elif payload is not None and not near(payload, self.held[server][:-1]):
             raise BrokenLawError(f"server-{server} sends {payload}, not {self.held[server]}")

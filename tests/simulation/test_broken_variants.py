@@ -37,12 +37,13 @@ from manyhands.protocols import (
     Step,
     StrategyProtocol,
     asynchronous,
+    broadcast,
     easgd,
     softsync,
 )
 from manyhands.protocols.compression.connection import SharedPushes
 from manyhands.protocols.compression.shard import CodedShard
-from manyhands.protocols.gossip import lockstep, push_sum
+from manyhands.protocols.gossip import gossip, lockstep, push_sum, shares
 from manyhands.protocols.hierarchical import inner_server, inner_sum, outer_sum
 from manyhands.protocols.hierarchical import worker as hierarchical_worker
 from manyhands.protocols.parts import streaming
@@ -419,6 +420,41 @@ def parameters_as_reference(right):
     return encode
 
 
+def begins_from_the_start(right):
+    async def copy_another(replica, endpoint):
+        del replica, endpoint
+
+    return copy_another
+
+
+def given_and_kept(right):
+    def give(state, call):
+        after, actions = right(state, call)
+        return replace(after, mass=state.mass), actions
+
+    return give
+
+
+def given_anew(right):
+    def give_again(state, call):
+        said = right(state, call)
+        return replace(said, recall=False)
+
+    return give_again
+
+
+def called_at_once(right):
+    def bring_back(self, rank):
+        right(self, rank)
+        self._peers.join(f"worker-{rank}")
+
+    return bring_back
+
+
+def never_called_again(right):
+    return lambda self, worker: None
+
+
 def decoded_as_if_whole(right):
     def base(self, call, frame):
         right(self, call, frame)
@@ -477,7 +513,7 @@ MUTANTS = (
     Mutant("parts in any order", "diloco_streaming", streaming.Streamer, "_begin", from_zero),
     Mutant("encoded for each", "broadcast", SharedPushes, "frame", never_encoded_before),
     Mutant("broadcast added twice", "broadcast", Broadcast, "on_message", added_twice),
-    Mutant("mass without a limit", "push_sum_straggler", push_sum, "LEAST", lambda right: 0.0),
+    Mutant("mass without a limit", "push_sum_straggler", shares, "LEAST", lambda right: 0.0),
     Mutant("a step for its part", "hierarchical", inner_server, "_weigh", for_its_part),
     Mutant(
         "stays at home", "hierarchical", hierarchical_worker.InnerWorker, "_carry", stays_at_home
@@ -505,6 +541,15 @@ MUTANTS = (
     Mutant("given back not stored", "asynchronous", Leases, "restore", without("returned")),
     Mutant("words forgotten", "asynchronous", LeaseChannel, "reconnect", said_before),
     Mutant("fences unsent", "synchronous", World, "_start_server", is_told_nothing),
+    Mutant("begun anew", "gossip_lockstep", gossip, "copy_another", begins_from_the_start),
+    Mutant("met anew", "gossip_asynchronous", gossip, "copy_another", begins_from_the_start),
+    Mutant("sent anew", "broadcast", broadcast, "copy_another", begins_from_the_start),
+    Mutant("mass of nowhere", "push_sum", push_sum, "give", given_and_kept),
+    Mutant("given twice", "push_sum", push_sum, "give_again", given_anew),
+    Mutant("called too early", "gossip_asynchronous", World, "_bring_back", called_at_once),
+    Mutant("broadcast too early", "broadcast", World, "_bring_back", called_at_once),
+    Mutant("given too early", "push_sum", World, "_bring_back", called_at_once),
+    Mutant("its return unheard", "gossip_lockstep", Server, "admit", never_called_again),
     Mutant("the dead awaited", "gossip_lockstep", lockstep, "leave", whoever_gave_is_there),
 )
 

@@ -498,6 +498,29 @@ def test_what_comes_from_an_old_epoch_or_does_not_fit_is_refused(ending, tmp_pat
         one.receive("server-0", 10)
 
 
+def test_calls_to_a_predecessor_do_not_reach_its_successor(ending, tmp_path):
+    address = f"ipc://{tmp_path}/s"
+    first = Adder(address)
+    one = caller(ending, address)
+    one.epoch = 1
+    one.post("server-0", Pull(), into=memoryview(bytearray(SIZE)))
+    assert one.receive("server-0", 10).version == 1
+    first.close()
+    second = adder(ending, address, incarnation=2)
+    second.responder.least = 3
+    payload, into = memoryview(bytes(SIZE)), memoryview(bytearray(SIZE))
+    one.post("server-0", Push(0, 1), payload, into)
+    with pytest.raises(TimeoutError):
+        one.receive("server-0", 1.0)
+    assert second.carried_out == []
+    one.give_up("server-0")
+    one.reconnect("server-0")
+    one.epoch = 3
+    one.post("server-0", Push(0, 2), payload, into)
+    assert one.receive("server-0", 10).version == 1
+    assert second.carried_out == [("worker-0", 3, hash(bytes(payload)))]
+
+
 def mutations(count, seed):
     """Valid frames with bytes changed, cut, doubled; and plain noise."""
     draw = random.Random(seed)  # noqa: S311 - the same frames every time

@@ -136,6 +136,11 @@ class LeaseService:
         return self._round
 
     @property
+    def has_ended(self) -> bool:
+        """Whether no samples are left, and the model is being stored or is stored."""
+        return self._ended
+
+    @property
     def is_evaluating(self) -> bool:
         """Whether an evaluation is under way, or a checkpoint."""
         return self._missing is not None

@@ -99,6 +99,8 @@ class Assignment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Workers that hold parts of one replica: they are left out, and join, together."""
     peers: bool = False
     """Whether workers run peer servers in their own processes."""
+    takes_back: bool = True
+    """Whether a worker that leases samples may join again after it was lost."""
     resume: str | None = None
     """The folder of the checkpoint that the run continues from."""
     checkpoint_memory: tuple[str, ...] = ()

@@ -12,6 +12,7 @@ from manyhands.endpoint import Change, MembershipChanged, Parameters, Pull, Push
 from manyhands.protocols.actions import Action, Add, Answer, Call, Move, Shift
 from manyhands.protocols.compression.coding import HEAD, Coding
 from manyhands.protocols.parts.pull_and_rest import answer, take_mean
+from manyhands.protocols.parts.successor import copy_another
 from manyhands.protocols.protocol import ServerState, StrategyProtocol
 
 if TYPE_CHECKING:
@@ -38,8 +39,8 @@ class Broadcast(StrategyProtocol):
 
     What a lost worker has not sent is lost: its residual, and its last update at those workers that
     it had not reached. Its samples without a commit are leased again. A worker that returns starts
-    from the replica of another; an update that is under way at that moment may be missing from its
-    replica, or be in it twice.
+    from the replica of another, and has no residual; updates that others send until they know of it
+    may be missing from its replica.
 
     Use it where many equal machines have slow links and no server: with a density of 0.01 a worker
     sends m/300 to each of the others in every step, and receives as much. Steps are added, not
@@ -56,6 +57,7 @@ class Broadcast(StrategyProtocol):
     local_optimizer: ClassVar[bool] = True
     own_parameters: ClassVar[bool] = True
     peer_servers: ClassVar[bool] = True
+    peers_return: ClassVar[bool] = True
     servers = 1
 
     codec: Codec | None = _DEFAULT
@@ -133,16 +135,9 @@ class Broadcast(StrategyProtocol):
     async def _start_from_another(self, replica: Replica, endpoint: Endpoint, read: int) -> int:
         """Start a returning worker from another worker's replica, and not from the beginning."""
         own, parameters = replica.servers[replica.rank], replica.parameters(0)
-        others = [name for name in replica.servers if name != own and endpoint.reaches(name)]
-        for name in others:
-            endpoint.post(name, Pull(), into=parameters)
-            try:
-                await answer(endpoint, name)
-            except MembershipChanged:
-                continue
-            endpoint.post(own, Push(read, 0), payload=parameters, into=parameters)
-            return (await answer(endpoint, own)).version
-        return read
+        await copy_another(replica, endpoint)
+        endpoint.post(own, Push(read, 0), payload=parameters, into=parameters)
+        return (await answer(endpoint, own)).version
 
     async def refresh(self, replica: Replica, endpoint: Endpoint) -> list[int]:
         """Load the mean of all reachable replicas."""

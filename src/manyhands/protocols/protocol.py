@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, Literal, TypeAlias
 from manyhands.endpoint import Parameters, Terms
 from manyhands.notation import Value
 from manyhands.protocols.actions import Answer
-from manyhands.runtime_needs import ProtocolOptions, RuntimeNeeds
+from manyhands.runtime_needs import ProtocolOptions, RuntimeNeeds, check_one_host
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -54,6 +54,7 @@ class StrategyProtocol(Value, ProtocolOptions, ABC):
     """These flags are passed to the runtime by `needs`; `RuntimeNeeds` documents each of them."""
     own_parameters: ClassVar[bool] = False
     peer_servers: ClassVar[bool] = False
+    peers_return: ClassVar[bool] = False
     ensemble: ClassVar[bool] = False
     shared_memory: ClassVar[bool] = False
     clips: ClassVar[Literal["workers", "servers"]] = "workers"
@@ -90,6 +91,7 @@ class StrategyProtocol(Value, ProtocolOptions, ABC):
         return RuntimeNeeds(
             servers=self.count_servers(workers),
             peer_servers=self.peer_servers,
+            peers_return=self.peers_return,
             shards=self.shards,
             shared_memory=self.shared_memory,
             local_optimizer=self.local_optimizer,
@@ -176,21 +178,8 @@ class StrategyProtocol(Value, ProtocolOptions, ABC):
             hosts: names of all hosts that run a worker or a server.
             devices: devices of the workers, as torch names them.
         """
-        if not self.shared_memory:
-            return
-        if len(set(hosts)) > 1:
-            raise ValueError(
-                f"{self} keeps the parameters in the shared memory of one host, and this run has "
-                f"{len(set(hosts))} hosts: use one host, or a strategy that sends parameters, "
-                "such as synchronous() or asynchronous()"
-            )
-        others = sorted({device for device in devices if device != "cpu"})
-        if self.local_optimizer and others:
-            raise ValueError(
-                f"{self} needs workers that write parameters in the host's memory, which "
-                f"{', '.join(others)} cannot: hide the GPUs (CUDA_VISIBLE_DEVICES=) to compute on "
-                "the CPU, or use asynchronous()"
-            )
+        if self.shared_memory:
+            check_one_host(self, hosts, devices, writes=self.local_optimizer)
 
     def begin(self, terms: Terms) -> ServerState:
         """The initial state of a server."""
@@ -243,3 +232,11 @@ class StrategyProtocol(Value, ProtocolOptions, ABC):
         """Handle the loss of a worker: the server's next state, and the actions to carry out."""
         del worker
         return state, []
+
+    def on_return(self, state: ServerState, worker: str) -> ServerState:
+        """Handle the return of a worker, with peer servers: the server's next state.
+
+        It has its replica by then, and other workers call it again from now on.
+        """
+        del worker
+        return state

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import torch
 
-from manyhands.failure import RunFailed
+from manyhands.failure import RunFailed, StateLost
 from manyhands.testing.account import brief
 from manyhands.testing.cases.formula import Formula
 from manyhands.testing.codec_events import codec_events, connection, wrapped
@@ -99,6 +99,9 @@ class _ObservedDecisions:
         self.observer.tell("left", self.server, worker, state, after, tuple(actions))
         return after, actions
 
+    def on_return(self, state: ServerState, worker: str) -> ServerState:
+        return self.inner.on_return(state, worker)
+
 
 @dataclass
 class Observer:
@@ -116,6 +119,8 @@ class Observer:
     """Incarnations of workers, by their names for servers; and, by name, those of now."""
     by_replication: dict[int, Life] = field(default_factory=dict)
     calls: int = 0
+    joined: dict[str, float] = field(default_factory=dict)
+    """By server of a worker that has returned, when others began to call it."""
 
     def __post_init__(self) -> None:
         self._hooks: dict[str, list[Callable[..., None]]] = {
@@ -188,6 +193,16 @@ class Observer:
 
             return stepped
 
+        def joining(join: Callable[[str], None]) -> Callable[[str], None]:
+            def joined(worker: str) -> None:
+                before = set(world._peers.present)
+                join(worker)
+                for name in world._peers.present - before:
+                    self.joined[name] = world._kernel.now
+
+            return joined
+
+        _wrap(world.coordinator, "on_arrival", joining)
         _wrap(world, "_start_worker", starting)
         _wrap(world, "_declare_lost", losing)
         _wrap(world._shared_model, "gradient", computing)
@@ -302,9 +317,9 @@ class Observer:
 
             return made
 
-        def beginning(begin_anew: Callable[[Holder], None]) -> Callable[[Holder], None]:
-            def began_anew(holder: Holder) -> None:
-                begin_anew(holder)
+        def beginning(begin_anew: Callable[..., None]) -> Callable[..., None]:
+            def began_anew(holder: Holder, *losses: object) -> None:
+                begin_anew(holder, *losses)
                 self.tell("began_anew", number, values(holder.bytes))
 
             return began_anew
@@ -374,6 +389,19 @@ class Observer:
                 law="Progress",
             )
 
+    def check_state_lost(self, failure: StateLost) -> None:
+        """A run may end so only if no worker that others called was alive until then.
+
+        One that was called from this very moment on was asked too early.
+        """
+        world, now = self.world, self.world._kernel.now
+        for server in world._servers.values():
+            lived = server.member.died(server.member.life) >= now
+            known = server.name in world._peers.present and self.joined.get(server.name) != now
+            if lived and known:
+                words = f"{failure}; but {server.name} has them"
+                raise BrokenLawError(words, law="Progress") from failure
+
     def waiting(self) -> str:
         """Which calls no server has answered, for a run that does not end."""
         open_calls = [
@@ -413,14 +441,19 @@ def _run(case: Case, laws: Sequence[Callable[[Case], Law]]) -> str:
         kernel.fail(BrokenLawError(f"{words}: {observer.waiting()}", law="Progress"))
 
     kernel.after(case.deadline, overdue)
+    ends = True
     with observer.endpoints():
         world.begin()
         try:
             kernel.run()
+        except StateLost as failure:
+            observer.check_state_lost(failure)
+            ends = False
         except RunFailed as failure:
             raise BrokenLawError(str(failure), law="Progress") from failure
     logs.flush()
-    observer.tell("ended", world)
+    if ends:
+        observer.tell("ended", world)
     found = hashlib.sha256(repr((kernel.now, world.versions)).encode())
     for part in world._common or [server.holder.bytes for server in world._servers.values()]:
         found.update(part.numpy().tobytes())

@@ -141,6 +141,8 @@ class Caller:
         self._clock = clock
         self._peers: dict[str, _Peer] = {}
         """Peers that were called so far."""
+        self._numbers: dict[str, int] = {}
+        """By peer that was lost, the number of the last call to it."""
         self._by_socket: dict[zmq.Socket[bytes], str] = {}
         self._poller = zmq.Poller()
         self._ungranted: set[str] = set()
@@ -176,7 +178,8 @@ class Caller:
         scope: Scope | None = "between" if outside else "within"
         if name == self._own:
             scope = None
-        peer = _Peer(socket, None if outside else self._segment, scope)
+        segment = None if outside else self._segment
+        peer = _Peer(socket, segment, scope, self._numbers.get(name, 0))
         self._peers[name] = peer
         return peer
 
@@ -246,6 +249,20 @@ class Caller:
         peer.calls.clear()
         peer.answers.clear()
         peer.refusals.clear()
+
+    def reconnect(self, name: str, address: str = "") -> None:
+        """Call the successor of a peer that was lost, at another address if one is given.
+
+        Calls are numbered on. What was sent to its predecessor and not delivered is dropped.
+        """
+        peer = self._peers.pop(name, None)
+        if peer is not None:
+            self._numbers[name] = peer.number
+            self._poller.unregister(peer.socket)
+            del self._by_socket[peer.socket]
+            peer.socket.close(linger=0)
+        self._ungranted.discard(name)
+        self._addresses[name] = address or self._addresses[name]
 
     def _deliver_granted(self) -> None:
         """Send payloads whose slot was granted meanwhile.

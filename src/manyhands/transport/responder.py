@@ -167,6 +167,8 @@ class Responder:
         self._replies = 0
         self.refused = 0
         """Number of invalid frames."""
+        self.least = 0
+        """Calls from before this epoch are ignored: they are meant for a predecessor."""
 
     def restore(self, done: dict[str, int]) -> None:
         """Continue for a predecessor that had executed each caller's calls up to a number."""
@@ -183,8 +185,7 @@ class Responder:
         peer.memory = None
         self._pushing.discard(sender)
         self._let_go(sender)
-        waiting = [one for one in self._unanswered if one[0].sender != sender]
-        self._unanswered = deque(waiting)
+        self._unanswered = deque(one for one in self._unanswered if one[0].sender != sender)
         if peer.current is not None:
             self._drop(peer.current)
             peer.current = None
@@ -231,7 +232,7 @@ class Responder:
             peer.phase = PHASES[envelope.phase]
         self._count(self.traffic.received, sender, envelope=len(frame))
         if isinstance(envelope, Offer):
-            return self._accept(sender, envelope)
+            return self._accept(sender, envelope) if envelope.epoch >= self.least else None
         return self._fill(sender, envelope)
 
     def _count(self, count: _Count, sender: str, *, payload: int = 0, envelope: int = 0) -> None:
@@ -241,8 +242,8 @@ class Responder:
             count(name, phase, scope, payload=payload, envelope=envelope)
 
     def _scope_of(self, sender: str) -> Scope:
-        private = self._listeners.is_private(self._listeners.for_peer(sender))
-        return "within" if private else "between"
+        listener = self._listeners.for_peer(sender)
+        return "within" if self._listeners.is_private(listener) else "between"
 
     def _discard(self) -> None:
         """Discard the remaining frames of a message."""
@@ -254,9 +255,8 @@ class Responder:
         if offer.epoch < peer.epoch:
             self._send(sender, Refusal(offer.number, f"epoch {offer.epoch} is over"))
             return None
-        if not 0 <= offer.size <= self._size:
-            words = f"expected at most {self._size} bytes, got {offer.size}"
-            self._send(sender, Refusal(offer.number, words))
+        if not 0 <= (size := offer.size) <= (most := self._size):
+            self._send(sender, Refusal(offer.number, f"expected at most {most} bytes, got {size}"))
             return None
         call = Incoming(sender, offer.number, offer.attempt, offer.message, offer.size)
         call.room = offer.room
@@ -475,7 +475,7 @@ class Responder:
         return bool(self._free)
 
     def _can_keep(self) -> bool:
-        """Whether there is a slot for every caller that sends large payloads."""
+        # There is a slot for every caller that sends large payloads.
         return len(self._pushing) <= self._slots and not self._queue
 
     def _keep(self, sender: str, slot: _Slot) -> None:

@@ -65,6 +65,8 @@ class LeaseChannel:
         self._listener: VirtualEvent | None = None
         self._asks = False
         """Whether its last `Ask` has not been answered yet."""
+        self.has_spoken = False
+        """Whether the service has received a message of the worker."""
 
     @property
     def is_alive(self) -> bool:
@@ -192,6 +194,8 @@ class VirtualCoordinator:
         """What early stopping has noted."""
         self._since = (0, 0)
         """Samples and global batches before the checkpoint that the run continues from."""
+        self.on_arrival: Callable[[str], None] = lambda _: None
+        """Called with the name of a worker whose first message has arrived."""
         self.store: Callable[[int], None] = lambda _: None
         """Stores a checkpoint after so many samples; set by a run with numbers."""
         self._service = self._new_service()
@@ -383,6 +387,9 @@ class VirtualCoordinator:
     def hear(self, channel: LeaseChannel, message: Leasing) -> None:
         """Handle a message of a worker; messages of ended incarnations are ignored."""
         if self._channels.get(channel.worker) is channel:
+            if not channel.has_spoken:
+                channel.has_spoken = True
+                self.on_arrival(channel.worker)
             if self._journal is not None:
                 self._note(LeaseInput("hear", channel.worker, message))
             self._pass_on(self._service.hear(channel.worker, message))

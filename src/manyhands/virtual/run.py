@@ -12,6 +12,7 @@ import torch
 from manyhands.faults import Faults
 from manyhands.parameters.initial.start import check_job_start, start_digest
 from manyhands.parameters.optional.checks import check_optional
+from manyhands.parameters.optional.plateau import has_plateau
 from manyhands.strategies import check_job
 from manyhands.trace import Setting
 from manyhands.virtual.checkpoints import VirtualCheckpoints
@@ -83,7 +84,8 @@ def simulate_job(
     if not time_only:
         check_optional(protocol, job, ["cpu"])
     needs = protocol.needs(len(places.workers))
-    expected = simulated(faults, places, peers=needs.peer_servers or needs.collectives)
+    back = needs.takes_back and (bool(protocol.obstacle("plateau")) or not has_plateau(job))
+    expected = simulated(faults, places, peers=needs.peer_servers or needs.collectives, back=back)
     job.make_ready()
     if resume is not None:
         job = replace(job, start=resume.folder)

@@ -32,6 +32,8 @@ from manyhands.virtual.simulator.kernel import happens
 from manyhands.virtual.worker.endpoint import HEAD, caller
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import torch
 
     from manyhands.parameters import Holder
@@ -159,9 +161,18 @@ class Server:
         for parcel in lost:
             parcel.lose()
 
-    def begin_anew(self, holder: Holder) -> None:
-        """Reset to the initial state: nothing survived the crash."""
+    def begin_anew(self, holder: Holder, losses: Sequence[tuple[str, int]] = ()) -> None:
+        """Reset to the initial state: nothing survived the crash.
+
+        Args:
+            holder: the shard, with its initial parameters.
+            losses: workers that were lost so far, each with its first incarnation that is not over.
+        """
         self.holder = holder
+        self._fences = Fences()
+        for worker, least in losses:
+            self._fences.put(worker, least)
+        self.told = len(losses)
         self._examination = FiniteCheck(holder, self._own)
         self.state = self._protocol.begin(self._terms)
         self._is_anew = True
@@ -181,6 +192,10 @@ class Server:
             self._leave(worker)
             self._handle_held()
             self._send_all()
+
+    def admit(self, worker: str) -> None:
+        """Inform the protocol of the return of a worker."""
+        self.state = self._protocol.on_return(self.state, worker)
 
     def _leave(self, worker: str) -> None:
         self._early.drop(worker)

@@ -20,6 +20,7 @@ from manyhands.protocols.compression.shard import CodedShard
 from manyhands.protocols.compression.worker import CodedEndpoint
 from manyhands.sampling.permutation import member_seed, mix
 from manyhands.virtual.coordinator import LeaseChannel, VirtualCoordinator
+from manyhands.virtual.peers import Peers, server_of
 from manyhands.virtual.server import Server
 from manyhands.virtual.simulator.cores import Cores
 from manyhands.virtual.simulator.member import VirtualProcess
@@ -117,6 +118,8 @@ class World:
             by_rank=needs.by_rank,
             early=needs.early,
         )
+        self._peers = Peers(self._servers if needs.peer_servers else {}, self._workers)
+        self.coordinator.on_arrival = self._peers.join
         self._measures = ReplicaMeasures(job, logs.coordinator, self._shared_model, self._living)
         self._losses: list[tuple[str, int]] = []
         """Lost workers, each with its first incarnation that has not ended."""
@@ -193,7 +196,8 @@ class World:
         living = [
             server
             for server in servers
-            if server.member.alive or server.member.died(server.member.life) >= now
+            if (server.member.alive or server.member.died(server.member.life) >= now)
+            and server.name in self._peers.present
         ] or servers[:1]
         mean = living[0].holder.bytes.clone()
         for count, server in enumerate(living[1:], start=2):
@@ -270,7 +274,7 @@ class World:
         life = member.begin()
         rng = random.Random(mix(self._job.seed, _RNG, rank, life))  # noqa: S311 - no secrets
         log = self._logs.worker(member, rank)
-        own = _server_of(member.name) if self._needs.peer_servers else ""
+        own = server_of(member.name) if self._needs.peer_servers else ""
         endpoint = VirtualEndpoint(
             member, self._servers, self._kernel, self._network, rng, log, own
         )
@@ -279,9 +283,7 @@ class World:
             self._servers[own].count_in(log)
         if self._needs.peer_servers and life > 1:
             self._bring_back(rank)
-            for other in self._workers:
-                if other.member.life in other.missed:
-                    endpoint.lose(_server_of(other.member.name))
+            self._peers.acquaint(endpoint)
         local, keeps = self._needs.local_optimizer, self._needs.own_parameters
         worker.replication = Replication(
             self._shared_model, rank, local=local, beside=keeps, common=self._common
@@ -355,8 +357,8 @@ class World:
                 self._kernel.after(at, partial(self._note, fault))
             case Cut(a=one, b=other, start=start, stop=stop):
                 if fault.is_between_peers:
-                    self._network.cut(one, _server_of(other), start, stop)
-                    self._network.cut(_server_of(one), other, start, stop)
+                    self._network.cut(one, server_of(other), start, stop)
+                    self._network.cut(server_of(one), other, start, stop)
                 else:
                     self._network.cut(one, other, start, stop)
                 self._kernel.after(start, partial(self._note, fault))
@@ -370,7 +372,7 @@ class World:
         self._note(fault)
         self._kill(worker.member)
         if self._needs.peer_servers:
-            own = self._servers[_server_of(worker.member.name)]
+            own = self._servers[server_of(worker.member.name)]
             self._kill(own.member)
             own.crash()
         self._logs.close(rank)
@@ -403,10 +405,7 @@ class World:
         for server in self._servers.values():
             if server.member.alive:
                 server.fence(name, life + 1)
-        if self._needs.peer_servers:
-            for other in self._workers:
-                if other.endpoint is not None and not other.endpoint.is_dead:
-                    other.endpoint.lose(_server_of(name))
+        self._peers.lose(name)
         self.coordinator.lose(name)
 
     def _isolate(self, fault: Isolate) -> None:
@@ -460,13 +459,9 @@ class World:
         """Restart a worker's own server together with it."""
         own = self._servers[f"server-{rank}"]
         holder = self._holder(rank)
-        own.begin_anew(holder)
+        own.begin_anew(holder, self._losses)
         own.coded = self._coded(rank, holder)
-        own.told = len(self._losses)
         self._start_server(own)
-        for other in self._workers:
-            if other.endpoint is not None and not other.endpoint.is_dead:
-                other.endpoint.reconnect(own.name)
 
     def _return(self, rank: int) -> None:
         worker = self._workers[rank]
@@ -497,7 +492,7 @@ class World:
         member.pause(self._kernel.now, seconds)
         if self._needs.peer_servers:
             # The server that a worker hosts is in its process, and pauses with it.
-            self._servers[_server_of(name)].member.pause(self._kernel.now, seconds)
+            self._servers[server_of(name)].member.pause(self._kernel.now, seconds)
 
     def _kill(self, member: VirtualProcess) -> None:
         member.end(self._kernel.now)
@@ -507,8 +502,3 @@ class World:
 
     def _note(self, fault: Fault) -> None:
         self._logs.coordinator.event("fault", {"what": str(fault)})
-
-
-def _server_of(worker: str) -> str:
-    """The server that a worker hosts, in protocols with peer servers."""
-    return worker.replace("worker", "server")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from manyhands.wire.joining import Joining
-from manyhands.wire.leasing import Leasing, Word
+from manyhands.wire.leasing import Fence, Leasing, Rejoined, Word
 from manyhands.wire.message import Message, WireError
 from manyhands.wire.regrouping import GroupReport, Regroup
 
@@ -43,6 +43,12 @@ class Roll(Message, frozen=True):
     """(name, host, address) of each server to which other hosts connect."""
     over: bool = False
     """Whether the run is over, so that a restarted worker has nothing to do."""
+    returns: bool = False
+    """Whether the receiver was restarted, and others have trained meanwhile."""
+    notices: tuple[Fence | Rejoined, ...] = ()
+    """With peer servers: the last fence or return of every worker that was ever lost."""
+    noted: int = 0
+    """Number of all fences and returns so far, which these stand for."""
 
 
 class Beat(Message, frozen=True):

@@ -116,6 +116,23 @@ class Fence(Message, frozen=True):
     number: int = 0
 
 
+class Rejoined(Message, frozen=True):
+    """To workers with peer servers: a worker that was lost has returned, and has a replica.
+
+    It is numbered as fences are, in one sequence with them.
+    """
+
+    name: str
+    life: int
+    """Its incarnation number; earlier ones are over."""
+    epoch: int
+    """The epoch of the membership. Its server ignores calls from before it was restarted."""
+    host: str = ""
+    address: str = ""
+    """Address at which other hosts call it."""
+    number: int = 0
+
+
 class Dismiss(Message, frozen=True):
     """To servers: the run is over."""
 
@@ -136,6 +153,7 @@ Leasing = (
     | Lost
     | Eject
     | Fence
+    | Rejoined
     | Dismiss
 )
 

@@ -39,11 +39,15 @@ class Push(Message, frozen=True):
 
 
 class Pull(Message, frozen=True):
-    """A request for parameters. The sender takes part from then on, unless `looks` is set."""
+    """A request for parameters. The sender takes part from then on, unless `looks` is set.
+
+    With a `share`, that share of the parameters and of their mass is given to the sender.
+    """
 
     looks: bool = False
     number: int = 0
     """For sums over several workers: sums with smaller numbers that arrive later are void."""
+    share: float = 0.0
 
 
 class Change(Message, frozen=True):

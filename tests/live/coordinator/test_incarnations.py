@@ -15,7 +15,7 @@ from manyhands.script.origin import Origin, Overrides
 from manyhands.transport.control import Line
 from manyhands.wire import Beat, Control, Goodbye, Hello, Roll, Status
 from manyhands.wire.joining import Missed
-from manyhands.wire.leasing import Ask, Dismiss, Eject, Fence, Granted, Lost, Word
+from manyhands.wire.leasing import Ask, Dismiss, Eject, Fence, Granted, Lost, Rejoined, Word
 
 Kind = TypeVar("Kind", bound=Control)
 
@@ -52,7 +52,7 @@ def coordinate(start: Callable[..., object], tmp_path: Path) -> Iterator[Callabl
     address = f"ipc://{tmp_path}/coordinator"
     with ExitStack() as lines:
 
-        def begin(*, peers: bool) -> Talks:
+        def begin(*, peers: bool, takes_back: bool = True) -> Talks:
             (tmp_path / "trace").mkdir()
             assignment = Assignment(
                 origin=Origin("", "", "", (), "job", None),
@@ -70,6 +70,7 @@ def coordinate(start: Callable[..., object], tmp_path: Path) -> Iterator[Callabl
                 agent=os.getpid(),
                 devices=("cpu", "cpu"),
                 peers=peers,
+                takes_back=takes_back,
             )
             assignment.write(tmp_path / "assignment.json")
             start(
@@ -95,8 +96,8 @@ def test_a_worker_that_is_lost_before_all_have_joined_is_awaited_again(coordinat
     assert talks.expect("worker-0", Roll).epoch == 1
 
 
-def test_a_peer_that_comes_back_too_late_is_ejected(coordinate) -> None:
-    talks = coordinate(peers=True)
+def test_a_member_of_an_ensemble_that_comes_back_too_late_is_ejected(coordinate) -> None:
+    talks = coordinate(peers=True, takes_back=False)
     talks.hello(0, 1)
     talks.hello(1, 1)
     talks.expect("worker-1", Roll)
@@ -104,6 +105,38 @@ def test_a_peer_that_comes_back_too_late_is_ejected(coordinate) -> None:
     assert talks.expect("agent-0", Missed).begun
     talks.hello(0, 2)
     assert talks.expect("agent-0", Eject).name == "worker-0"
+
+
+def test_peers_are_told_of_a_successor_when_it_asks_for_samples(coordinate) -> None:
+    talks = coordinate(peers=True)
+    talks.hello(0, 1)
+    talks.hello(1, 1)
+    for name in ("worker-0", "worker-1"):
+        assert not talks.expect(name, Roll).returns
+    talks["worker-0.leases"].send(Word(1, 0, 0, (Ask(),)))
+    talks.expect("worker-0.leases", Word)
+    talks["agent-0"].send(Lost("worker-0", "killed", life=1))
+    fence = Fence("worker-0", 2, 0)
+    assert talks.expect("worker-1", Fence) == fence
+    talks.hello(0, 2)
+    roll = talks.expect("worker-0", Roll)
+    assert (roll.returns, roll.notices, roll.noted) == (True, (fence,), 1)
+    # A late message of the predecessor does not announce the successor.
+    talks["worker-0.leases"].send(Word(1, 1, 0, (Ask(),)))
+    talks["worker-1"].send(Beat(0.0, 0, 0, None, "compute", "", fences=0))
+    assert talks.expect("worker-1", Fence) == fence
+    assert talks.expect("agent-0", Status).returned == ()
+    talks["worker-0.leases"].send(Word(2, 0, 0, (Ask(),)))
+    back = talks.expect("worker-1", Rejoined)
+    assert (back.name, back.life, back.number) == ("worker-0", 2, 1)
+    assert back.epoch >= roll.epoch
+    # One that has missed it is told again, and a third incarnation is told of the last notice only.
+    talks["worker-1"].send(Beat(0.0, 0, 0, None, "compute", "", fences=1))
+    assert talks.expect("worker-1", Rejoined) == back
+    talks["agent-0"].send(Lost("worker-1", "killed", life=1))
+    talks.hello(1, 2)
+    roll = talks.expect("worker-1", Roll)
+    assert (roll.notices, roll.noted) == ((back, Fence("worker-1", 2, 2)), 3)
 
 
 def test_a_successor_gets_samples_and_its_predecessor_gets_no_more(coordinate) -> None:

@@ -28,6 +28,13 @@ def test_a_worker_that_is_stopped_for_ever_is_ejected_and_restarted():
     assert crash == Crash(worker=1, at=32.0, restart=1.0)
 
 
+def test_a_worker_that_its_strategy_does_not_take_back_stays_away():
+    faults = Faults.read("crash worker 1 at 2 s; stop worker 2 at 3 s")
+    crash, _, ejected = simulated(faults, PLACES, peers=True, back=False)
+    assert crash == Crash(worker=1, at=2.0)
+    assert ejected == Crash(worker=2, at=33.0)
+
+
 def test_random_faults_are_those_of_a_live_run():
     text = "random(every=15, seed=3, until=60)"
     assert lowered(text) == Faults.read(text).drawn(4, 1)

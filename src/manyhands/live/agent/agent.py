@@ -27,8 +27,8 @@ from manyhands.live.agent.checks import (
 from manyhands.live.agent.codec_check import codec_note
 from manyhands.live.agent.faults.injection import FaultInjection
 from manyhands.live.agent.progress_line import ProgressLine
+from manyhands.live.agent.recovery import elasticity
 from manyhands.live.agent.recovery.coordinator_process import COORDINATOR, CoordinatorProcess
-from manyhands.live.agent.recovery.elasticity import count_replicas, replica_size, rigidity
 from manyhands.live.agent.recovery.kept_checkpoints import unneeded
 from manyhands.live.agent.recovery.last_checkpoint import (
     carry_through,
@@ -166,8 +166,9 @@ class _Run:
         self._display = display
         self._invitation = invitation
         self._needs = request.strategy.needs(request.workers)
-        self._elastic = self._needs.collectives and not rigidity(request)
-        self._row = replica_size(request) if self._elastic else 1
+        self._elastic = self._needs.collectives and not elasticity.rigidity(request)
+        self._row = elasticity.replica_size(request) if self._elastic else 1
+        self._takes_back = elasticity.takes_back(request)
         self._place = choose_address(request.listen, request.hosts) if invitation else (LOOPBACK, 0)
         assignment, env = private / "assignment.json", _environment(request)
         self._host_processes = HostProcesses(request.host, assignment, request.folder, env, loaded)
@@ -275,6 +276,7 @@ class _Run:
             coordinator_journal=self._coordinator.journal,
             patience=request.patience,
             peers=self._needs.peer_servers,
+            takes_back=self._takes_back,
             elastic=self._elastic,
             row=self._row,
             slow=request.slow,
@@ -417,18 +419,12 @@ class _Run:
             raise (ProcessKilled if self._row > 1 else RunFailed)(self._host_processes.words(exit_))
 
     def _bring_back(self, exit_: Exit, *, begun: bool) -> bool:
-        """Restart a worker that was killed, if the strategy allows; whether it was restarted.
-
-        Once a run has begun, the state that other workers read from this worker (its peer server or
-        shared memory) is lost with it. Before that there is no such state.
-        """
+        """Restart a worker that was killed, if the strategy allows; whether it was restarted."""
         # A loop of the user's own may hold state that no other worker hands over.
-        again = self._needs.takes_back or (self._elastic and self._request.origin.loop is None)
+        again = self._takes_back or (self._elastic and self._request.origin.loop is None)
         if (begun and not again) or not self._returns.are_allowed:
             return False
-        if exit_.name in self._faults.stays_away:
-            return False
-        if begun and self._count_workers() == 0:
+        if exit_.name in self._faults.stays_away or (begun and self._count_workers() == 0):
             return False
         rank = exit_.name.removeprefix("worker-")
         log = f"{exit_.name}.{self._returns.add()}"
@@ -439,9 +435,12 @@ class _Run:
         return True
 
     def _count_workers(self) -> int:
-        """The number of workers; in lockstep, of replicas that have the state of the run."""
+        """The number of workers; without servers, of replicas that have the state of the run."""
         names = {*self._workers, *self._remote}
-        return count_replicas(names - self._returning, self._row) if self._elastic else len(names)
+        if not (self._elastic or self._needs.peer_servers):
+            return len(names)
+        have = names - (self._returning & self._workers.keys())
+        return elasticity.count_replicas(have, self._row)
 
     def _restart(self, exit_: Exit) -> None:
         self._restarts += 1

@@ -103,7 +103,7 @@ class Admission:
         """Hosts that were admitted again."""
         self._over: Disband | None = None
         self._reported: set[str] = set()
-        leases = assignment.leasing is not None and not assignment.peers
+        leases = assignment.leasing is not None and assignment.takes_back
         self._takes_back = leases or assignment.elastic
         self._strategy = assignment.strategy
         self._admissions = 0

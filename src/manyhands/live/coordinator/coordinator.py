@@ -10,8 +10,12 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from manyhands.leasing.membership import Member, Membership, Sign, suspects
-from manyhands.live.coordinator.journal import HostLost, Regrouped, TraceWritten
+import msgspec
+
+from manyhands.leasing.membership import Member, Membership, Sign
+from manyhands.live.coordinator.journal import HostLost, PeerReturned, Regrouped, TraceWritten
+from manyhands.live.coordinator.notices import MemberNotices
+from manyhands.live.coordinator.watch import PATIENCE, Watch
 from manyhands.wire import (
     Beat,
     Control,
@@ -22,10 +26,9 @@ from manyhands.wire import (
     Roll,
     Status,
     TraceChunk,
-    Warn,
 )
 from manyhands.wire.joining import Disband, Missed
-from manyhands.wire.leasing import Dismiss, Eject, Fence, Lost
+from manyhands.wire.leasing import Dismiss, Eject, Lost, Word
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,23 +42,10 @@ if TYPE_CHECKING:
     from manyhands.trace import Recorder
     from manyhands.transport.control import Hub
 
-SILENCE = 3.5
-"""Seconds without a heartbeat after which a warning names the worker: within 5 s of its loss."""
-STALL = 10.0
-"""Seconds of waiting in a collective after which a warning names the workers that are awaited."""
-PATIENCE = 30.0
-"""Seconds without a heartbeat after which a worker is ejected, if the others can continue."""
-START_PATIENCE = 600.0
-"""The same for a worker that is still starting: a long import may delay its heartbeats. Its agent
-watches the process, and the heartbeats of that agent show whether the host is alive."""
 _TELL_EVERY = 0.5
 _RESEND_EVERY = 0.25
 """Seconds between checks of all reliable channels: the cost of a check grows with the number of
 workers, so it is not made with every message. A message is resent after a second or more."""
-_EJECT_EVERY = 5.0
-"""Seconds until the order to end a worker is sent again, while the worker has not ended."""
-_FENCES_AT_ONCE = 256
-"""The most fences that are sent again in answer to one heartbeat."""
 _LAST_WORDS = 2.0
 _HEARD_WITHIN = 2.0
 """Seconds after a restart in which all members should have sent a heartbeat."""
@@ -77,6 +67,7 @@ class Coordinator:
         admission: admits other hosts; None for a run on one host.
         patience: seconds without a heartbeat after which a worker is ejected.
         takes_back: whether a worker may join a run that is under way.
+        peers: whether workers call each other, so that they are told who has returned.
         files: writes the traces.
         journal: keeps what a successor has to know; None for a coordinator without successors.
         regrouping: the groups of workers in lockstep that may be replaced; None if there are none.
@@ -95,6 +86,7 @@ class Coordinator:
         patience: float = PATIENCE,
         *,
         takes_back: bool = True,
+        peers: bool = False,
         files: TraceFiles,
         journal: CoordinatorJournal | None = None,
         regrouping: Regrouping | None = None,
@@ -116,15 +108,14 @@ class Coordinator:
         self._recorder = recorder
         self._files = files
         self._clock = clock
-        self._takes_back = takes_back
+        self._takes_back, self._peers = takes_back, peers
         self._incarnations: dict[str, int] = {}
         """By worker, the least incarnation whose messages are accepted."""
         self._greeted: dict[str, int] = {}
         """By worker, the incarnation that sent the last `Hello`."""
         self._starting: set[str] = set()
         """Workers that have sent `Hello` and have not asked for samples yet."""
-        self._fences: list[Fence] = []
-        """All fences, in order."""
+        self._notices = MemberNotices()
         self._dismissed = False
         """Whether the last worker has left and the servers were dismissed."""
         self._waiting: dict[str, Member] = {}
@@ -133,10 +124,7 @@ class Coordinator:
         self._samples: dict[str, int] = {}
         self._losses: dict[str, float] = {}
         self._written: dict[str, int] = {}
-        self._suspected: set[str] = set()
-        self._patience = patience
-        self._ejected: dict[str, float] = {}
-        """Workers whose agents were ordered to end them, and when the order was sent last."""
+        self._watch = Watch(hub, recorder, patience)
         self._returned: set[str] = set()
         self._reported = 0.0
         self._looked = 0.0
@@ -169,6 +157,8 @@ class Coordinator:
             groups = {} if self._regrouping is None else self._regrouping.restore(message.state)
             for back in sorted(groups.keys() & self._signs.keys() - self.membership.members.keys()):
                 self._note_joined(self._signs[back].member)
+        elif isinstance(message, PeerReturned):
+            self._announce(message.name)
         elif isinstance(message, Control):
             self._receive(name, message)
         elif self._lease_service is not None:
@@ -222,6 +212,7 @@ class Coordinator:
             case _ if self._lease_service is not None and name.endswith(".leases"):
                 worker = name.removesuffix(".leases")
                 self._starting.discard(worker)
+                self._note_ready(worker, message)
                 self._lease_service.receive(worker, message)
             case _:
                 self._recorder.event("unexpected", {"from": name, "what": type(message).__name__})
@@ -240,7 +231,7 @@ class Coordinator:
         if name in self._unheard:
             self._unheard.discard(name)
             if self.membership.epoch and name in self._signs:
-                self._hub.send(name, self._roll())
+                self._hub.send(name, self._roll(name))
         elif not (name in self._incarnations or name in self._servers) and _NAME.match(name):
             self._hub.send(name, Repeat())
 
@@ -278,17 +269,36 @@ class Coordinator:
 
     def _take_back(self, member: Member) -> None:
         """Admit a restarted worker to a run that is under way."""
-        self._ejected.pop(member.name, None)
+        self._watch.forget(member.name)
         if self._lease_service is None:
             # It reports when it is ready for a group; then it is one of the members again.
             if self._regrouping is not None:
                 self._hub.send(member.name, self._roll())
             return
-        self.membership = self.membership.joined(member)
-        self._returned.add(member.name)
-        self._recorder.event("returned", {"member": str(member)})
+        if self._peers:
+            self.membership = self.membership.joined(member)
+            self._notices.expected.add(member.name)
+        else:
+            self._note_joined(member)
         self._lease_service.admit(member.name)
-        self._hub.send(member.name, self._roll())
+        self._hub.send(member.name, self._roll(member.name))
+
+    def _note_ready(self, name: str, message: Control) -> None:
+        """Tell peers of a restarted one when it asks for samples: it has a replica by then."""
+        is_its = isinstance(message, Word) and message.life == self._greeted.get(name)
+        if name in self._notices.expected and is_its and not self._hub.is_mute:
+            if self._journal is not None:
+                self._journal.note("", PeerReturned(name))
+            self._announce(name)
+
+    def _announce(self, name: str) -> None:
+        member, epoch = self._signs[name].member, self.membership.epoch
+        host, address = self._addresses.get(f"server-{member.rank}", ("", ""))
+        about = (name, self._greeted[name], epoch, host, address)
+        notice = self._notices.rejoin(*about)
+        self._hub.send_all(self._signs, notice)
+        self._returned.add(name)
+        self._recorder.event("returned", {"member": str(member)})
 
     def _complete_if_all(self) -> None:
         """Begin when all workers have joined and the addresses of all servers are known."""
@@ -314,11 +324,20 @@ class Coordinator:
         if self._regrouping is not None:
             self._regrouping.begin({member.name: member.rank for member in workers})
 
-    def _roll(self) -> Roll:
+    def _roll(self, name: str = "") -> Roll:
+        """The roll, for one member or, without a name, for all."""
         servers = tuple((name, *at) for name, at in sorted(self._addresses.items()))
-        over = self._lease_service is not None and self._lease_service.is_over
-        over = over or (self._regrouping is not None and self._regrouping.over)
-        return Roll(self.membership.epoch, servers, over)
+        over = self._regrouping is not None and self._regrouping.over
+        if self._lease_service is not None:
+            # Peers leave when the model is stored, and a successor would find none of them.
+            service = self._lease_service
+            over = service.has_ended if self._peers else service.is_over
+        roll = Roll(self.membership.epoch, servers, over)
+        if not self._peers or not name:
+            return roll
+        returns = name in self._returned or name in self._notices.expected
+        about = {"notices": self._notices.current, "noted": len(self._notices)}
+        return msgspec.structs.replace(roll, returns=returns, **about)
 
     def _note(self, name: str, beat: Beat) -> None:
         sign = self._signs.get(name)
@@ -369,6 +388,7 @@ class Coordinator:
             del self._servers[name]
             return
         self._samples[name] = goodbye.samples
+        self._notices.expected.discard(name)
         sign = self._signs.pop(name, None)
         if sign is not None:
             self.membership = self.membership.left(name)
@@ -386,9 +406,8 @@ class Coordinator:
 
     def _resend(self, name: str, beat: Beat) -> None:
         """Send again what a member has not confirmed, or what a restarted member cannot know."""
-        if beat.fences < len(self._fences):
-            for fence in self._fences[beat.fences : beat.fences + _FENCES_AT_ONCE]:
-                self._hub.send(name, fence)
+        for notice in self._notices.unconfirmed(beat.fences):
+            self._hub.send(name, notice)
         if self._dismissed and name in self._servers:
             self._hub.send(name, Dismiss())
 
@@ -396,8 +415,8 @@ class Coordinator:
         """Have all servers refuse calls of a lost worker; before the run begins there are none."""
         if self.membership.epoch:
             least = max(self._incarnations.get(name, 0), self._greeted.get(name, 0) + 1)
-            self._fences.append(Fence(name, least, len(self._fences)))
-            self._hub.send_all((*self._servers, *self._signs), self._fences[-1])
+            fence = self._notices.fence(name, least)
+            self._hub.send_all((*self._servers, *self._signs), fence)
 
     def _lose(self, name: str, words: str) -> None:
         """Note that a worker is lost: its samples are leased again, its late calls refused."""
@@ -426,8 +445,9 @@ class Coordinator:
         if self._regrouping is not None:
             self._regrouping.check_timers()
         self._account_samples()
-        self._warn_of_suspects(now)
-        self._eject(now)
+        self._watch.warn(now, self._signs)
+        if self._lease_service is not None or self._regrouping is not None:
+            self._watch.eject(now, self._signs, self._starting, self._agent_of)
         # After a restart the counts of collectives' workers are known from their heartbeats.
         if not self._unheard or now - self._resumed > _HEARD_WITHIN:
             self._send_status()
@@ -441,38 +461,6 @@ class Coordinator:
             if self._journal.is_long:
                 service = self._lease_service
                 self._journal.shorten(None if service is None else service.state())
-
-    def _warn_of_suspects(self, now: float) -> None:
-        """Warn once of each worker that delays the run, and report when it is back."""
-        suspected = set()
-        for suspect in suspects(now, self._signs, silence=SILENCE, stall=STALL):
-            suspected.add(suspect.member.name)
-            if suspect.member.name not in self._suspected:
-                self._recorder.event("suspect", {"words": str(suspect)})
-                self._hub.send("agent-0", Warn(str(suspect)))
-        for name in sorted(self._suspected - suspected & self._signs.keys()):
-            if name in self._signs:
-                words = f"{self._signs[name].member} is back"
-                self._recorder.event("back", {"words": words})
-                self._hub.send("agent-0", Warn(words))
-        self._suspected = suspected
-
-    def _eject(self, now: float) -> None:
-        """Order the end of workers that sent no heartbeat for too long, if others can continue."""
-        if self._lease_service is None and self._regrouping is None:
-            return
-        for sign in self._signs.values():
-            silent = now - sign.heard
-            starts = sign.member.name in self._starting
-            patience = max(self._patience, START_PATIENCE) if starts else self._patience
-            ordered = self._ejected.get(sign.member.name)
-            if silent > patience and (ordered is None or now - ordered > _EJECT_EVERY):
-                others = len(self._signs) - len(self._ejected.keys() & self._signs.keys()) - 1
-                if ordered is None and others < 1:
-                    return
-                self._ejected[sign.member.name] = now
-                words = f"ejected, because it sent no heartbeat for {silent:.0f} s"
-                self._hub.send(self._agent_of(sign.member), Eject(sign.member.name, words))
 
     def _agent_of(self, member: Member) -> str:
         if self._admission is None or member.host == self._host:

@@ -84,6 +84,12 @@ class Regrouped(Message, frozen=True):
     state: RegroupingState
 
 
+class PeerReturned(Message, frozen=True):
+    """A peer that was restarted has a replica, and the others are told of it."""
+
+    name: str
+
+
 class TraceWritten(Message, frozen=True):
     """All records so far are in the coordinator's trace."""
 
@@ -101,6 +107,7 @@ Decision = (
     | EvaluationDue
     | StoringDue
     | Regrouped
+    | PeerReturned
     | TraceWritten
     | LeaseSnapshot
 )
@@ -116,7 +123,8 @@ class JournalEntry(msgspec.Struct, frozen=True, array_like=True):
     message: Control | Decision
 
 
-_KEPT = (Hello, Goodbye, Lost, Knock, Withdraw, Disband, Listening, HostLost, Regrouped)
+_HEARD = (Hello, Goodbye, Lost, Knock, Withdraw, Disband)
+_KEPT = (*_HEARD, Listening, HostLost, Regrouped, PeerReturned)
 _REPLACED = (Word, TimeIsUp, EvaluationDue, StoringDue, TraceWritten)
 _WRITTEN = frozenset((*_KEPT, *_REPLACED))
 _encoder = msgspec.msgpack.Encoder()

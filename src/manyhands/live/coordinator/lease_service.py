@@ -100,6 +100,11 @@ class LiveLeaseService:
         """Whether all samples are committed and the model is stored."""
         return self._service.is_over
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether no samples are left, and the model is being stored or is stored."""
+        return self._service.has_ended
+
     def open(self, workers: Iterable[str]) -> None:
         """Begin with these workers; the job's time limit counts from here."""
         self._service.open(workers)

@@ -21,7 +21,7 @@ from manyhands.files.checkpoints.manifest import ASKED, CHECKPOINTS
 from manyhands.leasing.regrouping import Regrouping
 from manyhands.live.assignment import Assignment
 from manyhands.live.coordinator.admission import Admission
-from manyhands.live.coordinator.coordinator import PATIENCE, Coordinator
+from manyhands.live.coordinator.coordinator import Coordinator
 from manyhands.live.coordinator.journal import (
     CoordinatorJournal,
     Listening,
@@ -30,6 +30,7 @@ from manyhands.live.coordinator.journal import (
 )
 from manyhands.live.coordinator.lease_service import LiveLeaseService
 from manyhands.live.coordinator.recovery import ReplayClock, outside_of, recover
+from manyhands.live.coordinator.watch import PATIENCE
 from manyhands.live.member.trace_files import TraceFiles
 from manyhands.live.processes.descriptors import raise_descriptors
 from manyhands.live.processes.parent_death import die_with
@@ -90,7 +91,8 @@ def main(path: str) -> None:
             lease_service,
             admission,
             PATIENCE if assignment.patience is None else assignment.patience,
-            takes_back=not (assignment.peers or assignment.memory is not None),
+            takes_back=assignment.takes_back,
+            peers=assignment.peers,
             files=files,
             journal=journal,
             regrouping=regrouping,

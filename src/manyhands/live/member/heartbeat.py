@@ -11,7 +11,7 @@ import msgspec
 from manyhands.live.processes.incarnation import incarnation
 from manyhands.trace import estimate_offset
 from manyhands.wire import Beat, Goodbye, Hello, Pong, Repeat, Roll, TraceChunk
-from manyhands.wire.leasing import Dismiss, Fence
+from manyhands.wire.leasing import Dismiss, Fence, Rejoined
 from manyhands.wire.regrouping import Regroup
 
 if TYPE_CHECKING:
@@ -116,9 +116,9 @@ class LinkHeartbeat(Heartbeat):
         self._chunks = chunks
         self._exchanges: list[tuple[float, float, float]] = []
         self._roll: Roll | None = None
-        self._fenced: deque[Fence] = deque()
+        self._fenced: deque[Fence | Rejoined] = deque()
         self._fences = 0
-        """Number of fences received."""
+        """Number of fences and returns received."""
         self.failed = False
         """Whether this process leaves because of an error."""
         self.dismissed = False
@@ -135,8 +135,8 @@ class LinkHeartbeat(Heartbeat):
             assert self._roll is not None  # noqa: S101 - guaranteed by the condition above
             return self._roll
 
-    def take_fenced(self) -> list[Fence]:
-        """Workers that were lost since the last call."""
+    def take_fenced(self) -> list[Fence | Rejoined]:
+        """Workers that were lost since the last call, or have returned."""
         return [self._fenced.popleft() for _ in range(len(self._fenced))]
 
     def run(self) -> None:
@@ -189,8 +189,8 @@ class LinkHeartbeat(Heartbeat):
             if isinstance(message, Pong):
                 self._exchanges.append((message.sent, message.there, self._clock()))
                 del self._exchanges[:-_EXCHANGES]
-            elif isinstance(message, Fence):
-                # Fences are counted in order: a repeated one is known, an early one is sent again.
+            elif isinstance(message, Fence | Rejoined):
+                # They are counted in order: a repeated one is known, an early one is sent again.
                 if message.number == self._fences:
                     self._fences += 1
                     self._fenced.append(message)
@@ -203,6 +203,9 @@ class LinkHeartbeat(Heartbeat):
                 self._introduce(line)
                 line.send(TraceChunk(b"\n" + msgspec.json.encode(self._header) + b"\n"))
             elif isinstance(message, Roll):
+                if self._roll is None and message.noted > self._fences:
+                    self._fenced.extend(message.notices)
+                    self._fences = message.noted
                 with self._changed:
                     self._roll = message
                     self._changed.notify_all()

@@ -42,6 +42,7 @@ from manyhands.script.origin import override
 from manyhands.strategies import protocol_of, strategy
 from manyhands.trace import NotApplied
 from manyhands.transport.responder import Incoming, Responder
+from manyhands.wire.leasing import Fence
 from manyhands.wire.protocol_messages import StoreShard
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
     from manyhands.live.assignment import Assignment
     from manyhands.live.member.progress import Progress
     from manyhands.trace import Recorder
-    from manyhands.wire.leasing import Fence
+    from manyhands.wire.leasing import Rejoined
     from manyhands.wire.protocol_messages import Said
 
 SLOTS = 2
@@ -69,8 +70,8 @@ class Notices(Protocol):
     dismissed: bool
     """Whether the run is over."""
 
-    def take_fenced(self) -> list[Fence]:
-        """Fences of workers that were lost since the last call."""
+    def take_fenced(self) -> list[Fence | Rejoined]:
+        """Workers that were lost since the last call; peers that have returned."""
 
 
 class ShardServer:
@@ -84,6 +85,8 @@ class ShardServer:
         progress: Progress,
         job: Job | None = None,
         outside: socket.socket | None = None,
+        *,
+        least: int = 0,
     ) -> None:
         if job is None:
             job = override(load(assignment.origin)[0], assignment.overrides)
@@ -117,7 +120,7 @@ class ShardServer:
         """The parameters in shared memory, if workers read them there."""
         if needs.shared_memory:
             self._shared = SharedParameters(assignment, size, self._fill).parameters
-        # A peer server ends with its worker: there is no successor to read a journal.
+        # A peer server ends with its worker: a successor gets the replica of another worker.
         self._journal = (
             NoJournal(self._limit)
             if needs.peer_servers
@@ -144,6 +147,7 @@ class ShardServer:
             own=own,
         )
         self._responder.restore(done)
+        self._responder.least = least
         self._recorded = time.monotonic()
         """When bytes were last added to the trace."""
 
@@ -173,8 +177,8 @@ class ShardServer:
             incoming = self._next(0.05)
             if incoming is not None:
                 self._handle(self._gather(incoming))
-            for fence in notices.take_fenced():
-                self._fence(fence.name, fence.least)
+            for notice in notices.take_fenced():
+                self._note(notice)
             self._record_traffic()
         self._responder.traffic.hand_to(self._recorder)
         self._not_applied.settle()
@@ -432,6 +436,14 @@ class ShardServer:
         elif judged == "successor":
             self._leave(incoming.sender.partition(".")[0])
         return judged != "over"
+
+    def _note(self, notice: Fence | Rejoined) -> None:
+        """Note the loss of a worker, or the return of a peer."""
+        if isinstance(notice, Fence):
+            self._fence(notice.name, notice.least)
+        else:
+            self._fences.put(notice.name, notice.life)
+            self._state = self._protocol.on_return(self._state, notice.name)
 
     def _fence(self, name: str, least: int) -> None:
         """Refuse incarnations of a lost worker before `least`, and notify the protocol.

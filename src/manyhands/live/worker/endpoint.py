@@ -6,15 +6,15 @@ import random
 import time
 from typing import TYPE_CHECKING
 
-from manyhands.endpoint import MembershipChanged
 from manyhands.parameters import as_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container
+    from collections.abc import Callable
 
     import torch
 
     from manyhands.endpoint import Said
+    from manyhands.live.member.peer_calls import PeerCalls
     from manyhands.live.member.progress import Progress
     from manyhands.trace import Phase, Recorder
     from manyhands.transport.caller import Caller
@@ -34,14 +34,14 @@ class LiveEndpoint:
         name: str,
         seed: int,
         caller: Caller,
-        gone: Container[str],
+        peers: PeerCalls | None,
         recorder: Recorder,
         progress: Progress,
     ) -> None:
         self.name = name
         self.rng = random.Random(seed)  # noqa: S311 - for protocols, not for secrets
         self._caller = caller
-        self._gone = gone
+        self._peers = peers
         self._recorder = recorder
         self._progress = progress
         self._recorded = time.monotonic()
@@ -58,7 +58,7 @@ class LiveEndpoint:
 
     def reaches(self, name: str) -> bool:
         """Whether a member is not known to be lost."""
-        return name not in self._gone
+        return self._peers is None or self._peers.reaches(name)
 
     def clock(self) -> float:
         """Seconds of the monotonic clock."""
@@ -72,6 +72,8 @@ class LiveEndpoint:
         into: torch.Tensor | None = None,
     ) -> None:
         """Send without blocking."""
+        if self._peers is not None and not self._peers.begin(to):
+            return
         begun = time.monotonic()
         self._caller.post(to, message, _memory(payload), _memory(into))
         self._recorder.span("send", begun, time.monotonic() - begun, self._progress.step)
@@ -94,15 +96,18 @@ class LiveEndpoint:
     def _await(self, sender: str, timeout: float | None) -> Said:
         begun = time.monotonic()
         while True:
-            if sender in self._gone:
-                self._caller.give_up(sender)
-                raise MembershipChanged(f"{sender} is lost")
+            if self._peers is not None:
+                self._peers.check(sender)
             patience = _look_again(time.monotonic() - begun, timeout)
             try:
-                return self._caller.receive(sender, patience)
+                answer = self._caller.receive(sender, patience)
             except TimeoutError:
                 if timeout is not None and time.monotonic() - begun >= timeout:
                     raise
+                continue
+            if self._peers is not None:
+                self._peers.end(sender)
+            return answer
 
     async def receive(self, sender: str, timeout: float | None = None) -> Said:
         """Block until an answer arrives."""

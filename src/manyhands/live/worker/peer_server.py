@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from manyhands.live.member.heartbeat import VitalThread
@@ -10,12 +11,13 @@ from manyhands.live.server.shard_server import ShardServer
 
 if TYPE_CHECKING:
     import socket
+    from collections.abc import Iterable
 
     from manyhands.job import Job
     from manyhands.live.assignment import Assignment
     from manyhands.live.member.heartbeat import LinkHeartbeat
     from manyhands.trace import Recorder
-    from manyhands.wire.leasing import Fence
+    from manyhands.wire.leasing import Fence, Rejoined
 
 
 class PeerServer(VitalThread):
@@ -28,6 +30,7 @@ class PeerServer(VitalThread):
         heartbeat: the worker's heartbeat thread, which receives fences of lost workers.
         recorder: the worker's trace; staleness and bytes are recorded there.
         outside: the listening socket for other hosts.
+        least: calls from before this epoch of the membership are meant for a predecessor.
     """
 
     def __init__(
@@ -38,24 +41,34 @@ class PeerServer(VitalThread):
         heartbeat: LinkHeartbeat,
         recorder: Recorder,
         outside: socket.socket | None,
+        least: int = 0,
     ) -> None:
         super().__init__(name="peer server", daemon=True)
-        self.gone: set[str] = set()
-        """The peer servers of lost workers."""
+        self.notices: deque[Fence | Rejoined] = deque()
+        """Losses and returns of other workers, for the worker's own thread."""
+        self._worker = f"worker-{rank}"
         self.dismissed = False
         self._heartbeat = heartbeat
         quiet: Any = _StalenessAndTraffic(recorder)
-        self._server = ShardServer(assignment, rank, quiet, Progress(), job, outside)
+        about = (assignment, rank, quiet, Progress(), job, outside)
+        self._server = ShardServer(*about, least=least)
 
     def run(self) -> None:
         """Serve calls until `stop` is called."""
         self._server.until_dismissed(self)
 
-    def take_fenced(self) -> list[Fence]:
-        """Fences of workers that were lost since the last call."""
-        fenced = self._heartbeat.take_fenced()
-        self.gone |= {fence.name.replace("worker", "server") for fence in fenced}
-        return fenced
+    def take_fenced(self) -> list[Fence | Rejoined]:
+        """Losses and returns of other workers since the last call.
+
+        The server takes note of them before it handles another call of its own worker.
+        """
+        heard = self.about_others(self._heartbeat.take_fenced())
+        self.notices.extend(heard)
+        return heard
+
+    def about_others(self, notices: Iterable[Fence | Rejoined]) -> list[Fence | Rejoined]:
+        """The notices that are not about this worker or its predecessors."""
+        return [notice for notice in notices if notice.name != self._worker]
 
     def stop(self) -> None:
         """Stop serving, and wait for the thread to end."""

@@ -13,6 +13,7 @@ from manyhands.live.assignment import Assignment, eager_limit
 from manyhands.live.hosts.host_list import Hosts
 from manyhands.live.member.group_notices import GroupNotices
 from manyhands.live.member.heartbeat import LinkHeartbeat, end_with_threads
+from manyhands.live.member.peer_calls import PeerCalls
 from manyhands.live.member.progress import Progress
 from manyhands.live.member.reporting import fail, listen_outside
 from manyhands.live.processes.descriptors import raise_descriptors
@@ -200,10 +201,8 @@ def _work_free(
 
     shared = home if needs.shared_memory else None
     clip = job.clip if needs.clips == "workers" else None
-    counted = counting_among(job)
-    copy = Copy(
-        counted, needs.shards, device, allocate, shared, beside=needs.own_parameters, clip=clip
-    )
+    about = (counting_among(job), needs.shards, device, allocate, shared)
+    copy = Copy(*about, beside=needs.own_parameters, clip=clip)
     addresses = where_servers_are(assignment, roll)
     # The caller's name includes the incarnation, because a successor numbers its calls from one.
     caller = Caller(
@@ -216,10 +215,16 @@ def _work_free(
         own=f"server-{rank}" if needs.peer_servers else "",
     )
     caller.epoch = roll.epoch
-    peer_server = None
+    peer_server = peers = None
     if needs.peer_servers:
-        peer_server = PeerServer(assignment, rank, job, heartbeat, recorder, outside)
-    if peer_server is not None:
+        peer_server = PeerServer(
+            *(assignment, rank, job, heartbeat, recorder, outside),
+            least=roll.epoch if roll.returns else 0,
+        )
+        peers = PeerCalls(
+            *(caller, peer_server.notices, assignment.host),
+            known=peer_server.about_others(roll.notices),
+        )
         peer_server.start()
     recorder.span("start", begun, time.monotonic() - begun, 0)
     with assignment.line(f"worker-{rank}.leases") as line:
@@ -229,7 +234,7 @@ def _work_free(
             protocol,
             rank,
             assignment.workers,
-            peer_server.gone if peer_server is not None else (),
+            peers,
             copy,
             caller,
             leases,
@@ -239,6 +244,7 @@ def _work_free(
             commons[0].writes if commons and needs.local_optimizer else None,
             pacer=Slowdown(factor(assignment.slow, rank)),
             storing=_storing(assignment),
+            returns=roll.returns,
         )
         progress.phase = "finish"
         if replica.stores:

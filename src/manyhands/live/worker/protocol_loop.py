@@ -17,10 +17,11 @@ from manyhands.sampling.permutation import mix
 from manyhands.seeding import seed_all
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Coroutine
+    from collections.abc import Coroutine
 
     from manyhands.endpoint import Endpoint, Said
     from manyhands.job import Job
+    from manyhands.live.member.peer_calls import PeerCalls
     from manyhands.live.member.progress import Progress
     from manyhands.live.worker.checkpoints.storing_plan import StoringPlan
     from manyhands.live.worker.slowdown import Slowdown
@@ -73,7 +74,7 @@ def run_free(
     protocol: StrategyProtocol,
     rank: int,
     workers: int,
-    gone: Container[str],
+    peers: PeerCalls | None,
     copy: Copy,
     caller: Caller,
     line: ReliableLine,
@@ -84,18 +85,23 @@ def run_free(
     *,
     pacer: Slowdown,
     storing: StoringPlan | None = None,
+    returns: bool = False,
 ) -> LiveReplica:
     """Train under a protocol until the run is over; return the replica, at the shared state."""
     seed_all(mix(job.seed, 1, rank))
     seed = mix(job.seed, 2, rank)
-    sender = LiveEndpoint(f"worker-{rank}", seed, caller, gone, recorder, progress)
+    sender = LiveEndpoint(f"worker-{rank}", seed, caller, peers, recorder, progress)
     coded = with_codecs(sender, protocol, rank, workers, copy.layout, job.seed, sender.note_coding)
     endpoint: Endpoint = coded or sender
     if coded is not None:
         sender.residual = coded.residuals
+        if peers is not None:
+            peers.on_loss = coded.lose
     replica = LiveReplica(
         job, protocol, rank, workers, copy, line, device, recorder, progress, writes, pacer
     )
+
+    replica.returns = returns
 
     async def refresh() -> None:
         await protocol.refresh(replica, endpoint)

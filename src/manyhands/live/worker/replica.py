@@ -149,7 +149,7 @@ class LiveReplica:
     def batches(self) -> AsyncIterator[LiveBatch | None]:
         """Batches until the run ends."""
         if self.checkpoints is not None:
-            self.checkpoints.restore()
+            self.checkpoints.restore(returns=self.returns)
         self._queue.ask()
         return BatchIterator(self._next)
 

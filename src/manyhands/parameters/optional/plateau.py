@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
+from manyhands.parameters.initial.deferred import on_meta
 from manyhands.parameters.scheduled_step import EmptyOptimizer, GroupSchedule
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    import torch
 
     from manyhands.job import Job
 
@@ -97,3 +97,20 @@ def schedule_of(
     if isinstance(scheduler, ReduceLROnPlateau):
         return PlateauSchedule(job, scheduler, empty)
     return GroupSchedule(job, optimizer)
+
+
+def has_plateau(job: Job) -> bool:
+    """Whether the learning rates of a job depend on its evaluations.
+
+    A worker that is restarted does not know those before, so it is not taken back then.
+    """
+    if job.lr_scheduler is None:
+        return False
+    try:
+        optimizer = job.make_optimizer(on_meta(job.model))
+    except Exception:  # noqa: BLE001 - the model needs values: any optimizer shows the schedule
+        optimizer = torch.optim.SGD([torch.zeros(1)])
+    try:
+        return isinstance(job.lr_scheduler(EmptyOptimizer(optimizer)), ReduceLROnPlateau)
+    except Exception:  # noqa: BLE001 - the trial batch reports what is wrong
+        return True

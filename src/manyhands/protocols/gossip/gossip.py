@@ -24,6 +24,7 @@ from manyhands.protocols.gossip import lockstep, pairwise
 from manyhands.protocols.gossip.lockstep import GossipState
 from manyhands.protocols.gossip.topologies import GRAPHS, Graph
 from manyhands.protocols.parts.pull_and_rest import answer, take_mean
+from manyhands.protocols.parts.successor import copy_another
 from manyhands.protocols.protocol import ServerState, StrategyProtocol
 
 if TYPE_CHECKING:
@@ -42,6 +43,9 @@ class Gossip(StrategyProtocol, Compressed):
     there is no deadlock. In both orders replicas are exchanged while the gradient is computed, and
     the averaging preserves the mean of all replicas, which is the model.
 
+    A worker that was lost and returns copies the replica of another one. It takes part in rounds
+    that its neighbours begin after they know of it; they refuse it in those that are under way.
+
     Use it if no host has the bandwidth for a parameter server, or if links are slow and workers
     differ in speed: a worker sends m bytes to each neighbour and receives m, whatever the number
     of workers. The replicas differ, and more so with fewer neighbours.
@@ -57,6 +61,7 @@ class Gossip(StrategyProtocol, Compressed):
     local_optimizer: ClassVar[bool] = True
     own_parameters: ClassVar[bool] = True
     peer_servers: ClassVar[bool] = True
+    peers_return: ClassVar[bool] = True
     servers = 1
 
     graph: Literal["ring", "exponential", "random_pairs"] = "ring"
@@ -122,23 +127,16 @@ class Gossip(StrategyProtocol, Compressed):
             replica.commit(batch)
 
     async def _begin(self, replica: Replica, endpoint: Endpoint) -> int:
-        """Read the worker's own replica; a worker that returns starts from a neighbour's."""
+        """Read the worker's own replica; a worker that returns starts from another's."""
         own = replica.servers[replica.rank]
         endpoint.post(own, Pull(), into=replica.parameters(0))
         read = (await answer(endpoint, own)).version
-        workers = replica.terms.workers
-        for rank in self.neighbours(replica.rank, workers, 0) if replica.returns else ():
-            if not endpoint.reaches(replica.servers[rank]):
-                continue
-            replica.lay_aside()
-            endpoint.post(replica.servers[rank], Pull(), into=replica.parameters(0))
-            try:
-                await answer(endpoint, replica.servers[rank])
-            except MembershipChanged:
-                continue
-            replica.compare(1.0)
-            return await pairwise.change(replica, endpoint, read)
-        return read
+        if not replica.returns:
+            return read
+        replica.lay_aside()
+        await copy_another(replica, endpoint)
+        replica.compare(1.0)
+        return await pairwise.change(replica, endpoint, read)
 
     async def _mix_with_neighbours(
         self, replica: Replica, endpoint: Endpoint, batch: LeasedBatch
@@ -211,3 +209,8 @@ class Gossip(StrategyProtocol, Compressed):
         """Stop waiting for the worker."""
         assert isinstance(state, GossipState)
         return lockstep.leave(state, worker)
+
+    def on_return(self, state: ServerState, worker: str) -> ServerState:
+        """Average with the worker again, from the next round on."""
+        assert isinstance(state, GossipState)
+        return replace(state, lost=state.lost - {worker})

@@ -8,6 +8,9 @@ of a missing neighbour to its own. In both cases the mean of all replicas is pre
 
 There is no deadlock. Of all waiting workers, the one in the earliest round waits for a neighbour
 that is in the same or a later round and has answered, or that is still computing and will answer.
+A worker that returns changes nothing of that: in its first round it is a worker like any other, and
+neighbours that entered that round without knowing of it, or are in a later one, refuse its replica
+at once.
 """
 
 from __future__ import annotations
@@ -46,7 +49,7 @@ class GossipState(ServerState):
     share: int = 0
     """Weight of the worker's own replica; each neighbour's has the weight 1."""
     lost: frozenset[str] = frozenset()
-    """Workers that were lost and have not called since."""
+    """Workers that were lost and have not returned."""
     refused: dict[str, int] = field(default_factory=dict)
     """By sender, the number of its last refused call."""
 

@@ -2,33 +2,24 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from manyhands.codecs import Codec  # noqa: TC001 - the notation reads the types of fields
 from manyhands.costs import StepPayload
-from manyhands.endpoint import Change, MembershipChanged, Parameters, Pull, Push
+from manyhands.endpoint import Arrived, Change, MembershipChanged, Parameters, Pull, Push
+from manyhands.failure import StateLost
 from manyhands.protocols.actions import Action, Answer, Call, Scale, Shift
 from manyhands.protocols.compression.coding import HEAD, Coding
+from manyhands.protocols.gossip.shares import PushSumState, forget, give, give_again, split
 from manyhands.protocols.gossip.topologies import ONE_WAY
 from manyhands.protocols.parts.pull_and_rest import answer, take_mean
+from manyhands.protocols.parts.successor import ask_another
 from manyhands.protocols.protocol import ServerState, StrategyProtocol
 
 if TYPE_CHECKING:
     from manyhands.endpoint import Endpoint, LeasedBatch, Replica, Terms
-
-
-LEAST = 1 / 64
-"""The least mass that a worker keeps. It does not send if it would keep less. At equal speeds one
-transfer in a hundred is skipped; without a limit, a worker that sends faster than it receives would
-halve its mass until 1 / w overflows."""
-
-
-@dataclass(frozen=True)
-class PushSumState(ServerState):
-    """State of a worker's own server, which holds x: the mass w of x."""
-
-    mass: float = 1.0
 
 
 @dataclass(frozen=True, repr=False)
@@ -46,6 +37,12 @@ class PushSum(StrategyProtocol):
     The mass of a lost worker is lost. Each of the others then continues from its z with a mass of
     1, so that the masses add up to the number of workers again.
 
+    A worker i that returns begins with x_i = 0 and w_i = 0, and asks worker j for half of (x_j,
+    w_j): x_i = x_j ← x_j / 2, w_i = w_j ← w_j / 2. So z_i = z_j, and its return changes neither Σx
+    nor Σw, nor the mean. If j would keep less than 1/64, it gives nothing, and the next one is
+    asked. If none can give, i begins with another's z and a mass of 1, as all do after a loss: then
+    the mean over N workers moves by (z_i − mean) / (Σw + 1), and there is mass to send again.
+
     Use it instead of `gossip` if links are one-way or asymmetric (behind a firewall, uplinks
     slower than downlinks): a worker sends m bytes per step, and receives m; a half or a quarter of
     it under `half()` or `int8()`.
@@ -61,6 +58,7 @@ class PushSum(StrategyProtocol):
     local_optimizer: ClassVar[bool] = True
     own_parameters: ClassVar[bool] = True
     peer_servers: ClassVar[bool] = True
+    peers_return: ClassVar[bool] = True
     servers = 1
 
     graph: Literal["ring", "exponential"] = "exponential"
@@ -125,10 +123,10 @@ class PushSum(StrategyProtocol):
     async def _send_half(
         self, replica: Replica, endpoint: Endpoint, batch: LeasedBatch, read: int, number: int
     ) -> bool:
-        """Add the step to x, and send half of (x, w) to a neighbour; return whether it was sent.
+        """Add the step to x, and send half of (x, w) to a neighbour; return if it had its turn.
 
-        If the neighbour is lost meanwhile, the half is added back. Only completed transfers are
-        counted, because a skipped one must not advance to the next neighbour.
+        If the neighbour is lost meanwhile, the half is added back. A transfer that is skipped for
+        want of mass does not advance to the next neighbour; one to a lost worker does.
         """
         own, workers = replica.servers[replica.rank], replica.terms.workers
         to = [replica.servers[rank] for rank in ONE_WAY[self.graph](replica.rank, workers, number)]
@@ -143,23 +141,36 @@ class PushSum(StrategyProtocol):
             except MembershipChanged:
                 continue
             break
-        return bool(said.mass)
+        return bool(said.mass) or not there
 
     async def _start_from_another(self, replica: Replica, endpoint: Endpoint) -> None:
-        """Start a returning worker from another worker's z, not from the initial parameters."""
+        """Replace a returning worker's initial (x, w) by half of another worker's."""
         own = replica.servers[replica.rank]
-        others = [name for name in replica.servers if name != own and endpoint.reaches(name)]
         endpoint.post(own, Pull(), into=replica.beside(0))
+        first = (await answer(endpoint, own)).mass
+        mass = await self._receive_half(replica, endpoint)
+        if not mass:
+            found, mass = await ask_another(replica, endpoint, Pull()), 1.0
+            if found is None:
+                raise StateLost
+            replica.scale(1 / found[1].mass)
+        # What is added is the difference, to x and to w.
+        replica.compare(1.0)
+        endpoint.post(own, Push(0, 0, mass=mass - first), payload=replica.update(0))
         await answer(endpoint, own)
-        for other in others:
-            try:
-                await self._read(replica, endpoint, other)
-            except MembershipChanged:
-                continue
-            replica.compare(1.0)
-            endpoint.post(own, Push(0, 0), payload=replica.update(0))
-            await answer(endpoint, own)
-            return
+
+    async def _receive_half(self, replica: Replica, endpoint: Endpoint) -> float:
+        """Receive half of another worker's x; returns its mass, 0 if no worker can give any."""
+        asked: list[str] = []
+        while found := await ask_another(replica, endpoint, Pull(share=0.5), asked):
+            other, said = found
+            if said.mass:
+                endpoint.post(other, Arrived())
+                with suppress(MembershipChanged):
+                    await answer(endpoint, other)
+                return said.mass
+            asked.append(other)
+        return 0.0
 
     async def refresh(self, replica: Replica, endpoint: Endpoint) -> list[int]:
         """Load Σx / Σw over all reachable workers."""
@@ -181,14 +192,7 @@ class PushSum(StrategyProtocol):
         assert isinstance(state, PushSumState)
         match call.message:
             case Change(version=read, share=share):
-                if share * state.mass < LEAST:
-                    share = 0.0
-                given = share * state.mass
-                now = replace(state, version=state.version + 1, mass=state.mass - given)
-                # Both halves are equal, so the same bytes serve as both.
-                half: list[Action] = [Scale(1 - share)] if share else []
-                said = Answer(call, Parameters(now.version, mass=given), parameters=bool(share))
-                return now, [Shift(call, state.version - read), *half, said]
+                return split(state, call, read, share)
             case Push() if call.refused:
                 # Its mass is lost with it, as that of a lost worker.
                 done = Answer(call, Parameters(state.version), parameters=False)
@@ -196,14 +200,16 @@ class PushSum(StrategyProtocol):
             case Push(mass=mass):
                 now = replace(state, version=state.version + 1, mass=state.mass + mass)
                 return now, [Shift(call), Answer(call, Parameters(now.version), parameters=False)]
-            case Pull():
+            case Pull(share=0.0):
                 return state, [Answer(call, Parameters(state.version, mass=state.mass))]
             case _:
-                return state, []
+                return give(state, call)
 
     def on_repeat(self, state: ServerState, call: Call) -> Answer:
-        """Answer with the current parameters and mass."""
+        """Answer with the current parameters and mass; what was given is given once."""
         assert isinstance(state, PushSumState)
+        if isinstance(call.message, Pull) and call.message.share:
+            return give_again(state, call)
         return Answer(call, Parameters(state.version, mass=state.mass), parameters=call.room)
 
     def on_leave(self, state: ServerState, worker: str) -> tuple[ServerState, list[Action]]:
@@ -212,7 +218,7 @@ class PushSum(StrategyProtocol):
         The remaining mass could otherwise be too little for any worker to send.
         """
         assert isinstance(state, PushSumState)
-        del worker
+        left = forget(state, worker)
         if state.mass == 1.0:
-            return state, []
-        return replace(state, version=state.version + 1, mass=1.0), [Scale(1 / state.mass)]
+            return left, []
+        return replace(left, version=state.version + 1, mass=1.0), [Scale(1 / state.mass)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from manyhands.faults import (
@@ -25,12 +26,20 @@ _RESTART = 1.0
 """Seconds until a worker that was ejected is restarted."""
 
 
-def simulated(faults: Faults, places: ProcessHosts, *, peers: bool) -> tuple[Fault, ...]:
+def simulated(
+    faults: Faults, places: ProcessHosts, *, peers: bool, back: bool = True
+) -> tuple[Fault, ...]:
     """The faults that the simulator carries out, in the order of the schedule.
 
     Random faults are drawn. A host that is cut off is all of its workers, each isolated. A worker
     that is stopped for ever is ejected after `PATIENCE` and restarted, where the strategy takes it
     back.
+
+    Args:
+        faults: the schedule.
+        places: the host of each process.
+        peers: whether there are no servers that are processes of their own.
+        back: whether the strategy takes a worker back that was lost.
 
     Raises:
         ValueError: a virtual run cannot have such a fault; the message names the fix.
@@ -38,7 +47,7 @@ def simulated(faults: Faults, places: ProcessHosts, *, peers: bool) -> tuple[Fau
     servers = 0 if peers else len(places.servers)
     _check(faults, places, servers, peers=peers)
     drawn = faults.drawn(len(places.workers), servers)
-    return tuple(one for fault in drawn for one in _lowered(fault, places, peers=peers))
+    return tuple(one for fault in drawn for one in _lowered(fault, places, back=back))
 
 
 def _check(faults: Faults, places: ProcessHosts, servers: int, *, peers: bool) -> None:
@@ -67,7 +76,7 @@ def _check_host(fault: CutHost, places: ProcessHosts, servers: int) -> None:
         )
 
 
-def _lowered(fault: Fault, places: ProcessHosts, *, peers: bool) -> Iterator[Fault]:
+def _lowered(fault: Fault, places: ProcessHosts, *, back: bool) -> Iterator[Fault]:
     match fault:
         case CutHost(host=host, at=at, seconds=seconds):
             for rank, place in enumerate(places.workers):
@@ -75,6 +84,8 @@ def _lowered(fault: Fault, places: ProcessHosts, *, peers: bool) -> Iterator[Fau
                     yield Isolate(rank, at=at, seconds=1e9 if seconds is None else seconds)
         case Pause(worker=int(rank), at=at, seconds=None):
             yield Pause(worker=rank, at=at, seconds=PATIENCE)
-            yield Crash(worker=rank, at=at + PATIENCE, restart=None if peers else _RESTART)
+            yield Crash(worker=rank, at=at + PATIENCE, restart=_RESTART if back else None)
+        case Crash(worker=int()) if not back:
+            yield replace(fault, restart=None)
         case _:
             yield fault

@@ -1,4 +1,4 @@
-"""Whether the workers of a run continue without one that is lost."""
+"""Whether the workers of a run continue without one that is lost, and take it back."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from manyhands.live.devices import devices
+from manyhands.parameters.optional.plateau import has_plateau
 from manyhands.script.origin import override
 from manyhands.strategies import placement_of
 
@@ -45,3 +46,11 @@ def count_replicas(names: Iterable[str], size: int) -> int:
     """
     rows = Counter(int(name.removeprefix("worker-")) // size for name in names)
     return sum(count == size for count in rows.values())
+
+
+def takes_back(request: Request) -> bool:
+    """Whether a worker that leases samples is restarted after it was lost, and joins again."""
+    strategy, job = request.strategy, override(request.job, request.overrides)
+    if not strategy.needs(request.workers).takes_back:
+        return False
+    return bool(strategy.obstacle("plateau")) or not has_plateau(job)

@@ -157,11 +157,15 @@ class LeasedCheckpoints:
         tensors |= worker_tensors(parameters, self._local, self._coded)
         return tensors, {"random": drawn}
 
-    def restore(self) -> None:
+    def restore(self, *, returns: bool = False) -> None:
         """Continue as this worker was, if the run has the same strategy and workers.
 
         Called after the first exchange with servers, before the first batch. With another strategy
         the worker has what servers, or the weights of the checkpoint, gave it.
+
+        Args:
+            returns: whether the run has gone on since the checkpoint, and the worker was restarted:
+                it keeps the parameters that it has got from servers or other workers.
         """
         if self._plan.resume is None or not self._plan.resume.is_dir():
             return
@@ -172,6 +176,8 @@ class LeasedCheckpoints:
             self._improvement.restore(msgspec.json.decode(rule, type=ImprovementState))
         if "run/stream" in manifest.values:
             self._position.restore(msgspec.json.decode(manifest.values["run/stream"]))
+        if returns:
+            return
         if self._local is not None:
             self._local.load_named(stored)
         same = manifest.is_of(self._plan.strategy, self._workers)
