@@ -1,4 +1,4 @@
-"""`allreduce` with equal shares and with shares by speed, where one of four workers is slow.
+"""Equal shares and shares by speed under `allreduce` and `synchronous`, one of four workers slow.
 
 Computing is paced: a worker sleeps 4 ms for each sample, the last one four times as long. So four
 workers on two cores do not disturb each other. Speed is that after the first epoch, as a fraction
@@ -24,7 +24,12 @@ LEAST = 0.95
 WORKERS, SLOW = 4, 4
 SPEED = (WORKERS - 1 + 1 / SLOW) / PER_SAMPLE
 """The sum of the workers' speeds, in samples per second."""
-STRATEGIES = ("allreduce()", "allreduce(shares=by_speed)")
+STRATEGIES = (
+    "allreduce()",
+    "allreduce(shares=by_speed)",
+    "synchronous()",
+    "synchronous(shares=by_speed)",
+)
 _JOB = Path(__file__).parent / "shares_job.py"
 
 
@@ -56,7 +61,8 @@ def main() -> None:
     if given.keep:
         keep("shares", figures)
     report("shares", figures)
-    sys.exit(0 if medians[STRATEGIES[1]] >= LEAST else 1)
+    by_speed = [median for strategy, median in medians.items() if "by_speed" in strategy]
+    sys.exit(0 if min(by_speed) >= LEAST else 1)
 
 
 if __name__ == "__main__":

@@ -52,6 +52,8 @@ class RuntimeNeeds:
     """Workers wait for each other, so each gets a part of every global batch, even an empty one."""
     by_rank: bool = False
     """A worker gets its own part of every global batch, and not the next part."""
+    by_speed: bool = False
+    """These parts are in proportion to measured speeds, and not equal."""
     evaluators: int | None = None
     """The largest number of workers that evaluate; None for all."""
     early: tuple[int, float] | None = None

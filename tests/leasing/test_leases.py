@@ -286,3 +286,30 @@ def test_a_stream_is_leased_to_its_end_and_no_further(
     assert leases.committed == end
     assert leases.lost == 0
     assert leases.held == 0
+
+
+def test_parts_follow_the_speeds_that_commits_report() -> None:
+    leases = Leases(96, 24, 3, 96 * 10, lockstep=True, by_rank=True, by_speed=True)
+    names = [f"worker-{rank}" for rank in range(3)]
+    sizes = []
+    for step in range(40):
+        taken = [leases.take(name) for name in names]
+        assert all(isinstance(lease, Lease) for lease in taken)
+        # One after the other, without a gap.
+        assert [lease.start for lease in taken[1:]] == [lease.stop for lease in taken[:-1]]
+        assert sum(lease.samples for lease in taken) == taken[0].total == 24
+        sizes.append([lease.samples for lease in taken])
+        for rank, lease in enumerate(taken):
+            slow = rank == (0 if step < 20 else 2)
+            assert leases.commit(names[rank], lease.number, lease.samples * (3 if slow else 1))
+        if step == 13:
+            # A successor continues with the same shares.
+            state, leases = (
+                leases.state(),
+                Leases(96, 24, 3, 96 * 10, lockstep=True, by_rank=True, by_speed=True),
+            )
+            leases.restore(state)
+    assert sizes[:5] == [[8, 8, 8]] * 5
+    assert sizes[5:20] == [[4, 10, 10]] * 15
+    assert sizes[30:] == [[10, 10, 4]] * 10
+    assert leases.take(names[0]) == "over"

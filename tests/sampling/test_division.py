@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manyhands.live.worker.lockstep.speed_shares import better_shares
 from manyhands.sampling.division import by_weight
+from manyhands.sampling.speed_shares import better_shares
 
 WEIGHTS = st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=12)
 

@@ -185,11 +185,27 @@ def _hold_back_one(case: Case) -> Case:
     )
 
 
+def _uneven(case: Case) -> Case:
+    """One worker is three times slower, in global batches that are large and many enough."""
+    times = replace(case.conditions.times, slow=(Slow(case.seed % case.workers, 3.0),))
+    batch = 4 * case.workers
+    epochs = 16 / -(-len(case.targets) // batch)
+    job = replace(case.job, global_batch=batch, epochs=epochs, seconds=None)
+    conditions = replace(case.conditions, times=times)
+    return replace(case, job=job, conditions=conditions, deadline=4 * case.deadline)
+
+
 VARIANTS = (
     Variant(
         "synchronous",
         lambda _, __, servers: Synchronous(servers=servers),
         (reference(SynchronousModel), *PUSHING, Fresh),
+    ),
+    Variant(
+        "synchronous_shares",
+        lambda _, __, servers: Synchronous(servers=servers, shares="by_speed"),
+        (reference(SynchronousModel), *PUSHING, Fresh),
+        _uneven,
     ),
     Variant(
         "softsync",
@@ -224,6 +240,14 @@ VARIANTS = (
         "averaging",
         lambda rng, _, servers: Averaging(every=rng.choice((1, 2, 3)), servers=servers),
         (reference(AveragingModel), *LOCAL),
+    ),
+    Variant(
+        "averaging_shares",
+        lambda rng, _, servers: Averaging(
+            every=rng.choice((1, 2, 3)), servers=servers, shares="by_speed"
+        ),
+        (reference(AveragingModel), *LOCAL),
+        _uneven,
     ),
     Variant(
         "local_sgd",

@@ -246,8 +246,8 @@ class LeaseService:
             case Ask():
                 self._waiting.setdefault(worker)
                 self._serve(worker)
-            case Commit(number=number):
-                self.leases.commit(worker, number)
+            case Commit(number=number, seconds=seconds):
+                self.leases.commit(worker, number, seconds)
             case Forgo(number=number):
                 self.leases.forgo(worker, number)
             case StreamEnded(samples=samples):

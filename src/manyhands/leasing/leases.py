@@ -17,6 +17,7 @@ import msgspec
 
 from manyhands.sampling.batches import AFTER_EPOCHS, deal
 from manyhands.sampling.division import part
+from manyhands.sampling.speed_shares import MeasuredShares, SpeedState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -78,6 +79,8 @@ class LeasesState(msgspec.Struct, frozen=True):
     own: tuple[tuple[Lease, ...], ...]
     """By rank, the parts that are not taken yet."""
     gone: tuple[int, ...]
+    speeds: SpeedState | None = None
+    """Measured speeds, if global batches are divided by them."""
 
 
 class Leases:
@@ -93,6 +96,8 @@ class Leases:
         lockstep: whether a global batch with fewer samples than workers has empty parts.
         by_rank: whether each worker gets the part of its rank in every global batch, instead of the
             next free part; the parts of lost workers are given to any worker.
+        by_speed: whether these parts are in proportion to the speeds of workers, which commits
+            report.
         points: where evaluations are; by default after every epoch.
         storing: where checkpoints are; None for none by samples.
         since: samples and global batches of the run that are over, if it is continued.
@@ -108,6 +113,7 @@ class Leases:
         pauses: bool = False,
         lockstep: bool = False,
         by_rank: bool = False,
+        by_speed: bool = False,
         points: EvaluationPoints = AFTER_EPOCHS,
         storing: EvaluationPoints | None = None,
         since: tuple[int, int] = (0, 0),
@@ -122,6 +128,9 @@ class Leases:
         """By rank, the parts that are not taken yet."""
         self._cut = 0
         """Number of those parts."""
+        self._speeds = MeasuredShares(workers) if by_rank and by_speed else None
+        self._shared_from = 0
+        """The first global batch that is divided by the shares of now."""
         self._gone: set[int] = set()
         self._returned: deque[Lease] = deque()
         self._held: dict[int, tuple[str, Lease]] = {}
@@ -260,17 +269,42 @@ class Leases:
         rank = int(worker.rpartition("-")[2])
         self._gone.discard(rank)
         if rank < len(self._own) and not self._own[rank]:
-            for parts in self._own:
-                lease = self._take_fresh()
-                if lease is not None:
-                    parts.append(lease)
-                    self._cut += 1
+            taken = [self._take_fresh() for _ in self._own]
+            fresh = self._by_speed([lease for lease in taken if lease is not None])
+            self._cut += len(fresh)
+            for parts, lease in zip(self._own, fresh, strict=False):
+                parts.append(lease)
         open_to_it = [self._own[one] for one in {rank, *self._gone} if one < len(self._own)]
         waiting = [parts for parts in open_to_it if parts]
         if not waiting:
             return None
         self._cut -= 1
         return min(waiting, key=lambda parts: parts[0].number).popleft()
+
+    def _by_speed(self, parts: list[Lease]) -> list[Lease]:
+        """The parts of a global batch, cut again by the speeds of workers."""
+        if self._speeds is None or len(parts) != self._workers:
+            return parts
+        start, divided, before = parts[0].start, [], self._speeds.shares
+        counts = self._speeds.divide(parts[-1].stop - start, self._gone)
+        if self._speeds.shares != before:
+            self._shared_from = parts[0].number // self._workers
+        for lease, count in zip(parts, counts, strict=True):
+            divided.append(replace(lease, start=start, stop=start + count))
+            start += count
+        return divided
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """By rank, the share of a global batch, if batches are divided by speed; or empty."""
+        return () if self._speeds is None else self._speeds.shares
+
+    def share_words(self) -> dict[str, str]:
+        """The shares as an event of a trace, with the global batch from which on they hold."""
+        return {
+            "step": str(self._shared_from),
+            "shares": ", ".join(f"{share:.4f}" for share in self.shares),
+        }
 
     def evaluated(self) -> None:
         """Note that an evaluation is done: the batches after it may begin."""
@@ -293,12 +327,20 @@ class Leases:
         if self._last >= 0:
             self._store_at = self._last + 1
 
-    def commit(self, worker: str, number: int) -> bool:
-        """Note that the update of a lease is applied; False if the worker no longer holds it."""
+    def commit(self, worker: str, number: int, seconds: float = 0.0) -> bool:
+        """Note that the update of a lease is applied; False if the worker no longer holds it.
+
+        Args:
+            worker: the worker.
+            number: the number of the lease.
+            seconds: how long it computed; 0 if that is not known.
+        """
         holder, lease = self._held.get(number, (None, None))
         if holder != worker or lease is None:
             return False
         del self._held[number]
+        if self._speeds is not None:
+            self._speeds.note(int(worker.rpartition("-")[2]), lease.samples, seconds)
         self.committed += lease.samples
         return True
 
@@ -362,6 +404,7 @@ class Leases:
             returned=tuple(self._returned),
             own=tuple(tuple(parts) for parts in self._own),
             gone=tuple(sorted(self._gone)),
+            speeds=None if self._speeds is None else self._speeds.state(),
         )
 
     def _index(self, lease: Lease) -> int:
@@ -405,6 +448,8 @@ class Leases:
             self._own = [deque(given.get(rank, ())) for rank in range(self._workers)]
         self._cut = sum(len(parts) for parts in self._own)
         self._gone = set(state.gone)
+        if self._speeds is not None and state.speeds is not None:
+            self._speeds.restore(state.speeds)
 
 
 def _cut(

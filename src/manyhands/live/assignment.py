@@ -25,6 +25,7 @@ class Leasing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     lockstep: bool = False
     """Whether workers wait for each other: see `manyhands.leasing.leases`."""
     by_rank: bool = False
+    by_speed: bool = False
     points: EvaluationPoints = EvaluationPoints()
     """Where evaluations are, by samples."""
     early: tuple[int, float] | None = None

@@ -95,6 +95,23 @@ class Copy:
         self._place()
         compile_in_place(job, self.model)
 
+    @property
+    def places(self) -> list[tuple[str, torch.Size, torch.dtype, int, int]]:
+        """Name, shape and dtype of every parameter, and its bytes in the flat tensor."""
+        named, places, begin = dict(self.model.named_parameters()), [], 0
+        for shard in self.layout.shards:
+            for fragment in shard.parameters:
+                if fragment.start == 0:
+                    own, at = named[fragment.name], begin + fragment.offset
+                    places.append((fragment.name, own.shape, own.dtype, at, at + own.nbytes))
+            begin += shard.nbytes
+        return places
+
+    @property
+    def changes_gradients(self) -> bool:
+        """Whether gradients are clipped, or their norms taken."""
+        return self._clip is not None or self._takes_norms
+
     @torch.no_grad()
     def _fill(self, flat: torch.Tensor) -> None:
         """Write the model's parameters and buffers into a flat tensor."""
@@ -105,15 +122,8 @@ class Copy:
     def _views(self, flat: torch.Tensor) -> Iterator[tuple[torch.nn.Parameter, torch.Tensor]]:
         """Every parameter of the model, and its view in a flat tensor."""
         named = dict(self.model.named_parameters())
-        begin = 0
-        for shard in self.layout.shards:
-            for fragment in shard.parameters:
-                if fragment.start == 0:
-                    parameter = named[fragment.name]
-                    at = begin + fragment.offset
-                    part = flat[at : at + parameter.numel() * parameter.element_size()]
-                    yield parameter, part.view(parameter.dtype).view(parameter.shape)
-            begin += shard.nbytes
+        for name, shape, dtype, start, stop in self.places:
+            yield named[name], flat[start:stop].view(dtype).view(shape)
 
     def _place(self) -> None:
         """Make the model's parameters views of the flat tensor, and collect its gradients."""

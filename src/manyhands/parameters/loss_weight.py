@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
     from manyhands.job import Job
 
-_WATCHED: Final = {functional.cross_entropy, functional.nll_loss}
+WATCHED: Final = {functional.cross_entropy, functional.nll_loss}
+"""Functions that compute a mean over targets."""
 _POSITIONAL: Final = 6
 """Positional arguments before `reduction`."""
 _LOOKED: Final = 64
@@ -49,7 +50,7 @@ class CountedLoss:
         a runtime to which it makes no difference whether a worker has a weight."""
         self.returned: Weighted | None = None
         """What an objective returned last."""
-        self._direct = any(loss is one for one in _WATCHED)
+        self._direct = any(loss is one for one in WATCHED)
         """Whether the loss itself is inspected, so that no call within it has to be intercepted."""
         self._calls: list[torch.Tensor] = []
         self._all = 0
@@ -229,7 +230,7 @@ class _Watching(TorchFunctionMode):
     ) -> Any:
         """Inspect the calls that compute a mean."""
         kwargs = kwargs or {}
-        return self._counts.call(func, args, kwargs) if func in _WATCHED else func(*args, **kwargs)
+        return self._counts.call(func, args, kwargs) if func in WATCHED else func(*args, **kwargs)
 
 
 class _Counts:

@@ -135,13 +135,8 @@ class AllReduce(Placement):
             )
 
     def check_virtual(self) -> None:
-        """Raise ValueError for a codec, and for shares that depend on measured times."""
+        """Raise ValueError for a codec."""
         refuse_codec(self, self.codec)
-        if self.deals_by_speed:
-            raise ValueError(
-                f"{self} divides batches by speeds that are measured in a live run, and is not "
-                "simulated: leave out shares, or use train"
-            )
 
     @property
     def preloads(self) -> tuple[str, ...]:
@@ -170,6 +165,7 @@ class AllReduce(Placement):
             find_unused=self.find_unused,
             algorithm=self.algorithm,
             hosts_first=self.shared_memory,
+            shares=self.shares,
         )
 
     def bind(self, job: Job, group: Group, device: torch.device, waits: Waits) -> Bound:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, Literal, cast
 
 from manyhands.collectives import ALLREDUCE, FORWARD, AllreduceAlgorithm, by_hosts, tree_broadcast
 from manyhands.costs import BETWEEN_WORKERS, StepPayload
+from manyhands.protocols.parts.shares import DividedBatches
 from manyhands.protocols.protocol import StrategyProtocol
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ class LockstepProtocol(StrategyProtocol):
 
 
 @dataclass(frozen=True, repr=False)
-class AllreduceMessages(LockstepProtocol):
+class AllreduceMessages(LockstepProtocol, DividedBatches):
     """Average every gradient over all workers in every step, by messages between them.
 
     Worker n multiplies the gradient of its b_n samples by b_n. The sum over all workers, divided by

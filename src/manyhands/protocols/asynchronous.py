@@ -10,6 +10,7 @@ from manyhands.protocols.actions import Action, Answer, Call, Step
 from manyhands.protocols.parts.changed import changed
 from manyhands.protocols.parts.damping import Damping, damp
 from manyhands.protocols.parts.push import ALONE, PushGradients
+from manyhands.protocols.parts.shares import AT_OWN_PACE
 
 if TYPE_CHECKING:
     from manyhands.protocols.protocol import ServerState
@@ -44,7 +45,7 @@ class Asynchronous(PushGradients):
     name: ClassVar[str] = "asynchronous"
     alternates: ClassVar[bool] = True
     support: ClassVar[Literal["beta"]] = "beta"
-    lacks: ClassVar[dict[str, str]] = {"aggregate": ALONE}
+    lacks: ClassVar[dict[str, str]] = {"aggregate": ALONE, "shares": AT_OWN_PACE}
 
     servers: int = 1
     """Number of server processes; each holds an equal shard of the parameters. More servers share

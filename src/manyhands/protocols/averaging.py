@@ -11,6 +11,7 @@ from manyhands.protocols.actions import Action, Move
 from manyhands.protocols.compression.coding import Compressed
 from manyhands.protocols.parts.pull_and_rest import answer, rest
 from manyhands.protocols.parts.rounds import Round, Rounds
+from manyhands.protocols.parts.shares import DividedBatches
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from manyhands.protocols.compression.coding import Coding
 
 
-class LocalSteps(Rounds, Compressed):
+class LocalSteps(DividedBatches, Rounds, Compressed):
     """Workers that take local steps with local optimizers, and synchronise every H steps."""
 
     local_optimizer: ClassVar[bool] = True

@@ -12,6 +12,7 @@ from manyhands.endpoint import Change, MembershipChanged, Parameters, Pull, Push
 from manyhands.protocols.actions import Action, Add, Answer, Call, Move, Shift
 from manyhands.protocols.compression.coding import HEAD, Coding
 from manyhands.protocols.parts.pull_and_rest import answer, take_mean
+from manyhands.protocols.parts.shares import AT_OWN_PACE
 from manyhands.protocols.parts.successor import copy_another
 from manyhands.protocols.protocol import ServerState, StrategyProtocol
 
@@ -54,6 +55,7 @@ class Broadcast(StrategyProtocol):
 
     name: ClassVar[str] = "broadcast"
     support: ClassVar[Literal["experimental"]] = "experimental"
+    lacks: ClassVar[dict[str, str]] = {"shares": AT_OWN_PACE}
     local_optimizer: ClassVar[bool] = True
     own_parameters: ClassVar[bool] = True
     peer_servers: ClassVar[bool] = True

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from manyhands.costs import StepPayload
 from manyhands.endpoint import Pull, Push
 from manyhands.protocols.parts.pull_and_rest import answer, rest
+from manyhands.protocols.parts.shares import DividedBatches
 from manyhands.protocols.synchronous import SynchronousRounds
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, repr=False)
-class CentralStorage(SynchronousRounds):
+class CentralStorage(DividedBatches, SynchronousRounds):
     """Keep one copy of the parameters in the host's memory, and have all workers compute from it.
 
     W ← W − λ·mean(ΔW_n), weighted by samples: the same steps as `synchronous`, and as one worker

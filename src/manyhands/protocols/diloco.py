@@ -80,6 +80,11 @@ class DiLoCo(LocalSteps):
             )
         if self.wait_for is not None and self.wait_for < 1:
             raise ValueError(f"wait_for must be 1 or more, got {self.wait_for}")
+        if self.shares == "by_speed" and self.wait_for is not None:
+            raise ValueError(
+                "with wait_for an outer step does not wait for slow workers, and a faster worker "
+                "takes more samples: leave out shares, or wait_for"
+            )
         if self.servers > 1 and (self.fragments > 1 or self.wait_for is not None):
             raise ValueError(
                 f"fragments and wait_for need servers=1, got servers={self.servers}: two servers "

@@ -17,6 +17,7 @@ from manyhands.protocols.parts.elastic_strength import (
 from manyhands.protocols.parts.pull_and_rest import answer, rest
 from manyhands.protocols.parts.round_robin import RoundRobin, next_turn
 from manyhands.protocols.parts.rounds import Round, Rounds
+from manyhands.protocols.parts.shares import ALIKE
 
 if TYPE_CHECKING:
     from manyhands.endpoint import Endpoint, LeasedBatch, Replica
@@ -44,6 +45,7 @@ class ElasticAveraging(Rounds, Compressed):
 
     name: ClassVar[str] = "easgd"
     support: ClassVar[Literal["beta"]] = "beta"
+    lacks: ClassVar[dict[str, str]] = {"shares": ALIKE}
     local_optimizer: ClassVar[bool] = True
     own_parameters: ClassVar[bool] = True
 

@@ -9,6 +9,7 @@ from manyhands.costs import StepPayload
 from manyhands.endpoint import Parameters, Pull, Push
 from manyhands.protocols.actions import Action, Add, Answer, Call, Move
 from manyhands.protocols.parts.pull_and_rest import answer
+from manyhands.protocols.parts.shares import AT_OWN_PACE
 from manyhands.protocols.protocol import ServerState, StrategyProtocol
 
 if TYPE_CHECKING:
@@ -34,7 +35,10 @@ class Ensemble(StrategyProtocol):
 
     name: ClassVar[str] = "ensemble"
     support: ClassVar[Literal["experimental"]] = "experimental"
-    lacks: ClassVar[dict[str, str]] = {"codec": "replicas are sent only to be evaluated"}
+    lacks: ClassVar[dict[str, str]] = {
+        "codec": "replicas are sent only to be evaluated",
+        "shares": AT_OWN_PACE,
+    }
     local_optimizer: ClassVar[bool] = True
     own_parameters: ClassVar[bool] = True
     peer_servers: ClassVar[bool] = True

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from manyhands.costs import StepPayload
+from manyhands.protocols.parts.shares import AT_OWN_PACE
 from manyhands.protocols.protocol import StrategyProtocol
 
 if TYPE_CHECKING:
@@ -34,7 +35,10 @@ class Hogwild(StrategyProtocol):
 
     name: ClassVar[str] = "hogwild"
     support: ClassVar[Literal["beta"]] = "beta"
-    lacks: ClassVar[dict[str, str]] = {"codec": "nothing is sent, because workers share one memory"}
+    lacks: ClassVar[dict[str, str]] = {
+        "codec": "nothing is sent, because workers share one memory",
+        "shares": AT_OWN_PACE,
+    }
     local_optimizer: ClassVar[bool] = True
     shared_memory: ClassVar[bool] = True
     servers = 0

@@ -42,6 +42,10 @@ class SoftSync(SynchronousRounds, PushGradients):
 
     name: ClassVar[str] = "softsync"
     support: ClassVar[Literal["beta"]] = "beta"
+    lacks: ClassVar[dict[str, str]] = {
+        "shares": "a step does not wait for slow workers, and a faster one takes more samples; use "
+        "synchronous(shares=by_speed)"
+    }
 
     wait_for: int = 1
     """S: the number of gradients per step."""

@@ -12,6 +12,7 @@ from manyhands.protocols.parts.changed import changed
 from manyhands.protocols.parts.persistent_map import PersistentMap
 from manyhands.protocols.parts.push import ALONE, PushGradients
 from manyhands.protocols.parts.rank_order import place
+from manyhands.protocols.parts.shares import AT_OWN_PACE
 from manyhands.protocols.protocol import ServerState
 
 
@@ -63,7 +64,7 @@ class StaleSynchronous(PushGradients):
 
     name: ClassVar[str] = "ssp"
     support: ClassVar[Literal["beta"]] = "beta"
-    lacks: ClassVar[dict[str, str]] = {"aggregate": ALONE}
+    lacks: ClassVar[dict[str, str]] = {"aggregate": ALONE, "shares": AT_OWN_PACE}
 
     staleness: int = 1
     """The bound: how many clocks a computing worker may be ahead of the slowest one."""

@@ -10,6 +10,7 @@ from manyhands.protocols.actions import Action, Add, Call, Step
 from manyhands.protocols.aggregation.option import Aggregated, Combine
 from manyhands.protocols.parts.push import PushGradients
 from manyhands.protocols.parts.rounds import Round, Rounds
+from manyhands.protocols.parts.shares import DividedBatches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -98,16 +99,16 @@ def staleness_of(state: Round, call: Call) -> int:
 
 
 @dataclass(frozen=True, repr=False)
-class Synchronous(SynchronousRounds, PushGradients):
+class Synchronous(DividedBatches, SynchronousRounds, PushGradients):
     """Wait for all workers, then take one step with the mean of their gradients.
 
     W ← W − λ·mean(ΔW_n), weighted by samples: mathematically the same as one worker with the
     whole batch, and the same as `allreduce`, with any optimizer. With `aggregate` it is another
     function of the gradients, which workers that send wrong ones cannot move as far.
 
-    Use it with a few workers of equal speed. Every step waits for the slowest worker, and each of
-    the S servers receives N·m/S bytes and sends as many, for m bytes of parameters. `allreduce`
-    moves fewer bytes per link and is faster on a good network.
+    Use it with a few workers of equal speed, or with `shares=by_speed`. Every step waits for the
+    slowest worker, and each of the S servers receives N·m/S bytes and sends as many, for m bytes of
+    parameters. `allreduce` moves fewer bytes per link and is faster on a good network.
 
     Example: `synchronous(servers=2)`
 

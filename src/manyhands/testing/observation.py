@@ -256,9 +256,9 @@ class Observer:
             return taken
 
         def ending(what: str) -> Callable[[Any], Any]:
-            def wrapper(end: Callable[[str, int], bool]) -> Callable[[str, int], bool]:
-                def ended(worker: str, number: int) -> bool:
-                    accepted = end(worker, number)
+            def wrapper(end: Callable[..., bool]) -> Callable[..., bool]:
+                def ended(worker: str, number: int, *seconds: float) -> bool:
+                    accepted = end(worker, number, *seconds)
                     self.tell(what, self.lives[worker + " now"], number, accepted=accepted)
                     return accepted
 

@@ -93,10 +93,10 @@ class LeaseChannel:
             word = await self._receive(log)
         return word
 
-    def commit(self, number: int) -> bool:
-        """Commit a lease; return False if it does not belong to this worker."""
+    def commit(self, number: int, seconds: float = 0.0) -> bool:
+        """Commit a lease, computed in so many seconds; False if this worker does not hold it."""
         accepted = not self.is_cut_off and self._coordinator.is_held(self, number)
-        self.say(Commit(number))
+        self.say(Commit(number, seconds))
         return accepted
 
     def forgo(self, number: int) -> None:
@@ -165,6 +165,7 @@ class VirtualCoordinator:
             are none to evaluate, until workers have started again.
         lockstep: whether workers wait for each other: see `manyhands.leasing.leases`.
         by_rank: whether parts of a global batch are assigned by rank.
+        by_speed: whether they are in proportion to measured speeds.
         early: see `LeaseService`.
     """
 
@@ -180,6 +181,7 @@ class VirtualCoordinator:
         *,
         lockstep: bool = False,
         by_rank: bool = False,
+        by_speed: bool = False,
         early: tuple[int, float] | None = None,
     ) -> None:
         self._job = job
@@ -188,7 +190,7 @@ class VirtualCoordinator:
         self._evaluate = evaluate
         self._workers = workers
         self._lockstep = lockstep
-        self._by_rank = by_rank
+        self._by_rank, self._by_speed = by_rank, by_speed
         self._early = early
         self.improvement = Improvement(job.early_stopping)
         """What early stopping has noted."""
@@ -219,6 +221,7 @@ class VirtualCoordinator:
         self._evaluated = 0
         """Samples committed at the last evaluation."""
         self._accounted = (0, 0, 0)
+        self._shares = self._service.leases.shares
         self._epochs = 0
         self._size = job.epoch_samples
         if job.seconds is not None:
@@ -256,6 +259,7 @@ class VirtualCoordinator:
             pauses=evaluates,
             lockstep=self._lockstep,
             by_rank=self._by_rank,
+            by_speed=self._by_speed,
             points=self._job.evaluation_points,
             storing=self._job.checkpoint_points,
             since=self._since,
@@ -453,6 +457,9 @@ class VirtualCoordinator:
             return
         self._accounted = account
         self._logs.coordinator.samples(*account)
+        if self._shares != leases.shares:
+            self._shares = leases.shares
+            self._logs.coordinator.event("shares", leases.share_words())
         self._accounts += 1
         if self._accounts % _DRAIN_EVERY == 0:
             self._logs.drain()

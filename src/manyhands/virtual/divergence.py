@@ -21,12 +21,16 @@ class VirtualDivergence:
         self._last: dict[int, str] = {}
         """By rank, where the last loss of a worker was; empty if it was finite."""
 
-    def training(self, recorder: Recorder, value: float, where: str, rank: int) -> None:
+    def training(self, recorder: Recorder, value: float, sample: int, rank: int) -> None:
         """Check the loss of a worker's batch.
 
         If the run goes on, its update is not applied, and the worker may continue as before.
         """
-        self._last[rank] = "" if math.isfinite(value) else _words(value, "training", where)
+        if math.isfinite(value):
+            self._last[rank] = ""
+            return
+        where = f"at sample {sample:,} on worker {rank}"
+        self._last[rank] = _words(value, "training", where)
         if self._stops:
             self.check(recorder, value, "training", where)
 

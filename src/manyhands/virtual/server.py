@@ -238,7 +238,9 @@ class Server:
             self._open[key] = parcel
             if self.coded is not None:
                 parcel.payload = self.coded.received(call, parcel.payload)
-            seen = self._examination.examine(call, parcel.payload, self.coded)
+            seen = call
+            if not parcel.given:
+                seen = self._examination.examine(call, parcel.payload, self.coded)
             if seen.refused:
                 self._note_refused(call, seen)
             self.state, actions = self._protocol.on_message(self.state, seen)

@@ -40,6 +40,7 @@ class TimeOnlyServer(Server):
 class TimeOnlyWorld(World):
     """A run without gradients, parameters and metrics, and with the times of one that has them."""
 
+    adopts_payloads: ClassVar[bool] = False
     server_class: ClassVar[type[Server]] = TimeOnlyServer
     replica_class: ClassVar[type[VirtualReplica]] = SizedReplica
     coded_shard_class: ClassVar[type[CodedShard]] = SizedCodedShard

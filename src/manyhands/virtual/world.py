@@ -18,6 +18,7 @@ from manyhands.protocols import Terms
 from manyhands.protocols.compression.making import with_codecs
 from manyhands.protocols.compression.shard import CodedShard
 from manyhands.protocols.compression.worker import CodedEndpoint
+from manyhands.protocols.parts.push import only_reads
 from manyhands.sampling.permutation import member_seed, mix
 from manyhands.virtual.coordinator import LeaseChannel, VirtualCoordinator
 from manyhands.virtual.peers import Peers, server_of
@@ -66,6 +67,7 @@ class World:
         shared_model: computes gradients; by default the job's model.
     """
 
+    adopts_payloads: ClassVar[bool] = True
     server_class: ClassVar[type[Server]] = Server
     replica_class: ClassVar[type[VirtualReplica]] = VirtualReplica
     coded_shard_class: ClassVar[type[CodedShard]] = CodedShard
@@ -116,6 +118,7 @@ class World:
             self._evaluate,
             lockstep=needs.lockstep,
             by_rank=needs.by_rank,
+            by_speed=needs.by_speed,
             early=needs.early,
         )
         self._peers = Peers(self._servers if needs.peer_servers else {}, self._workers)
@@ -125,11 +128,11 @@ class World:
         """Lost workers, each with its first incarnation that has not ended."""
         self._working = self._returning = 0
 
-    def _new_model(self, workers: int) -> SharedModel:  # noqa: ARG002 - others need it
+    def _new_model(self, workers: int) -> SharedModel:
         """The model that computes the gradients of so many workers."""
         needs, job = self._needs, counting_among(self._job)
         clip = job.clip if needs.clips == "workers" else None
-        return SharedModel(job, needs.shards, clip, lockstep=needs.lockstep)
+        return SharedModel(job, needs.shards, clip, lockstep=needs.lockstep, workers=workers)
 
     def _server(self, number: int, host: str) -> Server:
         member = VirtualProcess(f"server-{number}", host)
@@ -303,12 +306,14 @@ class World:
             log,
             self._writes,
         )
-        replica.saving = self._conditions.saving
+        replica.saving, replica.by_speed = self._conditions.saving, self._needs.by_speed
         used = self._with_codecs(endpoint, rank, log)
         replica.refresh = partial(self._protocol.refresh, replica, used)
         replica.stand_by = partial(self._protocol.stand_by, replica, used)
         replica.evaluators = self._needs.evaluating
         replica.enter = endpoint.enter
+        if self.adopts_payloads and used is endpoint and only_reads(self._protocol):
+            endpoint.adopt = replica.taking_over()
         work = self._protocol.worker(replica, used)
         worker.works = True
         self._working += 1

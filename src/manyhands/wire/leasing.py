@@ -15,6 +15,8 @@ class Commit(Message, frozen=True):
     """The update made from a lease is part of the shared state."""
 
     number: int
+    seconds: float = 0.0
+    """How long the worker computed on it; 0 if that is not known."""
 
 
 class Granted(Message, frozen=True):

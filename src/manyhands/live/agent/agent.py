@@ -314,6 +314,7 @@ class _Run:
             lockstep=self._needs.lockstep,
             early=self._needs.early,
             by_rank=self._needs.by_rank,
+            by_speed=self._needs.by_speed,
             points=job.evaluation_points,
             evaluation_seconds=job.evaluation_seconds,
             stores=job.checkpoint is not None,

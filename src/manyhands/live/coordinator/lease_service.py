@@ -63,6 +63,7 @@ class LiveLeaseService:
             pauses=numbers.evaluates,
             lockstep=numbers.lockstep,
             by_rank=numbers.by_rank,
+            by_speed=numbers.by_speed,
             points=numbers.points,
             storing=numbers.storing,
             since=numbers.since,
@@ -86,6 +87,7 @@ class LiveLeaseService:
         """When the last checkpoint was asked for, or training began."""
         self._epochs = self._leases.committed // numbers.samples
         self._accounted = (0, 0, 0)
+        self._shares = self._leases.shares
         self._channels: dict[str, ReliableChannel] = {}
         self._least: dict[str, int] = {}
         """By worker that was lost, the least incarnation whose messages are accepted."""
@@ -255,6 +257,9 @@ class LiveLeaseService:
             return
         self._accounted = account
         self._recorder.samples(*account)
+        if self._shares != leases.shares:
+            self._shares = leases.shares
+            self._recorder.event("shares", leases.share_words())
         while leases.committed + leases.lost >= (self._epochs + 1) * self._numbers.samples:
             samples = str((self._epochs + 1) * self._numbers.samples)
             self._recorder.event("epoch", {"number": str(self._epochs), "samples": samples})

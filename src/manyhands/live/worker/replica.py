@@ -63,6 +63,8 @@ class LiveBatch:
         self.inputs = inputs
         self.targets = targets
         self.objective = objective
+        self.seconds = 0.0
+        """How long it was computed."""
         self.refused = False
         """Whether its update was not applied because it has NaN or infinity."""
 
@@ -288,6 +290,7 @@ class LiveReplica:
         # Shards are encoded within the backward pass, as soon as they are complete.
         spent = time.monotonic() - begun - (self.coding() - coded)
         self._recorder.span("compute", begun, spent, self._progress.step)
+        batch.seconds += spent
         self._loss = loss if batch.objective == 0 or self._loss is None else self._loss + loss
         if self._next_objective is None:
             self._progress.losses.append((self._loss, batch.samples))
@@ -399,7 +402,7 @@ class LiveReplica:
                 if batch.refused:
                     self._line.send(Forgo(batch.lease.number), later=True)
                     continue
-                self._line.send(Commit(batch.lease.number), later=True)
+                self._line.send(Commit(batch.lease.number, batch.seconds), later=True)
             self._recorder.count(samples=batch.samples, steps=1)
             self._progress.samples += batch.samples
 

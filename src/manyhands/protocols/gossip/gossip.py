@@ -24,6 +24,7 @@ from manyhands.protocols.gossip import lockstep, pairwise
 from manyhands.protocols.gossip.lockstep import GossipState
 from manyhands.protocols.gossip.topologies import GRAPHS, Graph
 from manyhands.protocols.parts.pull_and_rest import answer, take_mean
+from manyhands.protocols.parts.shares import ALIKE
 from manyhands.protocols.parts.successor import copy_another
 from manyhands.protocols.protocol import ServerState, StrategyProtocol
 
@@ -58,6 +59,7 @@ class Gossip(StrategyProtocol, Compressed):
 
     name: ClassVar[str] = "gossip"
     support: ClassVar[Literal["experimental"]] = "experimental"
+    lacks: ClassVar[dict[str, str]] = {"shares": ALIKE}
     local_optimizer: ClassVar[bool] = True
     own_parameters: ClassVar[bool] = True
     peer_servers: ClassVar[bool] = True

@@ -15,6 +15,7 @@ from manyhands.protocols.compression.coding import HEAD, Coding
 from manyhands.protocols.gossip.shares import PushSumState, forget, give, give_again, split
 from manyhands.protocols.gossip.topologies import ONE_WAY
 from manyhands.protocols.parts.pull_and_rest import answer, take_mean
+from manyhands.protocols.parts.shares import ALIKE
 from manyhands.protocols.parts.successor import ask_another
 from manyhands.protocols.protocol import ServerState, StrategyProtocol
 
@@ -55,6 +56,7 @@ class PushSum(StrategyProtocol):
 
     name: ClassVar[str] = "push_sum"
     support: ClassVar[Literal["experimental"]] = "experimental"
+    lacks: ClassVar[dict[str, str]] = {"shares": ALIKE}
     local_optimizer: ClassVar[bool] = True
     own_parameters: ClassVar[bool] = True
     peer_servers: ClassVar[bool] = True

@@ -69,6 +69,7 @@ class Hierarchical(StrategyProtocol):
     support: ClassVar[Literal["experimental"]] = "experimental"
     lacks: ClassVar[dict[str, str]] = {
         "codec": "give it to a level, as in outer=diloco(codec=topk(0.01))",
+        "shares": "islands have even parts; use synchronous(shares=by_speed) without islands",
         "aggregate": "an island has few workers to compare; use synchronous()",
     }
     own_parameters: ClassVar[bool] = True

@@ -44,6 +44,11 @@ def check_levels(islands: int, inner: Value, outer: Value) -> None:
                 f"{name}={level}: servers of islands pass sums on, and an outer server has no "
                 "updates of single workers: leave out aggregate, or use synchronous() alone"
             )
+        if getattr(level, "shares", "even") != "even":
+            raise ValueError(
+                f"{name}={level}: global batches are divided evenly among islands: leave out "
+                "shares, or use it without islands"
+            )
         if level.servers != 1:
             raise ValueError(
                 f"{name}={level} has {level.servers} servers, which could get out of step when a "

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from manyhands.endpoint import Endpoint, LeasedBatch, Replica
     from manyhands.job import Job
     from manyhands.protocols.compression.coding import Coding
+    from manyhands.protocols.protocol import StrategyProtocol
 
 
 ALONE: Final = (
@@ -81,3 +82,8 @@ class PushGradients(ServerBased, Compressed):
                 replica.commit(batch)
             else:
                 replica.forgo(batch)
+
+
+def only_reads(protocol: StrategyProtocol) -> bool:
+    """Whether the workers of a protocol read the parameters that they receive, and change none."""
+    return getattr(type(protocol), "worker", None) is PushGradients.worker

@@ -10,6 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import count
 from typing import TYPE_CHECKING, ClassVar
 
 from manyhands.notation import Catalog, Value
@@ -38,10 +39,14 @@ class Slow(Value):
     """Rank of the worker."""
     factor: float
     """Factor of its compute times; below 1 it is faster."""
+    after: int = 0
+    """Batches that it computes at full speed before."""
 
     def __post_init__(self) -> None:
         if self.rank < 0:
             raise ValueError(f"rank must be 0 or more, got {self.rank}")
+        if self.after < 0:
+            raise ValueError(f"after must be 0 or more batches, got {self.after}")
         _check_positive("factor", self.factor)
 
 
@@ -62,9 +67,19 @@ class Times(Value, ABC):
 
     def of(self, rank: int, rng: random.Random) -> Callable[[], float]:
         """A function that draws the times of one worker from its random generator."""
-        factor = math.prod(one.factor for one in self.slow if one.rank == rank)
-        draw = self.drawer(rank, rng)
-        return lambda: max(_SHORTEST, factor * draw())
+        own = [one for one in self.slow if one.rank == rank]
+        factor = math.prod(one.factor for one in own if not one.after)
+        draw, later = self.drawer(rank, rng), [one for one in own if one.after]
+        if not later:
+            return lambda: max(_SHORTEST, factor * draw())
+        batches = count()
+
+        def drawn() -> float:
+            number = next(batches)
+            more = math.prod(one.factor for one in later if number >= one.after)
+            return max(_SHORTEST, factor * more * draw())
+
+        return drawn
 
     @abstractmethod
     def drawer(self, rank: int, rng: random.Random) -> Callable[[], float]:

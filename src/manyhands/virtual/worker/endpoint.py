@@ -37,6 +37,15 @@ HEAD = 100
 """Bytes of a message without its payload: the typical size of a live envelope."""
 
 
+GIVEN = "is_given_away"
+"""An attribute of tensors; see `give`."""
+
+
+def give(update: torch.Tensor) -> None:
+    """Mark an update that is finite, and that nothing uses after it is posted: it is not copied."""
+    setattr(update, GIVEN, True)
+
+
 class Callee(Protocol):
     """The part of a server that a caller needs."""
 
@@ -72,6 +81,8 @@ class Parcel:
     """When the server received it."""
     due: float = 0.0
     """When it is encoded, and can be sent."""
+    given: bool = False
+    """Whether the payload is finite, and was given away by its worker."""
 
     @property
     def size(self) -> int:
@@ -146,6 +157,8 @@ class VirtualEndpoint:
         self.own = own
         self.on_loss: Callable[[str], None] = lambda _: None
         """Called with the name of a server that is lost."""
+        self.adopt: Callable[[str, torch.Tensor], object] | None = None
+        """Takes the parameters that a server sent, without a copy; None to copy them."""
         self.busy_until = 0.0
         """When everything posted so far is encoded, if that takes time."""
         self.phase: Phase = "start"
@@ -189,19 +202,20 @@ class VirtualEndpoint:
             line.vain += 1
             return
         line.number += 1
+        given = payload is not None and getattr(payload, GIVEN, False)
         parcel = Parcel(
             self,
             server,
             line.number,
             message,
-            None if payload is None else as_bytes(payload).clone(),
+            payload if given or payload is None else as_bytes(payload).clone(),
             None if into is None else as_bytes(into),
             server.member.life,
             self.caller,
             self.phase,
             line.scope,
         )
-        parcel.due = self.busy_until
+        parcel.due, parcel.given = self.busy_until, given
         line.calls.append(parcel)
         line.unsent.append(parcel)
         self._send(line)
@@ -342,7 +356,10 @@ class VirtualEndpoint:
         if parcel in line.unsent and not (line.sending and line.unsent[0] is parcel):
             line.unsent.remove(parcel)
         if payload is not None:
-            _fill(parcel, payload)
+            if self.adopt is None or parcel.into is None:
+                _fill(parcel, payload)
+            else:
+                self.adopt(parcel.server.name, payload)
         line.answers.append(message)
         line.held = held
         if line.listener is not None:

@@ -165,7 +165,8 @@ class VirtualLockstepReplica(VirtualReplica):
         self._check_alive()
         if batch is not self._timed:
             self._timed = batch
-            self._drawn = self._seconds() if self._has_work(batch) else 0.0
+            has_work = self._has_work(batch)
+            self._drawn = self._draw(cast("VirtualBatch", batch)) if has_work else 0.0
         asked = self._kernel.now
         if share * self._drawn:
             begun = await self._cores.compute(self._member, share * self._drawn)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -45,6 +46,8 @@ class VirtualBatch:
     """What its update has that is no finite number."""
     refused: bool = False
     """Whether its update was not applied because of that."""
+    seconds: float = 0.0
+    """How long it was computed, if batches are divided by speed."""
 
 
 class VirtualReplica:
@@ -96,6 +99,8 @@ class VirtualReplica:
         self._phase: Phase = "start"
         self.saving = 0.0
         """Seconds that storing the model takes."""
+        self.by_speed = False
+        """Whether compute times are in proportion to samples, by which faster workers get more."""
         self.replication = replication
         self._keeps = bool(replication.beside)
         self.returns = member.life > 1
@@ -224,13 +229,23 @@ class VirtualReplica:
             completed = list(range(len(self.replication.parameters)))
         else:
             asked = self._kernel.now
-            begun = await self._cores.compute(self._member, self._seconds(), self._look)
+            seconds = self._draw(batch)
+            look = partial(self._look, batch, seconds)
+            begun = await self._cores.compute(self._member, seconds, look)
             self._log.time("wait", asked, begun - asked)
             self._log.span("compute", begun)
             completed = self._compute(batch)
         for server in completed:
             if ready is not None:
                 ready(server)
+
+    def _draw(self, batch: VirtualBatch) -> float:
+        """The compute time of a batch. By speed, what is drawn is that of an even part."""
+        seconds = self._seconds()
+        if self.by_speed:
+            seconds *= batch.samples * self.terms.workers / batch.total
+            batch.seconds = seconds
+        return seconds
 
     def _compute(self, batch: VirtualBatch) -> list[int]:
         """Compute the update of a batch; return the shards in order of completion."""
@@ -240,13 +255,14 @@ class VirtualReplica:
         self._loss = loss if batch.objective == 0 else self._loss + loss
         if self._next_objective is None:
             self._log.loss(self._loss, batch.samples)
-        where = f"at sample {batch.dealt:,} on worker {self.rank}"
-        self._shared_model.divergence.training(self._log.recorder, loss, where, self.rank)
+        said = (self._log.recorder, loss, batch.dealt, self.rank)
+        self._shared_model.divergence.training(*said)
         return completed
 
-    def _look(self) -> None:
+    def _look(self, batch: VirtualBatch, seconds: float) -> None:
         """Read the parameters at the start of the computation."""
         self.replication.look()
+        self._shared_model.expect(self.replication, batch.lease, self._kernel.now + seconds)
         if self._writes is not None:
             self._read = self._writes.by_others(self.rank)
 
@@ -352,6 +368,15 @@ class VirtualReplica:
         self.replication.touched = True
         return self.replication.parameters[server]
 
+    def taking_over(self) -> Callable[[str, torch.Tensor], None]:
+        """Need no memory for parameters; returns what is called with those that a server sent."""
+        self.replication.parameters[:] = self._shared_model.blank
+        return self._take_over
+
+    def _take_over(self, server: str, payload: torch.Tensor) -> None:
+        """Use the parameters that a server sent, without a copy."""
+        self.replication.adopt(self.servers.index(server), payload)
+
     def update_vector(self, server: int) -> torch.Tensor:
         """The update for a server as one vector; as `update`."""
         return self._shared_model.layout.shards[server].vector(self.update(server))
@@ -369,7 +394,7 @@ class VirtualReplica:
                 return
             if batch.refused:
                 self._channel.forgo(batch.lease.number)
-            elif self._channel.commit(batch.lease.number):
+            elif self._channel.commit(batch.lease.number, batch.seconds):
                 self._log.committed(batch.samples)
 
     def forgo(self, *batches: LeasedBatch) -> None:

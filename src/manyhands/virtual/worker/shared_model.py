@@ -6,6 +6,7 @@ thousand parameter vectors and one model.
 
 from __future__ import annotations
 
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,7 +17,9 @@ from manyhands.sampling.permutation import mix
 from manyhands.sampling.stream_parts import StreamPart
 from manyhands.seeding import EpochOrder, Seeded, epoch_seed, seed_host
 from manyhands.virtual.divergence import VirtualDivergence
+from manyhands.virtual.worker.endpoint import give
 from manyhands.virtual.worker.loading import loader
+from manyhands.virtual.worker.together import LEAST_WORKERS, Together
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -71,6 +74,14 @@ class Replication:
         self.begin: Callable[[], object] = _nothing
         """Called after the first exchange, before the first batch."""
 
+    def adopt(self, shard: int, payload: torch.Tensor) -> None:
+        """Use a payload in the place of a shard's parameters; nothing writes to either."""
+        if payload.nbytes != self.parameters[shard].nbytes:
+            held = self.parameters[shard].nbytes
+            raise ValueError(f"expected parameters of {held} bytes, got {payload.nbytes}")
+        self.parameters[shard] = payload
+        self.touched = True
+
     def look(self) -> None:
         """Copy shared parameters at the start of a computation, which does not see later writes."""
         if self.shares:
@@ -86,10 +97,17 @@ class SharedModel:
         shards: number of shards of the parameters.
         clip: the largest norm of an update; None if servers clip.
         lockstep: whether workers wait for each other.
+        workers: number of workers; the gradients of many are evaluated together.
     """
 
     def __init__(
-        self, job: Job, shards: int, clip: float | None = None, *, lockstep: bool = False
+        self,
+        job: Job,
+        shards: int,
+        clip: float | None = None,
+        *,
+        lockstep: bool = False,
+        workers: int = 1,
     ) -> None:
         self._job = job
         self.lockstep = lockstep
@@ -116,10 +134,21 @@ class SharedModel:
         """Called after every gradient, if distances between replicas are measured."""
         self._loaded: Replication | None = None
         """The worker whose parameters, buffers and update are loaded."""
+        self._together: Together | None = None
+        if workers >= LEAST_WORKERS:
+            about = (self._order, self._seeded, self._load_samples)
+            self._together = Together(job, self._copy, *about)
+        self._given: tuple[Replication, list[torch.Tensor], NotFinite] | None = None
+        """The worker whose update was computed last, if it was evaluated with others."""
 
     def room(self) -> list[torch.Tensor]:
         """Allocate memory for parameters."""
         return self.layout.split(torch.zeros(self.layout.nbytes, dtype=torch.uint8))
+
+    @cached_property
+    def blank(self) -> list[torch.Tensor]:
+        """Parameters of workers that have received none yet; nothing writes to them."""
+        return self.room()
 
     def first_parameters(self) -> list[torch.Tensor]:
         """The model's initial parameters; valid before the first computation."""
@@ -137,6 +166,11 @@ class SharedModel:
         self._read[lease.number] = loaded.batch
         return loaded
 
+    def expect(self, worker: Replication, lease: Lease, due: float) -> None:
+        """Note that a worker begins to compute, and will need its update at a time."""
+        if self._together is not None:
+            self._together.expect(worker, lease, due)
+
     def gradient(
         self, worker: Replication, lease: Lease, objective: int = 0
     ) -> tuple[float, list[int], float]:
@@ -147,6 +181,30 @@ class SharedModel:
         Random numbers of the model depend on the seed, the worker and its count of batches only,
         those of the data on the seed, the epoch and the sample; not on earlier computations.
         """
+        plain, together = partial(self._plain, worker, lease, objective), self._together
+        found = None if together is None else together.take(worker, lease, plain)
+        if found is None or together is None:
+            result = plain()
+        else:
+            updates, not_finite = found.updates(self.layout)
+            self._given = (worker, updates, not_finite)
+            worker.computed += 1
+            worker.seen = []
+            if worker.optimizer is not None:
+                worker.updates = updates
+            elif not not_finite:
+                for update in updates:
+                    give(update)
+            result = (found.loss, together.completed, found.mass)
+        if self.computed is not None:
+            self.computed()
+        return result
+
+    def _plain(
+        self, worker: Replication, lease: Lease, objective: int
+    ) -> tuple[float, list[int], float]:
+        """As `gradient`, of this worker alone."""
+        self._given = None
         job = self._job
         draws = mix(job.seed, _PURPOSE, worker.rank, worker.computed)
         worker.computed += 1
@@ -175,8 +233,6 @@ class SharedModel:
                 kept.copy_(buffer)
         if worker.optimizer is not None:
             worker.updates = [update.clone() for update in self._copy.updates]
-        if self.computed is not None:
-            self.computed()
         return loss.item(), completed, weights[-1]
 
     def optimizer(self, parameters: Sequence[torch.Tensor]) -> LocalOptimizer:
@@ -197,7 +253,7 @@ class SharedModel:
 
     def not_finite(self) -> NotFinite:
         """What the last computed update has that is no finite number."""
-        return self._copy.not_finite()
+        return self._copy.not_finite() if self._given is None else self._given[2]
 
     def apply(
         self, worker: Replication, weight: float, dealt: int, objective: int = 0
@@ -225,7 +281,9 @@ class SharedModel:
 
     def update(self, worker: Replication, server: int) -> torch.Tensor:
         """The last computed update, which must be this worker's."""
-        if self._loaded is not worker:
+        if self._given is not None and self._given[0] is worker:
+            return self._given[1][server]
+        if self._loaded is not worker or self._given is not None:
             raise RuntimeError(
                 "on a virtual cluster all workers share one model, so an update is valid only "
                 "until its worker awaits something: post the update first"

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from manyhands.endpoint import LeasedBatch
     from manyhands.job import Job
+    from manyhands.leasing.leases import Lease
     from manyhands.parameters import Holder, Shard
     from manyhands.virtual.worker.replica import VirtualBatch
     from manyhands.virtual.worker.shared_model import Replication, SharedModel
@@ -41,6 +42,7 @@ class Size:
     __slots__ = ("nbytes",)
 
     dtype: ClassVar[torch.dtype] = torch.uint8
+    is_given_away: ClassVar[bool] = False
 
     def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes
@@ -143,6 +145,9 @@ class SizedModel:
 
     def adopt(self, worker: Replication) -> None:
         """There are no buffers to adopt."""
+
+    def expect(self, worker: Replication, lease: Lease, due: float) -> None:
+        """Nothing is computed."""
 
     def __getattr__(self, name: str) -> NoReturn:
         _refuse(f"the `{name}` of the model")

@@ -1,24 +1,18 @@
-"""Shares of the global batch by the speed of workers, measured while they train."""
+"""Shares of the global batch by measured speeds, of workers that step in a process group."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import torch
 
 from manyhands.sampling.division import by_weight
+from manyhands.sampling.speed_shares import EVERY, better_shares
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from manyhands.trace import Recorder
     from manyhands.transport.collectives import Group
     from manyhands.transport.waits import Waits
-
-EVERY: Final = 5
-"""Steps between two exchanges of measured speeds."""
-_WORTH: Final = 0.03
-"""The least part of a step's computing time that other shares must save."""
 
 
 class SpeedShares:
@@ -79,24 +73,3 @@ class SpeedShares:
         if self._rank == 0:
             text = ", ".join(f"{share:.4f}" for share in shares)
             recorder.event("shares", {"step": str(later), "shares": text})
-
-
-def better_shares(now: tuple[float, ...], measured: Sequence[Sequence[float]]) -> tuple[float, ...]:
-    """Shares in proportion to measured speeds, if they save enough time; otherwise those of now.
-
-    Args:
-        now: the shares of workers, with a sum of 1.
-        measured: samples and seconds of each.
-
-    >>> better_shares((0.5, 0.5), [(30, 3.0), (30, 1.0)])
-    (0.25, 0.75)
-    >>> better_shares((0.5, 0.5), [(30, 1.01), (30, 1.0)])
-    (0.5, 0.5)
-    """
-    if any(samples <= 0 or seconds <= 0 for samples, seconds in measured):
-        return now
-    rates = [samples / seconds for samples, seconds in measured]
-    slowest = max(share / rate for share, rate in zip(now, rates, strict=True))
-    if slowest * sum(rates) < 1 / (1 - _WORTH):
-        return now
-    return tuple(rate / sum(rates) for rate in rates)

@@ -1,0 +1,70 @@
+"""`synchronous(shares=by_speed)` on real processes: a slow worker has fewer samples."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from manyhands.reports import Run
+from support import Started
+
+SCRIPT = """
+    import time
+    import torch, torch.nn.functional as F
+    import manyhands as mh
+
+    generator = torch.Generator().manual_seed(1)
+    inputs = torch.randn(480, 8, generator=generator, dtype=torch.float64)
+
+    def loss(outputs, targets):
+        if torch.is_grad_enabled():
+            time.sleep(0.001 * len(targets))
+        return F.cross_entropy(outputs, targets)
+
+    job = mh.Job(
+        model=lambda: torch.nn.Sequential(
+            torch.nn.Linear(8, 6), torch.nn.Tanh(), torch.nn.Linear(6, 2)
+        ).double(),
+        optimizer=lambda model: torch.optim.AdamW(model.parameters(), lr=0.01),
+        loss=loss,
+        data=torch.utils.data.TensorDataset(inputs, (inputs.sum(1) > 0).long()),
+        metrics=(),
+        global_batch=48,
+        epochs=4,
+    )
+"""
+
+
+@pytest.fixture
+def train(start: Callable[..., Started], tmp_path: Path) -> Callable[..., Run]:
+    """Train the script's job by the command line."""
+    path = tmp_path / "script.py"
+    path.write_text("\n".join(line[4:] for line in SCRIPT.splitlines()), encoding="utf-8")
+
+    def run(name: str, *options: str) -> Run:
+        started = start(
+            *(sys.executable, "-m", "manyhands", "train", path, "--job", "job"),
+            *("--output", name, *options),
+        )
+        assert started.finish() == 0, started.text()
+        return Run(tmp_path / name)
+
+    return run
+
+
+def test_a_slow_worker_has_fewer_samples_and_the_result_is_that_of_one(train) -> None:
+    about = ("--strategy", "synchronous(shares=by_speed)", "--workers", "2", "--slow", "1:5x")
+    run = train("two", *about)
+    assert run.samples == 4 * 480
+    fast, slow = (worker.totals.samples for worker in run.trace.workers)
+    assert fast + slow == 4 * 480
+    # Of 40 batches the first ones are divided evenly, the others in about 5 to 1.
+    assert fast > 1.4 * slow
+    changes = [event for one in run.trace.processes for event in one.events]
+    shares = [event.detail["shares"] for event in changes if event.what == "shares"]
+    first, second = map(float, shares[-1].split(","))
+    assert first > 2 * second
+    alone = train("one", "--strategy", "single", "--workers", "1")
+    mine, its = run.state_dict(), alone.state_dict()
+    assert max((mine[name] - its[name]).abs().max() for name in its) < 1e-9
