@@ -101,9 +101,9 @@ def size_text(value: int) -> str:
     >>> size_text(16_000_000_000), size_text(1536)
     ('16GB', '1536B')
     """
-    texts = (f"{value / _BYTES[unit]:g}{unit.upper()}" for unit in ("tb", "gb", "mb", "b"))
-    exact = (text for text in texts if not text.startswith("0.") and size(text) == value)
-    return next(exact, f"{value}B")
+    units = [unit for unit in ("tb", "gb", "mb") if _BYTES[unit] <= value]
+    texts = (f"{value / _BYTES[unit]:g}{unit.upper()}" for unit in units)
+    return next((text for text in texts if size(text) == value), f"{value}B")
 
 
 def bandwidth_words(value: float) -> str:

@@ -23,7 +23,7 @@ class NotationError(ValueError):
         ...     mh.strategy("push_sum(grpah=ring)")
         ... except mh.NotationError as error:
         ...     print(error)
-        push_sum has no field 'grpah'; did you mean 'graph'? Known: graph
+        push_sum has no field 'grpah'; did you mean 'graph'? Known: codec, graph
           push_sum(grpah=ring)
                    ^
     """

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from manyhands.endpoint import Parameters, Pull, Push, Rest
 from manyhands.protocols.actions import Action, Answer, Call, Step
-from manyhands.protocols.parts.changed import changed
 from manyhands.protocols.parts.damping import Damping, damp
-from manyhands.protocols.parts.push import ALONE, PushGradients
+from manyhands.protocols.parts.push import ALONE, PushGradients, changed
 from manyhands.protocols.parts.shares import AT_OWN_PACE
 
 if TYPE_CHECKING:

@@ -8,9 +8,8 @@ from typing import ClassVar, Literal
 
 from manyhands.endpoint import Parameters, Pull, Push, Rest, Terms
 from manyhands.protocols.actions import Action, Answer, Call, Step
-from manyhands.protocols.parts.changed import changed
 from manyhands.protocols.parts.persistent_map import PersistentMap
-from manyhands.protocols.parts.push import ALONE, PushGradients
+from manyhands.protocols.parts.push import ALONE, PushGradients, changed
 from manyhands.protocols.parts.rank_order import place
 from manyhands.protocols.parts.shares import AT_OWN_PACE
 from manyhands.protocols.protocol import ServerState

@@ -91,7 +91,7 @@ def main(path: str) -> None:
             lease_service,
             admission,
             PATIENCE if assignment.patience is None else assignment.patience,
-            takes_back=assignment.takes_back,
+            takes_back=assignment.takes_back or assignment.elastic,
             peers=assignment.peers,
             files=files,
             journal=journal,

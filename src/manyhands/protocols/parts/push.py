@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from manyhands.costs import StepPayload
 from manyhands.endpoint import Push
 from manyhands.protocols.compression.coding import Compressed
 from manyhands.protocols.parts.pull_and_rest import ServerBased, answer, rest
+from manyhands.protocols.protocol import ServerState
 
 if TYPE_CHECKING:
     from manyhands.endpoint import Endpoint, LeasedBatch, Replica
@@ -21,6 +22,7 @@ ALONE: Final = (
     "or softsync()"
 )
 """Why a protocol has no `aggregate`."""
+S = TypeVar("S", bound=ServerState)
 
 
 class PushGradients(ServerBased, Compressed):
@@ -87,3 +89,14 @@ class PushGradients(ServerBased, Compressed):
 def only_reads(protocol: StrategyProtocol) -> bool:
     """Whether the workers of a protocol read the parameters that they receive, and change none."""
     return getattr(type(protocol), "worker", None) is PushGradients.worker
+
+
+def changed(state: S, **fields: Any) -> S:
+    """A copy of a server's state with other values of some fields.
+
+    As `dataclasses.replace`, without its checks: a server makes several copies per call.
+    """
+    copy = object.__new__(type(state))
+    copy.__dict__.update(state.__dict__)
+    copy.__dict__.update(fields)
+    return copy
