@@ -76,6 +76,7 @@ class WholeModel(Bound):
         ]
         if job.objective_names:
             self._trained_by.choose(None)
+        self._jobs = [one.job for one in self._computed]
         self._select(self._computed[0])
 
     def _prepare(
@@ -116,16 +117,13 @@ class WholeModel(Bound):
             waits: records when this worker's own gradients are ready.
             wrap: wraps the model, as for the first group.
         """
-        jobs = [one.job for one in self._computed]
-        for one in self._computed:
-            if one.last is not None:
-                one.last.remove()
-            if isinstance(one.module, AveragedReplica):
-                one.module.close()
+        # Nothing of it is there any more if another group was lost while it was made.
+        while self._computed:
+            self._computed.pop().end()
+        for name in ("module", "_called", "_trained", "_last"):
+            vars(self).pop(name, None)
         # Gradients may be parts of the former module's buckets.
         self.model.zero_grad(set_to_none=True)
-        del one, self.module, self._called, self._trained, self._last
-        self._computed = []
         # The hooks of a module's reducer end with it, and it may be part of a cycle.
         gc.collect()
         self._group = group
@@ -134,7 +132,7 @@ class WholeModel(Bound):
             own = group if group.size == 1 else group.part("batchnorm", range(group.size))
             for layer in self._synchronised:
                 layer.group = own
-        self._computed = [self._prepare(job, None, waits, wrap) for job in jobs]
+        self._computed = [self._prepare(job, None, waits, wrap) for job in self._jobs]
         self._select(self._computed[0])
 
     def _select(self, computed: _Computed) -> None:
@@ -275,6 +273,13 @@ class _Computed:
     """The parameters that have gradients."""
     last: _LastGradient | None
     """None if the module records itself when its gradients are ready."""
+
+    def end(self) -> None:
+        """Remove hooks, and free what the module shares with other workers."""
+        if self.last is not None:
+            self.last.remove()
+        if isinstance(self.module, AveragedReplica):
+            self.module.close()
 
 
 class _LastGradient:
