@@ -90,7 +90,8 @@ class Every:
         match = _TEXT.fullmatch(text)
         if match is None:
             raise ValueError(
-                f"expected an interval such as '5000' samples, '10s' or '0.5 epochs', got {text!r}"
+                "expected an interval such as '5000' samples, '10s' or '0.5 epochs', and of "
+                f"checkpoints also '10s in memory', got {text!r}"
             )
         number, unit, to = float(match[1]), match[2], match[3] or ""
         if unit in _SECONDS:

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from manyhands.cli.exit import leave
 from manyhands.cli.script_job import enter, load_job
+from manyhands.cluster import Cluster
 from manyhands.failure import RunFailed
 from manyhands.lab.calibration import measure, read_calibration
 from manyhands.lab.calibration.assumed import assume
@@ -50,6 +51,9 @@ def plan(script: Path, arguments: list[str], options: Mapping[str, Any]) -> None
     try:
         if options["global_batch"] is not None:
             job = replace(job, global_batch=options["global_batch"])
+        # Read before anything is measured, which takes a minute.
+        where = None if options["cluster"] is None else Cluster.parse(options["cluster"])
+        slow = tuple(map(Pace.read, options["slow"] or ()))
         if options["assume"] is not None:
             known = assume(job, options["assume"])
         elif options["calibration"] is not None:
@@ -60,11 +64,11 @@ def plan(script: Path, arguments: list[str], options: Mapping[str, Any]) -> None
         with shown(lambda: "" if options["json"] else f"timing {standing[-1]}"):
             found = make_plan(
                 job,
-                options["cluster"],
+                where,
                 known,
                 strategies=options["strategy"],
                 workers=options["workers"],
-                slow=tuple(map(Pace.read, options["slow"] or ())),
+                slow=slow,
                 target=options["target"],
                 budget=options["budget"],
                 price=options["price"],

@@ -134,3 +134,8 @@ def test_what_does_not_fit_into_a_hosts_memory_is_left_out() -> None:
     found = mh.plan(job(), tight.replace("82MB", "10MB"), calibration(), **asked)
     assert not found.ranking
     assert found.verdict == "no strategy can train this job on this cluster"
+
+
+def test_a_cluster_is_read_before_anything_is_measured() -> None:
+    with pytest.raises(ValueError, match="is not a cluster: expected a size such as"):
+        mh.plan(job(), "4 workers, 16XB of memory")

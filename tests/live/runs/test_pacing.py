@@ -2,12 +2,10 @@
 
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from manyhands.reports import Run
-from support import Started
 
 SCRIPT = """
     import torch, torch.nn.functional as F
@@ -34,20 +32,9 @@ SCRIPT = """
 
 
 @pytest.fixture
-def train(start: Callable[..., Started], tmp_path: Path) -> Callable[..., Run]:
-    """Train the script's job by the command line."""
-    path = tmp_path / "script.py"
-    path.write_text("\n".join(line[4:] for line in SCRIPT.splitlines()), encoding="utf-8")
-
-    def run(name: str, *options: str) -> Run:
-        started = start(
-            *(sys.executable, "-m", "manyhands", "train", path, "--job", "job"),
-            *("--workers", "2", "--output", name, *options),
-        )
-        assert started.finish() == 0, started.text()
-        return Run(tmp_path / name)
-
-    return run
+def train(train_script: Callable[..., Run]) -> Callable[..., Run]:
+    """Train on two workers."""
+    return lambda name, *options: train_script(name, "--workers", "2", *options)
 
 
 def computed(run: Run) -> list[float]:

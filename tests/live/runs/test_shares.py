@@ -1,14 +1,5 @@
 """`synchronous(shares=by_speed)` on real processes: a slow worker has fewer samples."""
 
-import sys
-from collections.abc import Callable
-from pathlib import Path
-
-import pytest
-
-from manyhands.reports import Run
-from support import Started
-
 SCRIPT = """
     import time
     import torch, torch.nn.functional as F
@@ -36,26 +27,9 @@ SCRIPT = """
 """
 
 
-@pytest.fixture
-def train(start: Callable[..., Started], tmp_path: Path) -> Callable[..., Run]:
-    """Train the script's job by the command line."""
-    path = tmp_path / "script.py"
-    path.write_text("\n".join(line[4:] for line in SCRIPT.splitlines()), encoding="utf-8")
-
-    def run(name: str, *options: str) -> Run:
-        started = start(
-            *(sys.executable, "-m", "manyhands", "train", path, "--job", "job"),
-            *("--output", name, *options),
-        )
-        assert started.finish() == 0, started.text()
-        return Run(tmp_path / name)
-
-    return run
-
-
-def test_a_slow_worker_has_fewer_samples_and_the_result_is_that_of_one(train) -> None:
+def test_a_slow_worker_has_fewer_samples_and_the_result_is_that_of_one(train_script) -> None:
     about = ("--strategy", "synchronous(shares=by_speed)", "--workers", "2", "--slow", "1:5x")
-    run = train("two", *about)
+    run = train_script("two", *about)
     assert run.samples == 4 * 480
     fast, slow = (worker.totals.samples for worker in run.trace.workers)
     assert fast + slow == 4 * 480
@@ -65,6 +39,6 @@ def test_a_slow_worker_has_fewer_samples_and_the_result_is_that_of_one(train) ->
     shares = [event.detail["shares"] for event in changes if event.what == "shares"]
     first, second = map(float, shares[-1].split(","))
     assert first > 2 * second
-    alone = train("one", "--strategy", "single", "--workers", "1")
+    alone = train_script("one", "--strategy", "single", "--workers", "1")
     mine, its = run.state_dict(), alone.state_dict()
     assert max((mine[name] - its[name]).abs().max() for name in its) < 1e-9

@@ -185,11 +185,11 @@ def plan(
     """
     begun = time.monotonic()
     made = scripts.made(job)
+    paces = tuple(map(Pace.read, slow))
+    where = Cluster.local() if cluster is None else Cluster.parse(cluster)
     if calibration is None:
         calibration = measure_here(made, job, sys._getframe(1), tell=tell)
     known = calibration if isinstance(calibration, Calibration) else read_calibration(calibration)
-    paces = tuple(map(Pace.read, slow))
-    where = Cluster.local() if cluster is None else Cluster.parse(cluster)
     counts = list(workers or numbers_of_workers(where))
     found: list[TimedCandidate] = []
     left: list[LeftOut] = []

@@ -74,9 +74,9 @@ class PushSum(StrategyProtocol):
         codec = self.codec
         if codec is not None and not (codec.bounded_error or codec.lossless):
             raise ValueError(
-                f"under push_sum a vector is sent with its weight, and {codec} sends only a "
-                "part of the vector, which would not fit the weight: use half(), bfloat16(), "
-                "int8() or int4(), or gossip()"
+                f"a vector is sent with its whole weight, and {codec} sends only a part of the "
+                "vector, which would not fit the weight: use half(), bfloat16(), int8() or int4(), "
+                "or gossip()"
             )
 
     def coding_of(self, server: int, workers: int) -> Coding | None:
