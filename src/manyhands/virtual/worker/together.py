@@ -12,7 +12,7 @@ import random
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 import torch
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from manyhands.leasing.leases import Lease
     from manyhands.parameters import Copy, Layout
     from manyhands.seeding import EpochOrder, Seeded
-    from manyhands.virtual.worker.shared_model import Replication
 
     Load = Callable[[int, torch.Tensor], tuple[Any, Any]]
     Plain = Callable[[], tuple[float, list[int], float]]
@@ -77,11 +76,22 @@ class Evaluated:
         return rows, next((kind for kind in kinds if kind), "")
 
 
+class Computing(Protocol):
+    """A worker, as far as its gradients are concerned."""
+
+    rank: int
+    computed: int
+    """Number of computed batches."""
+    parameters: list[torch.Tensor]
+    seen: list[torch.Tensor]
+    """Copy of shared parameters from the start of the current computation."""
+
+
 @dataclass(eq=False, slots=True)
 class PendingGradient:
     """A gradient that a worker is computing."""
 
-    worker: Replication
+    worker: Computing
     lease: Lease
     parameters: list[torch.Tensor]
     versions: list[int]
@@ -137,14 +147,14 @@ class Together:
         """The shards in the order in which a backward pass completes them; empty before a trial."""
         self._failed = self._most < _LEAST or not _is_plain(job, copy)
 
-    def expect(self, worker: Replication, lease: Lease, due: float) -> None:
+    def expect(self, worker: Computing, lease: Lease, due: float) -> None:
         """Note that a worker began to compute, and when it will need its gradient."""
         if self._failed:
             return
         one = self._pending[worker.rank] = PendingGradient(worker, lease, [], [])
         heappush(self._by_due, (due, next(self._numbers), one))
 
-    def take(self, worker: Replication, lease: Lease, plain: Plain) -> Evaluated | None:
+    def take(self, worker: Computing, lease: Lease, plain: Plain) -> Evaluated | None:
         """The gradient of a worker; None if it has to be evaluated by itself.
 
         Args:
