@@ -21,7 +21,7 @@ from manyhands.transport.listeners import endpoint, listen
 from manyhands.transport.memory import Segment, can_share
 from manyhands.transport.responder import Responder
 from manyhands.transport.security import JobKey
-from manyhands.wire.envelope import CallStatus, Chunk, Grant, Offer, open_answer, seal
+from manyhands.wire.envelope import CallStatus, Chunk, Grant, Offer, Refusal, open_answer, seal
 from support import wait_for
 
 SIZE = 3_000_000
@@ -498,6 +498,21 @@ def test_what_comes_from_an_old_epoch_or_does_not_fit_is_refused(ending, tmp_pat
         one.receive("server-0", 10)
 
 
+@pytest.mark.parametrize("size", [-1, -(2**63), SIZE + 1, 2**63 - 1])
+def test_a_payload_of_an_impossible_size_is_refused(ending, tmp_path, size):
+    server = adder(ending, f"ipc://{tmp_path}/s")
+    context = zmq.Context()
+    ending.callback(context.term)
+    raw = context.socket(zmq.DEALER)
+    ending.callback(raw.close, linger=0)
+    raw.setsockopt(zmq.IDENTITY, b"worker-9")
+    raw.connect(f"ipc://{tmp_path}/s")
+    raw.send(seal(Offer(1, 0, 0, size, Push(0, 1))))
+    assert raw.poll(10_000)
+    assert open_answer(raw.recv()) == Refusal(1, f"expected at most {SIZE} bytes, got {size}")
+    assert server.carried_out == []
+
+
 def test_calls_to_a_predecessor_do_not_reach_its_successor(ending, tmp_path):
     address = f"ipc://{tmp_path}/s"
     first = Adder(address)
@@ -557,9 +572,12 @@ def flood_a_responder(ending, folder, frames):
     one = caller(ending, address)
     one.post("server-0", Pull(), into=memoryview(bytearray(SIZE)))
     one.receive("server-0", 120)
-    wait_for(lambda: server.responder.refused > frames // 4, 60, "garbage counted")
+    # What follows the garbage is read after it, so all of it was read when this is answered.
+    raw.send(seal(Offer(2**61, 0, 2**61, 0, Pull())))
+    wait_for(lambda: ("worker-9", 2**61, None) in server.carried_out, 60, "all garbage read")
     raw.close(linger=0)
     context.term()
+    assert server.responder.refused > frames // 4
     assert server._thread.is_alive()
 
 

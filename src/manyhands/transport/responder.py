@@ -198,8 +198,7 @@ class Responder:
             timeout = min(timeout, 0.001)
         for listener in self._listeners.ready(timeout):
             self._listener = listener
-            call = self._read()
-            if call is not None:
+            if (call := self._read()) is not None:
                 self._listeners.used(listener)
                 return call
         return None
@@ -255,8 +254,9 @@ class Responder:
         if offer.epoch < peer.epoch:
             self._send(sender, Refusal(offer.number, f"epoch {offer.epoch} is over"))
             return None
-        if not 0 <= (size := offer.size) <= (most := self._size):
-            self._send(sender, Refusal(offer.number, f"expected at most {most} bytes, got {size}"))
+        if not 0 <= offer.size <= self._size:
+            reason = f"expected at most {self._size} bytes, got {offer.size}"
+            self._send(sender, Refusal(offer.number, reason))
             return None
         call = Incoming(sender, offer.number, offer.attempt, offer.message, offer.size)
         call.room = offer.room
