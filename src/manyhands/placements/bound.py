@@ -64,9 +64,9 @@ class Bound(ABC):
     rescales: bool = True
     """Whether gradients wait for `rescale` and `step` before they are used; False if updates are
     applied while later gradients are computed."""
-    refuses: bool = False
-    """Whether every worker has the whole gradient after the reduction, so that all of them can
-    decide not to step with it."""
+    whole_gradient: bool = False
+    """Whether every worker has the whole gradient after the reduction, so that all of them decide
+    alike whether to step with it; otherwise they ask each other."""
     compares_every: int = 0
     """Steps between two comparisons of replicas that must be equal; 0 for none."""
     words: tuple[str, ...] = ()
@@ -135,7 +135,7 @@ class Bound(ABC):
         return False
 
     def local_gradients(self, inputs: Any, targets: Any, weight: float) -> list[torch.Tensor]:  # noqa: ARG002 - the contract
-        """This worker's own gradients, computed again; needed where `refuses` is True."""
+        """This worker's own gradients, computed again; needed where all have the whole one."""
         return []
 
     def clip(self, limit: float) -> None:
@@ -147,6 +147,11 @@ class Bound(ABC):
         """Step the optimizer, with its learning rates multiplied by `weight`."""
         weighted_step(parts_of(self.optimizer)[self.objective], weight)
         forget_gradients(self.optimizer)
+
+    def skip(self) -> None:
+        """Take no step with the gradient that was computed, and forget it."""
+        self.model.zero_grad()
+        self.optimizer.zero_grad()
 
     def settle(self) -> None:  # noqa: B027 - most steps are complete when they return
         """Wait until the last step has changed the parameters."""

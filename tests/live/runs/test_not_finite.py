@@ -34,7 +34,7 @@ JOB = """
         torch.manual_seed(0)
         model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 3))
         if kind == "gradient":
-            model = torch.nn.Linear(8, 3)
+            model[1] = torch.nn.Identity()
         return model
 
     job = mh.Job(
@@ -66,14 +66,14 @@ def trained(run_script, tmp_path, *arguments: str) -> Run:
     return run
 
 
-def check_refused(run: Run, samples: int) -> None:
+def check_refused(run: Run, samples: int, name: str = "worker [01]") -> None:
     found = refusals(run.trace)
     assert sum(one.updates for one in found) == 2, found
     assert {one.what for one in found} == {"NaN"}
     assert sum(one.samples for one in found) == samples
     kept = accounting(run.trace)
     assert (kept.seen, kept.lost) == (400 - samples, samples)
-    assert re.search(r"updates? of worker [01] had NaN and w", run.summary())
+    assert re.search(rf"updates? of {name} had NaN and w", run.summary())
 
 
 @pytest.mark.parametrize(
@@ -119,6 +119,34 @@ def test_no_worker_of_allreduce_steps_with_it(run_script, tmp_path, kind) -> Non
     run = trained(run_script, tmp_path, "allreduce()", kind)
     # The step of all workers is not taken, so both their shares are lost.
     check_refused(run, 40)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "fully_sharded()",
+        pytest.param("zero(stage=1)", marks=pytest.mark.slow),
+        pytest.param("zero(stage=2)", marks=pytest.mark.slow),
+        pytest.param("tensor()", marks=pytest.mark.slow),
+        pytest.param("tensor(samples=own)", marks=pytest.mark.slow),
+        pytest.param("pipeline(microbatches=2)", marks=pytest.mark.slow),
+        "pipeline(microbatches=1, schedule=pipedream)",
+    ],
+)
+def test_workers_with_parts_of_the_model_do_not_step_with_it(run_script, tmp_path, text) -> None:
+    check_refused(trained(run_script, tmp_path, text, "nan"), 40)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("text", ["fully_sharded()", "tensor()", "pipeline(microbatches=2)"])
+def test_parts_of_a_gradient_of_a_finite_loss_have_no_name(run_script, tmp_path, text) -> None:
+    check_refused(trained(run_script, tmp_path, text, "gradient"), 40, "an unknown worker")
+
+
+@pytest.mark.slow
+def test_a_copy_that_steps_by_itself_loses_its_own_samples(run_script, tmp_path) -> None:
+    text = "hybrid(data=2, outer=local_sgd(every=3))"
+    check_refused(trained(run_script, tmp_path, text, "nan"), 20)
 
 
 @pytest.mark.slow

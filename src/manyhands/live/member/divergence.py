@@ -46,9 +46,6 @@ class Divergence:
         self._parameters = parameters
         self._late: tuple[torch.Tensor, int] | None = None
         self._found = False
-        self.refuses = True
-        """Whether an update that is not finite is not applied. If the run goes on, the worker may
-        then continue as before."""
         self._last = ""
         """Where the last loss was, if it was not finite."""
 
@@ -72,7 +69,7 @@ class Divergence:
         what = f"the training loss became {name(value)} at sample {checked[1]:,} on worker"
         if self._is_finite():
             self._last = f"{what} {self._rank}"
-            if self._stops or not self.refuses:
+            if self._stops:
                 self._report(self._last, own=True)
         else:
             before = "whose parameters were not finite before that step"

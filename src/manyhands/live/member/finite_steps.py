@@ -1,12 +1,16 @@
 """Steps with gradients that have NaN or infinity are not taken, under placements.
 
 All workers of `single` and `allreduce` have the same gradient after the reduction, so all of them
-see a value that is not finite, and none steps. Only then they ask each other whose gradient it was:
-the worker's with a loss that is not finite; or, if all losses are finite, each worker computes its
-own gradient again. What happened once and does not happen again has no name.
+see a value that is not finite, and none steps. Where each worker has a part of the gradient, those
+that step together tell each other in every step what they found: one sum of three numbers.
+
+Only then they ask each other whose gradient it was: the worker's with a loss that is not finite;
+or, if all losses are finite and each worker can compute its own gradient again, it does. What
+happened once and does not happen again has no name.
 
 Under a codec a worker does not send a gradient that is not finite, because the codec might make
-finite numbers of it: it sends zeros, and the others step.
+finite numbers of it: it sends zeros, and the others step. In a pipeline that is not drained, each
+stage has refused its part of an update before the step ends.
 """
 
 from __future__ import annotations
@@ -67,10 +71,7 @@ class FiniteSteps:
         self._waits = waits
         self._progress = progress
         self._not_applied = NotApplied(recorder)
-        self._buffers: list[torch.Tensor] = []
-        if bound.refuses:
-            buffers = bound.model.buffers()
-            self._buffers = [one for one in buffers if one.is_floating_point()]
+        self._buffers = [one for one in bound.model.buffers() if one.is_floating_point()]
         self._kept = [buffer.clone() for buffer in self._buffers]
 
     def regroup(self, group: Group) -> None:
@@ -101,30 +102,59 @@ class FiniteSteps:
             batch: this worker's batch.
             weight: its weight, as for the gradient.
         """
-        if not self._bound.refuses:
-            return True
-        share = batch.share
-        own = self._bound.take_refused()
-        known = self._bound.take_finite()
-        found = "" if known else not_finite_among(self._bound.own_gradients())
+        share, bound = batch.share, self._bound
+        own = bound.take_refused()
+        known = bound.take_finite()
+        found = "" if known else not_finite_among(bound.own_gradients())
+        samples = share.samples if bound.speaks else 0
+        together = share.total
+        if not bound.whole_gradient and bound.rescales:
+            found, together = self._agree(found, samples)
         if not found and not own:
-            self.keep_buffers()
+            self._keep_finite_buffers()
             return True
         where = {"epoch": share.epoch, "step": share.step, "sample": share.dealt}
         if own:
-            self._note(str(self._group.names[self._group.rank]), own, share.samples, where)
+            self._note(str(self._group.names[self._group.rank]), own, samples, where)
             self._undo_buffers()
-        if not found:
+        if not found and bound.rescales:
             return True
-        named = self._origin(loss, batch, weight)
-        if self._group.rank == 0:
-            samples = share.total
-            for rank, what in named.items() or {"unknown": found}.items():
-                self._note(str(rank), what, samples, where)
-                samples = 0
-        self._progress.lost += share.samples if self._bound.speaks else 0
+        if found:
+            named = self._origin(loss, batch, weight)
+            if self._deciding.rank == 0:
+                for rank, what in named.items() or {"unknown": found}.items():
+                    self._note(str(rank), what, together, where)
+                    together = 0
+        self._progress.lost += samples
         self._undo_buffers()
         return False
+
+    @property
+    def _deciding(self) -> Group:
+        """The workers that step together."""
+        return self._bound.together or self._group
+
+    def _agree(self, found: NotFinite, samples: int) -> tuple[NotFinite, int]:
+        """What any part of the gradient has, and the samples that the whole is computed from."""
+        if self._deciding.size == 1:
+            return found, samples
+        counts = [found == "NaN", found == "infinity", samples]
+        everyone = torch.tensor(counts, dtype=torch.int64, device=self._group.device)
+        self._sum(everyone)
+        nan, infinity, together = everyone.tolist()
+        return "NaN" if nan else "infinity" if infinity else "", together
+
+    def _sum(self, counts: torch.Tensor) -> None:
+        self._waits.begin()
+        self._deciding.sum(counts)
+        self._waits.end()
+
+    def _keep_finite_buffers(self) -> None:
+        """Keep buffers; restore them if a batch has changed them whose update is refused later."""
+        if not self._bound.rescales and not_finite_among(self._buffers):
+            self._undo_buffers()
+        else:
+            self.keep_buffers()
 
     def _note(self, worker: str, what: str, samples: int, where: dict[str, int]) -> None:
         self._not_applied.note(worker, what, samples, where)
@@ -139,25 +169,24 @@ class FiniteSteps:
         self, loss: torch.Tensor, batch: ComputedBatch, weight: float
     ) -> dict[int | str, NotFinite]:
         """By rank, what the gradients of workers have; empty if it does not happen again."""
-        if self._group.size == 1:
+        if self._deciding.size == 1:
             return {
-                self._group.names[0]: not_finite(loss)
+                self._deciding.names[0]: not_finite(loss)
                 or not_finite_among(self._bound.own_gradients())
             }
-        named = self._gather(not_finite(loss) if weight else "")
-        if named:
+        named = self._gather(not_finite(loss) if weight and self._bound.speaks else "")
+        if named or not self._bound.whole_gradient:
             return named
         again = self._bound.local_gradients(batch.inputs, batch.targets, weight)
         return self._gather(not_finite_among(again) if weight else "")
 
     def _gather(self, own: NotFinite) -> dict[int | str, NotFinite]:
         """What each worker has found, by rank, without those that found nothing."""
-        all_found = torch.zeros(self._group.size, dtype=torch.int64, device=self._group.device)
-        all_found[self._group.rank] = _FOUND.index(own)
-        self._waits.begin()
-        self._group.sum(all_found)
-        self._waits.end()
-        everyone = zip(self._group.names, all_found.tolist(), strict=True)
+        group = self._deciding
+        all_found = torch.zeros(group.size, dtype=torch.int64, device=group.device)
+        all_found[group.rank] = _FOUND.index(own)
+        self._sum(all_found)
+        everyone = zip(group.names, all_found.tolist(), strict=True)
         return {rank: _FOUND[one] for rank, one in everyone if one}
 
     def settle(self) -> None:

@@ -139,7 +139,6 @@ class Trainer:
         self._replicas = EqualReplicas(bound, group, self._waits, recorder)
         self._updates = UpdateRecords(bound, recorder, self._progress, self._clock)
         self._divergence = Divergence(job, self.rank, recorder, self.model.parameters)
-        self._divergence.refuses = bound.refuses
 
     def _make_checkpoints(self, storing: StoringPlan | None) -> LockstepCheckpoints | None:
         """What stores checkpoints and continues from one; None if the run does neither."""
@@ -275,8 +274,7 @@ class Trainer:
                 if applies and not refused:
                     self._step(share)
                 else:
-                    self.model.zero_grad()
-                    self.optimizer.zero_grad()
+                    self._bound.skip()
             if self._average is not None:
                 self._bound.settle()
                 self._average.update(share.total / share.whole)

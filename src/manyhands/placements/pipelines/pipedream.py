@@ -3,7 +3,8 @@
 The pipeline is not drained after a batch, so when a microbatch's gradient arrives, the stage has
 been updated by earlier microbatches. The gradient is computed with the parameters of the
 microbatch's forward pass, which are kept (*stashed*) meanwhile, and applied to the newest ones. An
-update from b of a batch's B samples has the weight b / B, as a factor of the learning rate.
+update from b of a batch's B samples has the weight b / B, as a factor of the learning rate. A
+gradient with NaN or infinity is not applied, by each stage for itself.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch.func import functional_call
 
+from manyhands.codecs.kernels.finite import not_finite, not_finite_among
 from manyhands.parameters.gradients import check_scalar
 from manyhands.parameters.microbatches import divide, sizes_of
 from manyhands.parameters.scheduled_step import weighted_step
@@ -24,6 +26,7 @@ from manyhands.schedules.pipedream import ahead
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from manyhands.codecs.kernels.finite import NotFinite
     from manyhands.engine.pipelines import Arrival
     from manyhands.job import Job
     from manyhands.placements.pipelines.stages import Staged
@@ -85,6 +88,7 @@ class PipeDreamPipeline(Stages):
         self._losses: deque[tuple[torch.Tensor, Arrival]] = deque()
         self._loss = torch.full((), torch.nan, dtype=torch.float64, device=device)
         self._applied: list[int] = []
+        self._refused: NotFinite = ""
 
     def gradient(
         self,
@@ -117,6 +121,11 @@ class PipeDreamPipeline(Stages):
         """Drain the pipeline, so that all stages have seen the same samples."""
         while self._flying:
             self._backward()
+
+    def take_refused(self) -> NotFinite:
+        """What a gradient had on this stage first, and so was not applied, since the last call."""
+        found, self._refused = self._refused, ""
+        return found
 
     def applied(self) -> list[int]:
         """The staleness of every update since the last call."""
@@ -176,6 +185,12 @@ class PipeDreamPipeline(Stages):
             back = gradients[-1]
             back = torch.zeros_like(flight.given) if back is None else back
             self._give(back, self._rank - 1, _BACK)
+        found = not_finite_among([one for one in gradients[: len(stash)] if one is not None])
+        if found:
+            # What a later stage sent is not this one's, and was noted there.
+            came = "" if flight.gradient is None else not_finite(flight.gradient)
+            self._refused = self._refused if came else found
+            return
         parameters = dict(self._section.named_parameters())
         for name, gradient in zip(stash, gradients, strict=False):
             parameters[name].grad = gradient

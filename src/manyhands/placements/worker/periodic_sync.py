@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from manyhands.codecs import Codec
+    from manyhands.codecs.kernels.finite import NotFinite
     from manyhands.files.checkpoint import State
     from manyhands.job import Job
     from manyhands.placements.held import HeldTensor, SteppedTensor
@@ -114,6 +115,10 @@ class PeriodicSync(Bound):
         """The gradient of this replica."""
         return self._inner.gradient(inputs, targets, weight)
 
+    def take_refused(self) -> NotFinite:
+        """What this worker's gradient had for which it sent zeros within the replica."""
+        return self._inner.take_refused()
+
     def rescale(self, factor: float) -> None:
         """Multiply this replica's gradient."""
         self._inner.rescale(factor)
@@ -127,6 +132,14 @@ class PeriodicSync(Bound):
         if self._learns:
             self._inner.step(weight)
         self.optimizer.zero_grad()
+        self._conclude()
+
+    def skip(self) -> None:
+        """Take no step with this replica; synchronise if the interval is over."""
+        self._inner.skip()
+        self._conclude()
+
+    def _conclude(self) -> None:
         self._steps += 1
         self._alone += 1
         if self._alone >= self._outer.interval(self._steps):

@@ -49,7 +49,7 @@ class SequenceShard(WholeModel):
         before: the name of the module; if empty, the first of the repeated units.
     """
 
-    refuses = False
+    whole_gradient = False
 
     def __init__(
         self,

@@ -49,7 +49,7 @@ class TensorOwnSamples(WholeModel):
         plan: returns the layers of a model that are split.
     """
 
-    refuses = False
+    whole_gradient = False
 
     def __init__(
         self,

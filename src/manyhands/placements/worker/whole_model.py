@@ -49,7 +49,7 @@ class WholeModel(Bound):
         compares_every: steps between two comparisons of the replicas; 0 for none.
     """
 
-    refuses = True
+    whole_gradient = True
 
     def __init__(
         self,
