@@ -149,10 +149,13 @@ def calibration(paced: Paced, folder: Path) -> mh.Calibration:
 
 
 def crowded(known: mh.Calibration, situation: Situation) -> mh.Calibration:
+    """What exchanges and collectives cost in a situation."""
+    return known if situation.is_local else crowding(known, situation.workers)
+
+
+def crowding(known: mh.Calibration, workers: int) -> mh.Calibration:
     """What exchanges and collectives cost if all hosts share the cores of this machine."""
-    if situation.is_local:
-        return known
-    factor = known.crowding(situation.workers)
+    factor = known.crowding(workers)
     return msgspec.structs.replace(
         known,
         exchange=known.exchange * factor,

@@ -134,6 +134,7 @@ def test_what_cannot_be_computed_is_refused(arguments: tuple[str, ...], problem:
     assert problem in shown(*arguments, code=2)
 
 
+@pytest.mark.slow
 def test_a_script_gives_its_parameters_and_layers(start, tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text(textwrap.dedent(JOB), encoding="utf-8")
     command = (sys.executable, "-m", "manyhands", "costs", "--script", "job.py")

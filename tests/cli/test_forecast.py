@@ -88,6 +88,7 @@ def test_what_cannot_be_forecast_is_refused_with_what_can_be_done(forecast):
     assert (code, "use 6 workers" in text) == (2, True)
 
 
+@pytest.mark.slow
 def test_memory_that_workers_share_is_shown(forecast):
     code, text = forecast("allreduce()", 2, "--json")
     assert code == 0, text

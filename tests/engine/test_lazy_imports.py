@@ -85,7 +85,11 @@ def test_optimizers_do_without_it_until_something_else_has_loaded_it(run_script)
 
 @pytest.mark.parametrize(
     ("strategy", "said"),
-    [("allreduce()", "without"), ("asynchronous()", "without"), ("fully_sharded()", "loaded")],
+    [
+        ("allreduce()", "without"),
+        pytest.param("asynchronous()", "without", marks=pytest.mark.slow),
+        pytest.param("fully_sharded()", "loaded", marks=pytest.mark.slow),
+    ],
 )
 def test_workers_load_it_only_where_it_is_used(run_script, tmp_path, strategy, said):
     script = run_script(WORKERS, strategy, str(tmp_path / "run"))

@@ -77,10 +77,11 @@ def test_it_is_simulated_with_64_workers(start) -> None:
     assert "--workers 64" in text, text
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "virtual",
-    [pytest.param(False, id="live", marks=pytest.mark.slow), pytest.param(True, id="virtual")],
+    [pytest.param(False, id="live"), pytest.param(True, id="virtual")],
 )
 def test_it_is_compared_with_others(start, tmp_path: Path, *, virtual: bool) -> None:
     begun = start(

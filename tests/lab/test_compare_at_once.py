@@ -115,6 +115,7 @@ def children(pid: int) -> list[int]:
     return [int(word) for word in text.split()]
 
 
+@pytest.mark.slow
 def test_an_interruption_ends_all_processes_and_what_was_made_is_kept(tmp_path: Path) -> None:
     script, out, waits = tmp_path / "script.py", tmp_path / "out", tmp_path / "waits"
     script.write_text(SCRIPT, encoding="utf-8")

@@ -95,6 +95,7 @@ SAME = [
 ]
 
 
+@pytest.mark.slow
 def test_continues_to_the_bit(fork):
     # The last checkpoint of the first leg is after 36 samples, and two steps are made again.
     cases = [(kind, [[how, n, 52], [how, n, 104]], [how, n]) for kind, how, n in SAME]

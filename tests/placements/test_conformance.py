@@ -175,10 +175,10 @@ STRATEGIES = {
 }
 """On two workers, by placement; `single` is what they are compared with."""
 
-EVERY_DAY = ["tied", "buffers", "a_number"]
+EVERY_DAY = ["tied"]
 KINDS = [
     *EVERY_DAY,
-    *("shared_inside", "counting_parameters"),
+    *("buffers", "a_number", "shared_inside", "counting_parameters"),
     *("plain", "tied_between_blocks", "frozen", "frozen_block", "shared_module"),
     "without_parameters",
 ]

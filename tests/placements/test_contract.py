@@ -55,7 +55,11 @@ SCRIPT = """
 
 @pytest.mark.parametrize(
     ("text", "workers"),
-    [("single()", 1), ("allreduce()", 2), ("allreduce(bucket_mb=1.0)", 3)],
+    [
+        ("single()", 1),
+        ("allreduce()", 2),
+        pytest.param("allreduce(bucket_mb=1.0)", 3, marks=pytest.mark.slow),
+    ],
 )
 def test_forecast_equals_what_happens(run_script, text, workers):
     from manyhands.strategies import strategy

@@ -12,7 +12,7 @@ DIVIDED = ["tensor(ways=2)", "tensor(ways=2, samples=own)", "context(ways=2)", "
     [
         pytest.param(1, None, ["offload()", "fully_sharded()"], id="1"),
         pytest.param(2, 0.3, [*SHARDED[:2], *DIVIDED], id="2, clipped"),
-        pytest.param(3, None, SHARDED, id="3"),
+        pytest.param(3, None, SHARDED, id="3", marks=pytest.mark.slow),
         pytest.param(
             *(4, 0.3, ["hybrid(shard=2, tensor=2)", "hybrid(data=2, shard=2)"]),
             id="4, clipped",
@@ -27,9 +27,10 @@ def test_follows_one_worker_to_the_last_digits(fork, workers, clip, strategies):
         assert found["parameters"] < 1e-10, how
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
-    [pytest.param({"micro_batch": 2}, marks=pytest.mark.slow), {"activation_checkpointing": True}],
+    [{"micro_batch": 2}, {"activation_checkpointing": True}],
     ids=str,
 )
 def test_parts_that_add_up_and_blocks_that_forget_change_nothing(fork, options):

@@ -83,7 +83,10 @@ STAGES = ["pipeline(microbatches=3)", 'place(["head on 1"])']
     [
         (2, [*COPIES, *PARTS, *STAGES], {}),
         pytest.param(3, COPIES, {}, marks=pytest.mark.slow),
-        (2, [*COPIES[:2], "tensor(ways=2)", "context(ways=2)"], {"micro_batch": 1}),
+        pytest.param(
+            *(2, [*COPIES[:2], "tensor(ways=2)", "context(ways=2)"], {"micro_batch": 1}),
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             *(4, ["hybrid(shard=2, tensor=2)", "hybrid(data=2, pipeline=2, microbatches=3)"], {}),
             marks=pytest.mark.slow,

@@ -1,5 +1,7 @@
 """A scheduler of torch under placements: learning rates and momentum of a plain loop."""
 
+import pytest
+
 SCRIPT = """
     import json, sys
     import torch, torch.nn.functional as F
@@ -55,6 +57,7 @@ SCRIPT = """
 """
 
 
+@pytest.mark.slow
 def test_follows_a_plain_loop(fork):
     strategies = ["allreduce()", "zero(stage=1)", "fully_sharded()", "offload()"]
     strategies += ["pipeline(microbatches=2)", "tensor(ways=2)"]

@@ -58,6 +58,7 @@ def trained(run_script, tmp_path):
     return begin
 
 
+@pytest.mark.slow
 def test_three_workers_equal_one_and_repeat_to_the_bit(trained):
     said, first = trained("allreduce(bucket_mb=0.02)", 3)
     assert "sums         in memory that the workers share" in said

@@ -56,9 +56,8 @@ SCRIPT = """
 """
 
 
-@pytest.mark.parametrize(
-    ("workers", "loaders"), [(3, 0), pytest.param(2, 2, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("workers", "loaders"), [(3, 0), (2, 2)])
 def test_shares_follow_the_speed_and_the_result_is_that_of_one(fork, workers, loaders) -> None:
     found = fork(SCRIPT, workers, loaders)
     counts = [one[0] for one in found]

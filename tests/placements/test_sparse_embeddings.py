@@ -77,7 +77,7 @@ SCRIPT = """
 """
 
 
-@pytest.mark.parametrize("optimizer", ["SGD", "SparseAdam"])
+@pytest.mark.parametrize("optimizer", [pytest.param("SGD", marks=pytest.mark.slow), "SparseAdam"])
 @pytest.mark.parametrize("workers", [1, 2, pytest.param(3, marks=pytest.mark.slow)])
 def test_n_workers_equal_one(fork, workers, optimizer):
     for how, apart in fork(SCRIPT, workers, optimizer)[0].items():

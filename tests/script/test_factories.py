@@ -156,6 +156,7 @@ def test_python_dash_m_compares_with_relative_imports(start, tmp_path: Path, wha
     assert (tmp_path / "out" / "results.json").exists()
 
 
+@pytest.mark.slow
 def test_python_dash_m_trains_with_relative_imports(start, tmp_path: Path) -> None:
     write_package(tmp_path, PACKAGE)
     started = start(sys.executable, "-m", "experiments.first.train")

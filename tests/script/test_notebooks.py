@@ -80,6 +80,7 @@ def test_other_data_than_the_notebooks_end_the_run(start, tmp_path: Path) -> Non
     assert "the data of 'job' in this worker are not those in the notebook" in words(cells[2])
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_cells_simulate_and_compare_with_the_report_below(start, tmp_path: Path) -> None:
     pytest.importorskip("plotly")

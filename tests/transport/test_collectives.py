@@ -84,7 +84,9 @@ WORKER = """
 """
 
 
-@pytest.mark.parametrize("signal_name", ["SIGKILL", "SIGSTOP"])
+@pytest.mark.parametrize(
+    "signal_name", ["SIGKILL", pytest.param("SIGSTOP", marks=pytest.mark.slow)]
+)
 def test_survivors_are_freed_within_2_seconds_and_step_again(run_script, start, signal_name):
     _store, port = serve_store()
     reader = connect_store("127.0.0.1", port)

@@ -138,6 +138,7 @@ def test_the_roll_of_a_start_does_not_grow_with_the_workers(run_of):
     assert roll(MANY) == roll(FEW)
 
 
+@pytest.mark.slow
 def test_no_worker_is_told_that_another_leaves(run_of):
     # The lease service notifies every worker that the run is over; to do so whenever one leaves
     # took messages in the order of half the square of their number.

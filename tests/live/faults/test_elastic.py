@@ -188,6 +188,7 @@ def is_training(started) -> bool:
     return trace.exists() and '["span","compute"' in trace.read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_a_stopped_worker_is_ejected_within_the_patience_and_replaced(start, tmp_path, interrupt):
     script = tmp_path / "script.py"

@@ -102,6 +102,7 @@ def test_exception_in_user_code_ends_the_run_with_that_traceback_last(run_script
     assert left_behind(started.folder) == []
 
 
+@pytest.mark.slow
 def test_a_worker_that_leaves_without_a_traceback_is_told_with_its_last_lines(run_script):
     leaves = 'import os, sys; print("the last line", file=sys.stderr); os._exit(7)'
     started = run_script(FAILING.replace('raise ValueError("boom on purpose")', leaves))
@@ -111,6 +112,7 @@ def test_a_worker_that_leaves_without_a_traceback_is_told_with_its_last_lines(ru
     assert started.text().rstrip().endswith("the last line")
 
 
+@pytest.mark.slow
 def test_it_takes_less_than_5_seconds_from_the_exception_to_the_end(run_script):
     started = run_script(FAILING)
     error = started.folder / "run" / "logs" / "worker-2.error.json"
@@ -135,6 +137,7 @@ def samples_told(started) -> int:
     return int(counts[-1].replace(",", "")) if counts else 0
 
 
+@pytest.mark.slow
 def test_killed_coordinator_is_restarted_and_the_run_goes_on(run_script, interrupt, shared_memory):
     started = training(run_script)
     first = started.coordinator()
@@ -175,6 +178,7 @@ def loading(run_script):
     return started
 
 
+@pytest.mark.slow
 def test_a_fork_server_killed_while_it_loads_is_replaced(run_script):
     started = loading(run_script)
     started.fork_server().kill()
@@ -231,6 +235,7 @@ def test_a_schedulers_sigterm_ends_everything(run_script, shared_memory):
     assert left_behind(started.folder) == []
 
 
+@pytest.mark.slow
 def test_stopped_worker_is_named_with_host_rank_and_line_within_30_seconds(run_script):
     started = training(run_script)
     started.worker(1).suspend()

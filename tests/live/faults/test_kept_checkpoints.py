@@ -127,6 +127,7 @@ def check(run_script, how: str, workers: int, kills: list[str], limit: float = 0
     return back
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(170)
 def test_a_kill_during_the_copy_leaves_the_generation_before(run_script) -> None:
     assert check(run_script, "fully_sharded()", 2, ["1:copy:3:0"]) == [96]

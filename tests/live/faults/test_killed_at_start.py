@@ -117,6 +117,7 @@ def test_a_server_killed_while_it_starts_and_while_it_builds_its_model(run_scrip
     assert started.text().count("server 0 on ") == 2
 
 
+@pytest.mark.slow
 def test_a_worker_killed_at_its_start_under_zero_ends_the_run_at_once(run_script):
     started = run_script(SCRIPT, "zero(stage=1)")
     kill_forked(started, "worker-2")

@@ -101,6 +101,7 @@ def is_stopped(process):
         return False
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(150)
 def test_a_worker_that_is_stopped_when_the_run_is_interrupted_is_not_left_behind(train, interrupt):
     started = train("asynchronous()", "stop worker 1 at 0.2 s")

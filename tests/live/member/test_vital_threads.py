@@ -40,7 +40,9 @@ SCRIPT = """
     ("strategy", "breaks"),
     [
         ("gossip()", "if worker_1: ShardServer._handle = broken"),
-        ("allreduce()", "if worker_1: LinkHeartbeat._tell = broken"),
+        pytest.param(
+            *("allreduce()", "if worker_1: LinkHeartbeat._tell = broken"), marks=pytest.mark.slow
+        ),
     ],
     ids=["peer server", "heartbeats"],
 )

@@ -73,8 +73,9 @@ EQUIVALENCE = '''
 '''
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("kind", ["adamw", pytest.param("sgd", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", ["adamw", "sgd"])
 def test_one_asynchronous_worker_equals_single_whatever_the_servers(run_script, kind):
     started = run_script(EQUIVALENCE, kind)
     assert started.finish(220) == 0, started.text()
@@ -175,6 +176,7 @@ def test_a_hundred_seeded_kills_lose_nothing(run_script, seed, durability):
     kill_servers(run_script, samples=12_000, kills=10, seed=100 + seed, durability=durability)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_without_durability_a_killed_server_ends_the_run(run_script):
     script = INTEGERS.replace("SAMPLES,", '100_000, durability="none",')
@@ -188,6 +190,7 @@ def test_without_durability_a_killed_server_ends_the_run(run_script):
     assert not (started.folder / "run" / "journal").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_a_killed_worker_is_named_and_the_others_continue(run_script):
     started = run_script(INTEGERS.replace("SAMPLES", "2400"))

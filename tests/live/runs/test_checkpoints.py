@@ -131,13 +131,14 @@ def test_a_killed_run_continues_to_the_bit(run_script, how: str, workers: int) -
     assert apart(run, whole.folder / "whole") == 0.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "loaders"),
     [
         ("allreduce()", "0"),
-        pytest.param("allreduce()", "2", marks=pytest.mark.slow),
-        pytest.param("synchronous()", "0", marks=pytest.mark.slow),
-        pytest.param("synchronous()", "2", marks=pytest.mark.slow),
+        ("allreduce()", "2"),
+        ("synchronous()", "0"),
+        ("synchronous()", "2"),
     ],
 )
 def test_a_stream_continues_at_its_place(run_script, how: str, loaders: str) -> None:

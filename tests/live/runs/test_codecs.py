@@ -65,15 +65,16 @@ def accuracy(started) -> float:
     return float(re.findall(r"ACCURACY ([0-9.]+)", started.text())[0])
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "text",
     [
         "synchronous(codec=topk(0.05))",
-        pytest.param("asynchronous(codec=onebit(), servers=2)", marks=pytest.mark.slow),
-        pytest.param("diloco(every=3, codec=onebit())", marks=pytest.mark.slow),
-        pytest.param("easgd(every=2, codec=int8())", marks=pytest.mark.slow),
-        pytest.param("ssp(staleness=0, servers=2, codec=ternary())", marks=pytest.mark.slow),
+        "asynchronous(codec=onebit(), servers=2)",
+        "diloco(every=3, codec=onebit())",
+        "easgd(every=2, codec=int8())",
+        "ssp(staleness=0, servers=2, codec=ternary())",
     ],
 )
 def test_a_killed_server_has_the_references_again(run_script, text) -> None:
@@ -90,13 +91,14 @@ def test_a_killed_server_has_the_references_again(run_script, text) -> None:
     assert (" not sent at the end" in started.text()) == ("topk" in text or "onebit" in text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("codec", "is_fed_back"),
     [
         ("powersgd(rank=1)", True),
-        pytest.param("sparse_sum(0.05)", True, marks=pytest.mark.slow),
-        pytest.param("onebit()", True, marks=pytest.mark.slow),
-        pytest.param("factors()", False, marks=pytest.mark.slow),
+        ("sparse_sum(0.05)", True),
+        ("onebit()", True),
+        ("factors()", False),
     ],
 )
 def test_a_summary_has_the_time_of_a_reducer_and_what_it_did_not_send(

@@ -50,7 +50,9 @@ def train(start, tmp_path: Path):
     return run
 
 
-@pytest.mark.parametrize("strategy", ["allreduce()", "asynchronous()"])
+@pytest.mark.parametrize(
+    "strategy", ["allreduce()", pytest.param("asynchronous()", marks=pytest.mark.slow)]
+)
 def test_evaluations_and_measures_every_so_many_samples(train, strategy: str) -> None:
     measures = ("--measures", "gradient_norm,staleness")
     run = train("--strategy", strategy, "--evaluate-every", "250", *measures)

@@ -50,8 +50,9 @@ EXACT = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("kind", [pytest.param("sgd", marks=pytest.mark.slow), "adamw"])
+@pytest.mark.parametrize("kind", ["sgd", "adamw"])
 def test_central_storage_equals_single_whatever_the_workers(run_script, kind):
     started = run_script(EXACT, kind)
     assert started.finish(220) == 0, started.text()
@@ -162,10 +163,9 @@ def is_training(started, updates=20):
     return all(path.exists() and path.read_text().count('"compute"') > updates for path in found)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize(
-    "strategy", ["hogwild()", pytest.param("central_storage()", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("strategy", ["hogwild()", "central_storage()"])
 def test_a_killed_worker_is_named_and_the_others_continue(run_script, nothing_left, strategy):
     started = run_script(SLOW, strategy, "2000")
     wait_for(lambda: is_training(started), 90, "training")

@@ -32,8 +32,9 @@ SCRIPT = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(170)
-@pytest.mark.parametrize("text", ["gossip()", pytest.param("ensemble()", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("text", ["gossip()", "ensemble()"])
 def test_a_few_workers_evaluate_what_needs_all_replicas(run_script, tmp_path, text):
     started = run_script(SCRIPT, text, str(WORKERS))
     assert started.finish(150) == 0, started.text()

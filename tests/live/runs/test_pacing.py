@@ -72,6 +72,7 @@ def test_time_and_target_are_limits_of_the_command_line(train) -> None:
     assert aimed.samples == 1024, "it was reached after the first epoch"
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_not_there_is_not_slowed(start, train, tmp_path) -> None:
     for options, words in [
         (("--slow", "2:4x", "--workers", "2"), "the run has workers 0 to 1"),

@@ -53,9 +53,10 @@ def stored(run_script, how, workers, name):
     return mh.Run(started.folder / name).state_dict()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "strategies",
-    [["allreduce()", "synchronous()"], pytest.param(["tensor()"], marks=pytest.mark.slow)],
+    [["allreduce()", "synchronous()"], ["tensor()"]],
 )
 def test_processes_that_are_started_apart_train_on_the_same_data(run_script, strategies):
     alone = stored(run_script, "single()", 1, "alone")

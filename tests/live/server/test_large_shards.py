@@ -145,6 +145,7 @@ def test_a_shard_of_a_gigabyte_recovers_in_bounded_memory(run_script, tmp_path, 
         assert bytes_ <= 3 * size + 2 * size + CONSTANT
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(170)
 def test_a_server_recovers_from_a_snapshot_and_the_calls_since(run_script, tmp_path):
     _, _, from_snapshot = exchange(run_script, tmp_path, 1_000_000, 8)

@@ -153,7 +153,7 @@ SCHEDULES = {"gpipe": 4, "zero_bubble": 4, "interleaved": 2, "pipedream": 2}
         ("hybrid(data=4, together=2, shard=2, outer=diloco(every=3))", 16),
         ("offload()", 2),
         (PLACED, 2),
-        ("pipeline(schedule=one_f_one_b, microbatches=4)", 4),
+        pytest.param("pipeline(schedule=one_f_one_b, microbatches=4)", 4, marks=pytest.mark.slow),
         *(
             pytest.param(f"pipeline(schedule={one})", workers, marks=pytest.mark.slow)
             for one, workers in SCHEDULES.items()

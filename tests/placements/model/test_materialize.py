@@ -46,7 +46,8 @@ CONVOLUTIONS = """
 """
 
 
-@pytest.mark.parametrize("workers", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [2, 4])
 def test_dense_layers_split_between_data_parallel_convolutions_follow_one_worker(fork, workers):
     # 23 = 3 · 7 + 2: the last batch leaves two of four workers empty.
     for difference in fork(CONVOLUTIONS, workers)[0]:

@@ -29,7 +29,7 @@ SCHEDULES |= MESHES
     ("workers", "names", "clip"),
     [
         (2, ("interleaved", "zero_bubble"), None),
-        (3, ("one_f_one_b",), 0.3),
+        pytest.param(3, ("one_f_one_b",), 0.3, marks=pytest.mark.slow),
         pytest.param(4, ("sharded, one_f_one_b",), 0.3, marks=pytest.mark.slow),
         pytest.param(4, ("side by side", "split, zero_bubble"), 0.3, marks=pytest.mark.slow),
         pytest.param(8, (*MESHES,), 0.3, marks=pytest.mark.slow),
