@@ -21,7 +21,7 @@ from manyhands.script.loading import load
 from manyhands.script.origin import Origin, Overrides
 from manyhands.trace import Recorder, live_header
 from manyhands.transport.caller import Caller
-from manyhands.transport.memory import Segment, reserve
+from manyhands.transport.shared.memory import Segment, reserve
 
 _JOB = Path(__file__).with_name("server_job.py")
 

@@ -77,9 +77,7 @@ def job(task: Task, *, paced: bool) -> mh.Job:
 def _mnist() -> mh.Job:
     train, test = mh.data.mnist("train"), mh.data.mnist("test")
     return mh.Job(
-        model=lambda: nn.Sequential(
-            nn.Flatten(), nn.Linear(784, 32), nn.ReLU(), nn.Linear(32, 10)
-        ),
+        model=lambda: nn.Sequential(nn.Flatten(), nn.Linear(784, 32), nn.ReLU(), nn.Linear(32, 10)),
         optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9),
         loss=nn.functional.cross_entropy,
         data=torch.utils.data.Subset(train, range(8_000)),

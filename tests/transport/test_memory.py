@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from manyhands.transport.memory import join, reserve
+from manyhands.transport.shared.memory import join, reserve
 from support import wait_for
 
 SIZE = 4096
@@ -63,7 +63,7 @@ def test_if_one_is_killed_while_it_fills_the_next_fills(descriptor, tmp_path):
     sign = tmp_path / "filling"
     script = f"""
 import pathlib, time
-from manyhands.transport.memory import join
+from manyhands.transport.shared.memory import join
 
 def fill(memory):
     memory[:9] = b"unfinishe"

@@ -18,9 +18,9 @@ from manyhands.live.processes.descriptors import raise_descriptors
 from manyhands.transport import caller as caller_module
 from manyhands.transport.caller import Caller, CallRefused
 from manyhands.transport.listeners import endpoint, listen
-from manyhands.transport.memory import Segment, can_share
 from manyhands.transport.responder import Responder
 from manyhands.transport.security import JobKey
+from manyhands.transport.shared.memory import Segment, can_share
 from manyhands.wire.envelope import CallStatus, Chunk, Grant, Offer, Refusal, open_answer, seal
 from support import wait_for
 
@@ -220,7 +220,7 @@ def test_what_lies_in_shared_memory_is_not_sent(ending, tmp_path, segment, size)
         assert one.receive("server-0", 10).version == number
         assert server.carried_out[-1] == ("worker-0", number, hash(bytes(payload)))
         assert into == server.payload[:size]
-    assert server.responder._unmade == 2, "no slot was needed"
+    assert server.responder._slots._unmade == 2, "no slot was needed"
     # It counts all the same: one process has handed it to another.
     assert_counted(one, server, 3 * size, 3 * size, "start/within")
 
@@ -681,7 +681,7 @@ def test_a_server_with_two_listeners_shares_memory_at_one_and_receives_at_the_ot
         assert one.receive("server-0", 10).version == number
         assert server.carried_out[-1][2] == hash(bytes(payload))
         assert into == server.payload
-    assert server.responder._unmade == 1, "only one of them needed a slot"
+    assert server.responder._slots._unmade == 1, "only one of them needed a slot"
     offer = seal(Offer(3, 0, 0, SIZE, Push(0, 1), segment.place(payload), None))
     far._peers["server-0"].socket.send(offer)
     wait_for(lambda: server.responder.refused == 1, 5, "that memory is refused to another host")

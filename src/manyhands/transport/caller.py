@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from manyhands.trace.traffic import Phase, Scope
-    from manyhands.transport.memory import Segment
+    from manyhands.transport.shared.memory import Segment
     from manyhands.wire.protocol_messages import Said
 
 PROBE = 1.0

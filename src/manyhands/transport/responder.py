@@ -23,14 +23,15 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import zmq
 
 from manyhands.trace.traffic import PHASES, TrafficCount
 from manyhands.transport.listeners import Listeners, is_readable
-from manyhands.transport.memory import Foreign
+from manyhands.transport.shared.memory import Foreign
+from manyhands.transport.slots import Slots
 from manyhands.transport.socket_options import AND_MORE, AT_ONCE, configure_responder
 from manyhands.wire.envelope import (
     CHUNK,
@@ -53,19 +54,11 @@ if TYPE_CHECKING:
 
     from manyhands.trace.traffic import Phase, Scope
     from manyhands.transport.security import JobKey
+    from manyhands.transport.slots import Slot
     from manyhands.wire.protocol_messages import Said
 
     Renew = Callable[[], tuple[Said, memoryview | None]]
     _Count = Callable[..., None]
-
-
-@dataclass(eq=False)
-class _Slot:
-    """A buffer for one payload."""
-
-    bytes: memoryview
-    trackers: list[zmq.MessageTracker] = field(default_factory=list)
-    """Trackers of messages that are still being sent from it."""
 
 
 @dataclass(eq=False)
@@ -81,7 +74,7 @@ class Incoming:
     """Whether it was executed before, and only its answer is requested again."""
     payload: memoryview | None = None
     received: int = 0
-    slot: _Slot | None = None
+    slot: Slot | None = None
     into: memoryview | None = None
     """The buffer for the answer, in memory that is shared with the caller."""
     arrived: float = 0.0
@@ -144,7 +137,7 @@ class Responder:
     ) -> None:
         self._own = own
         self.traffic = TrafficCount()
-        self._supply = supply or (lambda: memoryview(bytearray(size)))
+        self._slots = Slots(slots, supply or (lambda: memoryview(bytearray(size))))
         self._listeners = Listeners(address, outside, key, configure_responder)
         self.address = self._listeners.address
         self._listener = self._listeners.for_peer("")
@@ -152,13 +145,6 @@ class Responder:
         self._incarnation = incarnation
         self._size = size
         self._eager = eager
-        self._slots = slots
-        self._unmade = slots
-        """Number of slots that were never needed, and have no memory yet."""
-        self._free: list[_Slot] = []
-        self._kept: dict[str, _Slot] = {}
-        """Slots reserved for the next payloads of callers, the oldest reservation first."""
-        self._sending: list[_Slot] = []
         self._peers: dict[str, _Peer] = {}
         self._pushing: set[str] = set()
         """Callers that have sent large payloads and are not fenced."""
@@ -184,7 +170,7 @@ class Responder:
         peer.epoch = epoch
         peer.memory = None
         self._pushing.discard(sender)
-        self._let_go(sender)
+        self._slots.cancel(sender)
         self._unanswered = deque(one for one in self._unanswered if one[0].sender != sender)
         if peer.current is not None:
             self._drop(peer.current)
@@ -193,7 +179,7 @@ class Responder:
     def receive(self, timeout: float) -> Incoming | None:
         """The next complete call; None if there is none within `timeout` seconds."""
         self._settle()
-        if self._sending and (self._queue or self._unanswered):
+        if self._slots.is_sending and (self._queue or self._unanswered):
             # A slot becomes free without a message: check again soon.
             timeout = min(timeout, 0.001)
         for listener in self._listeners.ready(timeout):
@@ -327,13 +313,11 @@ class Responder:
             self._peers[call.sender].current = None
             return None
         self._pushing.add(call.sender)
-        if call.sender in self._kept:
-            # The caller has received the whole answer from this slot, or it would not call.
-            call.slot = self._kept.pop(call.sender)
-            call.slot.trackers.clear()
-            return None
-        self._queue.append(call)
-        self._settle()
+        # The caller has received the whole answer from its slot, or it would not call.
+        call.slot = self._slots.take_reserved(call.sender)
+        if call.slot is None:
+            self._queue.append(call)
+            self._settle()
         return None
 
     def _fill(self, sender: str, chunk: Chunk) -> Incoming | None:
@@ -390,15 +374,20 @@ class Responder:
             self._send(call.sender, Reply(*about, placed=True, held=call.held))
         elif payload is None or len(payload) <= self._eager:
             self._reply_at_once(call, message, payload)
-        elif call.slot is None and not self._has_free():
+        elif call.slot is None and not self._slots.has_free():
             self._unanswered.append((call, renew or (lambda: (message, payload))))
         else:
             self._reply_from_slot(call, message, payload)
 
     def _reply_at_once(self, call: Incoming, message: Said, payload: memoryview | None) -> None:
-        credit = call.sender in self._pushing and call.size > self._eager and self._can_keep()
-        if credit := credit and (call.slot is not None or self._has_free()):
-            self._keep(call.sender, call.slot or self._free.pop())
+        credit = (
+            call.sender in self._pushing
+            and call.size > self._eager
+            and self._can_reserve()
+            and (call.slot is not None or self._slots.has_free())
+        )
+        if credit:
+            self._slots.reserve(call.sender, call.slot or self._slots.take())
             call.slot = None
         self._release(call)
         self._replies += 1
@@ -407,12 +396,12 @@ class Responder:
 
     def _reply_from_slot(self, call: Incoming, message: Said, payload: memoryview) -> None:
         """Send a copy of the payload, which may change while slow callers still receive."""
-        slot = call.slot or self._free.pop()
+        slot = call.slot or self._slots.take()
         call.slot, call.payload = None, None
         size = len(payload)
         slot.bytes[:size] = payload
         self._replies += 1
-        credit = self._can_keep()
+        credit = self._can_reserve()
         about = (call.number, self._replies, size, message, credit)
         self._send(call.sender, Reply(*about, held=call.held))
         name = call.sender.encode("ascii")
@@ -429,9 +418,9 @@ class Responder:
             if tracker is not None and last:
                 slot.trackers.append(tracker)
         if credit:
-            self._keep(call.sender, slot)
+            self._slots.reserve(call.sender, slot)
         else:
-            self._sending.append(slot)
+            self._slots.free_when_sent(slot)
 
     def release(self, call: Incoming) -> None:
         """Free the payload of a call that is not answered yet."""
@@ -442,52 +431,29 @@ class Responder:
         """Return the memory of a call's slot to its supplier; the payload stays valid."""
         if call.slot is not None:
             call.slot = None
-            self._unmade += 1
+            self._slots.surrender()
 
     def _settle(self) -> None:
         """Assign free slots: first to waiting answers, then to waiting offers, in order."""
-        for slot in [slot for slot in self._sending if all(t.done for t in slot.trackers)]:
-            self._sending.remove(slot)
-            slot.trackers.clear()
-            self._free.append(slot)
-        while self._unanswered and self._has_free():
+        self._slots.settle()
+        while self._unanswered and self._slots.has_free():
             call, renew = self._unanswered.popleft()
             message, payload = renew()
             if payload is None:
                 self._reply_at_once(call, message, payload)
             else:
                 self._reply_from_slot(call, message, payload)
-        wanted = len(self._queue) + len(self._unanswered)
-        if self._kept and wanted > self._unmade + len(self._free) + len(self._sending):
-            self._let_go(next(iter(self._kept)))
-        while self._queue and self._has_free():
+        self._slots.reclaim(len(self._queue) + len(self._unanswered))
+        while self._queue and self._slots.has_free():
             call = self._queue.popleft()
             if self._peers[call.sender].current is not call:
                 continue
-            call.slot = self._free.pop()
+            call.slot = self._slots.take()
             self._send(call.sender, Grant(call.number, call.attempt))
 
-    def _has_free(self) -> bool:
-        """Whether there is a free slot; allocates one if not all exist yet."""
-        if not self._free and self._unmade:
-            self._unmade -= 1
-            self._free.append(_Slot(self._supply()))
-        return bool(self._free)
-
-    def _can_keep(self) -> bool:
-        # There is a slot for every caller that sends large payloads.
-        return len(self._pushing) <= self._slots and not self._queue
-
-    def _keep(self, sender: str, slot: _Slot) -> None:
-        """Reserve a slot for a caller's next payload."""
-        self._let_go(sender)
-        self._kept[sender] = slot
-
-    def _let_go(self, sender: str) -> None:
-        """Cancel a caller's reservation; its slot may still be sending."""
-        slot = self._kept.pop(sender, None)
-        if slot is not None:
-            self._sending.append(slot)
+    def _can_reserve(self) -> bool:
+        """Whether there is a slot for every caller that sends large payloads."""
+        return len(self._pushing) <= self._slots.number and not self._queue
 
     def _drop(self, call: Incoming) -> None:
         with contextlib.suppress(ValueError):
@@ -496,7 +462,7 @@ class Responder:
 
     def _release(self, call: Incoming) -> None:
         if call.slot is not None:
-            self._free.append(call.slot)
+            self._slots.free(call.slot)
         call.slot, call.payload = None, None
 
     def _send(self, sender: str, envelope: Grant | CallStatus | Reply | Refusal) -> None:

@@ -14,8 +14,8 @@ from manyhands.live.assignment import Assignment, Leasing
 from manyhands.script.origin import Origin, Overrides
 from manyhands.trace import merge
 from manyhands.transport.control import Line
-from manyhands.transport.memory import reserve
 from manyhands.transport.reliable_channel import ReliableLine
+from manyhands.transport.shared.memory import reserve
 from manyhands.wire import Beat, Control, Goodbye, Hello, Repeat, Roll, Status, TraceChunk
 from manyhands.wire.joining import Missed
 from manyhands.wire.leasing import Ask, Commit, Fence, Granted, Lost, Over, Saved, Word

@@ -20,7 +20,7 @@ from manyhands.live.server.journal_storage import FileLog, MemoryLog
 from manyhands.parameters import Holder
 from manyhands.protocols import Call, Synchronous, Terms, carry_out
 from manyhands.sampling.batches import BatchSizes
-from manyhands.transport.memory import reserve
+from manyhands.transport.shared.memory import reserve
 
 JOB = Job(
     model=lambda: nn.Linear(3, 2),

@@ -11,7 +11,7 @@ import torch
 from manyhands.endpoint import Pull, Push
 from manyhands.live.assignment import eager_limit
 from manyhands.transport.caller import Caller
-from manyhands.transport.memory import Segment
+from manyhands.transport.shared.memory import Segment
 from support import wait_for
 
 PARAMETERS = int(os.environ.get("MANYHANDS_LARGE_SHARD", "250_000_000"))

@@ -15,7 +15,7 @@ from manyhands.script.origin import Origin, Overrides
 from manyhands.trace import Recorder, live_header
 from manyhands.transport import caller as caller_module
 from manyhands.transport.caller import Caller
-from manyhands.transport.memory import Segment, can_share, reserve
+from manyhands.transport.shared.memory import Segment, can_share, reserve
 
 SCRIPT = """
 import torch

@@ -17,7 +17,7 @@ from manyhands.live.devices import devices
 from manyhands.live.processes.available_memory import available, memory_facts
 from manyhands.live.processes.fork_server import can_fork
 from manyhands.reports.formatting import percent, plural, size
-from manyhands.transport.memory import reserve
+from manyhands.transport.shared.memory import reserve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

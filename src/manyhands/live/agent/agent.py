@@ -55,7 +55,7 @@ from manyhands.script.origin import override
 from manyhands.trace import Recorder, live_header, trace_file
 from manyhands.transport.collectives import LOOPBACK, serve_store
 from manyhands.transport.control import Line
-from manyhands.transport.memory import can_share, reserve
+from manyhands.transport.shared.memory import can_share, reserve
 from manyhands.wire import Status, Warn
 from manyhands.wire.joining import Disband, Ended, HostReturned, Missed
 from manyhands.wire.leasing import Eject, Lost

@@ -36,8 +36,8 @@ from manyhands.live.processes.parent_death import signals_raise
 from manyhands.live.processes.supervision import Process, await_end, end
 from manyhands.transport.control import WatchedLine
 from manyhands.transport.interfaces import address_towards, resolve, write_place
-from manyhands.transport.memory import can_share, reserve
 from manyhands.transport.security import JobKey
+from manyhands.transport.shared.memory import can_share, reserve
 from manyhands.wire import Status
 from manyhands.wire.joining import Admitted, Disband, Knock, Rejected, Withdraw
 from manyhands.wire.leasing import Eject

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from manyhands.parameters import UpdateCounts
-from manyhands.transport.memory import join
+from manyhands.transport.shared.memory import join
 
 if TYPE_CHECKING:
     from collections.abc import Callable

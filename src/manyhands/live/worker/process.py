@@ -178,7 +178,7 @@ def _work_free(
     from manyhands.parameters import Copy, counting_among  # noqa: PLC0415
     from manyhands.strategies import protocol_of, strategy  # noqa: PLC0415
     from manyhands.transport.caller import Caller  # noqa: PLC0415
-    from manyhands.transport.memory import Segment, can_share  # noqa: PLC0415
+    from manyhands.transport.shared.memory import Segment, can_share  # noqa: PLC0415
 
     protocol = protocol_of(strategy(assignment.strategy))
     if protocol is None:

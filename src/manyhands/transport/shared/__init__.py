@@ -1,1 +1,1 @@
-"""Collectives of processes on one host, in memory that they share."""
+"""Memory that the processes of one host share, and collectives in it."""

@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from manyhands.failure import PeerLost
-from manyhands.transport.memory import Foreign, Segment, can_share
 from manyhands.transport.shared.counters import LOOK, Counters, can_wait
 from manyhands.transport.shared.layout import LINE, MOST_SETS, bounds_of, first_slot
+from manyhands.transport.shared.memory import Foreign, Segment, can_share
 from manyhands.wire.envelope import SharedBytes
 from manyhands.wire.message import WireError
 

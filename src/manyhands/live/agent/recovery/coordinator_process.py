@@ -6,7 +6,7 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from manyhands.transport.memory import can_share, reserve
+from manyhands.transport.shared.memory import can_share, reserve
 from manyhands.wire import Goodbye, Repeat
 from manyhands.wire.leasing import Lost
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from manyhands.files.checkpoints.memory import GENERATIONS, complete, link
 from manyhands.live.agent.recovery.elasticity import rigidity
 from manyhands.script.origin import override
-from manyhands.transport.memory import can_share, reserve
+from manyhands.transport.shared.memory import can_share, reserve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

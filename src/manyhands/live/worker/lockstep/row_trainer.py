@@ -32,7 +32,7 @@ from manyhands.live.worker.lockstep.elastic_trainer import FRESH, ElasticTrainer
 from manyhands.live.worker.lockstep.handover import hand_over
 from manyhands.sampling.permutation import mix
 from manyhands.seeding import seed_all
-from manyhands.transport.memory import reserve
+from manyhands.transport.shared.memory import reserve
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
