@@ -203,8 +203,8 @@ class AllReduce(Placement):
             return "Job(compile=True) compiles the model for its first group"
         return ""
 
-    def regroup(self, bound: Bound, group: Group, waits: Waits, seed: int) -> str:
-        """Wrap the replica anew, over another group. Residuals of error feedback begin at 0."""
+    def regroup(self, bound: Bound, group: Group, waits: Waits, seed: int) -> None:
+        """Wrap the replica anew, over another group. Residuals have to be carried over."""
         from manyhands.placements.worker.whole_model import WholeModel  # noqa: PLC0415 - torch is lazy
 
         if not isinstance(bound, WholeModel):
@@ -212,7 +212,6 @@ class AllReduce(Placement):
         wrap = self.wrapper(group, waits, seed, equal=True, between_hosts=True, at_end=True)
         bound.regroup(group, waits, wrap)
         bound.words = self.engine_words(group.device.type, bound.sums)
-        return str(self.codec) if self.codec is not None and self.codec.feeds_back else ""
 
     def wrapper(
         self,

@@ -19,7 +19,7 @@ from manyhands.parameters.clipping import clip_norm
 from manyhands.parameters.scheduled_step import weighted_step
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from torch import nn
 
@@ -175,6 +175,13 @@ class Bound(ABC):
     def applied(self) -> list[int]:
         """The staleness of every update since the last call; empty if updates are never stale."""
         return []
+
+    def residuals(self) -> dict[str, torch.Tensor]:
+        """What a codec with error feedback has not sent yet of gradients, by parameter."""
+        return {}
+
+    def carry_over(self, residuals: Mapping[str, torch.Tensor], workers: int) -> None:  # noqa: B027 - most have none
+        """Send later what `residuals` returned in a group of so many workers."""
 
     def unsent_norm(self) -> float:
         """The norm of what a codec with error feedback has not sent yet, of this worker's share."""

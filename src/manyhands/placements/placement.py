@@ -174,12 +174,8 @@ class Placement(Value, OptionSupport, ABC):
         """The same strategy with another number of replicas; only if `binds_again`."""
         raise NotImplementedError(f"{self} keeps its number of replicas")
 
-    def regroup(self, bound: Bound, group: Group, waits: Waits, seed: int) -> str:
-        """Train with another group from now on; only if `rigidity` is empty.
-
-        Returns:
-            The codec whose residuals are lost by this; empty if there is none.
-        """
+    def regroup(self, bound: Bound, group: Group, waits: Waits, seed: int) -> None:
+        """Train with another group from now on; only if `rigidity` is empty."""
         raise NotImplementedError(f"{self} keeps its first group")
 
     @abstractmethod

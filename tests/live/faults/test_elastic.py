@@ -308,15 +308,16 @@ def test_kills_in_quick_succession_also_of_donors_and_newcomers(run_script, alon
 @pytest.mark.slow
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize(
-    ("strategy", "norm", "words"),
+    ("strategy", "norm"),
     [
-        ("allreduce(codec=topk(0.2))", "torch.nn.Tanh()", "residuals of topk"),
-        ("allreduce(codec=bfloat16())", "torch.nn.Tanh()", "residuals of bfloat16"),
-        ("allreduce()", "torch.nn.SyncBatchNorm(12)", ""),
-        ("allreduce()", "torch.nn.BatchNorm1d(12)", ""),
+        ("allreduce(codec=topk(0.2))", "torch.nn.Tanh()"),
+        ("allreduce(codec=bfloat16())", "torch.nn.Tanh()"),
+        ("allreduce(codec=powersgd(rank=1))", "torch.nn.Tanh()"),
+        ("allreduce()", "torch.nn.SyncBatchNorm(12)"),
+        ("allreduce()", "torch.nn.BatchNorm1d(12)"),
     ],
 )
-def test_codecs_and_batch_norm_continue_in_another_group(run_script, strategy, norm, words):
+def test_codecs_and_batch_norm_continue_in_another_group(run_script, strategy, norm):
     script = SCRIPT.replace(".double()", "").replace("torch.nn.Tanh()", norm)
     script = script.replace("dtype=torch.float64", "dtype=torch.float32")
     started = run_script(script, strategy, "backward", "1", "9", "run")
@@ -324,11 +325,8 @@ def test_codecs_and_batch_norm_continue_in_another_group(run_script, strategy, n
     (started.folder / "quick").touch()
     assert started.finish(60) == 0, started.text()
     assert Run(started.folder / "run").samples == SAMPLES
-    told = [one["words"] for one in events(started.folder / "run", "residuals")]
-    assert all(one.startswith(words) for one in told)
-    assert bool(told) == bool(words)
     said = " ".join(Run(started.folder / "run").summary().split())
     # What the killed worker last recorded may not have reached the disk.
-    assert words or "lost with worker" not in said
-    assert ("dropped when workers left or joined" in said) == bool(words)
-    assert ("not sent at the end" in said) == bool(words)
+    assert "codec" in strategy or "lost with worker" not in said
+    assert "dropped" not in said
+    assert ("not sent at the end" in said) == ("codec" in strategy)

@@ -48,7 +48,7 @@ SIZED = [
 """Bytes are forecast."""
 
 SCRIPT = """
-    import hashlib, json, sys, time
+    import gc, hashlib, json, sys, time
     from dataclasses import replace
     import torch, torch.nn.functional as F
     from torch import nn
@@ -118,35 +118,56 @@ SCRIPT = """
         return vector, bits, trainer._waits.payload
 
     def account(codec, store, rank, size):
-        # What was applied and what is kept, against all gradients; parameters do not change.
+        # What was applied and what is kept, against all gradients; parameters do not change. Then
+        # the last worker leaves, and the others send what they had not sent with it.
         group = forked.group_of(store, rank, size)
         torch.manual_seed(3)
         model = plain()
-        waits = Waits(time.monotonic, lambda _: None)
-        options = {"bucket_cap_mb": 0.01, "gradient_as_bucket_view": True}
-        wrapped = CompressedDDP(model, strategy(f"allreduce(codec={codec})").codec, group, waits,
-                                seed=1, **options)
-        torch.manual_seed(rank)
         names = [name for name, _ in model.named_parameters()]
-        own = {name: 0.0 for name in names}
-        applied = {name: 0.0 for name in names}
-        for _ in range(5):
-            x, y = torch.randn(3, 1, 16), torch.randint(0, 4, (3,))
-            gradients = torch.autograd.grad(F.cross_entropy(model(x), y), [*model.parameters()])
-            for name, gradient in zip(names, gradients):
-                own[name] = own[name] + gradient
-            wrapped.zero_grad()
-            F.cross_entropy(wrapped(x), y).backward()
-            for name, parameter in model.named_parameters():
-                applied[name] = applied[name] + parameter.grad
-        unsent = wrapped.hook.reduction.unsent()
-        apart = kept = 0.0
-        for name in names:
-            left = unsent.get(name, torch.zeros(own[name].numel())).view_as(own[name])
-            sums = torch.stack([own[name], left])
-            group.sum(sums)
-            apart = max(apart, (applied[name] + (sums[1] - sums[0]) / size).abs().max().item())
-            kept = max(kept, left.abs().max().item())
+        zeros = {name: torch.zeros_like(one) for name, one in model.named_parameters()}
+        codec = strategy(f"allreduce(codec={codec})").codec
+        torch.manual_seed(rank)
+
+        def exchange(group, before):
+            waits = Waits(time.monotonic, lambda _: None)
+            options = {"bucket_cap_mb": 0.01, "gradient_as_bucket_view": True}
+            wrapped = CompressedDDP(model, codec, group, waits, seed=1, **options)
+            if before:
+                wrapped.carry_over(before, size)
+                assert wrapped.residuals().keys() == before.keys()
+            own, applied = dict(zeros), dict(zeros)
+            for _ in range(5):
+                x, y = torch.randn(3, 1, 16), torch.randint(0, 4, (3,))
+                gradients = torch.autograd.grad(F.cross_entropy(model(x), y), [*model.parameters()])
+                for name, gradient in zip(names, gradients):
+                    own[name] = own[name] + gradient
+                wrapped.zero_grad()
+                F.cross_entropy(wrapped(x), y).backward()
+                for name, parameter in model.named_parameters():
+                    applied[name] = applied[name] + parameter.grad
+            left = {name: one.clone() for name, one in wrapped.residuals().items()}
+            del wrapped
+            gc.collect()
+            model.zero_grad(set_to_none=True)
+            return own, applied, left
+
+        def difference(group, own, applied, left, before=zeros):
+            apart = kept = 0.0
+            for name in names:
+                ours = left.get(name, zeros[name]).view_as(own[name])
+                came = before.get(name, zeros[name]).view_as(own[name]) * (group.size / size)
+                sums = torch.stack([own[name] + came, ours])
+                group.sum(sums)
+                off = applied[name] + (sums[1] - sums[0]) / group.size
+                apart, kept = max(apart, off.abs().max().item()), max(kept, ours.abs().max().item())
+            return apart, kept
+
+        own, applied, left = exchange(group, None)
+        apart, kept = difference(group, own, applied, left)
+        if size > 2 and rank < size - 1:
+            fewer = group.part("fewer", range(size - 1))
+            later = exchange(fewer, left)
+            apart = max(apart, difference(fewer, *later, before=left)[0])
         group.sum(torch.zeros(1))
         group.close()
         return apart, kept

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 _FIRST_COLUMNS: Final = 8
 """Purpose for `mix`: the first right matrix of a parameter."""
+_RIGHT: Final = "@right"
+"""Follows the name of a parameter in the name of its right matrix."""
 
 
 class _Matrix:
@@ -97,14 +99,15 @@ class LowRank:
 
     def unsent(self) -> dict[str, torch.Tensor]:
         """What was not sent yet of this worker's share of the sum, by parameter, as vectors."""
-        return {name: one.residual.view(-1) for name, one in self._matrices.items()}
+        carried = {name: one for name, one in self._carried.items() if not name.endswith(_RIGHT)}
+        return carried | {name: one.residual.view(-1) for name, one in self._matrices.items()}
 
     def kept(self) -> dict[str, torch.Tensor]:
         """The right matrices, from which the next step begins."""
-        return {f"{name}@right": one.right for name, one in self._matrices.items()}
+        return {f"{name}{_RIGHT}": one.right for name, one in self._matrices.items()}
 
     def carry(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Begin with what was not sent before, and with the same right matrices."""
+        """Begin with what was not sent before, and with the same right matrices, if given."""
         self._carried = dict(tensors)
 
     def _matrix(self, name: str, gradient: torch.Tensor) -> _Matrix:
@@ -114,7 +117,8 @@ class LowRank:
             there = self._matrices[name] = _Matrix(gradient, self._reducer.rank, seed)
             if name in self._carried:
                 there.residual = self._carried.pop(name).view_as(gradient).clone()
-                there.right = self._carried.pop(f"{name}@right").clone()
+            if (right := self._carried.pop(f"{name}{_RIGHT}", None)) is not None:
+                there.right = right.clone()
         return there
 
     def _mean(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:

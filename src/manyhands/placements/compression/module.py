@@ -71,15 +71,16 @@ class CompressedDDP(DistributedDataParallel):
     def unsent(self) -> dict[str, torch.Tensor]:
         """What this worker has not sent yet, by parameter, and what a reducer keeps beside it."""
         kept = {} if isinstance(self.hook, LowerPrecision) else self.hook.reduction.kept()
-        return self._residuals() | kept
+        return self.residuals() | kept
 
     def unsent_norm(self) -> float:
         """The norm of what this worker has not sent yet, of its share of the sum."""
         # In lower precision residuals are shares of the mean.
         factor = self._workers if isinstance(self.hook, LowerPrecision) else 1
-        return factor * math.hypot(*(float(one.norm()) for one in self._residuals().values()))
+        return factor * math.hypot(*(float(one.norm()) for one in self.residuals().values()))
 
-    def _residuals(self) -> dict[str, torch.Tensor]:
+    def residuals(self) -> dict[str, torch.Tensor]:
+        """What this worker has not sent yet, by parameter."""
         hook = self.hook
         return hook.states.unsent() if isinstance(hook, LowerPrecision) else hook.reduction.unsent()
 
@@ -89,6 +90,15 @@ class CompressedDDP(DistributedDataParallel):
             self.hook.states.carry(tensors)
         else:
             self.hook.reduction.carry(tensors)
+
+    def carry_over(self, residuals: Mapping[str, torch.Tensor], workers: int) -> None:
+        """Send later what `residuals` returned in a group of so many workers.
+
+        Shares of a sum that is divided by the number of workers are of another size if that number
+        is another; those of the mean are not.
+        """
+        factor = 1.0 if isinstance(self.hook, LowerPrecision) else self._workers / workers
+        self.carry({name: one * factor for name, one in residuals.items()})
 
     def take_refused(self) -> NotFinite:
         """What this worker's gradient had since the last call, for which it sent zeros."""

@@ -24,7 +24,7 @@ from manyhands.placements.worker.averaged_replica import AveragedReplica, unused
 from manyhands.placements.worker.shared_ddp import SharedDDP
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
 
     import torch
@@ -243,6 +243,18 @@ class WholeModel(Bound):
         """What a codec has not sent yet."""
         unsent = getattr(self.module, "unsent", None)
         return ({} if unsent is None else unsent()), {}
+
+    def residuals(self) -> dict[str, torch.Tensor]:
+        """What a codec has not sent yet."""
+        found: Callable[[], dict[str, torch.Tensor]] | None
+        found = getattr(self.module, "residuals", None)
+        return {} if found is None else found()
+
+    def carry_over(self, residuals: Mapping[str, torch.Tensor], workers: int) -> None:
+        """Send later what was not sent in another group; a replica alone sends nothing."""
+        carry = getattr(self.module, "carry_over", None)
+        if carry is not None:
+            carry(residuals, workers)
 
     def unsent_norm(self) -> float:
         """The norm of what codecs have not sent yet, of all objectives."""

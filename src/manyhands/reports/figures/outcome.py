@@ -95,7 +95,7 @@ def mishaps(trace: Trace) -> tuple[str, ...]:
                 found.setdefault(f"step {event.detail.get('step', '?')} was repeated", "")
             if event.what == "returned" and "member" in event.detail:
                 found.setdefault(f"{event.detail['member']} has rejoined", "")
-            if event.what in {"lost", "restart", "residuals"} and "words" in event.detail:
+            if event.what in {"lost", "restart"} and "words" in event.detail:
                 again = ", started again" if event.what == "restart" else ""
                 found.setdefault(event.detail["words"], again)
     return tuple(words + again for words, again in found.items())

@@ -11,7 +11,7 @@ RESIDUAL: Final = "residual"
 """The point that a worker records now and then; `residual/end` when its training is over."""
 RESIDUAL_END: Final = "residual/end"
 RESIDUAL_GROUP: Final = "residual/group"
-"""The point of a worker whose group ended under it, and its residual with it."""
+"""The point of a worker that dropped its residual, because its next group has no other member."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,8 +23,8 @@ class Residuals:
     lost: Mapping[int, float]
     """By rank, of incarnations that were lost, as last recorded: up to a second before, live."""
     with_groups: float = 0.0
-    """Of workers that went on in another group, as one vector: under `allreduce` all members of a
-    group begin without residuals when a worker leaves or joins."""
+    """Of workers that were left alone under `allreduce`, as one vector: who has nobody to send to
+    drops what it has not sent."""
 
 
 def residuals(trace: Trace) -> Residuals | None:

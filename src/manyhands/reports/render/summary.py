@@ -244,7 +244,7 @@ def _residual(trace: Trace) -> str:
         )
         said.append(f"lost with {names}")
     if found.with_groups:
-        said.append(f"norm {value(found.with_groups)} dropped when workers left or joined")
+        said.append(f"norm {value(found.with_groups)} dropped by workers that were left alone")
     return "; ".join(said)
 
 

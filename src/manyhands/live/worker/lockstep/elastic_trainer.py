@@ -22,6 +22,7 @@ from manyhands.live.member.divergence import Divergence
 from manyhands.live.processes.incarnation import incarnation
 from manyhands.live.worker.checkpoints.agreement import Decision
 from manyhands.live.worker.lockstep.handover import hand_over
+from manyhands.live.worker.lockstep.kept_residuals import KeptResiduals
 from manyhands.live.worker.lockstep.trainer_state import KeptBuffers, TrainerState, limit_of
 from manyhands.live.worker.trainer import Trainer
 from manyhands.sampling.permutation import mix
@@ -106,6 +107,7 @@ class ElasticTrainer(Trainer):
             self.job, self._formation.rank, self._recorder, self.model.parameters
         )
         self._buffers = KeptBuffers(self.model)
+        self._residuals = KeptResiduals(self._bound)
         self._state = TrainerState(
             self.model,
             self.optimizer,
@@ -304,6 +306,7 @@ class ElasticTrainer(Trainer):
         before = self._done
         while True:
             self._buffers.keep()
+            self._residuals.begin(steps=step is not None)
             scale = dict(vars(self._scale)) if self._scale is not None else {}
             phase = self._traffic.phase
             try:
@@ -315,6 +318,7 @@ class ElasticTrainer(Trainer):
                 self._group.free()
             else:
                 self._done += 1
+                self._residuals.end()
                 self._report_samples()
                 return result
             self._undo(scale, phase)
@@ -369,14 +373,16 @@ class ElasticTrainer(Trainer):
 
     def _regroup(self, planned: Regroup | None = None) -> None:
         """Form the next group, and agree on one state; again, if that group breaks, too."""
-        # Residuals belong to a group: of some buckets they have been sent in a step that broke.
-        self._updates.note_residual("residual/group")
+        former_residuals, done = self._residuals.leave(self.workers), self._done
         while True:
             former = self._group
             if planned is None:
                 self._formation.notices.leave(former.epoch, broken=True)
             group = self._formation.next(former.epoch, planned)
             planned = None
+            if group.size == 1:
+                # A worker alone sends nothing.
+                self._updates.note_residual("residual/group")
             self._traffic.regroup(group)
             former.close()
             self._group, self.rank, self.workers = group, group.rank, group.size
@@ -387,7 +393,8 @@ class ElasticTrainer(Trainer):
                 with group.watched():
                     self._bring_into_line()
                     self._finite.keep_buffers()
-                    codec = self._strategy.regroup(self._bound, group, self._waits, self.job.seed)
+                    self._strategy.regroup(self._bound, group, self._waits, self.job.seed)
+                    former_residuals.carry(self._bound, repeats=self._done == done)
             except PeerLost:
                 group.free()
                 continue
@@ -397,9 +404,6 @@ class ElasticTrainer(Trainer):
             detail = {"epoch": str(group.epoch), "workers": ranks, "step": str(self._stepped + 1)}
             self._recorder.event("group", detail)
             self._bound.record_words(self._recorder)
-            if codec and self._stepped >= 0:
-                words = f"residuals of {codec} were lost with a group at step {self._stepped + 1}"
-                self._recorder.event("residuals", {"words": words})
 
     def _bring_into_line(self) -> None:
         """Have all members of a new group take the state of one that is ahead."""
