@@ -2,11 +2,18 @@
 
 import sys
 
+import msgspec
 import pytest
+import torch
 
+import manyhands as mh
 from manyhands.lab.networks.namespaces import NotPermitted, network
+from manyhands.live.assignment import Assignment
 from manyhands.live.hosts.host_list import Hosts
+from manyhands.live.hosts.shared_folder import sign_in
+from manyhands.live.server.stored_shard import StoredShard
 from manyhands.reports import Run
+from manyhands.script.origin import Origin, Overrides
 from manyhands.strategies import strategy
 from manyhands.transport.security import JobKey
 from manyhands.verbs.server_hosts import servers_on_hosts
@@ -102,11 +109,76 @@ def test_two_hosts_have_a_server_each_and_one_is_killed(start, tmp_path, places,
 
 
 @pytest.mark.slow
-def test_checkpoints_of_servers_elsewhere_are_refused(start, tmp_path):
-    script = ROOT / "examples" / "mnist.py"
-    refused = start(
-        *(*MANYHANDS, "train", script, "--strategy", "ssp(servers=2)", "--hosts", "a:1, b:1"),
-        *("--listen", "127.0.0.1", "--servers-on", "b", "--checkpoint", "10s"),
+@pytest.mark.timeout(600)
+def test_servers_of_two_hosts_store_checkpoints_in_a_folder_that_they_share(
+    start, tmp_path, places
+):
+    JobKey.new().write(tmp_path / "key")
+    here, there = places
+    place, script = f"{here.address}:40001", ROOT / "examples" / "mnist.py"
+
+    def train(name, *options):
+        common = ("--key-file", "key", "--output")
+        first = start(
+            *here.inside(*MANYHANDS, "train", str(script), "--strategy", "synchronous(servers=2)"),
+            *("--hosts", "a:1, b:1", "--listen", place, "--servers-on", "all"),
+            *(*options, *common, name),
+        )
+        joining = (*MANYHANDS, "join", place, str(script), "--as", "b", *common, f"{name}-b")
+        second = start(*there.inside(*joining))
+        assert first.finish(200) == 0, first.text() + second.text()
+        assert second.finish(30) == 0, second.text()
+        return Run(tmp_path / name)
+
+    stored = train("stored", "--samples", "2048", "--checkpoint", "4 steps")
+    (*_, last) = sorted((tmp_path / "stored" / "checkpoints").iterdir())
+    assert {"server-0", "server-1"} <= {
+        each for one in last.iterdir() for each in ("server-0", "server-1") if each in one.name
+    }
+    assert not list((tmp_path / "stored").glob(".run-*")), "the sign is removed at the end"
+    resumed = train("resumed", "--samples", "4096", "--resume", "stored")
+    whole = train("whole", "--samples", "4096")
+    assert (stored.samples, resumed.samples, whole.samples) == (2048, 4096, 4096)
+    mine, its = resumed.state_dict(), whole.state_dict()
+    assert all(torch.equal(mine[name], its[name]) for name in its)
+
+
+def test_a_server_that_does_not_see_the_folder_is_refused(tmp_path):
+    job = mh.Job(
+        model=lambda: torch.nn.Linear(2, 2),
+        optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=0.1),
+        loss=torch.nn.functional.mse_loss,
+        data=torch.utils.data.TensorDataset(torch.zeros(8, 2), torch.zeros(8, 2)),
+        global_batch=4,
+        epochs=1,
+        checkpoint=mh.every(steps=1),
     )
-    assert refused.finish(100) == 2, refused.text()
-    assert "servers on b cannot store checkpoints in the folder of a" in refused.text()
+    assignment = Assignment(
+        origin=Origin("", "", "", (), "job", None),
+        overrides=Overrides(),
+        strategy="ssp(servers=2)",
+        workers=2,
+        host="b",
+        folder=str(tmp_path / "there"),
+        coordinator="",
+        private="",
+        store_address="",
+        store_port=0,
+        servers=("", ""),
+        leasing=None,
+        agent=1,
+        devices=("cpu",),
+        hosts=(("a", 1), ("b", 1)),
+        storage=str(tmp_path),
+        attempt="7",
+    )
+    holder = None  # it is asked for nothing before a checkpoint is stored
+    with pytest.raises(
+        ValueError, match=r"server-1 on b does not see .*: let --output be a folder"
+    ):
+        StoredShard(assignment, 1, job, holder)
+    sign_in(tmp_path, "7").touch()
+    StoredShard(assignment, 1, job, holder)
+    gone = msgspec.structs.replace(assignment, resume=str(tmp_path / "gone"))
+    with pytest.raises(ValueError, match="does not see the checkpoint"):
+        StoredShard(gone, 1, job, holder)

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from manyhands.job import Job
     from manyhands.live.request import Request
 
 
@@ -47,7 +46,6 @@ def check_request(request: Request) -> str:
     with refusing():
         strategy.check_places(request.hosts.names if request.hosts else (request.host,), places)
         check_job(strategy, job, request.workers)
-        _check_servers(request, job)
         check_kept(request)
         check_optional(strategy, job, places)
         if any(isinstance(fault, FullDisk) for fault in request.drawn_faults()):
@@ -55,16 +53,6 @@ def check_request(request: Request) -> str:
         check_descriptors(request.workers, strategy.needs(request.workers).servers)
         about = (job, strategy, request.workers, request.here, places)
         return estimate(*about, forks=can_fork()).check(*available())
-
-
-def _check_servers(request: Request, job: Job) -> None:
-    """Raise ValueError if servers of other hosts would have to store checkpoints."""
-    elsewhere = sorted({host for host in request.server_hosts if host != request.host})
-    if elsewhere and job.checkpoint_on_disk is not None:
-        raise ValueError(
-            f"servers on {', '.join(elsewhere)} cannot store checkpoints in the folder of "
-            f"{request.host}: leave out the checkpoints, or have the servers on {request.host}"
-        )
 
 
 def pin_start(request: Request) -> Request:

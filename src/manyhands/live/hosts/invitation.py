@@ -6,6 +6,7 @@ import os
 import shlex
 from typing import TYPE_CHECKING
 
+from manyhands.live.hosts.shared_folder import sign_in
 from manyhands.live.hosts.slurm import JoinSteps, listening_address
 from manyhands.transport.interfaces import own_address, read_place, write_place
 from manyhands.transport.listeners import listen
@@ -79,6 +80,8 @@ class Invitation:
             JobKey.new().write(self.key)
         self._is_open = False
         self._steps: JoinSteps | None = None
+        self._sign = sign_in(folder, str(os.getpid()))
+        self._sign.touch()
 
     def open(self, outside: str, *, begun: bool = False) -> str:
         """Write the commands, with the coordinator's address; return the message to show, once.
@@ -126,6 +129,7 @@ class Invitation:
         if self._is_new:
             self.key.unlink(missing_ok=True)
         self._lines.unlink(missing_ok=True)
+        self._sign.unlink(missing_ok=True)
 
 
 def _short(path: Path) -> str:

@@ -11,6 +11,7 @@ from manyhands.files.checkpoints import (
     CheckpointFolder,
     CheckpointPlace,
 )
+from manyhands.live.hosts.shared_folder import shares_folder
 from manyhands.protocols.parts.stored_state import continue_server, server_part
 
 if TYPE_CHECKING:
@@ -31,6 +32,9 @@ class StoredShard:
         number: the number of the server.
         job: the job.
         holder: its shard.
+
+    Raises:
+        ValueError: the server is on a host that does not see where checkpoints are stored.
     """
 
     def __init__(self, assignment: Assignment, number: int, job: Job, holder: Holder) -> None:
@@ -38,8 +42,20 @@ class StoredShard:
         self._strategy, self._workers = assignment.strategy, assignment.workers
         self._holder = holder
         self._resume = None if assignment.resume is None else Path(assignment.resume)
-        folder = Path(assignment.folder) / CHECKPOINTS
-        about = (folder, self._name, ("",), job.keep, str(assignment.agent))
+        if self._resume is not None and not self._resume.is_dir():
+            raise ValueError(
+                f"{self._name} on {assignment.host} does not see the checkpoint {self._resume}: "
+                "let it be in a folder that all hosts with servers share"
+            )
+        folder = Path(assignment.storage or assignment.folder)
+        if job.checkpoint_on_disk is not None and not shares_folder(assignment):
+            raise ValueError(
+                f"{self._name} on {assignment.host} does not see {folder}, where checkpoints are "
+                "stored: let --output be a folder that all hosts with servers share, leave out the "
+                "checkpoints, or have the servers on the first host"
+            )
+        attempt = assignment.attempt or str(assignment.agent)
+        about = (folder / CHECKPOINTS, self._name, ("",), job.keep, attempt)
         self._writer = CheckpointFolder(*about)
 
     def resume(self, first: ServerState) -> ServerState:
