@@ -57,6 +57,8 @@ class Request:
     """Where workers open the memory for checkpoints; empty if none is kept in memory."""
     generation: int = 0
     """Which of the two generations in memory is written first."""
+    gone_back_to: int = -1
+    """Samples of the checkpoint to which the run went back by itself; -1 if it did not."""
     faults: Faults | None = None
     """What goes wrong on purpose; None for nothing."""
     key: Path | None = None

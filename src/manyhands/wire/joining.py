@@ -89,6 +89,8 @@ class Disband(Message, frozen=True):
 
     failed: bool
     words: str
+    again: bool = False
+    """Whether it goes back to a checkpoint: hosts join again, at the same address."""
 
 
 Joining = (

@@ -8,6 +8,7 @@ import textwrap
 import time
 
 import pytest
+import torch
 
 from manyhands.lab.networks.namespaces import NotPermitted, check_permitted, network
 from manyhands.reports import Run
@@ -39,13 +40,13 @@ JOB = """
 MANYHANDS = (sys.executable, "-m", "manyhands")
 
 
-def begun(start, tmp_path, strategy, listen="127.0.0.1", inside=()):
+def begun(start, tmp_path, strategy, listen="127.0.0.1", inside=(), options=()):
     """A run that two hosts train, each by its agent, and the command that joins it."""
     script = tmp_path / "job.py"
     script.write_text(textwrap.dedent(JOB))
     first = start(
         *(*inside, *MANYHANDS, "train", script, "--strategy", strategy, "--hosts", "a:1, b:1"),
-        *("--listen", listen, "--patience", "6", "--output", "run"),
+        *("--listen", listen, "--patience", "6", "--output", "run", *options),
     )
     line = tmp_path / "run" / "join"
     wait_for(lambda: line.exists() or first.process.poll() is not None, 60, "the line to join by")
@@ -94,3 +95,37 @@ def test_a_link_that_heals_after_its_host_was_dropped_disturbs_nobody(start, tmp
         assert first.finish(250) == 0, first.text() + second.text()
         assert Run(tmp_path / "run").samples == 20 * 2048, "every sample counts once"
         second.finish(60)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("lost", ["worker 1", "worker 0", "host b"])
+def test_parts_of_a_model_on_two_hosts_go_back_to_the_last_checkpoint(start, tmp_path, lost):
+    first, line = begun(
+        start, tmp_path, "fully_sharded()", options=("--checkpoint", "40 steps", "--keep", "2")
+    )
+    second = start(*MANYHANDS, *line)
+    stored = tmp_path / "run" / "checkpoints"
+    wait_for(lambda: stored.is_dir() and [*stored.glob("0*")], 120, "a checkpoint")
+    if lost == "host b":
+        for process in (*second.tree(), second.process):
+            process.send_signal(signal.SIGKILL)
+        wait_for(lambda: "all go back to the last checkpoint" in first.text(), 60, "the way back")
+        second = start(*MANYHANDS, *line)
+    else:
+        rank = lost.removeprefix("worker ")
+        where = first if rank == "0" else second
+        where.named("manyhands.live.worker.process", rank).kill()
+    assert first.finish(200) == 0, first.text() + second.text()
+    assert second.finish(30) == 0, second.text()
+    assert "all go back to the last checkpoint" in first.text()
+    assert ("this host joins again" in second.text()) == (lost != "host b")
+    run = Run(tmp_path / "run")
+    assert run.samples == 20 * 2048
+    alone = start(
+        *(*MANYHANDS, "train", "job.py", "--strategy", "single()", "--workers", "1"),
+        *("--output", "alone"),
+    )
+    assert alone.finish(100) == 0, alone.text()
+    mine, its = run.state_dict(), Run(tmp_path / "alone").state_dict()
+    assert all(torch.allclose(mine[name], its[name], atol=1e-5) for name in its)

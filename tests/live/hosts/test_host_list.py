@@ -88,6 +88,7 @@ def test_the_invitation_says_the_exact_line_and_leaves_nothing(tmp_path, monkeyp
     script = tmp_path / "my script.py"
     (tmp_path / "run").mkdir()
     invitation = Invitation(tmp_path / "run", Hosts.read("a:1, b:4"), script)
+    invitation.write()
     assert invitation.key.stat().st_mode & 0o777 == 0o600
     assert invitation.open("") == ""
     line = "manyhands join 10.0.0.1:40001 --key-file run/key --as b 'my script.py' --workers 4"

@@ -7,7 +7,6 @@ agent itself is killed, the kernel kills its workers and the coordinator reports
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from functools import partial
@@ -34,6 +33,7 @@ from manyhands.live.agent.recovery.last_checkpoint import (
     carry_through,
     continuing,
     from_weights,
+    goes_back,
     position,
     stored_before_leaving,
 )
@@ -44,7 +44,7 @@ from manyhands.live.agent.worker_output import WorkerOutput
 from manyhands.live.assignment import Assignment, Leasing
 from manyhands.live.devices import devices
 from manyhands.live.hosts.compatibility import facts_of_host, facts_of_job
-from manyhands.live.hosts.invitation import Invitation, choose_address
+from manyhands.live.hosts.invitation import inviting
 from manyhands.live.member.trace_files import TraceFiles
 from manyhands.live.processes.descriptors import raise_descriptors
 from manyhands.live.processes.fork_server import ForkServer, environment, fork_server, renewed
@@ -61,8 +61,7 @@ from manyhands.wire.joining import Disband, Ended, HostReturned, Missed
 from manyhands.wire.leasing import Eject, Lost
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
+    from manyhands.live.hosts.invitation import Invitation
     from manyhands.live.request import Request
 
 _POLL = 0.1
@@ -83,22 +82,36 @@ def launch(request: Request) -> None:
         KeyboardInterrupt: the user interrupted; all processes are ended first.
     """
     warning = check_request(request)
-    with fork_server(_environment(request), request.preloads) as loaded:
+    surroundings = (_environment(request), request.preloads)
+    with fork_server(*surroundings) as loaded, inviting(request) as invitation:
         request.job.make_ready()
         job = override(request.job, request.overrides)
         try_out(job, request.workers, devices(request.here))
         request = pin_start(from_weights(request))
         notes = (warning, codec_note(request, job), continuing(request), unneeded(request))
         with explain_full_disk(request.folder):
-            carry_through(request, [*filter(None, notes)], partial(_attempt, loaded=loaded))
+            attempt = partial(_attempt, loaded=loaded, invitation=invitation)
+            carry_through(request, [*filter(None, notes)], attempt)
 
 
-def _attempt(request: Request, notes: list[str], loaded: ForkServer | None) -> None:
+def _attempt(
+    request: Request,
+    notes: list[str],
+    loaded: ForkServer | None,
+    invitation: Invitation | None,
+) -> None:
+    if invitation is not None:
+        invitation.write()
     with renewed(loaded, _environment(request), request.preloads) as alive:
-        _launch(request, alive, notes)
+        _launch(request, alive, invitation, notes)
 
 
-def _launch(request: Request, loaded: ForkServer | None, notes: list[str]) -> None:
+def _launch(
+    request: Request,
+    loaded: ForkServer | None,
+    invitation: Invitation | None,
+    notes: list[str],
+) -> None:
     # One descriptor for each watched process. The fork server keeps the limit from before.
     raise_descriptors()
     (request.folder / "logs").mkdir(exist_ok=True)
@@ -116,7 +129,7 @@ def _launch(request: Request, loaded: ForkServer | None, notes: list[str]) -> No
         recorder.event("begin", {"samples": str(job.budget)})
     recorder.flush()
     try:
-        with private_folder() as private, signals_raise(), _inviting(request) as invitation:
+        with private_folder() as private, signals_raise():
             _Run(request, private, recorder, display, loaded, invitation).execute()
             check_stored(request.folder)
     except RunFailed as failure:
@@ -132,20 +145,6 @@ def _launch(request: Request, loaded: ForkServer | None, notes: list[str]) -> No
         recorder.flush()
         files.close()
         display.end()
-
-
-@contextlib.contextmanager
-def _inviting(request: Request) -> Iterator[Invitation | None]:
-    """The invitation for the other hosts; None for a run on one host."""
-    if request.hosts is None or len(request.hosts.names) == 1:
-        yield None
-        return
-    script = Path(request.origin.script)
-    invitation = Invitation(request.folder.resolve(), request.hosts, script, request.key)
-    try:
-        yield invitation
-    finally:
-        invitation.close()
 
 
 class _Run:
@@ -169,7 +168,7 @@ class _Run:
         self._elastic = self._needs.collectives and not elasticity.rigidity(request)
         self._row = elasticity.replica_size(request) if self._elastic else 1
         self._takes_back = elasticity.takes_back(request)
-        self._place = choose_address(request.listen, request.hosts) if invitation else (LOOPBACK, 0)
+        self._place = invitation.address(request.listen) if invitation else (LOOPBACK, 0)
         assignment, env = private / "assignment.json", _environment(request)
         self._host_processes = HostProcesses(request.host, assignment, request.folder, env, loaded)
         logs = request.folder / "logs"
@@ -232,7 +231,8 @@ class _Run:
                     with stored_before_leaving(self._request, self._display.say, self._returns):
                         self._watch(line)
                 except BaseException as error:
-                    parting = Disband(failed=True, words=_first_line(error))
+                    again = goes_back(self._request, error)
+                    parting = Disband(failed=True, words=_first_line(error), again=again)
                     raise
                 finally:
                     self._missed.clear()
@@ -497,7 +497,7 @@ class _Run:
         """The failure that caused the others, with its traceback last.
 
         A worker that failed because it lost a peer may be seen before that peer: wait for the
-        cause.
+        cause. If it is not seen in time, its host is lost, which takes longer to be noticed.
         """
         deadline = time.monotonic() + _CAUSE_WITHIN
         while True:
@@ -508,7 +508,7 @@ class _Run:
                 break
             self._follow(line, _POLL)
         self._recorder.event("failure", {"words": str(cause)})
-        killed = cause.report is None and cause.code < 0
+        killed = cause.code < 0 if cause.report is None else cause.report.consequence
         return (ProcessKilled if killed else RunFailed)(self._host_processes.words(cause))
 
 

@@ -8,6 +8,7 @@ them ended; the first host decides what follows.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import sys
@@ -43,6 +44,9 @@ from manyhands.wire.joining import Admitted, Disband, Knock, Rejected, Withdraw
 from manyhands.wire.leasing import Eject
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from manyhands.live.processes.fork_server import ForkServer
     from manyhands.script.origin import Origin
 
 CANNOT = "this host cannot take part:"
@@ -54,10 +58,14 @@ _POLL = 0.1
 _GRACE = 1.0
 _RESTARTS = 1000
 """How many times servers may be restarted on this host."""
-_KNOCK_EVERY = 5.0
+_KNOCK_EVERY = 1.0
 """Seconds until a request for admission is repeated."""
 _ANSWER_WITHIN = 120.0
 """Seconds in which the first host must answer a request for admission."""
+
+
+class WentBack(RunFailed):
+    """The run goes back to a checkpoint, and this host is to join again."""
 
 
 class NoAnswer(RunFailed):
@@ -99,6 +107,34 @@ def join(application: Application) -> None:
         application = replace(application, address=resolve(application.address, application.port))
     except OSError as error:
         raise NoAnswer(f"there is no host {application.address}: {error.strerror}") from None
+    with contextlib.ExitStack() as ending:
+        loaded: ForkServer | None = None
+
+        def fork_servers(settings: Mapping[str, str], preloads: Sequence[str]) -> ForkServer | None:
+            nonlocal loaded
+            if loaded is None or loaded.poll() is not None:
+                loaded = ending.enter_context(fork_server(settings, preloads))
+            return loaded
+
+        while True:
+            try:
+                _take_part(application, fork_servers)
+            except WentBack as word:
+                _say(f"{word}; this host joins again")
+            else:
+                return
+
+
+def _take_part(
+    application: Application,
+    fork_servers: Callable[[Mapping[str, str], Sequence[str]], ForkServer | None],
+) -> None:
+    """Join a run, or its continuation, and return when it is over.
+
+    Args:
+        application: the request to join.
+        fork_servers: returns a fork server for an environment and modules that it loads.
+    """
     name = f"agent-{application.host}.{secrets.token_hex(4)}"
     key = JobKey.read(application.key)
     line = WatchedLine(f"tcp://{application.place}", name, key)
@@ -112,17 +148,17 @@ def join(application: Application) -> None:
             ranks = Hosts(theirs.hosts).ranks(application.host)
             _say(f"joined {application.place} as {application.host}: workers {_span(ranks)}")
             settings = environment(Cluster.local().cores, len(ranks))
-            with fork_server(settings, theirs.preloads) as loaded:
-                raise_descriptors()
-                host_processes = HostProcesses(
-                    application.host,
-                    private / "assignment.json",
-                    Path(assignment.folder),
-                    settings,
-                    loaded,
-                    admitted.admission,
-                )
-                _HostRun(assignment, admitted.number, ranks, host_processes, line).execute()
+            loaded = fork_servers(settings, theirs.preloads)
+            raise_descriptors()
+            host_processes = HostProcesses(
+                application.host,
+                private / "assignment.json",
+                Path(assignment.folder),
+                settings,
+                loaded,
+                admitted.admission,
+            )
+            _HostRun(assignment, admitted.number, ranks, host_processes, line).execute()
     finally:
         # Messages that are still queued are sent.
         line.close(linger=2.0)
@@ -286,9 +322,12 @@ class _HostRun:
             self._link.leave()
             for process in processes:
                 process.close()
-            self._host_processes.close()
+            if self._over is None or not self._over.again:
+                self._host_processes.close()
             if self._display is not None:
                 self._display.end()
+        if self._over.failed and self._over.again:
+            raise WentBack(f"{self._over.words}; all go back to the last checkpoint")
         if self._over.failed:
             raise RunFailed(f"the run failed: {self._over.words}")
 

@@ -180,6 +180,8 @@ class Admission:
     def _answer(self, name: str, knock: Knock) -> None:
         joined = self._joined.get(name)
         if joined is None:
+            if self._over is not None and self._over.again:
+                return  # It asks again, and the coordinator of the continued run answers.
             words = self._objection(knock)
             if words:
                 self._hub.send(name, Rejected(words))

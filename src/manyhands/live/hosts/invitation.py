@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from manyhands.live.hosts.shared_folder import sign_in
@@ -13,9 +15,10 @@ from manyhands.transport.listeners import listen
 from manyhands.transport.security import JobKey
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
 
     from manyhands.live.hosts.host_list import Hosts
+    from manyhands.live.request import Request
 
 LINES = "join"
 """The file in a run's folder with one `manyhands join` command per host; removed after the run."""
@@ -59,6 +62,20 @@ def check_key(key: Path) -> None:
         ) from None
 
 
+@contextlib.contextmanager
+def inviting(request: Request) -> Iterator[Invitation | None]:
+    """The invitation for the other hosts; None for a run on one host."""
+    if request.hosts is None or len(request.hosts.names) == 1:
+        yield None
+        return
+    script = Path(request.origin.script)
+    invitation = Invitation(request.folder.resolve(), request.hosts, script, request.key)
+    try:
+        yield invitation
+    finally:
+        invitation.close()
+
+
 class Invitation:
     """The job's key and the commands to join with, in the run's folder until the run is over.
 
@@ -73,15 +90,25 @@ class Invitation:
         self._hosts = hosts
         self._script = script
         self._lines = folder / LINES
-        self._is_new = key is None
+        self._new_key = JobKey.new() if key is None else None
         self.key = folder / _KEY if key is None else key.resolve()
-        if self._is_new:
-            self.key.unlink(missing_ok=True)
-            JobKey.new().write(self.key)
+        self._place: str | None = None
+        """Address and port of the coordinator, once they are known; the run keeps them."""
         self._is_open = False
         self._steps: JoinSteps | None = None
         self._sign = sign_in(folder, str(os.getpid()))
+
+    def address(self, given: str | None) -> tuple[str, int]:
+        """The address at which the first host listens: as before, if the run goes back."""
+        return choose_address(self._place or given, self._hosts)
+
+    def write(self) -> None:
+        """Write the key, if it is a new one, and the sign of the run; again if it goes back."""
+        if self._new_key is not None:
+            self.key.unlink(missing_ok=True)
+            self._new_key.write(self.key)
         self._sign.touch()
+        self._is_open = False
 
     def open(self, outside: str, *, begun: bool = False) -> str:
         """Write the commands, with the coordinator's address; return the message to show, once.
@@ -100,7 +127,9 @@ class Invitation:
         if self._is_open or not outside:
             return ""
         self._is_open = True
-        place = outside.removeprefix("tcp://")
+        self._place = place = outside.removeprefix("tcp://")
+        if self._steps is not None:
+            return ""
         if self._hosts.started_by:
             about = (self._lines.parent, self._hosts, place, self.key, self._script)
             self._steps = JoinSteps(*about)
@@ -126,7 +155,7 @@ class Invitation:
         """Remove the commands and a key that was created for this run; end the steps of Slurm."""
         if self._steps is not None:
             self._steps.close()
-        if self._is_new:
+        if self._new_key is not None:
             self.key.unlink(missing_ok=True)
         self._lines.unlink(missing_ok=True)
         self._sign.unlink(missing_ok=True)

@@ -82,7 +82,6 @@ def carry_through(
     Raises:
         ProcessKilled: there is no checkpoint, or none was stored since the last time.
     """
-    before = -1
     with keeping(request) as kept:
         if kept is not None:
             request = replace(request, memory=kept.paths)
@@ -92,13 +91,23 @@ def carry_through(
             except ProcessKilled as failure:
                 again = _gone_back(request, kept)
                 samples = position(again.resume)[0] if again else -1
-                if again is None or samples <= before:
+                if again is None or samples <= request.gone_back_to:
                     raise
-                before, request = samples, again
+                request = replace(again, gone_back_to=samples)
                 first = str(failure).splitlines()[0]
                 notes = [f"{first}; all go back to the {_words(request)}"]
             else:
                 return
+
+
+def goes_back(request: Request, error: BaseException) -> bool:
+    """Whether a run that ended continues from a checkpoint on the disk, by itself."""
+    job = override(request.job, request.overrides)
+    if not isinstance(error, ProcessKilled) or job.checkpoint_on_disk is None:
+        return False
+    with contextlib.suppress(ValueError):
+        return latest(request.folder).samples > request.gone_back_to
+    return False
 
 
 def _words(request: Request) -> str:
@@ -117,7 +126,7 @@ def _gone_back(request: Request, kept: KeptCheckpoints | None) -> Request | None
     A run that keeps checkpoints in memory and was killed before the first one begins again.
     """
     job = override(request.job, request.overrides)
-    if job.checkpoint is None or (request.hosts and len(request.hosts.names) > 1):
+    if job.checkpoint is None:
         return None
     stored = None
     if job.checkpoint_on_disk is not None:
