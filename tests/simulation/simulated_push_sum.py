@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from simulated_gossip import Mass
+from simulated_gossip import Mass, rank_of
 
 from manyhands.endpoint import Change, Pull, Push
 from manyhands.testing import BrokenLawError, near
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from manyhands.endpoint import Parameters, Said
     from manyhands.protocols import Action, Call, ServerState
     from manyhands.testing import Case, Life
+    from manyhands.virtual import World
 
 
 LEAST = 1 / 64
@@ -59,6 +60,12 @@ class Halves(Mass):
 
     def forget(self, sender: str) -> None:
         self.on_the_way.pop(sender, None)
+
+    def ended(self, world: World) -> None:
+        # A run does not wait for a worker that returns: what it was given is lost with it.
+        for sender in [one for one in self.on_the_way if rank_of(one) in self.fresh]:
+            del self.on_the_way[sender]
+        super().ended(world)
 
     def took(
         self,
