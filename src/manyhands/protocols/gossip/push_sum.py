@@ -42,8 +42,8 @@ class PushSum(StrategyProtocol):
     w_j): x_i = x_j ← x_j / 2, w_i = w_j ← w_j / 2. So z_i = z_j, and its return changes neither Σx
     nor Σw, nor the mean. If j would keep less than 1/64, it gives nothing, and the next one is
     asked. If none can give, i begins with another's z and a mass of 1, as all do after a loss: then
-    the mean over N workers moves by (z_i − mean) / (Σw + 1), and there is mass to send again. If the
-    run ends meanwhile, what i was given is lost with it.
+    the mean over N workers moves by (z_i − mean) / (Σw + 1), and there is mass to send again. If
+    the run ends meanwhile, what i was given is lost with it.
 
     Use it instead of `gossip` if links are one-way or asymmetric (behind a firewall, uplinks
     slower than downlinks): a worker sends m bytes per step, and receives m; a half or a quarter of
