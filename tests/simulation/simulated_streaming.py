@@ -32,6 +32,8 @@ class Streams(Law):
         """By life and server, the answer that is not merged yet."""
         self._sent: defaultdict[str, dict[int, int]] = defaultdict(dict)
         """By life and server, the step after which it was sent."""
+        self._round: defaultdict[str, dict[int, int]] = defaultdict(dict)
+        """By life and server, the round that it was sent for."""
         self._steps: defaultdict[str, int] = defaultdict(int)
         self._samples: defaultdict[str, list[int]] = defaultdict(lambda: [0] * case.servers)
         self._velocity: dict[str, np.ndarray] = {}
@@ -78,15 +80,25 @@ class Streams(Law):
         self._start[sender][server] = came
 
     def leased(self, worker: str, lease: Lease) -> None:
-        """A step begins, maybe an empty one: the step before is over, and what is due is merged."""
+        """A step begins, maybe an empty one: the step before is over, and what is due is merged.
+
+        Before a worker waits for the answer of a round, it has merged those of earlier rounds, also
+        if they are not due: with a quorum a part may lag behind the others. No round waits for a
+        worker that rests.
+        """
         sender = self._now[worker]
-        for server, sent in list(self._sent[sender].items()):
-            if sent + self.case.protocol.overlap <= self._steps[sender]:
-                if server not in self._came[sender] and sender in self._resting:
+        sent = self._sent[sender]
+        due = [one for one in sent if sent[one] + self.case.protocol.overlap <= self._steps[sender]]
+        for server in sorted(due, key=lambda one: sent[one]):
+            place = (self._round[sender][server], server)
+            earlier = [one for one in sent if (self._round[sender][one], one) < place]
+            for one in (*sorted(earlier, key=self._round[sender].get), server):
+                if sender in self._resting and (one != server or one not in self._came[sender]):
                     continue
-                if server not in self._came[sender]:
-                    raise BrokenLawError(f"{sender} goes on without the answer of {server}")
-                self._merge(sender, server)
+                if one in sent and one not in self._came[sender]:
+                    raise BrokenLawError(f"{sender} goes on without the answer of {one}")
+                if one in sent:
+                    self._merge(sender, one)
         self._steps[sender] += 1
 
     def computed(self, life: Life, lease: Lease, x: np.ndarray) -> None:
@@ -120,3 +132,4 @@ class Streams(Law):
         if message.rests:
             self._resting.add(sender)
         self._sent[sender][server] = self._steps[sender]
+        self._round[sender][server] = message.version
