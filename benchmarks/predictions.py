@@ -144,7 +144,7 @@ def calibration(paced: Paced, folder: Path) -> mh.Calibration:
     """What `manyhands calibrate` measures of a job."""
     target = folder / f"calibration-{key(paced)}.json"
     if not target.exists():
-        _command("calibrate", str(_SCRIPT), "--output", str(target), paced=paced)
+        command("calibrate", str(_SCRIPT), "--output", str(target), about=paced)
     return read_calibration(target)
 
 
@@ -172,11 +172,11 @@ def measure(
     where = ["--cluster", situation.cluster]
     if situation.is_local:
         where = ["--workers", str(situation.workers)]
-    _command(
+    command(
         *("compare", str(_SCRIPT), "--strategies", ", ".join(strategies), "--repeats", "1"),
         *("--output", str(target / "live"), *where),
         *itertools.chain.from_iterable(("--slow", pace) for pace in situation.slow),
-        paced=situation.job,
+        about=situation.job,
     )
     results = read_results(target / "live")
     rates = {
@@ -224,10 +224,11 @@ def key(paced: Paced) -> str:
     return f"{paced.width}-{paced.batch}"
 
 
-def _command(*words: str, paced: Paced) -> None:
+def command(*words: str, about: Any) -> None:
+    """Run a command of ours to its end; its script is told about a job, as JSON."""
     search = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     run_to_end(
-        [sys.executable, "-m", "manyhands", *words, "--", json.dumps(asdict(paced))],
+        [sys.executable, "-m", "manyhands", *words, "--", json.dumps(asdict(about))],
         {"PYTHONPATH": os.pathsep.join(search), "OMP_NUM_THREADS": "1"},
     )
 

@@ -9,10 +9,7 @@ as its part of a batch takes, beside the gradient that it really computes.
 """
 
 import argparse
-import json
-import os
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -24,12 +21,10 @@ from torch import nn
 
 import manyhands as mh
 from benchmarks.figures import keep, report
-from benchmarks.paced import run_to_end
-from benchmarks.predictions import crowding
+from benchmarks.predictions import command, crowding
 from manyhands.lab.calibration import read_calibration
 from manyhands.reports import read_results
 
-_ROOT = Path(__file__).parent.parent
 _SCRIPT = Path(__file__).parent / "time_to_target_job.py"
 STRATEGIES = (
     "allreduce()",
@@ -129,7 +124,7 @@ class Case:
 def predict(task: Task, folder: Path) -> dict[str, mh.TimeToTarget]:
     """What a plan says, by strategy."""
     stored = folder / f"{task.name}.json"
-    _command(task, "calibrate", str(_SCRIPT), "--output", str(stored))
+    command("calibrate", str(_SCRIPT), "--output", str(stored), about=task)
     planned = mh.plan(
         job(task, paced=False),
         _cluster(task),
@@ -147,10 +142,10 @@ def predict(task: Task, folder: Path) -> dict[str, mh.TimeToTarget]:
 def measure(task: Task, folder: Path, strategies: Sequence[str]) -> dict[str, tuple[float, ...]]:
     """What real runs need, by strategy."""
     target = folder / f"{task.name}-live"
-    _command(
-        task,
+    command(
         *("compare", str(_SCRIPT), "--strategies", ", ".join(strategies), "--repeats", "3"),
         *("--cluster", _cluster(task), "--target", task.target, "--output", str(target)),
+        about=task,
     )
     found: dict[str, list[float]] = {}
     for run in read_results(target).runs:
@@ -163,14 +158,6 @@ def measure(task: Task, folder: Path, strategies: Sequence[str]) -> dict[str, tu
 
 def _cluster(task: Task) -> str:
     return f"{WORKERS} hosts of 1 worker, {task.network}"
-
-
-def _command(task: Task, *words: str) -> None:
-    search = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    run_to_end(
-        [sys.executable, "-m", "manyhands", *words, "--", json.dumps(asdict(task))],
-        {"PYTHONPATH": os.pathsep.join(search), "OMP_NUM_THREADS": "1"},
-    )
 
 
 def compared(

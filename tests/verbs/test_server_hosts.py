@@ -10,7 +10,7 @@ import manyhands as mh
 from manyhands.lab.networks.namespaces import NotPermitted, network
 from manyhands.live.assignment import Assignment
 from manyhands.live.hosts.host_list import Hosts
-from manyhands.live.hosts.shared_folder import sign_in
+from manyhands.live.hosts.shared_folder import marker_in
 from manyhands.live.server.stored_shard import StoredShard
 from manyhands.reports import Run
 from manyhands.script.origin import Origin, Overrides
@@ -135,7 +135,7 @@ def test_servers_of_two_hosts_store_checkpoints_in_a_folder_that_they_share(
     assert {"server-0", "server-1"} <= {
         each for one in last.iterdir() for each in ("server-0", "server-1") if each in one.name
     }
-    assert not list((tmp_path / "stored").glob(".run-*")), "the sign is removed at the end"
+    assert not list((tmp_path / "stored").glob(".run-*")), "the marker is removed at the end"
     resumed = train("resumed", "--samples", "4096", "--resume", "stored")
     whole = train("whole", "--samples", "4096")
     assert (stored.samples, resumed.samples, whole.samples) == (2048, 4096, 4096)
@@ -177,7 +177,7 @@ def test_a_server_that_does_not_see_the_folder_is_refused(tmp_path):
         ValueError, match=r"server-1 on b does not see .*: let --output be a folder"
     ):
         StoredShard(assignment, 1, job, holder)
-    sign_in(tmp_path, "7").touch()
+    marker_in(tmp_path, "7").touch()
     StoredShard(assignment, 1, job, holder)
     gone = msgspec.structs.replace(assignment, resume=str(tmp_path / "gone"))
     with pytest.raises(ValueError, match="does not see the checkpoint"):

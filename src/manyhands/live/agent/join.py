@@ -110,7 +110,9 @@ def join(application: Application) -> None:
     with contextlib.ExitStack() as ending:
         loaded: ForkServer | None = None
 
-        def fork_servers(settings: Mapping[str, str], preloads: Sequence[str]) -> ForkServer | None:
+        def fork_server_for(
+            settings: Mapping[str, str], preloads: Sequence[str]
+        ) -> ForkServer | None:
             nonlocal loaded
             if loaded is None or loaded.poll() is not None:
                 loaded = ending.enter_context(fork_server(settings, preloads))
@@ -118,7 +120,7 @@ def join(application: Application) -> None:
 
         while True:
             try:
-                _take_part(application, fork_servers)
+                _take_part(application, fork_server_for)
             except WentBack as word:
                 _say(f"{word}; this host joins again")
             else:
@@ -127,13 +129,13 @@ def join(application: Application) -> None:
 
 def _take_part(
     application: Application,
-    fork_servers: Callable[[Mapping[str, str], Sequence[str]], ForkServer | None],
+    fork_server_for: Callable[[Mapping[str, str], Sequence[str]], ForkServer | None],
 ) -> None:
     """Join a run, or its continuation, and return when it is over.
 
     Args:
         application: the request to join.
-        fork_servers: returns a fork server for an environment and modules that it loads.
+        fork_server_for: returns the fork server for an environment and modules that it loads.
     """
     name = f"agent-{application.host}.{secrets.token_hex(4)}"
     key = JobKey.read(application.key)
@@ -148,7 +150,7 @@ def _take_part(
             ranks = Hosts(theirs.hosts).ranks(application.host)
             _say(f"joined {application.place} as {application.host}: workers {_span(ranks)}")
             settings = environment(Cluster.local().cores, len(ranks))
-            loaded = fork_servers(settings, theirs.preloads)
+            loaded = fork_server_for(settings, theirs.preloads)
             raise_descriptors()
             host_processes = HostProcesses(
                 application.host,

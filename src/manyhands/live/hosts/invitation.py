@@ -8,7 +8,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from manyhands.live.hosts.shared_folder import sign_in
+from manyhands.live.hosts.shared_folder import marker_in
 from manyhands.live.hosts.slurm import JoinSteps, listening_address
 from manyhands.transport.interfaces import own_address, read_place, write_place
 from manyhands.transport.listeners import listen
@@ -96,18 +96,18 @@ class Invitation:
         """Address and port of the coordinator, once they are known; the run keeps them."""
         self._is_open = False
         self._steps: JoinSteps | None = None
-        self._sign = sign_in(folder, str(os.getpid()))
+        self._marker = marker_in(folder, str(os.getpid()))
 
     def address(self, given: str | None) -> tuple[str, int]:
         """The address at which the first host listens: as before, if the run goes back."""
         return choose_address(self._place or given, self._hosts)
 
     def write(self) -> None:
-        """Write the key, if it is a new one, and the sign of the run; again if it goes back."""
+        """Write the key, if it is a new one, and the marker of the run; again if it goes back."""
         if self._new_key is not None:
             self.key.unlink(missing_ok=True)
             self._new_key.write(self.key)
-        self._sign.touch()
+        self._marker.touch()
         self._is_open = False
 
     def open(self, outside: str, *, begun: bool = False) -> str:
@@ -158,7 +158,7 @@ class Invitation:
         if self._new_key is not None:
             self.key.unlink(missing_ok=True)
         self._lines.unlink(missing_ok=True)
-        self._sign.unlink(missing_ok=True)
+        self._marker.unlink(missing_ok=True)
 
 
 def _short(path: Path) -> str:

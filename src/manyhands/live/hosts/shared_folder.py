@@ -1,4 +1,4 @@
-"""The sign by which a process of another host sees that it shares the folder of a run."""
+"""The file by which a process of another host sees that it shares the folder of a run."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from manyhands.live.assignment import Assignment
 
 
-def sign_in(folder: Path, attempt: str) -> Path:
-    """The file that the first host has in the folder while the run is going on.
+def marker_in(folder: Path, attempt: str) -> Path:
+    """The marker: a file that the first host has in the folder while the run is going on.
 
     Args:
         folder: the first host's folder of the run.
@@ -23,4 +23,4 @@ def shares_folder(assignment: Assignment) -> bool:
     """Whether this process sees the first host's folder, where checkpoints are stored."""
     if not assignment.hosts or assignment.host == assignment.hosts[0][0]:
         return True
-    return sign_in(Path(assignment.storage), assignment.attempt).exists()
+    return marker_in(Path(assignment.storage), assignment.attempt).exists()
