@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from manyhands.live.hosts.host_list import Hosts
+from manyhands.live.hosts.shared_folder import marker_in
 from manyhands.pacing import Pace
 from manyhands.sampling.batches import BatchSizes, EvaluationPoints
 from manyhands.script.origin import Origin, Overrides
@@ -126,6 +127,13 @@ class Assignment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def first(self) -> int:
         """The rank of this host's first worker."""
         return Hosts(self.hosts).ranks(self.host).start if self.hosts else 0
+
+    @property
+    def shares_folder(self) -> bool:
+        """Whether this host sees the first host's folder, where checkpoints are stored."""
+        if not self.hosts or self.host == self.hosts[0][0]:
+            return True
+        return marker_in(Path(self.storage), self.attempt).exists()
 
     def device(self, rank: int) -> str:
         """The device of a worker of this host."""

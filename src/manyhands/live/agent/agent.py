@@ -83,7 +83,8 @@ def launch(request: Request) -> None:
     """
     warning = check_request(request)
     surroundings = (_environment(request), request.preloads)
-    with fork_server(*surroundings) as loaded, inviting(request) as invitation:
+    invited = (request.folder, request.hosts, Path(request.origin.script), request.key)
+    with fork_server(*surroundings) as loaded, inviting(*invited) as invitation:
         request.job.make_ready()
         job = override(request.job, request.overrides)
         try_out(job, request.workers, devices(request.here))
@@ -488,9 +489,8 @@ class _Run:
 
     def _invite(self, status: Status) -> None:
         """Show the commands for the other hosts, once the coordinator's address is known."""
-        inviting = self._invitation
-        words = inviting.open(status.outside, begun=status.started) if inviting else ""
-        if words:
+        asked = self._invitation
+        if asked and (words := asked.open(status.outside, begun=status.started)):
             self._display.say(words)
 
     def _failure(self, line: Line) -> RunFailed:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from manyhands.live.hosts.shared_folder import marker_in
@@ -16,9 +15,9 @@ from manyhands.transport.security import JobKey
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from manyhands.live.hosts.host_list import Hosts
-    from manyhands.live.request import Request
 
 LINES = "join"
 """The file in a run's folder with one `manyhands join` command per host; removed after the run."""
@@ -63,13 +62,14 @@ def check_key(key: Path) -> None:
 
 
 @contextlib.contextmanager
-def inviting(request: Request) -> Iterator[Invitation | None]:
-    """The invitation for the other hosts; None for a run on one host."""
-    if request.hosts is None or len(request.hosts.names) == 1:
+def inviting(
+    folder: Path, hosts: Hosts | None, script: Path, key: Path | None
+) -> Iterator[Invitation | None]:
+    """The invitation for the other hosts, see `Invitation`; None for a run on one host."""
+    if hosts is None or len(hosts.names) == 1:
         yield None
         return
-    script = Path(request.origin.script)
-    invitation = Invitation(request.folder.resolve(), request.hosts, script, request.key)
+    invitation = Invitation(folder.resolve(), hosts, script, key)
     try:
         yield invitation
     finally:

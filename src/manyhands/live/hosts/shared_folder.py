@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from manyhands.live.assignment import Assignment
+    from pathlib import Path
 
 
 def marker_in(folder: Path, attempt: str) -> Path:
@@ -17,10 +16,3 @@ def marker_in(folder: Path, attempt: str) -> Path:
         attempt: distinguishes the run from earlier ones in the folder.
     """
     return folder / f".run-{attempt}"
-
-
-def shares_folder(assignment: Assignment) -> bool:
-    """Whether this process sees the first host's folder, where checkpoints are stored."""
-    if not assignment.hosts or assignment.host == assignment.hosts[0][0]:
-        return True
-    return marker_in(Path(assignment.storage), assignment.attempt).exists()

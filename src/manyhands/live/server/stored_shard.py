@@ -11,7 +11,6 @@ from manyhands.files.checkpoints import (
     CheckpointFolder,
     CheckpointPlace,
 )
-from manyhands.live.hosts.shared_folder import shares_folder
 from manyhands.protocols.parts.stored_state import continue_server, server_part
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ class StoredShard:
                 "let it be in a folder that all hosts with servers share"
             )
         folder = Path(assignment.storage or assignment.folder)
-        if job.checkpoint_on_disk is not None and not shares_folder(assignment):
+        if job.checkpoint_on_disk is not None and not assignment.shares_folder:
             raise ValueError(
                 f"{self._name} on {assignment.host} does not see {folder}, where checkpoints are "
                 "stored: let --output be a folder that all hosts with servers share, leave out the "
