@@ -51,7 +51,8 @@ Results:
     Checkpoint      a stored state of a run, from which it can be continued
     Compared        what compare returns: results, verdict, report
     Reproduction    what reproduce returns: the new comparison, and every difference
-    Calibration     what calibrate returns: seconds of batches by their size (ComputeTime)
+    Calibration     what calibrate returns: seconds of batches by their size (ComputeTime), and
+                    several hosts (CalibratedHost, CalibratedLink, CalibratedSum)
     Plan            what plan returns: a ranking (PlannedStrategy, TimeToTarget, LeftOut, Rule)
     Searched        what search returns: all trials, and the best (Trial, TrialResult)
     reports         the figures of runs and comparisons
@@ -98,7 +99,14 @@ if TYPE_CHECKING:
     from manyhands.files.checkpoints import Checkpoint
     from manyhands.intervals import Every, every
     from manyhands.job import Durability, Job, Loss
-    from manyhands.lab.calibration import Calibration, ComputeTime, calibrate
+    from manyhands.lab.calibration import (
+        CalibratedHost,
+        CalibratedLink,
+        CalibratedSum,
+        Calibration,
+        ComputeTime,
+        calibrate,
+    )
     from manyhands.lab.compare import Compared, compare
     from manyhands.lab.planning import (
         LeftOut,
@@ -132,6 +140,9 @@ __version__ = "0.1.0"
 __all__ = [
     "Batch",
     "BatchSizes",
+    "CalibratedHost",
+    "CalibratedLink",
+    "CalibratedSum",
     "Calibration",
     "Checkpoint",
     "Cluster",
@@ -249,6 +260,9 @@ _HOME = {
     "simulate": "manyhands.verbs.simulate",
     "strategy": "manyhands.strategies",
     "train": "manyhands.verbs.train",
+    "CalibratedHost": "manyhands.lab.calibration",
+    "CalibratedLink": "manyhands.lab.calibration",
+    "CalibratedSum": "manyhands.lab.calibration",
     "Calibration": "manyhands.lab.calibration",
     "ComputeTime": "manyhands.lab.calibration",
     "calibrate": "manyhands.lab.calibration",

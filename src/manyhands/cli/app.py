@@ -120,6 +120,7 @@ def train(
     link: Annotated[float | None, typer.Option(hidden=True)] = None,
     parent: Annotated[int | None, typer.Option(hidden=True)] = None,
     timed_batch: Annotated[int | None, typer.Option(hidden=True)] = None,
+    timed_links: Annotated[bool, typer.Option("--timed-links", hidden=True)] = False,
     double: Annotated[bool, typer.Option("--double", hidden=True)] = False,
 ) -> None:
     """Train a script's job on real processes. Options given here win over the script's."""
@@ -150,6 +151,7 @@ def train(
         "quiet": quiet,
         "cluster": cluster,
         "timed_batch": timed_batch,
+        "timed_links": timed_links or None,
         "servers_on": servers_on,
         "double": double or None,
     }

@@ -17,6 +17,8 @@ from manyhands.cluster import Cluster
 from manyhands.failure import RunFailed
 from manyhands.lab.calibration import measure, read_calibration
 from manyhands.lab.calibration.assumed import assume
+from manyhands.lab.calibration.several_hosts import measure_hosts, places
+from manyhands.lab.doctor.calibrated_hosts import compared, mbits
 from manyhands.lab.planning import plan as make_plan
 from manyhands.lab.planning.page import write_page
 from manyhands.pacing import Pace
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from manyhands.job import Job
-    from manyhands.lab.calibration import Calibration
+    from manyhands.lab.calibration import CalibratedLink, Calibration
     from manyhands.lab.planning import Plan, PlannedStrategy
 
 _WIDTH = 100
@@ -38,7 +40,10 @@ def calibrate(script: Path, arguments: list[str], options: Mapping[str, Any]) ->
     """Measure the job of a script on this machine, and store what was found."""
     enter(script, arguments)
     name, job, _ = load_job(script, options["job"])
-    found = _measured(script, arguments, name, job, options["seconds"])
+    try:
+        found = _measured(script, arguments, name, job, options)
+    except (TypeError, ValueError, OSError, RunFailed) as error:
+        leave(f"manyhands: {error}")
     path = found.write(options["output"] or Path("calibration.json"))
     _show_calibration(found)
     typer.echo(f"stored in {path}")
@@ -59,7 +64,7 @@ def plan(script: Path, arguments: list[str], options: Mapping[str, Any]) -> None
         elif options["calibration"] is not None:
             known = read_calibration(options["calibration"])
         else:
-            known = _measured(script, arguments, name, job, options["seconds"])
+            known = _measured(script, arguments, name, job, options)
         standing = ["reading the job"]
         with shown(lambda: "" if options["json"] else f"timing {standing[-1]}"):
             found = make_plan(
@@ -99,16 +104,16 @@ def _command(found: Plan, script: Path, job: str | None) -> str:
 
 
 def _measured(
-    script: Path, arguments: list[str], name: str, job: Job, seconds: float
+    script: Path, arguments: list[str], name: str, job: Job, options: Mapping[str, Any]
 ) -> Calibration:
-    standing = ["the job"]
-    try:
-        with shown(lambda: f"measuring {standing[-1]}"):
-            return measure(
-                job, [str(script), *arguments], name, seconds=seconds, tell=standing.append
-            )
-    except (TypeError, ValueError, OSError, RunFailed) as error:
-        leave(f"manyhands: {error}")
+    """What the job takes on this machine, and on the others that were named."""
+    words, seconds, standing = [str(script), *arguments], options["seconds"], ["the job"]
+    where = places(options["hosts"], options["listen"], options["key_file"])
+    with shown(lambda: f"measuring {standing[-1]}"):
+        found = measure(job, words, name, seconds=seconds, tell=standing.append)
+    if not where:
+        return found
+    return measure_hosts(found, job, words, name, where, seconds=seconds)
 
 
 def _result(found: Plan) -> dict[str, Any]:
@@ -142,6 +147,33 @@ def _show_calibration(found: Calibration) -> None:
         f"{1e3 * found.collective:.2f} ms; an update to a server and back "
         f"{1e3 * found.exchange:.2f} ms"
     )
+    if found.hosts:
+        _show_hosts(found)
+
+
+def _show_hosts(found: Calibration) -> None:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("from \\ to")
+    names = [host.name for host in found.hosts]
+    for name in names:
+        table.add_column(name, justify="right")
+    between = {(link.sender, link.receiver): link for link in found.links}
+    for one in names:
+        links = (between.get((one, other)) for other in names)
+        table.add_row(one, *("" if link is None else _link(link) for link in links))
+    _console().print(table)
+    times = ", ".join(f"{host.name} {1e3 * host.seconds:.2f} ms" for host in found.hosts)
+    typer.echo(f"{found.hosts[0].samples:,} samples on each worker: {times}")
+    for took in found.sums:
+        words = f"allreduce of {took.nbytes:,} bytes over all hosts"
+        typer.echo(f"{words}: {1e3 * took.seconds:.2f} ms")
+    for finding in compared(found):
+        if finding.severity != "ok":
+            typer.echo(str(finding))
+
+
+def _link(link: CalibratedLink) -> str:
+    return f"{mbits(link.bandwidth)}, {1e3 * link.latency:.2f} ms"
 
 
 def _show(found: Plan, command: str, options: Mapping[str, Any]) -> None:
@@ -170,7 +202,7 @@ def _show(found: Plan, command: str, options: Mapping[str, Any]) -> None:
     typer.echo(f"\n{found.verdict}")
     if command:
         typer.echo(f"    {command}")
-    cluster = options["cluster"] or "this machine"
+    cluster = options["cluster"] or found.cluster
     words = f"Predicted for {cluster}, from {found.calibration.source} and a simulated network"
     if timed:
         words += "; how well a strategy learns is from virtual runs with real gradients."

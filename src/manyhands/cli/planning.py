@@ -73,12 +73,21 @@ def calibrate(
     output: Annotated[
         Path | None, typer.Option(help="File to write. Default: calibration.json.")
     ] = None,
+    hosts: HostList = None,
+    listen: Listen = None,
+    key_file: KeyFile = None,
     job: JobName = None,
 ) -> None:
-    """Measure what a job takes on this machine: batches by size, exchanges, shared cores."""
+    """Measure what a job takes here: batches by size, exchanges, shared cores, and between hosts.
+
+    With --hosts, which the others join as they join a run, also the speed of every host, and
+    latency and bandwidth of every two.
+    """
     from manyhands.cli.plan import calibrate as run  # noqa: PLC0415 - see above
 
-    run(script, arguments or [], {"seconds": seconds, "output": output, "job": job})
+    options = {"seconds": seconds, "output": output, "job": job}
+    options |= {"hosts": hosts, "listen": listen, "key_file": key_file}
+    run(script, arguments or [], options)
 
 
 def plan(
@@ -87,8 +96,14 @@ def plan(
     *,
     cluster: Annotated[
         str | None,
-        typer.Option(help="Where: '4 hosts of 2 workers, 1gbit', or sites. Default: this machine."),
+        typer.Option(
+            help="Where: '4 hosts of 2 workers, 1gbit', or sites. Default: the hosts of the "
+            "calibration, or this machine."
+        ),
     ] = None,
+    hosts: HostList = None,
+    listen: Listen = None,
+    key_file: KeyFile = None,
     strategy: Annotated[
         list[str] | None,
         typer.Option(help="A strategy to consider; can be given several times. Default: many."),
@@ -137,6 +152,9 @@ def plan(
 
     options = {
         "cluster": cluster,
+        "hosts": hosts,
+        "listen": listen,
+        "key_file": key_file,
         "strategy": strategy,
         "workers": workers,
         "slow": slow,
@@ -231,6 +249,10 @@ def doctor(
     listen: Listen = None,
     key_file: KeyFile = None,
     output: Output = None,
+    calibration: Annotated[
+        Path | None,
+        typer.Option(help="What `manyhands calibrate --hosts` stored: says which one is slow."),
+    ] = None,
     job: JobName = None,
     all_: Annotated[bool, typer.Option("--all", help="Show also what is right.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -245,6 +267,7 @@ def doctor(
         "listen": listen,
         "key_file": key_file,
         "output": output,
+        "calibration": calibration,
         "job": job,
         "all": all_,
         "json": json,

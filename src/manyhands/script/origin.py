@@ -82,6 +82,8 @@ class Overrides(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     timed_batch: int | None = None
     """Samples of a global batch, in a run of which only times are of interest: nothing is
     evaluated or stored."""
+    timed_links: bool | None = None
+    """Whether the links between hosts are measured before training."""
     double: bool | None = None
     """Whether the model and all floating numbers of the data are converted to float64, and nothing
     is evaluated."""

@@ -42,6 +42,7 @@ class Command:
     keep: int | None = None
     resume: str | None = None
     timed_batch: int | None = None
+    timed_links: bool | None = None
     double: bool | None = None
     durability: str | None = None
     slow: tuple[Pace, ...] | None = None

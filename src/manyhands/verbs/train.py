@@ -363,6 +363,7 @@ def _plan(job: Job, asked: TrainOptions, command: Command, hosts: Hosts | None) 
         durability=command.durability,
         double=command.double,
         timed_batch=command.timed_batch,
+        timed_links=command.timed_links,
     )
     _check_measures(override(job, overrides), chosen)
     output = command.output or asked.output

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from manyhands.cluster import Cluster, Host, Link
+from manyhands.pacing import Pace
 from manyhands.reports import Machine
 
 if TYPE_CHECKING:
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
 VERSION: Final = 1
 _STEADY: Final = 0.005
 """A standard deviation / mean below this is taken for none."""
+_SLOWER: Final = 1.1
+"""A host that takes so many times as long as this one is called slower."""
 
 
 class ComputeTime(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,6 +45,56 @@ class ComputeTime(msgspec.Struct, frozen=True, kw_only=True):
     def whole(self) -> float:
         """Seconds with loading."""
         return self.seconds + self.data
+
+
+class CalibratedHost(msgspec.Struct, frozen=True, kw_only=True):
+    """A host of a calibration.
+
+    Example:
+        >>> import manyhands as mh
+        >>> mh.CalibratedHost(name="a", workers=2, samples=16, seconds=0.05).workers
+        2
+    """
+
+    name: str
+    workers: int
+    samples: int
+    """The part of a global batch that each of its workers had."""
+    seconds: float
+    """How long a worker took for it, with its loading, while all computed."""
+    cores: int = 1
+    memory: int = 0
+    """Bytes of main memory."""
+
+
+class CalibratedLink(msgspec.Struct, frozen=True, kw_only=True):
+    """One direction of a link of a calibration, by transfers between the first workers of hosts.
+
+    Example:
+        >>> import manyhands as mh
+        >>> mh.CalibratedLink(sender="a", receiver="b", bandwidth=1.19e7, latency=8e-5).receiver
+        'b'
+    """
+
+    sender: str
+    receiver: str
+    bandwidth: float
+    """Bytes of payload per second, after the burst that an idle link lets through."""
+    latency: float
+    """Half the seconds of a round trip."""
+
+
+class CalibratedSum(msgspec.Struct, frozen=True, kw_only=True):
+    """An allreduce over all workers of a calibration.
+
+    Example:
+        >>> import manyhands as mh
+        >>> mh.CalibratedSum(nbytes=4096, seconds=0.003).seconds
+        0.003
+    """
+
+    nbytes: int
+    seconds: float
 
 
 class Calibration(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,6 +126,16 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds that a step of two workers takes longer under `fully_sharded()` on this host."""
     coding: dict[str, float] = msgspec.field(default_factory=dict)
     """By codec, bytes of vectors per second at which it encodes and decodes here."""
+    hosts: tuple[CalibratedHost, ...] = ()
+    """The hosts, if several were measured; the other figures are of the first one."""
+    links: tuple[CalibratedLink, ...] = ()
+    """Between every two of them, in both directions."""
+    sums: tuple[CalibratedSum, ...] = ()
+    """Allreduces over all of their workers, by size."""
+    batch: int = 0
+    """Samples of the global batch of the run on several hosts."""
+    step: float = 0.0
+    """Seconds of a step of that run, under `allreduce()`."""
     machine: Machine = msgspec.field(default_factory=Machine)
     script: str = ""
     assumed: str = ""
@@ -84,6 +148,44 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
         if self.assumed:
             return f"computing at an assumed {self.assumed} per worker, which was not measured,"
         return f"times measured on {self.machine.cpu} ({self.date[:10]})"
+
+    @property
+    def workers(self) -> int:
+        """Workers on all hosts that were measured; 0 if there was only this one."""
+        return sum(host.workers for host in self.hosts)
+
+    @property
+    def cluster(self) -> Cluster | None:
+        """The hosts that were measured, with their links; None if there was only this one.
+
+        A link has the lower bandwidth of its two directions, and the lower latency: what processes
+        wait for a core makes a latency too long, never too short.
+        """
+        if not self.hosts:
+            return None
+        hosts = tuple(
+            Host(one.name, cores=one.cores, memory=one.memory, workers=one.workers)
+            for one in self.hosts
+        )
+        pairs: dict[tuple[str, str], list[CalibratedLink]] = {}
+        for link in self.links:
+            pairs.setdefault(_pair(link), []).append(link)
+        links = tuple(
+            (*names, Link(min(x.bandwidth for x in both), min(x.latency for x in both)))
+            for names, both in pairs.items()
+        )
+        return Cluster(hosts, links=links)
+
+    @property
+    def paces(self) -> tuple[Pace, ...]:
+        """The workers of hosts that compute clearly more slowly than this one."""
+        found, rank = list[Pace](), 0
+        for host in self.hosts:
+            factor = host.seconds / self.seconds(host.samples, host.workers)
+            ranks = range(rank, rank + host.workers)
+            found += [Pace(worker, round(factor, 3)) for worker in ranks if factor > _SLOWER]
+            rank += host.workers
+        return tuple(found)
 
     def seconds(self, samples: float, workers: int = 1) -> float:
         """Seconds of a batch with its loading: between two measured sizes in proportion.
@@ -161,6 +263,12 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n")
         return target
+
+
+def _pair(link: CalibratedLink) -> tuple[str, str]:
+    """The two hosts of a link, whatever its direction."""
+    first, second = sorted((link.sender, link.receiver))
+    return first, second
 
 
 def _line(points: Sequence[ComputeTime], samples: float) -> float:

@@ -20,16 +20,13 @@ from typing import TYPE_CHECKING, Final
 from manyhands.failure import RunFailed
 from manyhands.lab.break_even.codecs import break_even
 from manyhands.lab.calibration.calibration import Calibration, ComputeTime
-from manyhands.lab.design import script_of
 from manyhands.lab.launcher import end, start
 from manyhands.lab.machine import this_machine
 from manyhands.live.agent.memory_check import model_bytes
 from manyhands.reports import Run
-from manyhands.script import loading as scripts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
-    from types import FrameType
 
     from manyhands.job import Job
     from manyhands.trace import ProcessTrace
@@ -76,21 +73,23 @@ def measure(
         compute = []
         for size in chosen:
             tell(f"batches of {size} samples on one worker")
-            compute.append(_compute_time(size, runs.make("single()", 1, size).trace.workers))
+            compute.append(compute_time(size, runs.make("single()", 1, size).trace.workers))
         usual = compute[len(compute) // 2]
         sharing = exchange = collective = sharded = 0.0
         if cores > 1:
             tell(f"{cores} workers that do not communicate")
             trace = runs.make("ensemble()", cores, usual.samples * cores).trace
-            own = [_compute_time(usual.samples, [one]).seconds for one in trace.workers]
+            own = [compute_time(usual.samples, [one]).seconds for one in trace.workers]
             sharing = statistics.mean(own) / usual.seconds
             tell("two workers with allreduce")
             two = runs.make("allreduce()", 2, 2 * usual.samples)
-            collective = max(0.0, _step(two) - max(1.0, sharing) * usual.whole)
+            collective = max(0.0, step_seconds(two) - max(1.0, sharing) * usual.whole)
             tell("two workers with sharded parameters")
             sharded = _sharded(runs, 2 * usual.samples, max(1.0, sharing) * usual.whole)
         tell("a worker and a server")
-        exchange = max(0.0, _step(runs.make("asynchronous()", 1, usual.samples)) - usual.whole)
+        exchange = max(
+            0.0, step_seconds(runs.make("asynchronous()", 1, usual.samples)) - usual.whole
+        )
     tell("codecs")
     return Calibration(
         date=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -107,66 +106,10 @@ def measure(
     )
 
 
-def calibrate(
-    job: Job | Callable[..., Job],
-    *,
-    sizes: Iterable[int] | None = None,
-    seconds: float = SECONDS,
-    output: str | Path | None = None,
-) -> Calibration:
-    """Measure what a job takes on this machine, by a few real runs of some seconds each.
-
-    The job must be one of a script, as for `mh.train`, because other processes execute it.
-
-    Args:
-        job: the job, or a function without arguments that returns it.
-        sizes: sizes of batches to measure. Default: a global batch, a half, a quarter, an eighth.
-        seconds: how long each run trains.
-        output: file to write as JSON. Default: none.
-
-    Returns:
-        The seconds of batches by their size, and those of exchanges.
-
-    Raises:
-        ValueError: the job has no script.
-        RunFailed: a run failed.
-
-    Example:
-        >>> import manyhands as mh
-        >>> def measured(job: mh.Job) -> mh.Calibration:
-        ...     return mh.calibrate(job, seconds=2.0, output="calibration.json")
-    """
-    about = (scripts.made(job), job, sys._getframe(1))
-    calibration = measure_here(*about, sizes=sizes, seconds=seconds)
-    if output is not None:
-        calibration.write(output)
-    return calibration
-
-
-def measure_here(
-    job: Job,
-    source: Job | Callable[..., Job],
-    frame: FrameType,
-    *,
-    sizes: Iterable[int] | None = None,
-    seconds: float = SECONDS,
-    tell: Callable[[str], None] = lambda _: None,
-) -> Calibration:
-    """As `measure`, for a job that is used in a frame of its script."""
-    found = script_of(job, source, frame, required=True)
-    if found is None:
-        raise ValueError("the job has no script that other processes could execute")
-    with tempfile.TemporaryDirectory(prefix="manyhands-calibrate-") as place:
-        script = found.inside(Path(place))
-        script.write()
-        words = (str(script.path), *script.arguments)
-        return measure(job, words, script.job, sizes=sizes, seconds=seconds, tell=tell)
-
-
 def _sharded(runs: _Runs, batch: int, alone: float) -> float:
     """Seconds that a step takes longer if parameters are sharded; 0 if they cannot be."""
     try:
-        return max(0.0, _step(runs.make("fully_sharded()", 2, batch)) - alone)
+        return max(0.0, step_seconds(runs.make("fully_sharded()", 2, batch)) - alone)
     except RunFailed:
         return 0.0
 
@@ -218,7 +161,7 @@ class _Runs:
         return Run(folder)
 
 
-def _compute_time(samples: int, workers: Sequence[ProcessTrace]) -> ComputeTime:
+def compute_time(samples: int, workers: Sequence[ProcessTrace]) -> ComputeTime:
     """The times of the batches of workers, by the spans of their traces."""
     steps = [one for worker in workers for one in _by_step(worker, "compute")[_FIRST:]]
     loads = [one for worker in workers for one in _by_step(worker, "data")[_FIRST:]]
@@ -247,7 +190,7 @@ def _by_step(worker: ProcessTrace, kind: str) -> list[float]:
     return [found[step] for step in sorted(found)]
 
 
-def _step(run: Run) -> float:
+def step_seconds(run: Run) -> float:
     """The median seconds from one step to the next, of the first worker."""
     worker = run.trace.workers[0]
     begins: dict[int, float] = {}

@@ -6,7 +6,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from manyhands.cluster import Cluster
-from manyhands.lab.doctor import clocks, limits, memory, network, processor, software, storage
+from manyhands.lab.doctor import (
+    calibrated_hosts,
+    clocks,
+    limits,
+    memory,
+    network,
+    processor,
+    software,
+    storage,
+)
 from manyhands.lab.doctor.finding import ExaminedRun, Finding, Surroundings
 from manyhands.live.hosts.host_list import Hosts
 from manyhands.strategies import strategy as read_strategy
@@ -41,6 +50,7 @@ THEMES: Final[Mapping[str, tuple[Check, ...]]] = {
     ),
     "processor": (processor.check_threads, processor.check_cores, processor.check_steal),
     "network": (network.check_loopback, network.check_ports, network.check_listening),
+    "hosts": (calibrated_hosts.check_calibration,),
     "clocks": (clocks.check_date, clocks.check_rate, clocks.check_skew),
     "software": (software.check_versions, software.check_forking),
 }
@@ -93,7 +103,7 @@ def examine(
         strategy: the strategy; by default that of `train`.
         workers: number of workers; by default that of `train`.
         hosts: hosts and their workers, this one first, as in `a:4, b:4`.
-        places: `listen`, `key_file` and `output` of the run.
+        places: `listen`, `key_file` and `output` of the run, and a `calibration` of its hosts.
     """
     found: list[Finding] = []
     loaded = None

@@ -71,6 +71,8 @@ class ExaminedRun:
     listen: str | None = None
     key_file: Path | None = None
     output: Path | None = None
+    calibration: Path | None = None
+    """What `manyhands calibrate --hosts` stored."""
 
     @cached_property
     def here(self) -> int:

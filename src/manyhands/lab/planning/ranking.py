@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from manyhands.cluster import Cluster
 from manyhands.lab.calibration import Calibration, read_calibration
-from manyhands.lab.calibration.measure import measure_here
+from manyhands.lab.calibration.measure_script import measure_here
 from manyhands.lab.planning.candidates import (
     Candidate,
     LeftOut,
@@ -160,7 +160,8 @@ def plan(
 
     Args:
         job: the job, or a function without arguments that returns it.
-        cluster: the cluster, as text or as a value. Default: this machine.
+        cluster: the cluster, as text or as a value. Default: the hosts that the calibration has
+            measured, with their links and speeds; if it has one only, this machine.
         calibration: what a batch takes, as `mh.calibrate` returns or stores it. Default: it is
             measured, which takes about a minute.
         strategies: what to consider. Default: some twenty, with usual options.
@@ -186,10 +187,13 @@ def plan(
     begun = time.monotonic()
     made = scripts.made(job)
     paces = tuple(map(Pace.read, slow))
-    where = Cluster.local() if cluster is None else Cluster.parse(cluster)
+    given = None if cluster is None else Cluster.parse(cluster)
     if calibration is None:
         calibration = measure_here(made, job, sys._getframe(1), tell=tell)
     known = calibration if isinstance(calibration, Calibration) else read_calibration(calibration)
+    where, name = _place_of(given, known)
+    if given is None and not paces:
+        paces = known.paces
     counts = list(workers or numbers_of_workers(where))
     found: list[TimedCandidate] = []
     left: list[LeftOut] = []
@@ -207,18 +211,41 @@ def plan(
     if target is not None:
         learning = Learning(made, where, known, paces, target=target, budget=budget, tell=tell)
         reached, notes = learning.train(found)
+    if given is None and known.step and made.batch_sizes.at(0) == known.batch:
+        notes += _checked(found, known)
     ranking = sorted((_planned(one, reached, price) for one in found), key=_place)
     tried = tuple(Rules(made, where, known, tell).all()) if rules else ()
     return Plan(
         tuple(ranking),
         tuple(left),
-        str(where),
+        name,
         known,
         time.monotonic() - begun,
         target=target,
         notes=tuple(notes),
         rules=tried,
     )
+
+
+def _place_of(given: Cluster | None, known: Calibration) -> tuple[Cluster, str]:
+    """The cluster of a plan, and its name in texts."""
+    if given is not None:
+        return given, str(given)
+    if known.cluster is not None:
+        return known.cluster, f"the {len(known.hosts)} hosts of the calibration"
+    return Cluster.local(), "this machine"
+
+
+def _checked(found: Sequence[TimedCandidate], known: Calibration) -> list[str]:
+    """What was measured on the hosts of the calibration, beside its prediction."""
+    for one in found:
+        if str(one.candidate) == "allreduce()" and one.candidate.workers == known.workers:
+            words = (
+                f"allreduce() on all {known.workers} workers: {one.speed.rate:,.0f} samples/s are "
+                f"predicted, {known.batch / known.step:,.0f} were measured by the calibration"
+            )
+            return [words]
+    return []
 
 
 def _planned(

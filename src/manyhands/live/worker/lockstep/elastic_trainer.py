@@ -23,6 +23,7 @@ from manyhands.live.processes.incarnation import incarnation
 from manyhands.live.worker.checkpoints.agreement import Decision
 from manyhands.live.worker.lockstep.handover import hand_over
 from manyhands.live.worker.lockstep.kept_residuals import KeptResiduals
+from manyhands.live.worker.lockstep.link_times import time_links
 from manyhands.live.worker.lockstep.trainer_state import KeptBuffers, TrainerState, limit_of
 from manyhands.live.worker.trainer import Trainer
 from manyhands.sampling.permutation import mix
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from manyhands.files.checkpoint import State
     from manyhands.job import Job
+    from manyhands.live.hosts.host_list import Hosts
     from manyhands.live.member.progress import Progress
     from manyhands.live.worker.checkpoints.storing_plan import StoredIn, StoringPlan
     from manyhands.live.worker.lockstep.dealing import Batch
@@ -275,6 +277,13 @@ class ElasticTrainer(Trainer):
             self._await_all()
 
         self._complete(all_save, lambda: None)
+
+    def time_links(self, hosts: Hosts) -> None:
+        """Measure the links between hosts, for a calibration; training begins afterwards."""
+        begun = self._clock()
+        size = sum(one.numel() * one.element_size() for one in self.model.parameters())
+        time_links(self._group, hosts, size, self._recorder)
+        self._agreement.continue_from(begun - self._clock(), 0)
 
     def close(self) -> None:
         """Close the group."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from manyhands.live.devices import take
+from manyhands.live.hosts.host_list import Hosts
 from manyhands.live.member.group_notices import RowLeftOut, RunOver
 from manyhands.live.worker.lockstep.elastic_trainer import ElasticTrainer
 from manyhands.live.worker.lockstep.group_formation import GroupFormation
@@ -78,6 +79,8 @@ def run_elastic(
             trainer.again = again
         try:
             trainer.join()
+            if assignment.overrides.timed_links:
+                trainer.time_links(Hosts(assignment.hosts))
             recorder.span("start", begun, time.monotonic() - begun, 0)
             recorder.event("training")
             loop(trainer)
