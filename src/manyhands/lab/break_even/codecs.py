@@ -17,6 +17,7 @@ from manyhands.costs import (
 )
 from manyhands.costs.compression import PAYLOAD_SHARE
 from manyhands.lab.break_even.gradients import first_gradients
+from manyhands.lab.break_even.idle_time import IdleTime
 from manyhands.lab.networks.namespaces import NetworkShape
 from manyhands.protocols.compression.timing import measure, measure_answers
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from manyhands.lab.break_even.gradients import FirstGradients
 
 NETWORKS = ("10mbit", "100mbit", "1gbit", "10gbit")
-_SECONDS = 0.3
+_SECONDS = 0.5
 """Measurement of a codec."""
 _WITHOUT_DEFAULTS = {
     "threshold": "threshold(density=0.01)",
@@ -124,13 +125,15 @@ def break_even(
     """
     chosen = {text: CATALOG.read(text) for text in codecs or default_codecs()}
     shapes = [NetworkShape.read(text) for text in networks]
-    gradients = first_gradients(job, workers)
+    gradients, idle = first_gradients(job, workers), IdleTime()
     figures = []
     for text, codec in chosen.items():
         note(text)
         # Buffers are sent beside encoded gradients.
         cost, answer = (
-            _with_buffers(by(codec, gradients.updates, time.perf_counter, _SECONDS), gradients)
+            _with_buffers(
+                by(codec, gradients.updates, time.perf_counter, _SECONDS, idle.pass_by), gradients
+            )
             for by in (measure, measure_answers)
         )
         # Beside the gradient, a step takes one of the optimizer, by the server.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, cast
 
 import torch
 
+from manyhands.lab.break_even.idle_time import IdleTime
 from manyhands.live.worker.loading import load_here
 from manyhands.parameters import Layout
 from manyhands.parameters.gradients import backward
@@ -60,14 +61,16 @@ def first_gradients(job: Job, workers: int) -> FirstGradients:
     seeded, seed = Seeded(job.data, job.collate_fn), epoch_seed(job.seed, 0)
     indices = itertools.cycle(_order(job))
     steps = max(_LEAST, min(_STEPS, _MEMORY // max(1, shard.nbytes)))
-    updates, times, steps_taken = [], [], []
+    updates, times, steps_taken, idle = [], [], [], IdleTime()
     for _ in range(steps):
         wanted = torch.tensor(list(itertools.islice(indices, samples)))
         inputs, targets = job.divide(load_here(job, seeded, seed, wanted))
+        idle.pass_by()
         begun = time.perf_counter()
         backward(job, torch.device("cpu"), model, inputs, targets)
         times.append(time.perf_counter() - begun)
         updates.append(_vectors(model, shard))
+        idle.pass_by()
         begun = time.perf_counter()
         optimizer.step()
         steps_taken.append(time.perf_counter() - begun)

@@ -21,6 +21,7 @@ def measure(
     updates: Sequence[Sequence[torch.Tensor]],
     clock: Callable[[], float],
     seconds: float,
+    rest: Callable[[], object] = lambda: None,
 ) -> CodingCost:
     """Encode and decode updates one after the other, as one worker's; medians of all but the first.
 
@@ -29,6 +30,7 @@ def measure(
         updates: at least one update, each as one vector per dtype; they are used again and again.
         clock: the time in seconds.
         seconds: go on for this long, and at least until each update was encoded once.
+        rest: called before every part that is measured.
     """
     streams = [ErrorFeedback(codec) for _ in updates[0]]
     into = [vector.new_empty(vector.shape) for vector in updates[0]]
@@ -37,17 +39,19 @@ def measure(
     # The first update has no residual, and everything is used for the first time.
     while number <= len(updates) or clock() - begun < seconds:
         update = updates[number % len(updates)]
+        rest()
         before = clock()
         payloads = [
             stream.encode(vector, number) for stream, vector in zip(streams, update, strict=True)
         ]
-        between = clock()
+        encoded = clock() - before
+        rest()
+        before = clock()
         for payload, vector in zip(payloads, into, strict=True):
             codec.decode(payload, vector)
-        after = clock()
         if number:
-            encoding.append(between - before)
-            decoding.append(after - between)
+            encoding.append(encoded)
+            decoding.append(clock() - before)
             sizes.append(sum(payload.numel() for payload in payloads))
         number += 1
     dense = sum(vector.nbytes for vector in updates[0])
@@ -59,6 +63,7 @@ def measure_answers(
     updates: Sequence[Sequence[torch.Tensor]],
     clock: Callable[[], float],
     seconds: float,
+    rest: Callable[[], object] = lambda: None,
 ) -> CodingCost:
     """Encode and decode answers of a server, whose parameters move by these updates.
 
@@ -71,6 +76,7 @@ def measure_answers(
         updates: see `measure`.
         clock: the time in seconds.
         seconds: see `measure`.
+        rest: see `measure`.
     """
     streams = [ErrorFeedback(codec) for _ in updates[0]]
     parameters = [vector.clone() for vector in updates[0]]
@@ -86,6 +92,7 @@ def measure_answers(
             # They move by what is decoded, of which most may be 0.
             codec.decode(streams[at].encode(update[at], number), into[at])
             vector.add_(into[at], alpha=-1e-3)
+        rest()
         before, payloads = clock(), []
         for at, vector in enumerate(parameters):
             if codec.lossless:
@@ -94,16 +101,17 @@ def measure_answers(
             payloads.append(codec.encode(vector - held[at], number))
             codec.decode(payloads[-1], into[at])
             held[at] = held[at] + into[at]
-        between = clock()
+        encoded = clock() - before
+        rest()
+        before = clock()
         for at, payload in enumerate(payloads):
             codec.decode(payload, into[at])
             if not codec.lossless:
                 there[at].copy_(kept[at]).add_(into[at])
                 kept[at].copy_(there[at])
-        after = clock()
         if number:
-            encoding.append(between - before)
-            decoding.append(after - between)
+            encoding.append(encoded)
+            decoding.append(clock() - before)
             sizes.append(sum(payload.numel() for payload in payloads))
         number += 1
     dense = sum(vector.nbytes for vector in parameters)
