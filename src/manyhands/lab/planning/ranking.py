@@ -18,7 +18,7 @@ from manyhands.lab.planning.candidates import (
 )
 from manyhands.lab.planning.learning import Learning, TimedCandidate, TimeToTarget
 from manyhands.lab.planning.rules import Rule, Rules
-from manyhands.lab.planning.timing import predict
+from manyhands.lab.planning.timing import for_payload, predict
 from manyhands.pacing import Pace
 from manyhands.script import loading as scripts
 
@@ -228,9 +228,12 @@ def plan(
 
 
 def _place_of(given: Cluster | None, known: Calibration) -> tuple[Cluster, str]:
-    """The cluster of a plan, and its name in texts."""
+    """The cluster of a plan, and its name in texts.
+
+    Links of a calibration were measured by their payload; those of a text are what they are called.
+    """
     if given is not None:
-        return given, str(given)
+        return for_payload(given), str(given)
     if known.cluster is not None:
         return known.cluster, f"the {len(known.hosts)} hosts of the calibration"
     return Cluster.local(), "this machine"

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from manyhands.cluster import Cluster, Link
+from manyhands.costs.compression import PAYLOAD_SHARE
 from manyhands.reports.figures.speed import throughput
 from manyhands.strategies import placement_of
 from manyhands.verbs.simulate import Asked
 from manyhands.verbs.simulate import plan as plan_run
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from manyhands.job import Job
     from manyhands.lab.calibration import Calibration
@@ -177,14 +178,25 @@ def _with_room(cluster: Cluster) -> Cluster:
 def _without_network(given: str | Cluster | None) -> Cluster:
     """The same hosts, with links that take next to no time."""
     cluster = Cluster.local() if given is None else Cluster.parse(given)
+    return _with_links(cluster, lambda _: _FAST)
+
+
+def for_payload(cluster: Cluster) -> Cluster:
+    """The same hosts, with the bandwidth that TCP's headers leave of that of each link."""
+    return _with_links(
+        cluster, lambda link: replace(link, bandwidth=PAYLOAD_SHARE * link.bandwidth)
+    )
+
+
+def _with_links(cluster: Cluster, change: Callable[[Link], Link]) -> Cluster:
+    """The same hosts with other links."""
+
+    def changed(link: Link | None) -> Link | None:
+        return None if link is None else change(link)
+
     sites = tuple(
-        replace(
-            site,
-            link=None if site.link is None else _FAST,
-            uplink=None if site.uplink is None else _FAST,
-        )
+        replace(site, link=changed(site.link), uplink=changed(site.uplink))
         for site in cluster.sites
     )
-    link = None if cluster.link is None else _FAST
-    links = tuple((first, second, _FAST) for first, second, _ in cluster.links)
-    return replace(cluster, link=link, links=links, sites=sites)
+    links = tuple((first, second, change(link)) for first, second, link in cluster.links)
+    return replace(cluster, link=changed(cluster.link), links=links, sites=sites)
