@@ -159,6 +159,7 @@ def crowding(known: mh.Calibration, workers: int) -> mh.Calibration:
     return msgspec.structs.replace(
         known,
         exchange=known.exchange * factor,
+        served=None if known.served is None else known.served * factor,
         collective=known.collective * factor,
         sharded=known.sharded * factor,
     )

@@ -51,8 +51,8 @@ Results:
     Checkpoint      a stored state of a run, from which it can be continued
     Compared        what compare returns: results, verdict, report
     Reproduction    what reproduce returns: the new comparison, and every difference
-    Calibration     what calibrate returns: seconds of batches by their size (ComputeTime), and
-                    several hosts (CalibratedHost, CalibratedLink, CalibratedSum)
+    Calibration     what calibrate returns: seconds of batches by their size (ComputeTime)
+    CalibratedHost  a host of it, with its links (CalibratedLink, CalibratedSum)
     Plan            what plan returns: a ranking (PlannedStrategy, TimeToTarget, LeftOut, Rule)
     Searched        what search returns: all trials, and the best (Trial, TrialResult)
     reports         the figures of runs and comparisons

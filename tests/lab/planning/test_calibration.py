@@ -82,6 +82,8 @@ def test_a_job_is_measured_by_real_runs(run_script) -> None:
     assert 0.048 < large.seconds < 0.070
     assert found.parameters == 28 * 4
     assert 1.0 <= found.sharing < 1.3
+    assert found.served is not None
+    assert 0 <= found.served <= found.exchange
     assert "2 workers" in started.text()
 
 

@@ -1,12 +1,13 @@
 """Plans: what is ranked first is what the formulas say, and what cannot run is left out."""
 
+import msgspec
 import pytest
 import torch
 
 import manyhands as mh
 from manyhands.cluster import Cluster
 from manyhands.lab.planning.candidates import Candidate
-from manyhands.lab.planning.timing import predict
+from manyhands.lab.planning.timing import for_payload, predict
 
 SIZE = 250_000
 """Parameters: 1 MB."""
@@ -53,6 +54,26 @@ def test_rare_exchanges_are_seen_at_their_true_cost() -> None:
     # 12.5 MB/s, and get as much back: 0.51 s and 0.64 s for 2,048 samples.
     found = rate("diloco(every=32)", "4 hosts of 1 worker, 100mbit", 4)
     assert found == pytest.approx(2048 / (0.512 + 0.64), rel=0.12)
+
+
+@pytest.mark.parametrize(("served", "seconds"), [(None, 4 * 0.01), (0.004, 0.006 + 4 * 0.004)])
+def test_workers_wait_for_each_other_while_a_server_is_busy(served, seconds) -> None:
+    # 16 ms of computing; an exchange of 10 ms, of which the server takes all or 4 ms.
+    known = msgspec.structs.replace(calibration(), exchange=0.01, served=served)
+    where = Cluster.parse("4 hosts of 1 worker, 100gbit")
+    found = predict(job(), Candidate(mh.strategy("synchronous()"), 4), where, known).rate
+    assert 64 / found == pytest.approx(0.016 + seconds, rel=0.05)
+
+
+def test_links_lose_what_headers_take() -> None:
+    declared = Cluster.parse("2 sites of 2 workers, 1gbit within, 100mbit and 40ms between")
+    left = for_payload(declared)
+    for pair in (("host-0", "host-1"), ("host-0", "host-2")):
+        before, after = declared.between(*pair), left.between(*pair)
+        assert before is not None
+        assert after is not None
+        assert after.bandwidth == pytest.approx(1448 / 1514 * before.bandwidth)
+        assert after.latency == before.latency
 
 
 def test_a_slow_worker_holds_up_those_who_wait() -> None:

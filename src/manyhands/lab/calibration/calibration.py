@@ -120,6 +120,9 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     """How many times as long a batch takes if all cores compute one each."""
     exchange: float = 0.0
     """Seconds of an update to a server and back on this host, of all parameters."""
+    served: float | None = None
+    """Seconds of it in which the server is busy, so that another worker waits; None if that was not
+    measured."""
     collective: float = 0.0
     """Seconds that a step of two workers takes longer by an allreduce on this host."""
     sharded: float = 0.0
@@ -225,6 +228,11 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
         if cv < _STEADY:
             return f"constant({seconds:.6g})"
         return f"lognormal({seconds:.6g}, cv={cv:.3g})"
+
+    @property
+    def service(self) -> float:
+        """Seconds of an exchange in which the server is busy: all of them, if it is not known."""
+        return self.exchange if self.served is None else min(self.served, self.exchange)
 
     def overhead(self, workers: int, per_host: int, *, sharded: bool = False) -> float:
         """Seconds that collectives add to a step, beside what the network takes.

@@ -3,7 +3,7 @@
 Every figure is read from the trace of a run, so what is measured is what a worker does: loading,
 forward and backward pass, optimizer, with the threads that workers have. One run under `single()`
 for each of a few batch sizes; one of as many members of an ensemble as there are cores, which do
-not communicate, for what they cost each other; one through a server, and one with a collective.
+not communicate, for what they cost each other; two through a server, and two with collectives.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ _LONGEST: Final = 600.0
 CODECS: Final = ("int8()", "topk(0.01)")
 """Codecs that are measured: those that a plan considers."""
 _NETWORK: Final = "1gbit"
+_LEAST_SERVED: Final = 0.1
+"""Of an exchange, the least part that is taken for the server's."""
 _FIRST: Final = 3
 """Steps at the beginning that are not counted."""
 
@@ -87,9 +89,16 @@ def measure(
             tell("two workers with sharded parameters")
             sharded = _sharded(runs, 2 * usual.samples, max(1.0, sharing) * usual.whole)
         tell("a worker and a server")
+        served = None
         exchange = max(
             0.0, step_seconds(runs.make("asynchronous()", 1, usual.samples)) - usual.whole
         )
+        if cores > 1:
+            tell("two workers and a server")
+            two = runs.make("synchronous()", 2, 2 * usual.samples)
+            # Both exchange at the same time: one of them waits while the server serves the other.
+            later = step_seconds(two) - max(1.0, sharing) * usual.whole - exchange
+            served = min(max(_LEAST_SERVED * exchange, later), exchange)
     tell("codecs")
     return Calibration(
         date=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -98,6 +107,7 @@ def measure(
         compute=tuple(compute),
         sharing=max(1.0, sharing),
         exchange=exchange,
+        served=served,
         collective=collective,
         sharded=sharded,
         coding=_coding(job),

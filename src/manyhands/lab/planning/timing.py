@@ -104,13 +104,20 @@ def predict(
 def seconds_of(
     job: Job, candidate: Candidate, cluster: Cluster, calibration: Calibration
 ) -> tuple[float, float]:
-    """Seconds that a worker computes in a step, and those that it spends on collectives."""
+    """Seconds that a worker computes in a step, and those that it spends on exchanges.
+
+    What the network and servers take is not included.
+    """
     batch, workers = job.batch_sizes.at(0), candidate.workers
     per_host = max(1, math.ceil(workers / len(cluster.first(workers).hosts)))
     overhead = 0.0
     if placement_of(candidate.strategy) is not None:
         sharded = candidate.strategy.name in SHARDED
         overhead = calibration.overhead(workers, per_host, sharded=sharded)
+    elif workers > 1 and candidate.strategy.needs(workers).leases:
+        # Of an exchange, what the worker does beside the server; workers do it at the same time.
+        own = calibration.exchange - calibration.service
+        overhead = own * calibration.crowding(per_host) / candidate.interval
     if candidate.divides_work:
         return calibration.seconds(batch, per_host) / workers, overhead
     return calibration.seconds(batch / workers, per_host), overhead
@@ -141,7 +148,7 @@ def asked_of(
         cluster=_with_room(cluster.first(workers)) if through_servers else cluster.first(workers),
         times=calibration.spread(seconds, job.batch_sizes.at(0) / workers, least),
         slow=tuple(pace for pace in paces if pace.worker is None or pace.worker < workers),
-        service=calibration.exchange * calibration.crowding(per_host) if through_servers else None,
+        service=calibration.service * calibration.crowding(per_host) if through_servers else None,
         coding=calibration.coding_speed(getattr(candidate.strategy, "codec", None)),
     )
 
