@@ -59,10 +59,17 @@ class Request:
     """Which of the two generations in memory is written first."""
     gone_back_to: int = -1
     """Samples of the checkpoint to which the run went back by itself; -1 if it did not."""
+    returns: int = 0
+    """How often it went back to the memory of several hosts since the last later checkpoint."""
     faults: Faults | None = None
     """What goes wrong on purpose; None for nothing."""
     key: Path | None = None
     """A key file that all hosts have; None creates a new key."""
+
+    @property
+    def kept_by_hosts(self) -> bool:
+        """Whether several hosts keep checkpoints in memory."""
+        return bool(self.memory) and self.hosts is not None and len(self.hosts.names) > 1
 
     @property
     def host(self) -> str:

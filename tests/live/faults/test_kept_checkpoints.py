@@ -186,11 +186,11 @@ def test_a_strategy_that_continues_by_itself_keeps_none(run_script) -> None:
     assert "no checkpoint is kept in memory: under allreduce()" in started.text()
 
 
-def test_several_hosts_are_refused(run_script) -> None:
-    text = SCRIPT.replace("output=name", 'output=name, hosts="a:1, b:1", listen="127.0.0.1"')
+def test_hosts_of_which_one_has_all_workers_are_refused(run_script) -> None:
+    text = SCRIPT.replace("output=name", 'output=name, hosts="a:0, b:2", listen="127.0.0.1"')
     started = run_script(text, "run", "fully_sharded()", "2")
     assert started.finish(60) != 0
-    assert "checkpoints are kept in memory on one host" in started.text()
+    assert "need workers on the first host and on another one" in started.text()
 
 
 @pytest.mark.slow

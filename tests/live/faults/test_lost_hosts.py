@@ -99,14 +99,13 @@ def test_a_link_that_heals_after_its_host_was_dropped_disturbs_nobody(start, tmp
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
+@pytest.mark.parametrize("where", ["40 steps", "40 steps in memory"])
 @pytest.mark.parametrize("lost", ["worker 1", "worker 0", "host b"])
-def test_parts_of_a_model_on_two_hosts_go_back_to_the_last_checkpoint(start, tmp_path, lost):
-    first, line = begun(
-        start, tmp_path, "fully_sharded()", options=("--checkpoint", "40 steps", "--keep", "2")
-    )
+def test_parts_of_a_model_on_two_hosts_go_back_to_the_last_checkpoint(start, tmp_path, lost, where):
+    first, line = begun(start, tmp_path, "fully_sharded()", options=("--checkpoint", where))
     second = start(*MANYHANDS, *line)
-    stored = tmp_path / "run" / "checkpoints"
-    wait_for(lambda: stored.is_dir() and [*stored.glob("0*")], 120, "a checkpoint")
+    trace = tmp_path / "run" / "trace" / "worker-0.jsonl"
+    wait_for(lambda: trace.exists() and '"checkpoint' in trace.read_text(), 120, "a checkpoint")
     if lost == "host b":
         for process in (*second.tree(), second.process):
             process.send_signal(signal.SIGKILL)
@@ -114,14 +113,16 @@ def test_parts_of_a_model_on_two_hosts_go_back_to_the_last_checkpoint(start, tmp
         second = start(*MANYHANDS, *line)
     else:
         rank = lost.removeprefix("worker ")
-        where = first if rank == "0" else second
-        where.named("manyhands.live.worker.process", rank).kill()
+        host = first if rank == "0" else second
+        host.named("manyhands.live.worker.process", rank).kill()
     assert first.finish(200) == 0, first.text() + second.text()
     assert second.finish(30) == 0, second.text()
     assert "all go back to the last checkpoint" in first.text()
     assert ("this host joins again" in second.text()) == (lost != "host b")
     run = Run(tmp_path / "run")
     assert run.samples == 20 * 2048
+    (resumed,) = (one for one in run.trace.workers[0].events if one.what == "resumed")
+    assert int(resumed.detail["samples"]) % (40 * 64) == 0
     alone = start(
         *(*MANYHANDS, "train", "job.py", "--strategy", "single()", "--workers", "1"),
         *("--output", "alone"),

@@ -68,29 +68,51 @@ class MemoryFile:
         Raises:
             OSError: there is not enough memory.
         """
-        memory = self._map(content.size)
+        memory = self.make_room(content.size)
         head = content.head
-        memory[:_SIZE] = 0
         memory[_SIZE : len(head)].copy_(_as_tensor(head[_SIZE:]))
         at = len(head)
         for tensor in content.tensors.values():
             at += _copy(tensor, memory, at)
         memory[:_SIZE].copy_(_as_tensor(head[:_SIZE]))
 
-    def _map(self, size: int) -> torch.Tensor:
+    def make_room(self, size: int) -> torch.Tensor:
+        """Make it a file of so many bytes, which is not whole; return them.
+
+        Raises:
+            OSError: there is not enough memory.
+        """
+        if self._bytes is None or len(self._bytes) != size:
+            self._bytes = self._map(size)
+        self._bytes[:_SIZE] = 0
+        return self._bytes
+
+    @property
+    def content(self) -> torch.Tensor:
+        """Its bytes; what is written to them is in the file."""
+        if self._bytes is None:
+            self._bytes = self._map()
+        return self._bytes
+
+    def clear(self) -> None:
+        """Free its memory."""
+        self._bytes = None
+        os.truncate(self._path, 0)
+
+    def _map(self, size: int | None = None) -> torch.Tensor:
+        """All bytes of the file; of a new one, if there is a size."""
         import torch  # noqa: PLC0415 - a generation can be found without torch
 
-        if self._bytes is None or len(self._bytes) != size:
-            self._bytes = None
-            opened = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
-            try:
+        opened = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            if size is not None:
                 # First to zero bytes: what was there is not a whole file of another size.
                 os.ftruncate(opened, 0)
                 os.posix_fallocate(opened, 0, size)
-                self._bytes = torch.frombuffer(mmap.mmap(opened, size), dtype=torch.uint8)
-            finally:
-                os.close(opened)
-        return self._bytes
+            length = os.fstat(opened).st_size
+            return torch.frombuffer(mmap.mmap(opened, length), dtype=torch.uint8)
+        finally:
+            os.close(opened)
 
 
 class MemoryContent:
@@ -155,6 +177,20 @@ def _read_head(descriptor: int) -> tuple[CheckpointPlace, PartFile] | None:
     cut = msgspec.json.decode(metadata[_CUT], type=CheckpointPlace)
     part = msgspec.json.decode(metadata[_PART], type=PartFile)
     return cut, msgspec.structs.replace(part, file=ManifestFile(size, ""))
+
+
+def samples_in(path: str) -> int:
+    """The samples of the run that are in a file in memory; -1 if it is not whole.
+
+    Args:
+        path: where it can be opened.
+    """
+    opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        found = _read_head(opened)
+    finally:
+        os.close(opened)
+    return -1 if found is None else found[0].samples
 
 
 def link(folder: Path, manifest: Manifest, paths: Sequence[str], memory: tuple[int, int]) -> None:

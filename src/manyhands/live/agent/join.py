@@ -27,6 +27,7 @@ from manyhands.live.agent.coordinator_link import CoordinatorLink
 from manyhands.live.agent.faults.injection import FaultInjection
 from manyhands.live.agent.preflight import Findings, findings_file
 from manyhands.live.agent.progress_line import ProgressLine
+from manyhands.live.agent.recovery.kept_checkpoints import KeptCheckpoints
 from manyhands.live.assignment import Assignment
 from manyhands.live.hosts.compatibility import facts_of_host
 from manyhands.live.hosts.host_list import Hosts
@@ -109,6 +110,14 @@ def join(application: Application) -> None:
         raise NoAnswer(f"there is no host {application.address}: {error.strerror}") from None
     with contextlib.ExitStack() as ending:
         loaded: ForkServer | None = None
+        kept: KeptCheckpoints | None = None
+
+        def memory_for(theirs: Assignment) -> tuple[str, ...]:
+            nonlocal kept
+            if kept is None and theirs.checkpoint_memory:
+                kept = KeptCheckpoints(theirs.workers)
+                ending.callback(kept.close)
+            return () if kept is None else kept.paths
 
         def fork_server_for(
             settings: Mapping[str, str], preloads: Sequence[str]
@@ -120,7 +129,7 @@ def join(application: Application) -> None:
 
         while True:
             try:
-                _take_part(application, fork_server_for)
+                _take_part(application, fork_server_for, memory_for)
             except WentBack as word:
                 _say(f"{word}; this host joins again")
             else:
@@ -130,12 +139,14 @@ def join(application: Application) -> None:
 def _take_part(
     application: Application,
     fork_server_for: Callable[[Mapping[str, str], Sequence[str]], ForkServer | None],
+    memory_for: Callable[[Assignment], tuple[str, ...]],
 ) -> None:
     """Join a run, or its continuation, and return when it is over.
 
     Args:
         application: the request to join.
         fork_server_for: returns the fork server for an environment and modules that it loads.
+        memory_for: returns where this host's workers open the memory for checkpoints of a run.
     """
     name = f"agent-{application.host}.{secrets.token_hex(4)}"
     key = JobKey.read(application.key)
@@ -146,6 +157,7 @@ def _take_part(
             admitted = _knock(application, line)
             theirs = msgspec.json.decode(admitted.assignment, type=Assignment)
             journals = _reserve_journals(theirs, application.host)
+            theirs = msgspec.structs.replace(theirs, checkpoint_memory=memory_for(theirs))
             assignment = _own(theirs, application, private, journals)
             ranks = Hosts(theirs.hosts).ranks(application.host)
             _say(f"joined {application.place} as {application.host}: workers {_span(ranks)}")

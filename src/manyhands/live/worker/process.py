@@ -145,6 +145,7 @@ def _storing(assignment: Assignment) -> StoringPlan:
         _on_first_host(assignment),
         assignment.checkpoint_memory,
         assignment.generation,
+        assignment.hosts,
     )
 
 

@@ -9,8 +9,9 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from manyhands.files.checkpoints.memory import GENERATIONS, complete, link
+from manyhands.files.checkpoints.memory import GENERATIONS, complete, link, samples_in
 from manyhands.live.agent.recovery.elasticity import rigidity
+from manyhands.live.devices import devices
 from manyhands.script.origin import override
 from manyhands.transport.shared.memory import can_share, reserve
 
@@ -45,6 +46,11 @@ class KeptCheckpoints:
     def paths(self) -> tuple[str, ...]:
         """Where workers open the memory: their files for the first generation, then the second."""
         return tuple(_path(one) for files in self._files for one in files)
+
+    def newest(self, workers: int) -> int:
+        """The most samples of which this host has the states of its own first workers; or 0."""
+        files = (samples[:workers] for samples in self._files)
+        return max(0, *(min(samples_in(_path(one)) for one in own) for own in files))
 
     def last(self) -> KeptGeneration | None:
         """The latest generation that is complete; None if there is none."""
@@ -93,10 +99,16 @@ def check_kept(request: Request) -> None:
     """Raise ValueError if checkpoints cannot be kept in memory where the user asks for it."""
     if override(request.job, request.overrides).checkpoint_in_memory is None:
         return
-    if request.hosts is not None and len(request.hosts.names) > 1:
+    if request.hosts is not None and not 1 < request.workers > request.here > 0:
         raise ValueError(
-            "checkpoints are kept in memory on one host, and a run on several hosts does not go "
-            "back to them: store them in a folder that all hosts share (--checkpoint 10min)"
+            "checkpoints in memory of several hosts need workers on the first host and on another "
+            "one, which keeps copies: store them in a folder that all hosts share "
+            "(--checkpoint 10min)"
+        )
+    if request.hosts is not None and {*devices(request.here)} != {"cpu"}:
+        raise ValueError(
+            "checkpoints are not copied to the memory of other hosts from GPUs: store them in a "
+            "folder that all hosts share (--checkpoint 10min)"
         )
     if not can_share():
         raise ValueError("checkpoints in memory need Linux (memfd_create): leave out 'in memory'")

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 PATIENCE: Final = 25.0
 """Seconds that a run which was told to end has for a last checkpoint."""
 _POLL: Final = 0.02
+_MOST_RETURNS: Final = 3
+"""How often a run goes back to the memory of several hosts without a later checkpoint."""
 _MEMORY: Final = "memory"
 """Where a checkpoint is, in the setting `resumed`."""
 
@@ -89,11 +91,10 @@ def carry_through(
             try:
                 execute(request, notes)
             except ProcessKilled as failure:
-                again = _gone_back(request, kept)
-                samples = position(again.resume)[0] if again else -1
-                if again is None or samples <= request.gone_back_to:
+                again = _next_attempt(request, kept)
+                if again is None:
                     raise
-                request = replace(again, gone_back_to=samples)
+                request = again
                 first = str(failure).splitlines()[0]
                 notes = [f"{first}; all go back to the {_words(request)}"]
             else:
@@ -101,9 +102,13 @@ def carry_through(
 
 
 def goes_back(request: Request, error: BaseException) -> bool:
-    """Whether a run that ended continues from a checkpoint on the disk, by itself."""
+    """Whether a run that ended continues by itself, from a checkpoint that all hosts have."""
     job = override(request.job, request.overrides)
-    if not isinstance(error, ProcessKilled) or job.checkpoint_on_disk is None:
+    if not isinstance(error, ProcessKilled):
+        return False
+    if request.kept_by_hosts:
+        return request.returns < _MOST_RETURNS
+    if job.checkpoint_on_disk is None:
         return False
     with contextlib.suppress(ValueError):
         return latest(request.folder).samples > request.gone_back_to
@@ -112,12 +117,34 @@ def goes_back(request: Request, error: BaseException) -> bool:
 
 def _words(request: Request) -> str:
     """What a run that has gone back continues from."""
+    if request.kept_by_hosts and request.gone_back_to > 0:
+        return "last checkpoint in the memory of the hosts"
     if request.resume is None:
         return "beginning"
     samples = position(request.resume)[0]
     told = {setting.name: setting.value for setting in request.settings}
     where = " in memory" if told.get("resumed", "").startswith(_MEMORY) else ""
     return f"last checkpoint{where}, after {samples:,} samples"
+
+
+def _next_attempt(request: Request, kept: KeptCheckpoints | None) -> Request | None:
+    """The request that continues a run; None if it cannot, or got no further since the last time.
+
+    If several hosts keep checkpoints in memory, this one does not know which of them all have:
+    their workers find out. A run that was killed while one was written may go back to the one
+    before, and is given a few attempts to get beyond it.
+    """
+    again = _gone_back(request, kept)
+    if again is None:
+        return None
+    if kept is not None and request.kept_by_hosts:
+        newest, before = kept.newest(request.here), request.gone_back_to
+        returns = 0 if newest > before else request.returns + 1
+        if request.returns >= _MOST_RETURNS:
+            return None
+        return replace(again, gone_back_to=max(newest, before), returns=returns)
+    samples = position(again.resume)[0]
+    return None if samples <= request.gone_back_to else replace(again, gone_back_to=samples)
 
 
 def _gone_back(request: Request, kept: KeptCheckpoints | None) -> Request | None:
@@ -132,7 +159,8 @@ def _gone_back(request: Request, kept: KeptCheckpoints | None) -> Request | None
     if job.checkpoint_on_disk is not None:
         with contextlib.suppress(ValueError):
             stored = latest(request.folder)
-    last = None if kept is None else kept.last()
+    own = None if request.kept_by_hosts else kept
+    last = None if own is None else own.last()
     if last is not None and stored is not None and stored.samples > last.manifest.samples:
         last = None
     if kept is None and stored is None:
@@ -143,9 +171,9 @@ def _gone_back(request: Request, kept: KeptCheckpoints | None) -> Request | None
     if stored is not None:
         resume = stored.folder
         where = str(resume)
-    if kept is not None and last is not None:
-        resume, where = kept.take(last), _MEMORY
-    generation = 0 if kept is None else kept.forget(None if last is None else last.number)
+    if own is not None and last is not None:
+        resume, where = own.take(last), _MEMORY
+    generation = 0 if own is None else own.forget(None if last is None else last.number)
     settings = request.settings
     if where:
         samples, steps, _ = position(resume)

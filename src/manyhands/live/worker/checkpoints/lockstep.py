@@ -19,6 +19,7 @@ from manyhands.files.checkpoints import (
     MemberState,
 )
 from manyhands.live.worker.checkpoints import optimizer_state, random_sources
+from manyhands.live.worker.checkpoints.host_ring import HostRing
 from manyhands.live.worker.checkpoints.memory_copies import MemoryCopies
 from manyhands.live.worker.checkpoints.storing_plan import StoredIn
 from manyhands.live.worker.checkpoints.tensor_parts import load_tensors, pieces
@@ -87,7 +88,8 @@ class LockstepCheckpoints:
         agreement.asks(self._asked if job.checkpoint_on_disk is not None else None)
         if plan.memory and job.checkpoint_in_memory is not None:
             self._points[StoredIn.MEMORY] = job.memory_points
-            self._copies = MemoryCopies(plan.memory, group, plan.generation, recorder)
+            ring = HostRing(plan.hosts) if plan.spans_hosts else None
+            self._copies = MemoryCopies(plan.memory, group, plan.generation, recorder, ring)
             agreement.keep(job.checkpoint_in_memory.seconds)
 
     def regroup(self, group: Group) -> None:
@@ -208,9 +210,9 @@ class LockstepCheckpoints:
 
     def restore(self) -> tuple[int, int]:
         """Continue from the stored state, if there is one; the samples and steps before it."""
-        if self._plan.resume is None:
+        stored = self._last()
+        if stored is None:
             return 0, 0
-        stored = Checkpoint(self._plan.resume)
         if (stored.manifest.strategy, stored.manifest.workers) == self._as_now:
             share = max(2, self._job.batch_sizes.at(stored.samples) // self._bound.replicas)
             batch = preview(self._job.data, self._job.collate_fn, share)
@@ -225,6 +227,14 @@ class LockstepCheckpoints:
             detail = {"samples": str(stored.samples), "words": "; ".join(notes)}
             self._recorder.event("resumed", detail)
         return stored.samples, stored.manifest.step
+
+    def _last(self) -> Checkpoint | None:
+        """What the run continues from: the later one of that on the disk and that in memory."""
+        disk = None if self._plan.resume is None else Checkpoint(self._plan.resume)
+        kept = None if self._copies is None else self._copies.gather()
+        if disk is None or (kept is not None and kept.samples > disk.samples):
+            return kept
+        return disk
 
     def _load(self, stored: Checkpoint) -> list[str]:
         """Take over a stored state; return what could not be taken over."""

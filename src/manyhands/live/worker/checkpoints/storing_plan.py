@@ -35,3 +35,10 @@ class StoringPlan:
     generation and then for the second; empty if none is kept in memory."""
     generation: int = 0
     """Which of the two is written first."""
+    hosts: tuple[tuple[str, int], ...] = ()
+    """All hosts in order, each with its number of workers; empty for a run on one host."""
+
+    @property
+    def spans_hosts(self) -> bool:
+        """Whether workers on several hosts keep checkpoints in memory."""
+        return bool(self.memory) and sum(count > 0 for _, count in self.hosts) > 1
