@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from manyhands.codecs.codec import Codec, CodecError
@@ -64,6 +64,12 @@ class CodecChain(Codec):
         }
         for name, value in own.items():
             object.__setattr__(self, name, value)  # a frozen value is set while it is made
+
+    @property
+    def contracts(self) -> bool:
+        """If both do; the first one with the error feedback of the chain."""
+        first = replace(self.a, feedback=self.feeds_back)
+        return first.contracts and self.b.contracts
 
     def encode(self, vector: torch.Tensor, seed: int = 0) -> torch.Tensor:
         """The second codec's payload, and the positions of the first one's numbers."""

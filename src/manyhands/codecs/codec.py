@@ -45,6 +45,15 @@ class Codec(Value, ABC):
         """Whether senders use error feedback with this codec."""
         return self.biased if isinstance(self.feedback, str) else self.feedback
 
+    @property
+    def contracts(self) -> bool:
+        """Whether the error of a vector is smaller than the vector, in the mean over seeds.
+
+        If what was not sent is part of the next vector, it shrinks under such a codec, and grows
+        without bound under others.
+        """
+        return True
+
     @abstractmethod
     def encode(self, vector: torch.Tensor, seed: int = 0) -> torch.Tensor:
         """The payload of a vector, which is not changed.

@@ -95,3 +95,8 @@ class Qsgd(Quantised):
     def grid(self) -> Grid:
         """The levels and the length of the blocks."""
         return Grid(self.levels, self.block, "euclidean")
+
+    @property
+    def contracts(self) -> bool:
+        """Whether min(d/s², √d/s) is below 1: with 7 levels for blocks of less than 49 elements."""
+        return self.block < self.levels**2

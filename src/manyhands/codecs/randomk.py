@@ -43,6 +43,11 @@ class RandomK(Selection):
     def __post_init__(self) -> None:
         check_fraction(self.fraction)
 
+    @property
+    def contracts(self) -> bool:
+        """Only without the weights, which it has if there is no error feedback."""
+        return self.feeds_back
+
     def count(self, size: int) -> int:
         """K."""
         return count_of(self.fraction, size)

@@ -39,3 +39,8 @@ class Ternary(Quantised):
     def grid(self) -> Grid:
         """The levels and the length of the blocks."""
         return Grid(1, self.block)
+
+    @property
+    def contracts(self) -> bool:
+        """The variance of a block is Σ|x_i|·(s − |x_i|), which may be more than Σx_i²."""
+        return False

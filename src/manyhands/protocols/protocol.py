@@ -81,6 +81,7 @@ class StrategyProtocol(Value, ProtocolOptions, ABC):
         chosen = any(field.name == "servers" for field in fields(self))
         if chosen and not 1 <= self.servers <= 1024:
             raise ValueError(f"servers must be between 1 and 1024, got {self.servers}")
+        self.coding_of(0, 2)  # a codec that does not suit raises ValueError
 
     def needs(self, workers: int) -> RuntimeNeeds:
         """The features that this strategy needs from its runtime.

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, TypeAlias
 
-from manyhands.codecs import Codec
+from manyhands.codecs import Codec, Int8
 from manyhands.notation import Value
 
 if TYPE_CHECKING:
@@ -94,7 +94,8 @@ class Compressed(Value):
     """How pushes are encoded, such as topk(0.01); none sends whole vectors."""
     answer_codec: Codec | Literal["same"] | None = field(default="same", kw_only=True)
     """How the answers to pushes are encoded: the same codec, another one, or none. Servers then
-    keep a copy of what each worker has received."""
+    keep a copy of what each worker has received. Where the error of the same codec may be larger
+    than what is sent (qsgd, ternary), answers have int8()."""
 
     def exchanged(self, size: int, servers: int) -> tuple[float, float]:
         """Bytes of a push to all servers and of their answers, of `size` bytes without codecs.
@@ -114,7 +115,34 @@ class Compressed(Value):
 
     def coding(self, stream: Stream) -> Coding | None:
         """The codecs of a server; None if nothing is encoded."""
-        answers = self.codec if isinstance(self.answer_codec, str) else self.answer_codec
-        if self.codec is None and answers is None:
+        pushes, answers = self.codec, self.answer_codec
+        if isinstance(answers, str):
+            answers = None if pushes is None else for_differences(pushes)
+        elif answers is not None and not answers.contracts:
+            raise ValueError(_grows("answers are", answers))
+        if pushes is None and answers is None:
             return None
-        return Coding(self.codec, answers, stream)
+        if stream == "states" and pushes is not None and not pushes.contracts:
+            raise ValueError(_grows("replicas are", pushes))
+        return Coding(pushes, answers, stream)
+
+
+def for_differences(codec: Codec) -> Codec:
+    """The codec for vectors that contain what was not sent before.
+
+    It is the same one, or with error feedback if it contracts then, or else int8().
+
+    >>> from manyhands.codecs import CATALOG
+    >>> [str(for_differences(CATALOG.read(one))) for one in ("topk()", "randomk()", "ternary()")]
+    ['topk()', 'randomk(feedback=true)', 'int8()']
+    """
+    fed = codec if codec.contracts else replace(codec, feedback=True)
+    return fed if fed.contracts else Int8()
+
+
+def _grows(what: str, codec: Codec) -> str:
+    return (
+        f"{what} encoded as differences to what the receiver has, and the error of {codec} may be "
+        "larger than a difference, so that it would grow: use int8(), int4(), or a codec with "
+        "error feedback"
+    )
