@@ -13,7 +13,7 @@ import os
 import statistics
 import sys
 import tempfile
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 
@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - as everybody calls it
 
 import manyhands as mh
-from benchmarks.figures import keep, report
+from benchmarks.figures import keep, kept, report
 
 WORKERS = 4
 CODECS = (
@@ -121,6 +121,23 @@ def one(task: str, size: int, strategy: str, seed: int) -> float:
         return run.metrics["accuracy" if task == "mnist" else "loss"]
 
 
+def stored(name: str, size: int) -> dict[str, dict[str, float]]:
+    """By side and seed, what was stored of runs of this size."""
+    try:
+        figures = kept(name)["figures"]
+    except FileNotFoundError:
+        return {}
+    if figures["size"] != size:
+        return {}
+    return {
+        side: dict(values)
+        if isinstance(values, dict)
+        else {str(n): v for n, v in enumerate(values)}
+        for side, values in figures.items()
+        if side != "size"
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--task", choices=[*JOBS], default="mnist")
@@ -128,37 +145,49 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--only", default="", help="the codecs whose text holds this")
-    parser.add_argument("--keep", action="store_true", help="store the figures as results")
+    parser.add_argument(
+        "--keep",
+        action="store_true",
+        help="store every value when it is known, and make only runs whose value is not stored",
+    )
     given = parser.parse_args()
-    size = given.size or SIZES[given.task]
+    size, name = given.size or SIZES[given.task], f"codec_accuracy_{given.task}"
     sides = {"none": "synchronous()"} | {
         codec: f"synchronous(codec={codec})" for codec in (*CODECS, *WITHOUT) if given.only in codec
     }
     if given.task.endswith("diloco"):
         sides = {text: text for text in DILOCO}
-    found = {name: Values(name) for name in sides}
+    found = stored(name, size) if given.keep else {}
+    figures: dict[str, object] = {"size": size, **found}
     with ProcessPoolExecutor(given.processes, get_context("spawn")) as pool:
-        asked = [
-            (name, pool.submit(one, given.task, size, text, seed))
+        asked = {
+            pool.submit(one, given.task, size, text, seed): (side, str(seed))
             for seed in range(given.seeds)
-            for name, text in sides.items()
-        ]
-        for name, value in asked:
-            found[name].values.append(value.result())
-            print(f"{name}: {found[name].values[-1]:.4f}", file=sys.stderr, flush=True)
-    plain = next(iter(found.values()))
+            for side, text in sides.items()
+            if str(seed) not in found.get(side, {})
+        }
+        try:
+            for value in as_completed(asked):
+                side, seed = asked[value]
+                found.setdefault(side, {})[seed] = value.result()
+                figures |= found
+                print(f"{side}, seed {seed}: {value.result():.4f}", file=sys.stderr, flush=True)
+                if given.keep:
+                    keep(name, figures)
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
     percent = given.task == "mnist"
     what = "accuracy, %" if percent else "validation loss"
     print(f"| codec | {what}, mean (range) of {given.seeds} seeds | to none |\n| --- | --- | --- |")
-    for values in found.values():
-        print(values.row(plain, percent))
-    figures: dict[str, object] = {
-        "size": size,
-        **{name: values.values for name, values in found.items()},
+    rows = {
+        side: Values(side, [found[side][str(seed)] for seed in range(given.seeds)])
+        for side in sides
     }
-    if given.keep:
-        keep(f"codec_accuracy_{given.task}", figures)
-    report(f"codec_accuracy_{given.task}", figures)
+    plain = next(iter(rows.values()))
+    for values in rows.values():
+        print(values.row(plain, percent))
+    report(name, figures)
 
 
 if __name__ == "__main__":
