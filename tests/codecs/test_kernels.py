@@ -169,7 +169,7 @@ DIGESTS = {
     "qsgd()": "6a01db08fa7f88dc",
     "ternary()": "b676dff7b3b529ac",
     "onebit()": "8f2de24e86d3d451",
-    "threshold(density=0.01)": "b3122b9e83dad710",
+    "threshold(density=0.01)": "538c605caf78b214",
     "topk()": "0f3ca32571c6fc24",
     "randomk()": "78412950b3c2c9f9",
     "chunked_topk()": "7eac934a428cd729",

@@ -21,13 +21,13 @@ class Threshold(Codec):
     What is decoded is τ·sign(x_i) where |x_i| ≥ τ, and 0 elsewhere. The residual keeps x_i ∓ τ, so
     that a large number is sent in several updates. With a `density` instead of `tau`, τ is the
     magnitude that this fraction of the numbers exceeds, estimated from a sample of each update; at
-    most twice as many are sent.
+    most twice as many are sent, and what is decoded for them is ± the mean of their magnitudes.
 
     Use it for the fewest bytes that are not fixed: updates in which little changes cost little. A
     number takes about 3 + log₂(n / k) bits if k of n are sent: 0.012 bytes per element for a
-    density of 0.01. With `tau` the size may be anything up to two bits per element. An update moves
-    a number by at most τ: τ has to be above the mean of what is added to a number per update, or
-    the residual grows without bound; a large τ delays.
+    density of 0.01. With `tau` the size may be anything up to two bits per element, and an update
+    moves a number by at most τ: τ has to be above the mean of what is added to a number per update,
+    or the residual grows without bound; a large τ delays.
 
     Example: `allreduce(codec=threshold(density=0.01))`
 
@@ -54,19 +54,19 @@ class Threshold(Codec):
             raise ValueError(f"density must be above 0 and at most 1, got {self.density}")
 
     def encode(self, vector: torch.Tensor, seed: int = 0) -> torch.Tensor:
-        """The number of positions, τ if it is not given, the positions and the signs."""
+        """The number of positions, the magnitude if τ is not given, the positions and the signs."""
         del seed
         return self._encode(vector)[0]
 
     def encode_rest(self, vector: torch.Tensor, seed: int = 0) -> torch.Tensor:
-        """Encode, and subtract ±τ at the positions that are sent."""
+        """Encode, and subtract what is decoded at the positions that are sent."""
         del seed
         payload, chosen, sent = self._encode(vector)
         vector[chosen] -= sent
         return payload
 
     def decode(self, payload: torch.Tensor, into: torch.Tensor) -> None:
-        """Write ±τ to the positions, and zeros elsewhere."""
+        """Write ± the magnitude to the positions, and zeros elsewhere."""
         from manyhands.codecs.kernels import thresholds  # noqa: PLC0415 - loads torch
 
         most = self.most(into.numel())

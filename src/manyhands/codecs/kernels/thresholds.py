@@ -1,7 +1,7 @@
 """Numbers beyond a threshold.
 
-A payload is the number of positions, the threshold if the receiver does not know it, the positions
-and the signs.
+A payload is the number of positions, the magnitude that is decoded if the receiver does not know
+it, the positions and the signs.
 """
 
 import math
@@ -34,7 +34,10 @@ def encode(
         chosen = beyond(values, tau)
         head = []
     else:
-        chosen, tau = _densest(values, density, most)
+        chosen = _densest(values, density, most)
+        # The mean, which has the least squared error of all that could be decoded for them.
+        mean = np.abs(values[chosen]).mean(dtype=np.float64) if chosen.size else 0.0
+        tau = _rounded(float(mean), vector.dtype)
         head = [np.array([tau], values.dtype).view(np.uint8)]
     if not np.isfinite(values[chosen]).all():
         raise refuse()
@@ -75,17 +78,15 @@ def decode(
     return torch.from_numpy(positions), _signed(negative, tau, into.dtype)
 
 
-def _densest(values: Floats, density: float, most: int) -> tuple[Positions, float]:
-    """The positions of about a share of the numbers, the largest, and the least magnitude there."""
+def _densest(values: Floats, density: float, most: int) -> Positions:
+    """The positions of about a share of the numbers, the largest."""
     if not values.size:
-        return np.empty(0, np.int64), 0.0
+        return np.empty(0, np.int64)
     tau = estimate(values, density)
     chosen = beyond(values, tau) if tau > 0 else np.flatnonzero(values)
-    if tau > 0 and chosen.size <= most:
-        return chosen, tau
     if chosen.size > most:
         chosen = chosen[largest(values[chosen], most)]
-    return chosen, float(np.abs(values[chosen]).min(initial=np.inf)) if chosen.size else 0.0
+    return chosen
 
 
 def _rounded(tau: float, dtype: torch.dtype) -> float:
