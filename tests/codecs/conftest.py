@@ -1,6 +1,7 @@
 """Every test with an argument `codec` runs for all codecs: that of each docstring, and variants.
 
-Those with `feeding` run for the codecs with error feedback, those with `unbiased` for the unbiased.
+Those with `feeding` run for the codecs with error feedback, those with `unbiased` for the unbiased,
+those with `contracting` for codecs that contract.
 """
 
 import re
@@ -53,6 +54,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "feeding" in metafunc.fixturenames:
         with_feedback = [codec for codec in CODECS if codec.feeds_back]
         metafunc.parametrize("feeding", with_feedback, ids=str)
+    if "contracting" in metafunc.fixturenames:
+        shrinking = [codec for codec in CODECS if codec.contracts]
+        metafunc.parametrize("contracting", shrinking, ids=str)
     if "unbiased" in metafunc.fixturenames:
         without_bias = [codec for codec in CODECS if not codec.biased and not codec.feeds_back]
         metafunc.parametrize("unbiased", without_bias, ids=str)
