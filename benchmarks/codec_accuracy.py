@@ -22,11 +22,12 @@ import torch.nn.functional as F  # noqa: N812 - as everybody calls it
 
 import manyhands as mh
 from benchmarks.figures import keep, kept, report
+from manyhands.failure import Diverged
 
 WORKERS = 4
 CODECS = (
     *("half()", "bfloat16()", "int8()", "int4()", "qsgd()", "ternary()", "onebit()"),
-    *("threshold(density=0.01)", "topk(0.01)", "topk(0.001)", "randomk(0.01)"),
+    *("threshold(density=0.01)", "topk(0.01)", "topk(0.001)", "randomk(0.01, feedback=true)"),
     *("chunked_topk()", "chain(topk(0.01), int8())"),
 )
 WITHOUT = ("onebit(feedback=false)", "topk(0.01, feedback=false)", "topk(0.001, feedback=false)")
@@ -48,14 +49,19 @@ class Values:
     """The values of one side, one for each seed."""
 
     name: str
-    values: list[float] = field(default_factory=list)
+    values: list[float | None] = field(default_factory=list)
+    """None for a run that diverged."""
 
     def row(self, plain: "Values", percent: bool) -> str:
         """For the table."""
-        apart = [own - dense for own, dense in zip(self.values, plain.values, strict=True)]
+        known = [one for one in self.values if one is not None]
+        dense = [one for one in plain.values if one is not None]
+        if len(known) < len(dense):
+            return f"| `{self.name}` | {len(dense) - len(known)} of {len(dense)} diverged | |"
+        apart = [own - other for own, other in zip(known, dense, strict=True)]
         scale, digits = (100.0, 2) if percent else (1.0, 4)
-        means = [scale * statistics.mean(each) for each in (self.values, apart)]
-        low, high = scale * min(self.values), scale * max(self.values)
+        means = [scale * statistics.mean(each) for each in (known, apart)]
+        low, high = scale * min(known), scale * max(known)
         return (
             f"| `{self.name}` | {means[0]:.{digits}f} ({low:.{digits}f} to {high:.{digits}f}) "
             f"| {means[1]:+.{digits}f} |"
@@ -112,16 +118,19 @@ SIZES = {"mnist": 60_000, "gpt": 300, "diloco": 600, "long_diloco": 6000}
 """Samples of MNIST, or steps of the GPT."""
 
 
-def one(task: str, size: int, strategy: str, seed: int) -> float:
-    """The accuracy, or the loss, of a run."""
+def one(task: str, size: int, strategy: str, seed: int) -> float | None:
+    """The accuracy, or the loss, of a run; None if it diverged."""
     torch.set_num_threads(1)
     job = JOBS[task](size)
     with tempfile.TemporaryDirectory() as folder:
-        run = mh.simulate(job, strategy, workers=WORKERS, seed=seed, output=f"{folder}/run")
+        try:
+            run = mh.simulate(job, strategy, workers=WORKERS, seed=seed, output=f"{folder}/run")
+        except Diverged:
+            return None
         return run.metrics["accuracy" if task == "mnist" else "loss"]
 
 
-def stored(name: str, size: int) -> dict[str, dict[str, float]]:
+def stored(name: str, size: int) -> dict[str, dict[str, float | None]]:
     """By side and seed, what was stored of runs of this size."""
     try:
         figures = kept(name)["figures"]
@@ -171,7 +180,7 @@ def main() -> None:
                 side, seed = asked[value]
                 found.setdefault(side, {})[seed] = value.result()
                 figures |= found
-                print(f"{side}, seed {seed}: {value.result():.4f}", file=sys.stderr, flush=True)
+                print(f"{side}, seed {seed}: {value.result()}", file=sys.stderr, flush=True)
                 if given.keep:
                     keep(name, figures)
         except BaseException:
