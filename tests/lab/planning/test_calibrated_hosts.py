@@ -132,6 +132,8 @@ def test_options_for_other_hosts_need_hosts() -> None:
     assert places("a:1, b:1", "10.0.0.1", None) == words
     with pytest.raises(ValueError, match="name them with --hosts"):
         places(None, "10.0.0.1", None)
+    with pytest.raises(ValueError, match="'a:4' is one host: name two or more"):
+        places("a:4", None, None)
 
 
 def train(start_script, *options: str) -> Run:

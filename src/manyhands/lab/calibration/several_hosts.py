@@ -21,6 +21,7 @@ from manyhands.lab.calibration.calibration import (
 )
 from manyhands.lab.calibration.measure import compute_time, step_seconds
 from manyhands.lab.launcher import end
+from manyhands.live.hosts.host_list import Hosts
 from manyhands.live.worker.lockstep.link_times import COLLECTIVE, HOST, LINK
 from manyhands.reports import Run
 
@@ -85,6 +86,8 @@ def places(hosts: str | None, listen: str | None, key_file: Path | None) -> list
     Raises:
         ValueError: there are options for other hosts, and none is named.
     """
+    if hosts is not None and ":" in hosts and len(Hosts.read(hosts).names) == 1:
+        raise ValueError(f"{hosts!r} is one host: name two or more, as in --hosts 'a:1, b:1'")
     given = {"--hosts": hosts, "--listen": listen, "--key-file": key_file}
     words = [word for name, value in given.items() if value for word in (name, str(value))]
     if words and hosts is None:
@@ -100,7 +103,7 @@ def with_hosts(calibration: Calibration, run: Run, batch: int) -> Calibration:
     hosts = tuple(_host(name, ones, share) for name, ones in by_host)
     links = tuple(_links(workers))
     if len(hosts) < 2 or not links:
-        raise RunFailed("calibration: the run had one host only: name two or more")
+        raise RunFailed("calibration: the run had workers on one host only")
     sums = tuple(
         CalibratedSum(nbytes=int(one["bytes"]), seconds=float(one["seconds"]))
         for one in _events(workers, COLLECTIVE)

@@ -99,13 +99,14 @@ def check_kept(request: Request) -> None:
     """Raise ValueError if checkpoints cannot be kept in memory where the user asks for it."""
     if override(request.job, request.overrides).checkpoint_in_memory is None:
         return
-    if request.hosts is not None and not 1 < request.workers > request.here > 0:
+    several = request.hosts is not None and len(request.hosts.names) > 1
+    if several and request.here in (0, request.workers):
         raise ValueError(
             "checkpoints in memory of several hosts need workers on the first host and on another "
             "one, which keeps copies: store them in a folder that all hosts share "
             "(--checkpoint 10min)"
         )
-    if request.hosts is not None and {*devices(request.here)} != {"cpu"}:
+    if several and {*devices(request.here)} != {"cpu"}:
         raise ValueError(
             "checkpoints are not copied to the memory of other hosts from GPUs: store them in a "
             "folder that all hosts share (--checkpoint 10min)"
