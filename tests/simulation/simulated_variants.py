@@ -63,6 +63,7 @@ from manyhands.protocols import (
     StaleSynchronous,
     Synchronous,
 )
+from manyhands.protocols.compression.coding import for_differences
 from manyhands.testing import (
     Acknowledged,
     BrokenLawError,
@@ -330,6 +331,8 @@ def _under_codecs(variant: Variant) -> Variant:
         if isinstance(protocol, PushSum):
             return replace(protocol, codec=rng.choice(BOUNDED_CODECS))
         codec = rng.choice(SMALL_CODECS)
+        if isinstance(protocol, (ElasticAveraging, Gossip)):
+            codec = for_differences(codec)
         return replace(
             protocol, codec=codec, answer_codec=rng.choice(("same", "same", None, Exact()))
         )
