@@ -178,7 +178,8 @@ def _run(rng: random.Random, *, evaluates: bool, lockstep: bool) -> None:
         match message:
             case Granted(number=number):
                 leased[name].append(number)
-                workers.say(name, Ask())
+                if not workers.told[name]:
+                    workers.say(name, Ask(rng.choice((1, 1, 3))))
             case Evaluate(round=number):
                 assert not any(leased.values()), "a cut while samples were held"
                 workers.say(name, Tally(number, (1.0,)))

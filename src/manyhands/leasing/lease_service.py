@@ -4,7 +4,8 @@ It has no clock and no connection. A runtime passes it the messages of workers a
 answers: live in the coordinator's process, virtually in the simulator, with the same decisions.
 
     worker                    lease service
-    `Ask`                     `Granted`, a lease; `Nothing`, if there is none at present
+    `Ask`                     `Granted`, a lease, or several if the worker asked for them;
+                              `Nothing`, if there is none at present
     `Commit`, `Forgo`
     `StreamEnded`             (it has read the end of a stream)
                               `Cut`, when all before an evaluation is committed: evaluate a part
@@ -12,7 +13,7 @@ answers: live in the coordinator's process, virtually in the simulator, with the
                               `Over(stores=True)`, to one worker, when everything is committed
     `Saved`                   `Over(stores=False)`, to it and to all others
 
-Every `Ask` is answered once, by a lease, a cut or the end; `Nothing` only announces that the answer
+Every `Ask` is answered once, by leases, a cut or the end; `Nothing` only announces that the answer
 will take a while. The tasks of a lost worker are given to another one: its samples, its part of an
 evaluation, and the storing. So a run is over only when its model is stored.
 """
@@ -25,6 +26,7 @@ import msgspec
 
 from manyhands.leasing.leases import Lease, Leases, LeasesState
 from manyhands.wire.leasing import (
+    MOST_LEASES,
     Ask,
     Commit,
     Enough,
@@ -243,9 +245,12 @@ class LeaseService:
 
     def _hear(self, worker: str, message: Leasing) -> None:
         match message:
-            case Ask():
+            case Ask(leases=leases):
                 self._waiting.setdefault(worker)
-                self._serve(worker)
+                self._serve(worker, delayed=False)
+                for _ in range(min(leases, MOST_LEASES) - 1):
+                    if worker not in self._waiting:
+                        self._grant(worker, self.leases.take(worker), delayed=False)
             case Commit(number=number, seconds=seconds):
                 self.leases.commit(worker, number, seconds)
             case Forgo(number=number):
@@ -277,8 +282,8 @@ class LeaseService:
         self._serve(*self._waiting)
         self._settle()
 
-    def _serve(self, *workers: str) -> None:
-        """Grant leases to waiting workers."""
+    def _serve(self, *workers: str, delayed: bool = True) -> None:
+        """Grant a lease to each of these waiting workers, as long as there are any."""
         if self._missing is not None or self._ended:
             return
         held_back = self._early is not None
@@ -286,18 +291,22 @@ class LeaseService:
             if self._is_early(worker):
                 continue
             found = self.leases.take(worker)
-            if isinstance(found, Lease):
+            if self._grant(worker, found, delayed=delayed):
                 del self._waiting[worker]
                 self._idle.discard(worker)
-                granted = Granted(
-                    found.number, found.epoch, found.start, found.stop, found.total, found.dealt
-                )
-                self._tell(worker, granted)
             elif found == "wait" and self._lockstep and worker not in self._idle:
                 self._idle.add(worker)
                 self._tell(worker, Nothing())
         if held_back and self._early is None:
             self._serve(*self._waiting)
+
+    def _grant(self, worker: str, found: Lease | str, *, delayed: bool) -> bool:
+        """Tell a worker of a lease that was found for it, if one was."""
+        if not isinstance(found, Lease):
+            return False
+        about = (found.number, found.epoch, found.start, found.stop, found.total, found.dealt)
+        self._tell(worker, Granted(*about, delayed))
+        return True
 
     def _is_early(self, worker: str) -> bool:
         """Whether a worker waits because only some workers begin the run."""

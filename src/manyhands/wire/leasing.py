@@ -6,9 +6,15 @@ import sys
 
 from manyhands.wire.message import Message
 
+MOST_LEASES = 16
+"""That a worker is granted at once."""
+
 
 class Ask(Message, frozen=True):
     """A worker requests samples."""
+
+    leases: int = 1
+    """At most so many leases are the answer: as many as there are at present, or else one later."""
 
 
 class Commit(Message, frozen=True):
@@ -30,6 +36,8 @@ class Granted(Message, frozen=True):
     """Samples in its global batch."""
     dealt: int = 0
     """Samples of the run before that global batch."""
+    delayed: bool = False
+    """Whether the worker had asked for it when there were no samples."""
 
 
 class Nothing(Message, frozen=True):

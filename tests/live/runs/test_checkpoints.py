@@ -57,13 +57,25 @@ SCRIPT = """
     data = torch.utils.data.TensorDataset(inputs, targets)
     if "STREAM" in os.environ:
         data = Stream()
+    if "GPT" in os.environ:
+        data = torch.utils.data.Subset(mh.data.tinyshakespeare("train", 16), range(200))
 
-    job = mh.Job(
-        model=lambda: torch.nn.Sequential(
+    def model():
+        if "GPT" in os.environ:
+            return mh.models.GPT(length=16, width=16, layers=2, heads=2)
+        return torch.nn.Sequential(
             torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 8), torch.nn.Tanh(),
             torch.nn.Linear(8, 4),
-        ),
+        )
+
+    scheduler = None
+    if "SCHEDULER" in os.environ:
+        scheduler = lambda optimizer: torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.05, 50)
+
+    job = mh.Job(
+        model=model,
         optimizer=optimizer,
+        lr_scheduler=scheduler,
         loss=loss,
         data=data,
         num_workers=int(os.environ.get("LOADERS", "0")),
@@ -127,6 +139,23 @@ def test_a_killed_run_continues_to_the_bit(run_script, how: str, workers: int) -
     assert "continues from" in again.text()
     assert (run / "earlier" / "1" / "trace").is_dir()
     whole = run_script(SCRIPT, how, str(workers), "whole")
+    assert whole.finish() == 0, whole.text()
+    assert apart(run, whole.folder / "whole") == 0.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["allreduce()", "synchronous(servers=2)", "tensor(ways=2)"])
+@pytest.mark.parametrize("about", [{"GPT": "1"}, {"SCHEDULER": "1", "OPTIMIZER": "sgd"}])
+def test_a_gpt_and_a_scheduler_continue_to_the_bit(
+    run_script, how: str, about: dict[str, str]
+) -> None:
+    started = run_script(SCRIPT, how, "2", "run", PAUSE="0.05", **about)
+    run = started.folder / "run"
+    wait_for(lambda: count(run) >= 2, 60, "two checkpoints")
+    kill_all(started)
+    again = run_script(SCRIPT, how, "2", "run", **about)
+    assert again.finish() == 0, again.text()
+    whole = run_script(SCRIPT, how, "2", "whole", **about)
     assert whole.finish() == 0, whole.text()
     assert apart(run, whole.folder / "whole") == 0.0
 
@@ -277,16 +306,26 @@ LEGS = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
-def test_a_run_continues_under_other_strategies(run_script, optimizer: str) -> None:
+@pytest.mark.parametrize(
+    "about",
+    [
+        {"OPTIMIZER": "sgd"},
+        {"OPTIMIZER": "adamw"},
+        {"OPTIMIZER": "sgd", "SCHEDULER": "1"},
+        {"OPTIMIZER": "adamw", "GPT": "1"},
+    ],
+    ids=["sgd", "adamw", "scheduler", "gpt"],
+)
+def test_a_run_continues_under_other_strategies(run_script, about: dict[str, str]) -> None:
     resume: list[str] = []
     for number, (how, workers, samples) in enumerate(LEGS):
         name = f"leg-{number}"
-        about = (how, str(workers), name, f"samples={samples}", *resume)
-        leg = run_script(SCRIPT, *about, OPTIMIZER=optimizer)
+        leg = run_script(
+            SCRIPT, how, str(workers), name, f"samples={samples}", *resume, **about
+        )
         assert leg.finish() == 0, leg.text()
         resume = [f"resume={name}"]
-    whole = run_script(SCRIPT, "single()", "1", "whole", OPTIMIZER=optimizer)
+    whole = run_script(SCRIPT, "single()", "1", "whole", **about)
     assert whole.finish() == 0, whole.text()
     assert apart(whole.folder / f"leg-{len(LEGS) - 1}", whole.folder / "whole") < 1e-9
 

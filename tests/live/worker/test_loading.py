@@ -108,12 +108,16 @@ class Line:
     def __init__(self) -> None:
         self.asked = 0
         self.answers: list[object] = []
+        self.late: list[object] = []
+        """Answers that come only while the worker waits."""
 
     def send(self, message: object) -> None:
         assert isinstance(message, Ask)
         self.asked += 1
 
-    def receive(self, _timeout: float) -> list[object]:
+    def receive(self, timeout: float) -> list[object]:
+        if timeout and not self.answers:
+            self.answers, self.late = self.late, []
         answers, self.answers = self.answers, []
         return answers
 
@@ -137,6 +141,64 @@ def test_a_worker_holds_as_many_leases_as_it_may_and_asks_once_at_a_time() -> No
     line.answers = [Over(stores=False)]
     assert queue.granted() == given[1:3]
     assert line.asked == 4, "the run is over"
+
+
+class Distant:
+    """A line on which answers are under way for a while, and a clock that only waiting moves."""
+
+    def __init__(self, seconds: float) -> None:
+        self.now = self.waited = 0.0
+        self._seconds = seconds
+        self._coming: list[tuple[float, Granted]] = []
+        self._number = 0
+
+    def send(self, message: object) -> None:
+        assert isinstance(message, Ask)
+        for _ in range(message.leases):
+            self._coming.append((self.now + self._seconds, Granted(self._number, 0, 0, 8, 8)))
+            self._number += 1
+
+    def receive(self, timeout: float) -> list[object]:
+        if timeout and self._coming and self._coming[0][0] > self.now:
+            self.waited += self._coming[0][0] - self.now
+            self.now = self._coming[0][0]
+        here = [granted for at, granted in self._coming if at <= self.now]
+        del self._coming[: len(here)]
+        return list(here)
+
+    def work(self, queue: LeaseQueue, batches: int, seconds: float) -> list[int]:
+        """Take leases and compute; their numbers."""
+        taken = []
+        for _ in range(batches):
+            message = queue.take()
+            assert isinstance(message, Granted)
+            taken.append(message.number)
+            queue.ask()
+            self.now += seconds
+        return taken
+
+
+@pytest.mark.parametrize("seconds", [0.01, 0.07, 0.2, 0.35])
+def test_a_worker_far_from_the_lease_service_waits_for_few_leases(seconds: float) -> None:
+    line = Distant(seconds)
+    queue = LeaseQueue(line, 1, lambda: line.now)
+    queue.ask()
+    line.work(queue, 20, 0.05)
+    waited = line.waited
+    assert line.work(queue, 500, 0.05) == [*range(20, 520)]
+    assert line.waited - waited <= 0.02 * 500 * 0.05
+    assert queue.ahead <= 1 + 2 * seconds / 0.05, "as many as needed, and no more"
+
+
+def test_leases_that_others_held_do_not_make_a_worker_hold_more() -> None:
+    line = Line()
+    now = iter(range(1000))
+    queue = LeaseQueue(line, 1, lambda: 0.1 * next(now))
+    for number in range(20):
+        queue.ask()
+        line.late = [Granted(number, 0, 0, 8, 8, 0, delayed=True)]
+        assert queue.take() == Granted(number, 0, 0, 8, 8, 0, delayed=True)
+    assert queue.ahead == 1
 
 
 SCRIPT = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -11,7 +12,7 @@ from manyhands.live.worker.loading import load_here
 from manyhands.live.worker.stream_position import StreamPosition
 from manyhands.sampling.stream_parts import StreamedBatch, StreamPart
 from manyhands.seeding import EpochOrder, Seeded, epoch_seed
-from manyhands.wire.leasing import Ask, Evaluate, Granted, Over
+from manyhands.wire.leasing import MOST_LEASES, Ask, Evaluate, Granted, Over
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -86,39 +87,85 @@ class LeasedBatches:
             self._loader = None
 
 
+_OUTAGE = 2.0
+"""Seconds after which the lease service is taken to be gone for a while, and not far away."""
+
+
 class LeaseQueue:
     """What the lease service has told a worker, and what the worker has asked it for.
 
-    Every `Ask` is answered once, by a lease, an evaluation or the end; one at most is unanswered.
+    Every `Ask` is answered once, by leases, an evaluation or the end; one at most is unanswered.
+    Answers can take longer than a batch: over a distance, or where they wait behind parameters that
+    pass the same link. A worker that had to wait for one holds so many leases from then on that
+    they last until the next answer.
 
     Args:
         line: to the lease service.
-        ahead: leases that the worker may hold beyond the one that it computes.
+        ahead: leases that the worker may hold beyond the one that it computes, at least.
+        clock: a source of seconds.
     """
 
-    def __init__(self, line: ReliableLine, ahead: int) -> None:
+    def __init__(
+        self, line: ReliableLine, ahead: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._line = line
-        self._ahead = ahead
+        self._least = ahead
+        self._clock = clock
         self._received: list[Leasing] = []
         self._is_asking = False
+        self._asked_at = 0.0
+        self._taken_at: float | None = None
+        """When the last lease was taken."""
+        self._step = 0.0
+        """Seconds from one lease to the next, without waiting for one; a mean of recent ones."""
+        self._answer = 0.0
+        """Seconds until an `Ask` is answered, of the longest of those that were waited for."""
+
+    @property
+    def ahead(self) -> int:
+        """Leases that the worker may hold beyond the one that it computes."""
+        if not self._least or not self._step:
+            return self._least
+        # From one answer to the next pass two of these times: one `Ask` at most is unanswered.
+        return max(self._least, min(1 + int(2 * self._answer / self._step), MOST_LEASES))
 
     def ask(self) -> None:
-        """Ask for the next lease, unless that is not answered yet."""
-        if not self._is_asking:
-            self._is_asking = True
-            self._line.send(Ask())
+        """Ask for more leases, unless that is not answered yet or the worker holds enough."""
+        if self._is_asking or len(self._received) >= max(1, self.ahead):
+            return
+        self._is_asking = True
+        self._asked_at = self._clock()
+        self._line.send(Ask(max(1, self.ahead - len(self._received))))
 
     def take(self) -> Leasing:
         """The next message; waits for it."""
+        begun = self._clock()
+        self._receive(0.0)
+        waits = not self._received
         while not self._received:
             self._receive(1.0)
-        return self._received.pop(0)
+        message = self._received.pop(0)
+        if isinstance(message, Granted):
+            self._note(begun, waits=waits and not message.delayed)
+        return message
+
+    def _note(self, begun: float, *, waits: bool) -> None:
+        """Note how long a batch took, and whether the lease of this one came too late."""
+        now = self._clock()
+        if self._taken_at is not None:
+            step, answer = begun - self._taken_at, now - self._asked_at
+            self._step = 0.9 * self._step + 0.1 * step if self._step else step
+            # It is forgotten slowly: what is far away stays there, and queues on links come again.
+            self._answer *= 0.998
+            if waits and answer < _OUTAGE:
+                self._answer = max(self._answer, answer)
+        self._taken_at = now
 
     def granted(self) -> list[Granted]:
-        """Leases that were granted and not taken; asks for another one if there may be more."""
+        """Leases that were granted and not taken; asks for more if there may be more."""
         self._receive(0.0)
         found = [one for one in self._received if isinstance(one, Granted)]
-        if len(found) < self._ahead and len(found) == len(self._received):
+        if len(found) < self.ahead and len(found) == len(self._received):
             self.ask()
         return found
 
