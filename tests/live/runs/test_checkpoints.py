@@ -320,9 +320,7 @@ def test_a_run_continues_under_other_strategies(run_script, about: dict[str, str
     resume: list[str] = []
     for number, (how, workers, samples) in enumerate(LEGS):
         name = f"leg-{number}"
-        leg = run_script(
-            SCRIPT, how, str(workers), name, f"samples={samples}", *resume, **about
-        )
+        leg = run_script(SCRIPT, how, str(workers), name, f"samples={samples}", *resume, **about)
         assert leg.finish() == 0, leg.text()
         resume = [f"resume={name}"]
     whole = run_script(SCRIPT, "single()", "1", "whole", **about)
