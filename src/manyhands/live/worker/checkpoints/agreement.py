@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -11,8 +12,10 @@ if TYPE_CHECKING:
 
     from manyhands.job import Job
 
-_AGREE_EVERY = 0.25
-"""Seconds between two decisions, each of which needs a collective."""
+_OFTEN, _SELDOM = 0.25, 5.0
+"""Seconds between two decisions, each of which needs a collective: at least, and at most."""
+_COST = 0.05
+"""The part of the time that decisions may take, where a collective takes long."""
 
 
 class Decision(NamedTuple):
@@ -26,6 +29,15 @@ class Decision(NamedTuple):
     """A checkpoint is due by time, or was asked for."""
     keeps: bool = False
     """A checkpoint in memory is due by time."""
+
+
+class TimeLeft(NamedTuple):
+    """Seconds until a decision is due; infinite if it never is by the clock."""
+
+    limit: float
+    evaluation: float
+    checkpoint: float
+    memory: float
 
 
 class Agreement:
@@ -55,6 +67,8 @@ class Agreement:
         self._begun = self._evaluated_at = self._stored_at = self._kept_at = clock()
         self.next_look = 0
         """The step of the next decision."""
+        self._took = math.inf
+        """Seconds of a decision, the shortest so far: in others the first worker waited."""
 
     def asks(self, asked: Callable[[], bool] | None) -> None:
         """Store where `asked` says that a checkpoint was asked for; None if the run stores none."""
@@ -112,28 +126,39 @@ class Agreement:
             step: the step.
             agree: replaces a tensor, on every worker, by that of the first one.
         """
-        limit, interval = self._limit, self._evaluation
         if not self.is_due(step):
             return Decision()
         now = self._clock()
         spent = now - self._begun
-        pace = max(spent / (step + 1), 1e-6)
-        over = limit is not None and spent >= limit
-        due = interval is not None and now - self._evaluated_at >= interval
-        stores = self._asked is not None and self._asked()
-        stores = stores or (
-            self._checkpoint is not None and now - self._stored_at >= self._checkpoint
-        )
+        left = self._left(now)
+        stores = (self._asked is not None and self._asked()) or left.checkpoint <= 0
         if stores:
             self._stored_at = now
-        keeps = self._memory is not None and now - self._kept_at >= self._memory
+        keeps = left.memory <= 0
         if keeps:
             self._kept_at = now
-        soon = min((_AGREE_EVERY, *filter(None, (interval, self._checkpoint, self._memory))))
+        over, due = left.limit <= 0, left.evaluation <= 0
+        pace = max(spent / (step + 1), 1e-6)
+        every = _OFTEN if math.isinf(self._took) else max(_OFTEN, self._took / _COST)
+        soon = min(every, _SELDOM, *(one for one in self._left(now) if one > 0))
+        if due and self._evaluation is not None:
+            soon = min(soon, self._evaluation)
         following = step + max(1, int(soon / pace))
         decided = torch.tensor(
             [over, due, stores, keeps, following], dtype=torch.int64, device=self._device
         )
         agree(decided)
+        self._took = min(self._took, self._clock() - now)
         *decision, self.next_look = decided.tolist()
         return Decision(*map(bool, decision))
+
+    def _left(self, now: float) -> TimeLeft:
+        """The seconds until each decision is due."""
+        since = (self._begun, self._evaluated_at, self._stored_at, self._kept_at)
+        after = (self._limit, self._evaluation, self._checkpoint, self._memory)
+        return TimeLeft(
+            *(
+                math.inf if interval is None else interval - (now - moment)
+                for moment, interval in zip(since, after, strict=True)
+            )
+        )
