@@ -6,16 +6,24 @@ from manyhands.reports import Run
 from support import wait_for
 
 SCRIPT = """
-    import pathlib, sys, time
+    import os, pathlib, sys, time
     import torch, torch.nn.functional as F
     import manyhands as mh
 
     MARK = pathlib.Path("saving")
+    WORKERS = 2
 
     class Slow(torch.nn.Linear):
         trained = False
 
         def forward(self, inputs):
+            if not Slow.trained:
+                # Every worker is to train: those who begin early wait for the others. The process
+                # that tries the job before the run is one more.
+                pathlib.Path(f"trains-{os.getpid()}").touch()
+                end = time.monotonic() + 3
+                while len([*pathlib.Path().glob("trains-*")]) <= WORKERS and time.monotonic() < end:
+                    time.sleep(0.05)
             Slow.trained = True
             return super().forward(inputs)
 
@@ -38,7 +46,7 @@ SCRIPT = """
     )
 
     if __name__ == "__main__":
-        print(mh.train(job, sys.argv[1], workers=2, output="run").summary())
+        print(mh.train(job, sys.argv[1], workers=WORKERS, output="run").summary())
 """
 
 
@@ -67,7 +75,7 @@ def test_another_worker_stores_the_model_if_the_first_is_killed_while_it_saves(r
 @pytest.mark.parametrize("text", ["asynchronous()", "allreduce()"])
 def test_a_run_whose_model_no_worker_stores_has_failed(run_script, text):
     script = SCRIPT.replace("time.sleep(300)", "__import__('os')._exit(0)")
-    started = run_script(script.replace("workers=2", "workers=1"), text)
+    started = run_script(script.replace("WORKERS = 2", "WORKERS = 1"), text)
     assert started.finish(90) == 1, started.text()
     assert Run(started.folder / "run").status == "failed"
     assert "no worker stored it" in started.text()

@@ -178,7 +178,7 @@ class Distant:
         return taken
 
 
-@pytest.mark.parametrize("seconds", [0.01, 0.07, 0.2, 0.35])
+@pytest.mark.parametrize("seconds", [0.02, 0.07, 0.2, 0.35])
 def test_a_worker_far_from_the_lease_service_waits_for_few_leases(seconds: float) -> None:
     line = Distant(seconds)
     queue = LeaseQueue(line, 1, lambda: line.now)

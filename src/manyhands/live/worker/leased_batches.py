@@ -87,8 +87,9 @@ class LeasedBatches:
             self._loader = None
 
 
-_OUTAGE = 2.0
-"""Seconds after which the lease service is taken to be gone for a while, and not far away."""
+_NEARBY, _OUTAGE = 0.01, 2.0
+"""Seconds of an answer of a lease service on the same host, or in the same room; and of one that
+was gone for a while. In between it is far away, or behind a slow link."""
 
 
 class LeaseQueue:
@@ -157,7 +158,7 @@ class LeaseQueue:
             self._step = 0.9 * self._step + 0.1 * step if self._step else step
             # It is forgotten slowly: what is far away stays there, and queues on links come again.
             self._answer *= 0.998
-            if waits and answer < _OUTAGE:
+            if waits and _NEARBY < answer < _OUTAGE:
                 self._answer = max(self._answer, answer)
         self._taken_at = now
 
