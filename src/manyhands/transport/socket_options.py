@@ -24,8 +24,9 @@ def configure_caller(socket: zmq.Socket[bytes], *, to_other_host: bool) -> None:
     """Set the options of a caller's socket before it connects."""
     _set_limits(socket)
     socket.setsockopt(zmq.RCVHWM, 64)
+    # A server may begin to listen seconds after its first caller has tried to connect.
     socket.setsockopt(zmq.RECONNECT_IVL, 50)
-    socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
+    socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000 if to_other_host else 100)
     if to_other_host:
         _set_heartbeats(socket)
 

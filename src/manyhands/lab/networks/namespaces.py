@@ -33,10 +33,11 @@ _TOOLS = ("unshare", "nsenter", "ip", "tc")
 _APART = "servers apart"
 _QUEUE = 0.1
 """Seconds that a packet may wait at a link before it is dropped."""
-_BURST = 0.004
-"""Seconds in which a link sends its burst: several intervals of the kernel's timer."""
-_SMALLEST_BURST = 65536
-"""Smallest burst in bytes: the kernel passes as many to a link at a time."""
+_BURST = 0.001
+"""Seconds in which a link sends its burst: what the kernel's timers may be late by."""
+_SMALLEST_BURST = 16384
+"""Smallest burst in bytes. The kernel passes as many to a link at a time, if it is told so; by
+default four times as many, by which messages of some hundred kilobytes would be too fast."""
 MOST = 250
 """The most hosts, limited by the address range."""
 
@@ -145,9 +146,10 @@ def connect(bridge: NamespaceHost, link: str, place: NamespaceHost, rate: float)
         The host with its link.
     """
     shape = shaped(rate)
+    whole = f"gso_max_size {_SMALLEST_BURST}"
     execute(
         bridge,
-        f"ip link add {link} type veth peer name eth0 netns {place.holder}",
+        f"ip link add {link} {whole} type veth peer name eth0 netns {place.holder}",
         f"ip link set {link} up",
         f"tc qdisc add dev {link} {shape}",
     )
@@ -155,7 +157,7 @@ def connect(bridge: NamespaceHost, link: str, place: NamespaceHost, rate: float)
         place,
         "ip link set lo up",
         f"ip address add {place.address}/24 dev eth0",
-        "ip link set eth0 up",
+        f"ip link set eth0 {whole} up",
         f"tc qdisc add dev eth0 {shape}",
     )
     return replace(place, port=link, bridge=bridge, shape=shape)
