@@ -146,10 +146,10 @@ def connect(bridge: NamespaceHost, link: str, place: NamespaceHost, rate: float)
         The host with its link.
     """
     shape = shaped(rate)
-    whole = f"gso_max_size {_SMALLEST_BURST}"
+    pieces = f"gso_max_size {_SMALLEST_BURST}"
     execute(
         bridge,
-        f"ip link add {link} {whole} type veth peer name eth0 netns {place.holder}",
+        f"ip link add {link} {pieces} type veth peer name eth0 netns {place.holder}",
         f"ip link set {link} up",
         f"tc qdisc add dev {link} {shape}",
     )
@@ -157,7 +157,7 @@ def connect(bridge: NamespaceHost, link: str, place: NamespaceHost, rate: float)
         place,
         "ip link set lo up",
         f"ip address add {place.address}/24 dev eth0",
-        f"ip link set eth0 {whole} up",
+        f"ip link set eth0 {pieces} up",
         f"tc qdisc add dev eth0 {shape}",
     )
     return replace(place, port=link, bridge=bridge, shape=shape)

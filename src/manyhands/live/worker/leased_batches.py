@@ -88,14 +88,16 @@ class LeasedBatches:
 
 
 _NEARBY, _OUTAGE = 0.01, 2.0
-"""Seconds of an answer of a lease service on the same host, or in the same room; and of one that
-was gone for a while. In between it is far away, or behind a slow link."""
+"""Seconds. Answers that take less are late because processes share cores, and holding more leases
+would only take them from others. Answers that take longer come after an outage. Those in between
+come from far away, or over a busy link."""
 
 
 class LeaseQueue:
     """What the lease service has told a worker, and what the worker has asked it for.
 
-    Every `Ask` is answered once, by leases, an evaluation or the end; one at most is unanswered.
+    Every `Ask` is answered once, by leases, an evaluation or the end; one at most is unanswered. It
+    counts as answered with the first of its leases.
     Answers can take longer than a batch: over a distance, or where they wait behind parameters that
     pass the same link. A worker that had to wait for one holds so many leases from then on that
     they last until the next answer.
