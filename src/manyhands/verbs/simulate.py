@@ -26,6 +26,7 @@ from manyhands.verbs.resuming import find_checkpoint, resume_settings
 from manyhands.virtual import Conditions, Faults, ProcessHosts, Times, simulate_job
 from manyhands.virtual import times as read_times
 from manyhands.virtual.conditions.simulated_faults import simulated
+from manyhands.virtual.simulator.ports import LIKE_TCP
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -337,7 +338,10 @@ def plan(job: Job, asked: Asked, source: str) -> VirtualRunPlan:
     for pace in paces:
         pace.check(workers)
     conditions = Conditions(
-        times=read_times(asked.times or _TIMES), slow=paces, stretch=asked.stretch or 1.0
+        times=read_times(asked.times or _TIMES),
+        slow=paces,
+        stretch=asked.stretch or 1.0,
+        sharing=LIKE_TCP,
     )
     if asked.service is not None:
         conditions = replace(conditions, service=read_seconds(asked.service))

@@ -48,8 +48,9 @@ if TYPE_CHECKING:
     from manyhands.virtual.log import Logs, WorkerLog
     from manyhands.virtual.simulator.kernel import Kernel
 
-_RNG, _TIMES = 2, 3
-"""Purposes for `mix`: the random generators of a worker's protocol, and of its compute times."""
+_RNG, _TIMES, _SHARES = 2, 3, 4
+"""Purposes for `mix`: the random generators of a worker's protocol, of its compute times, and of
+the shares that transfers have of links."""
 _ENDED_WITHIN = 1.0
 """Seconds until a lost worker that reappears is ended: the heartbeat of its agent."""
 
@@ -88,7 +89,14 @@ class World:
         self._protocol = protocol
         self._needs = needs = protocol.needs(len(places.workers))
         self._conditions, self._kernel, self._logs = conditions, kernel, logs
-        self._network = Network(kernel, places.cluster, conditions.copy_rate, conditions.handover)
+        self._network = Network(
+            kernel,
+            places.cluster,
+            conditions.copy_rate,
+            conditions.handover,
+            conditions.sharing,
+            mix(job.seed, _SHARES),
+        )
         self._cores = {host.name: Cores(kernel, host.cores) for host in places.cluster.hosts}
         self._shared_model = shared_model or self._new_model(len(places.workers))
         about = (job.batch_sizes, len(places.workers), self._shared_model.rate)

@@ -51,9 +51,11 @@ def test_allreduce_takes_as_long_as_computing_and_the_ring() -> None:
 
 def test_rare_exchanges_are_seen_at_their_true_cost() -> None:
     # 32 steps of 16 ms; then four workers send 1 MB each to one server, through its port of
-    # 12.5 MB/s, and get as much back: 0.51 s and 0.64 s for 2,048 samples.
+    # 12.5 MB/s, and get as much back: 0.51 s and 0.64 s for 2,048 samples. Streams share the port
+    # unequally, so that a worker whose answer came early also sends before the others do: of one
+    # of the two transfers only a quarter is left to wait for, at best.
     found = rate("diloco(every=32)", "4 hosts of 1 worker, 100mbit", 4)
-    assert found == pytest.approx(2048 / (0.512 + 0.64), rel=0.12)
+    assert 2048 / (0.512 + 0.64) <= found <= 2048 / (0.512 + 0.32 + 0.08)
 
 
 @pytest.mark.parametrize(("served", "seconds"), [(None, 4 * 0.01), (0.004, 0.006 + 4 * 0.004)])

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from manyhands.pacing import factor
+from manyhands.virtual.simulator.ports import EQUAL, Sharing
 
 if TYPE_CHECKING:
     import random
@@ -37,6 +38,8 @@ class Conditions:
     """Seconds that storing the model takes, at the end of the run."""
     coding: float | None = None
     """Bytes of vectors per second at which codecs encode, and decode; None takes no time."""
+    sharing: Sharing = EQUAL
+    """How transfers share the links of hosts."""
 
     def __post_init__(self) -> None:
         seconds = (self.service, self.detection, self.handover, self.saving)

@@ -1,13 +1,14 @@
 """Network model: the duration of messages between hosts, and which of them are lost.
 
 Every host has one port. Its outgoing and its incoming bandwidth, each that of the host's fastest
-link, are shared equally by all its transfers in progress, as real flows share them. (A queue would
-give the same total time, but not the same behaviour: updates that arrive together are answered
-together, and nothing arrives meanwhile.) Switching is cut-through, not store-and-forward: the
-receiver's port sees the first byte one latency after it left, so on idle ports a message takes
-latency + size / bandwidth. Each port shares independently: bandwidth that a transfer cannot use at
-one port, because it is limited at the other, is not given to other transfers. Within one host there
-is no port and no link: a message is copied, and the receiving process has to wake up.
+link, are shared by all its transfers in progress, equally or as streams of TCP share them (see
+`ports`). (A queue would give the same total time, but not the same behaviour: updates that arrive
+together are answered together, and nothing arrives meanwhile.) Switching is cut-through, not store-
+and-forward: the receiver's port sees the first byte one latency after it left, so on idle ports a
+message takes latency + size / bandwidth. Each port shares independently: bandwidth that a transfer
+cannot use at one port, because it is limited at the other, is not given to other transfers. Within
+one host there is no port and no link: a message is copied, and the receiving process has to wake
+up.
 
 A message between two sites of a cluster also passes the uplink of its sender's site and the
 downlink of its receiver's site. Both are ports of the same kind, shared by all hosts of the site.
@@ -19,10 +20,11 @@ byte has left, or if the link between the two is cut at any moment in between.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
 from functools import partial
-from heapq import heappop, heappush
+from random import Random
 from typing import TYPE_CHECKING
+
+from manyhands.virtual.simulator.ports import EQUAL, Port, Sharing, Transfer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,149 +32,6 @@ if TYPE_CHECKING:
     from manyhands.cluster import Cluster, Link
     from manyhands.virtual.simulator.kernel import Kernel
     from manyhands.virtual.simulator.member import VirtualProcess
-
-
-@dataclass(eq=False, slots=True)
-class Transfer:
-    """One message in flight."""
-
-    sender: VirtualProcess
-    receiver: VirtualProcess
-    nbytes: int
-    link: Link | None
-    deliver: Callable[[], object]
-    lose: Callable[[], object]
-    began: float
-    lives: tuple[int, int]
-    """Incarnations of the sender and the receiver when the first byte left."""
-    leaving: int = 1
-    """Ports on the sender's side that have not sent it completely: its host's, its site's."""
-    entering: int = 1
-    """Ports on the receiver's side that have not received it completely."""
-    left: float = math.inf
-    """When the last byte left."""
-    ports: list[Port] = field(default_factory=list)
-    """The ports that it occupies."""
-    is_lost: bool = False
-
-
-class Port:
-    """One direction of the traffic of a host or a site, shared equally by its transfers.
-
-    `_given` counts the bytes per transfer since the port was last idle; a transfer is complete when
-    that count has grown by its size since it joined.
-
-    Args:
-        kernel: the clock.
-        bandwidth: bytes per second.
-        done: called with a transfer that is complete.
-    """
-
-    def __init__(
-        self, kernel: Kernel, bandwidth: float, done: Callable[[Transfer], object]
-    ) -> None:
-        self._kernel = kernel
-        self._bandwidth = bandwidth
-        self._done = done
-        self._here: dict[Transfer, float] = {}
-        """By transfer, the value of `_given` at which it is complete."""
-        self._next: list[tuple[float, int, Transfer]] = []
-        self._joined = 0
-        self._given = 0.0
-        self._since = 0.0
-        self._changes = 0
-        self._due = math.inf
-        """Time of the next check for a complete transfer."""
-        self._looks = 0
-        """Number of scheduled checks; only the last one is valid."""
-
-    def join(self, transfer: Transfer) -> None:
-        """Add a transfer to the port."""
-        here, now = self._here, self._kernel.now
-        transfer.ports.append(self)
-        self._joined += 1
-        if not here:
-            # As `_changed` would: an idle port has counted no bytes.
-            until = float(transfer.nbytes)
-            here[transfer] = until
-            self._next.append((until, self._joined, transfer))
-            self._changes = changes = self._changes + 1
-            self._looks = number = self._looks + 1
-            seconds = until / self._bandwidth
-            self._since, self._due = now, now + seconds
-            self._kernel.after(seconds, partial(self._look, number, changes))
-            return
-        self._given += (now - self._since) * self._bandwidth / len(here)
-        self._since = now
-        until = self._given + transfer.nbytes
-        here[transfer] = until
-        heappush(self._next, (until, self._joined, transfer))
-        self._changed()
-
-    def leave(self, transfer: Transfer) -> None:
-        """Remove a transfer from the port."""
-        self._give()
-        del self._here[transfer]
-        self._changed()
-
-    def of(self, member: VirtualProcess) -> list[Transfer]:
-        """The transfers from or to a process."""
-        return [one for one in self._here if member in (one.sender, one.receiver)]
-
-    def _give(self) -> None:
-        now, here = self._kernel.now, self._here
-        if here:
-            self._given += (now - self._since) * self._bandwidth / len(here)
-        self._since = now
-
-    def _changed(self) -> None:
-        """Schedule the check for the next complete transfer; a check too early is harmless."""
-        kernel, here, upcoming = self._kernel, self._here, self._next
-        self._changes = changes = self._changes + 1
-        while upcoming and upcoming[0][2] not in here:
-            heappop(upcoming)
-        if not upcoming:
-            self._given, self._due = 0.0, math.inf
-            self._looks += 1
-            return
-        missing = upcoming[0][0] - self._given
-        seconds = missing * len(here) / self._bandwidth if missing > 0 else 0.0
-        due = kernel.now + seconds
-        if due < self._due:
-            self._due = due
-            self._looks = number = self._looks + 1
-            kernel.after(seconds, partial(self._look, number, changes))
-
-    def _look(self, number: int, changes: int) -> None:
-        if number != self._looks:
-            return
-        here, upcoming = self._here, self._next
-        if changes == self._changes and len(here) == 1:
-            # The only transfer is complete, as predicted: the port is idle.
-            transfer = upcoming[0][2]
-            here.clear()
-            upcoming.clear()
-            self._given, self._due, self._since = 0.0, math.inf, self._kernel.now
-            self._changes += 1
-            self._looks += 1
-            transfer.ports.remove(self)
-            self._done(transfer)
-            return
-        self._due = math.inf
-        self._give()
-        given = self._given
-        if changes == self._changes and upcoming[0][0] > given:
-            # Exactly at the predicted time, independent of rounding in the sums.
-            self._given = given = upcoming[0][0]
-        through = []
-        while upcoming and upcoming[0][0] <= given:
-            transfer = heappop(upcoming)[2]
-            if here.pop(transfer, None) is not None:
-                transfer.ports.remove(self)
-                through.append(transfer)
-        self._changed()
-        for transfer in through:
-            self._done(transfer)
 
 
 class Network:
@@ -183,15 +42,25 @@ class Network:
         cluster: hosts and links.
         copy_rate: bytes per second within one host.
         handover: additional seconds of a message within one host.
+        sharing: how transfers share ports.
+        seed: of the shares that are drawn.
     """
 
     def __init__(
-        self, kernel: Kernel, cluster: Cluster, copy_rate: float, handover: float = 0.0
+        self,
+        kernel: Kernel,
+        cluster: Cluster,
+        copy_rate: float,
+        handover: float = 0.0,
+        sharing: Sharing = EQUAL,
+        seed: int = 0,
     ) -> None:
         self._kernel = kernel
         self._cluster = cluster
         self._copy_rate = copy_rate
         self._handover = handover
+        self._sharing = sharing
+        self._rng = Random(seed)  # noqa: S311 - no secrets
         self._links: dict[tuple[str, str], Link | None] = {}
         self._out: dict[str, Port] = {}
         self._in: dict[str, Port] = {}
@@ -248,6 +117,8 @@ class Network:
             transfer.left = now + seconds
             self._kernel.after(seconds + self._handover, partial(self._arrive, transfer))
             return
+        if self._sharing.spread and nbytes >= self._sharing.least:
+            transfer.share = self._rng.lognormvariate(0.0, self._sharing.spread)
         (self._out.get(sender.host) or self._port(self._out, sender.host)).join(transfer)
         if self._cluster.sites and self._crosses(transfer):
             transfer.leaving = transfer.entering = 2
@@ -285,7 +156,7 @@ class Network:
             links += [own] if own else []
             fastest = max(link.bandwidth for link in links)
             done = self._leave if ports is self._out else self._take_in
-            port = ports[host] = Port(self._kernel, fastest, done)
+            port = ports[host] = Port(self._kernel, fastest, done, self._sharing.lost)
         return port
 
     def _crosses(self, transfer: Transfer) -> bool:
@@ -312,12 +183,31 @@ class Network:
             if transfer.entering > 1:
                 self._site_port(self._down, transfer.receiver.host).join(transfer)
             host = transfer.receiver.host
-            (self._in.get(host) or self._port(self._in, host)).join(transfer)
+            entrance = self._in.get(host) or self._port(self._in, host)
+            entrance.join(transfer)
+            if self._sharing.lost and transfer.nbytes >= self._sharing.least:
+                self._pair(transfer, self._out[transfer.sender.host], entrance)
         else:
             self._lose(transfer)
 
+    def _pair(self, transfer: Transfer, leaves: Port, enters: Port) -> None:
+        """The transfer occupies the ports of both hosts, and may compete with others at both."""
+        if leaves in transfer.ports:
+            transfer.ends = (leaves, enters)
+            leaves.compete(transfer, enters)
+            enters.compete(transfer, leaves)
+
+    def _part(self, transfer: Transfer) -> None:
+        """The transfer has left one of the two ports."""
+        if transfer.ends is not None:
+            leaves, enters = transfer.ends
+            transfer.ends = None
+            leaves.compete_no_more(transfer, enters)
+            enters.compete_no_more(transfer, leaves)
+
     def _leave(self, transfer: Transfer) -> None:
         """The last byte leaves, no faster than the link's bandwidth allows."""
+        self._part(transfer)
         transfer.leaving -= 1
         if transfer.leaving:
             return
@@ -328,6 +218,7 @@ class Network:
 
     def _take_in(self, transfer: Transfer) -> None:
         """A port of the receiver has received it, no earlier than the last byte arrives."""
+        self._part(transfer)
         transfer.entering -= 1
         if not transfer.entering and transfer.left != math.inf:
             self._expect(transfer)
@@ -353,6 +244,7 @@ class Network:
         for port in transfer.ports:
             port.leave(transfer)
         transfer.ports.clear()
+        self._part(transfer)
         transfer.lose()
 
     def _is_sound(self, transfer: Transfer) -> bool:
