@@ -26,7 +26,7 @@ def configure_caller(socket: zmq.Socket[bytes], *, to_other_host: bool) -> None:
     socket.setsockopt(zmq.RCVHWM, 64)
     # A server may begin to listen seconds after its first caller has tried to connect.
     socket.setsockopt(zmq.RECONNECT_IVL, 50)
-    socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000 if to_other_host else 100)
+    socket.setsockopt(zmq.RECONNECT_IVL_MAX, 250 if to_other_host else 100)
     if to_other_host:
         _set_heartbeats(socket)
 
