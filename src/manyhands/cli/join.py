@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import sys
 from typing import TYPE_CHECKING
 
 import typer
@@ -11,6 +13,7 @@ from manyhands.cli.exit import leave
 from manyhands.failure import RunFailed
 from manyhands.live.agent.join import Application
 from manyhands.live.agent.join import join as take_part
+from manyhands.live.agent.recovery.succession import TakesOver
 from manyhands.live.hosts.host_list import check_name
 from manyhands.live.hosts.invitation import check_key
 from manyhands.transport.interfaces import read_place
@@ -35,12 +38,16 @@ def join(
         host = name or socket.gethostname()
         check_name(host)
         application = Application(
-            *(address, port, key, host, script, workers, output, answer_within)
+            *(address, port, key, host, script, workers, output, answer_within), continues=True
         )
     except ValueError as error:
         leave(f"manyhands: {error}")
     try:
         take_part(application)
+    except TakesOver as order:
+        typer.echo(f"manyhands: {order}", err=True)
+        # In place of this process, so that who started it still has it.
+        os.execv(sys.executable, [sys.executable, "-m", "manyhands", *order.arguments])  # noqa: S606
     except RunFailed as failure:
         leave(f"manyhands: {failure}", 1)
     except KeyboardInterrupt:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 TRACE = "trace"
 """The subfolder of a run's folder that marks it as claimed."""
+EARLIER = "earlier"
+"""The subfolder of a run's folder with what earlier attempts wrote, but for the checkpoints."""
 
 
 def stamp() -> str:

@@ -21,6 +21,7 @@ from manyhands.files.run_folders import check_free, claim, new_folder, release, 
 from manyhands.job import Job
 from manyhands.live.agent.agent import launch
 from manyhands.live.devices import devices
+from manyhands.live.hosts.shared_folder import check_over
 from manyhands.live.hosts.slurm import read_hosts
 from manyhands.live.processes.fork_server import environment
 from manyhands.live.request import Request, RunSetting
@@ -494,6 +495,7 @@ def _job_settings(job: Job, command: Command, overrides: Overrides) -> Iterator[
 def _taken_folder(plan: _Plan) -> Path:
     with refusing():
         if plan.output is not None and plan.resumed is not None:
+            check_over(plan.output)
             set_aside(plan.output, plan.resumed)
         return _take_folder(plan.output, plan.strategy, plan.workers)
 

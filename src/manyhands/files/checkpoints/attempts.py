@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from manyhands.files.checkpoints.manifest import CHECKPOINTS
 from manyhands.files.checkpoints.writing import sweep
+from manyhands.files.run_folders import EARLIER
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from manyhands.files.checkpoints.reading import Checkpoint
-
-EARLIER: Final = "earlier"
-"""The subfolder of a run's folder with what earlier attempts wrote, but for the checkpoints."""
 
 
 def set_aside(folder: Path, resumed: Checkpoint) -> None:

@@ -210,7 +210,6 @@ class _Run:
 
     def execute(self) -> None:
         """Start the processes, watch them and end them."""
-        strategy = self._request.strategy
         collective = self._needs.collectives
         store, port = serve_store(self._place[0]) if collective else (None, 0)
         memory = reserve() if self._needs.shared_memory else None
@@ -218,8 +217,8 @@ class _Run:
         assignment = self._assign(port, memory, journals)
         if collective and self._invitation is not None:
             self._display.say(
-                f"{strategy} exchanges updates through torch.distributed, which neither "
-                "authenticates nor encrypts: trust the network between the hosts"
+                f"{self._request.strategy} exchanges updates through torch.distributed, which "
+                "neither authenticates nor encrypts: trust the network between the hosts"
             )
         crowd = crowded(self._request.here, self._request.cluster.hosts[0].cores)
         if crowd and set(assignment.devices) == {"cpu"}:
@@ -348,6 +347,8 @@ class _Run:
             self._follow(line, _POLL)
             self._output.look()
             self._faults.look()
+            if self._invitation is not None:
+                self._invitation.beat()
             self._look_after(line)
             workers: dict[str, Process | RemoteProcess] = {**self._workers, **self._remote}
             # A restarted worker that has not joined yet does not delay the end of the run.
@@ -382,8 +383,7 @@ class _Run:
             return True
         if not killed or not (self._needs.leases or self._elastic):
             return False
-        job = override(self._request.job, self._request.overrides)
-        kept = job.durability != "none"
+        kept = override(self._request.job, self._request.overrides).durability != "none"
         if exit_.name in self._servers and kept and self._restarts < _RESTARTS:
             self._restart(exit_)
             return True

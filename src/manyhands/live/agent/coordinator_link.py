@@ -32,6 +32,19 @@ _REPORT = 256 * 1024
 _EXCHANGES = 64
 
 
+class FirstHostLost(RunFailed):
+    """There was no message from the first host for so long that it counts as lost.
+
+    Args:
+        words: the message.
+        assignment: the assignment of the host that noticed it.
+    """
+
+    def __init__(self, words: str, assignment: Assignment) -> None:
+        super().__init__(words)
+        self.assignment = assignment
+
+
 class CoordinatorLink:
     """The agent's end of the link to the coordinator.
 
@@ -42,6 +55,7 @@ class CoordinatorLink:
     """
 
     def __init__(self, assignment: Assignment, number: int, line: WatchedLine) -> None:
+        self._assignment = assignment
         self._host = assignment.host
         self._folder = Path(assignment.folder)
         self._line = line
@@ -77,15 +91,16 @@ class CoordinatorLink:
         """Send a heartbeat and the ends of workers, when they are due.
 
         Raises:
-            RunFailed: the first host is lost.
+            FirstHostLost: the first host is lost.
         """
         now = time.monotonic()
         self._in = now if self._line.is_in else self._in
         silent = now - self._heard
         if silent > _SILENCE or (silent > _CUT and now - self._in > _CUT):
-            raise RunFailed(
+            raise FirstHostLost(
                 f"no message from the first host for {silent:.0f} s; "
-                f"the workers of {self._host} are ended"
+                f"the workers of {self._host} are ended",
+                self._assignment,
             )
         self._collect(workers)
         for file in self._files:

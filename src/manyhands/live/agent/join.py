@@ -23,11 +23,12 @@ from manyhands.cluster import Cluster
 from manyhands.failure import RunFailed
 from manyhands.faults import Faults
 from manyhands.files.run_folders import new_folder
-from manyhands.live.agent.coordinator_link import CoordinatorLink
+from manyhands.live.agent.coordinator_link import CoordinatorLink, FirstHostLost
 from manyhands.live.agent.faults.injection import FaultInjection
 from manyhands.live.agent.preflight import Findings, findings_file
 from manyhands.live.agent.progress_line import ProgressLine
 from manyhands.live.agent.recovery.kept_checkpoints import KeptCheckpoints
+from manyhands.live.agent.recovery.succession import next_run
 from manyhands.live.assignment import Assignment
 from manyhands.live.hosts.compatibility import facts_of_host
 from manyhands.live.hosts.host_list import Hosts
@@ -89,6 +90,8 @@ class Application:
     """Folder for the logs; by default one in `runs`, named after the run and this host."""
     answer_within: float = _ANSWER_WITHIN
     """Seconds in which the first host must answer."""
+    continues: bool = False
+    """Whether this host continues the run if the first host is lost: see `succession`."""
 
     @property
     def place(self) -> str:
@@ -101,6 +104,7 @@ def join(application: Application) -> None:
 
     Raises:
         NoAnswer: no run was found at that address.
+        TakesOver: the first host is lost, and this host is to continue the run.
         RunFailed: the host was not admitted, the run failed, or the first host is lost.
         KeyboardInterrupt: the user interrupted; this host's workers are ended first.
     """
@@ -132,6 +136,18 @@ def join(application: Application) -> None:
                 _take_part(application, fork_server_for, memory_for)
             except WentBack as word:
                 _say(f"{word}; this host joins again")
+            except FirstHostLost as lost:
+                if not application.continues:
+                    raise
+                following = next_run(lost, _say)
+                ending.callback(following.key.unlink, missing_ok=True)
+                _say(f"{following.host} continues the run; this host joins it")
+                application = replace(
+                    application,
+                    address=following.address,
+                    port=following.port,
+                    key=following.key,
+                )
             else:
                 return
 

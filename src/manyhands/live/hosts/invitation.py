@@ -7,8 +7,10 @@ import os
 import shlex
 from typing import TYPE_CHECKING
 
-from manyhands.live.hosts.shared_folder import marker_in
+from manyhands.failure import RunFailed
+from manyhands.live.hosts.shared_folder import Marker
 from manyhands.live.hosts.slurm import JoinSteps, listening_address
+from manyhands.live.hosts.takeover import taken_over
 from manyhands.transport.interfaces import own_address, read_place, write_place
 from manyhands.transport.listeners import listen
 from manyhands.transport.security import JobKey
@@ -96,7 +98,8 @@ class Invitation:
         """Address and port of the coordinator, once they are known; the run keeps them."""
         self._is_open = False
         self._steps: JoinSteps | None = None
-        self._marker = marker_in(folder, str(os.getpid()))
+        self._attempt = str(os.getpid())
+        self._marker = Marker(folder, self._attempt)
 
     def address(self, given: str | None) -> tuple[str, int]:
         """The address at which the first host listens: as before, if the run goes back."""
@@ -107,8 +110,23 @@ class Invitation:
         if self._new_key is not None:
             self.key.unlink(missing_ok=True)
             self._new_key.write(self.key)
-        self._marker.touch()
+        self._marker.create()
         self._is_open = False
+
+    def beat(self) -> None:
+        """Show the other hosts that this one is alive.
+
+        Raises:
+            RunFailed: they took it for lost, and continue the run without it.
+        """
+        if not self._marker.beat():
+            return
+        decision = taken_over(self._marker.path.parent, self._attempt)
+        if decision is not None:
+            raise RunFailed(
+                f"this host did not answer for so long that {decision.first} took its place: the "
+                f"run continues there, in the same folder"
+            )
 
     def open(self, outside: str, *, begun: bool = False) -> str:
         """Write the commands, with the coordinator's address; return the message to show, once.
@@ -158,7 +176,7 @@ class Invitation:
         if self._new_key is not None:
             self.key.unlink(missing_ok=True)
         self._lines.unlink(missing_ok=True)
-        self._marker.unlink(missing_ok=True)
+        self._marker.remove()
 
 
 def _short(path: Path) -> str:
