@@ -40,6 +40,7 @@ FOUND = {
     "ensemble": [2324],
     "broadcast": [1133],
     "push_sum": [1053, 1133, 15450, 18709, 18944, 19747],
+    "push_sum_coded": [121],
     "easgd_parallel": [23, 29, 42, 119],
     "easgd_round_robin": [1, 33, 81, 89, 103],
     "gossip_lockstep": [2, 15, 22, 46, 71, 130, 180, 192, 686, 867, 5787, 19650],

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from manyhands.protocols.compression.worker import CodedEndpoint
 from manyhands.testing.laws.law import payload_values, values
+from manyhands.virtual.worker.endpoint import VirtualEndpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from manyhands.testing.laws.law import Life
-    from manyhands.virtual.worker.endpoint import VirtualEndpoint
     from manyhands.virtual.world import World
 
 
@@ -48,7 +48,8 @@ def codec_events(observer: Observing) -> Iterator[None]:
         def encoded(coded: Any, there: Any, to: str, payload: Any) -> Any:
             before = _residual(there)
             frame = encode(coded, there, to, payload)
-            if not coded._inner.is_dead:
+            # What is posted to a server that is known to be lost is not sent.
+            if not coded._inner.is_dead and coded._inner.reaches(to):
                 life, server = observer.lives[coded._inner.caller], int(to[7:])
                 owed = None
                 if payload is not None and there.sent is not None:
@@ -78,7 +79,16 @@ def codec_events(observer: Observing) -> Iterator[None]:
 
         return received
 
+    def losing(lose: Callable[..., None]) -> Callable[..., None]:
+        def lost(inner: VirtualEndpoint, name: str) -> None:
+            lose(inner, name)
+            if not inner.is_dead and inner.caller in observer.lives:
+                observer.tell("lost_server", observer.lives[inner.caller], int(name[7:]))
+
+        return lost
+
     with (
+        wrapped(VirtualEndpoint, "lose", losing),
         wrapped(CodedEndpoint, "post", posting),
         wrapped(CodedEndpoint, "_encode", encoding),
         wrapped(CodedEndpoint, "receive", receiving),

@@ -45,6 +45,9 @@ class NothingLost(Law):
         if not empty:
             self._owed[life.sender, server].append(owed)
 
+    def lost_server(self, life: Life, server: int) -> None:
+        self._owed.pop((life.sender, server), None)
+
     def began_anew(self, server: int, x: NDArray[np.float64]) -> None:
         for sender, there in list(self._owed):
             if there == server:

@@ -171,6 +171,9 @@ class Law:
     ) -> None:
         """A worker has decoded an answer, and keeps the result; the server keeps `known` for it."""
 
+    def lost_server(self, life: Life, server: int) -> None:
+        """A worker gave up the calls that a lost server had not answered."""
+
     def began_anew(self, server: int, x: NDArray[np.float64]) -> None:
         """The server in a worker's process has returned with it, in its initial state."""
 
