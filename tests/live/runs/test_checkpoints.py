@@ -371,7 +371,9 @@ def test_fifty_kills_at_seeded_moments(run_script, how: str) -> None:
                 # Killed before its first checkpoint: there is nothing to continue from.
                 shutil.rmtree(run, ignore_errors=True)
             assert count(run) >= min(before, 3)
-        assert started.process.returncode == 0, started.text()
+            if (run / "model.safetensors").exists():
+                break  # Killed when its model was stored: there is nothing left to do.
+        assert (run / "model.safetensors").exists(), started.text()
         assert apart(run, whole.folder / "whole") == 0.0
     print(f"{kills} kills, {inside} of them in training, of {runs} runs")
     assert inside >= 25
