@@ -3,7 +3,8 @@
 A worker lives from the moment at which its process is ready to train until it is killed, without
 the time in which it is stopped. Live, four workers and two servers of `asynchronous` and the
 coordinator are killed, or workers stopped, one fault every 15 s; worker 0 is among them. On the
-virtual cluster the same with 10,000 workers. Every sample has to be accounted for exactly once.
+virtual cluster the same with 10,000 workers. Every sample has to be accounted for exactly once; in
+live runs the model itself counts how often each sample was applied.
 
     python -m benchmarks.goodput --seconds 600
 """
@@ -15,7 +16,11 @@ import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import torch
+
+import manyhands as mh
 from benchmarks.figures import keep, report
+from benchmarks.goodput_job import SAMPLES
 from manyhands.faults import Crash, Faults, Pause
 from manyhands.reports import Run
 from manyhands.reports.figures.fault_times import fault_times
@@ -28,7 +33,6 @@ VIRTUAL_WORKERS = 10_000
 VIRTUAL_STEP = 10.0
 """Seconds of a virtual batch: 10,000 workers push 1,000 updates in a virtual second."""
 JOB = Path(__file__).with_name("goodput_job.py")
-BATCH = 32
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,8 @@ class Goodput:
     """Samples per living worker-second, with faults."""
     reference: float
     """The same without faults."""
+    wrong: int = 0
+    """Samples that the model did not count once in every epoch."""
 
     @property
     def fraction(self) -> float:
@@ -84,13 +90,15 @@ def train(samples: int, faults: str, folder: Path) -> Run:
 
 def live(seconds: float, every: float, seed: int, folder: Path) -> Goodput:
     """Goodput of real processes over about so many seconds."""
-    plain = train(500 * BATCH, "", folder / "plain")
+    plain = train(5 * SAMPLES, "", folder / "plain")
     reference = plain.samples / living_seconds(plain)
-    samples = round(0.9 * reference * WORKERS * seconds) // BATCH * BATCH
+    epochs = max(1, round(0.9 * reference * WORKERS * seconds / SAMPLES))
+    samples = epochs * SAMPLES
     run = train(
         samples, f"random(every={every:g}, seed={seed}, coordinator=true)", folder / "faults"
     )
     kept = accounting(run.trace)
+    counts = run.state_dict()["count"]
     return Goodput(
         kind="live",
         workers=WORKERS,
@@ -101,15 +109,12 @@ def live(seconds: float, every: float, seed: int, folder: Path) -> Goodput:
         repeated=kept.repeated or 0,
         rate=run.samples / living_seconds(run),
         reference=reference,
+        wrong=int((counts != epochs).sum()),
     )
 
 
 def virtual(seconds: float, every: float, seed: int, workers: int, folder: Path) -> Goodput:
     """Goodput of a virtual cluster over so many virtual seconds."""
-    import torch  # noqa: PLC0415 - not needed for live runs
-
-    import manyhands as mh  # noqa: PLC0415
-
     rounds = max(2, round(0.9 * seconds / VIRTUAL_STEP))
     job = mh.Job(
         model=lambda: torch.nn.Linear(10, 10),
@@ -167,6 +172,7 @@ def check(measured: Goodput) -> None:
         f"faults: {measured.fraction:.3f}; {measured.repeated} samples repeated"
     )
     assert measured.samples == 0, f"{measured.samples:+d} samples in the accounting"
+    assert measured.wrong == 0, f"{measured.wrong} samples not applied once in every epoch"
     assert measured.lost == 0, f"{measured.lost} samples lost"
     assert measured.fraction >= LEAST, f"goodput {measured.fraction:.3f}, expected {LEAST}"
 

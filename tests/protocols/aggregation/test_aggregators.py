@@ -22,14 +22,14 @@ def combine(one, rows: torch.Tensor, weights=None) -> torch.Tensor:
     return result
 
 
-def krum_of_the_paper(rows: np.ndarray, f: int) -> int:
-    """Blanchard et al., section 4: the sum over the n − f − 2 closest vectors; the least score."""
+def krum_scores(rows: np.ndarray, f: int) -> list[float]:
+    """Blanchard et al., section 4: the sum over the n − f − 2 closest vectors."""
     n = len(rows)
     scores = []
     for i in range(n):
         distances = sorted(np.sum((rows[i] - rows[j]) ** 2) for j in range(n) if j != i)
         scores.append(sum(distances[: n - f - 2]))
-    return int(np.argmin(scores))
+    return scores
 
 
 @given(count=st.integers(1, 9), seed=st.integers(0, 99))
@@ -64,11 +64,32 @@ def test_nothing_trimmed_is_the_mean_to_the_bit() -> None:
 def test_krum_chooses_as_in_the_paper(f, more, seed) -> None:
     rows = updates(2 * f + 3 + more, seed=seed)
     rows[:f] *= 5
-    chosen = krum_of_the_paper(rows.double().numpy(), f)
+    chosen = int(np.argmin(krum_scores(rows.double().numpy(), f)))
     assert torch.equal(combine(Krum(f), rows), rows[chosen])
 
 
-@pytest.mark.parametrize("one", [Median(), Trimmed(2), Krum(2)], ids=str)
+@given(f=st.integers(0, 3), more=st.integers(0, 4), data=st.data(), seed=st.integers(0, 99))
+def test_multi_krum_averages_the_updates_with_the_least_scores(f, more, data, seed) -> None:
+    rows = updates(2 * f + 3 + more, seed=seed)
+    rows[:f] *= 50
+    average = data.draw(st.integers(1, len(rows) - f))
+    scores = krum_scores(rows.double().numpy(), f)
+    kept = sorted(np.argsort(scores, kind="stable")[:average])
+    assert average < len(rows) - f or not set(kept) & set(range(f)), "wrong updates are left out"
+    expected = rows.double().numpy()[kept].mean(axis=0)
+    got = combine(Krum(f, average=average), rows).numpy()
+    np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_multi_krum_of_all_updates_is_the_mean_to_the_bit() -> None:
+    rows, weights = updates(7, size=1000), [float(one) for one in (3, 1, 4, 1, 5, 9, 2)]
+    mean = combine(Trimmed(0), rows, weights)
+    assert torch.equal(combine(Krum(0, average=7), rows, weights), mean)
+
+
+@pytest.mark.parametrize(
+    "one", [Median(), Trimmed(2), Krum(2), Krum(2, average=5), Krum(2, average=8)], ids=str
+)
 def test_two_wrong_updates_of_ten_have_no_effect_worth_mentioning(one) -> None:
     rows = torch.ones(10, 40) + 0.1 * updates(10)
     rows[3], rows[7] = -1e6, 1e30
@@ -97,7 +118,9 @@ def test_krum_takes_the_buffers_of_the_chosen_update() -> None:
     assert (vector[0].item(), buffer.item()) == (1.0, 1.0)
 
 
-@pytest.mark.parametrize("one", [Median(), Trimmed(3), Krum(3), Clipped(1.0)], ids=str)
+@pytest.mark.parametrize(
+    "one", [Median(), Trimmed(3), Krum(3), Krum(1, average=9), Clipped(1.0)], ids=str
+)
 def test_fewer_updates_than_promised_still_give_one(one) -> None:
     for count in (1, 2, 3, 4):
         assert combine(one, updates(count)).shape == (40,)
@@ -123,6 +146,7 @@ def test_every_aggregator_has_a_text_and_an_example_that_can_be_read() -> None:
     ("text", "workers", "words"),
     [
         ("synchronous(aggregate=krum(2))", 6, "needs at least 7 updates in a step"),
+        ("synchronous(aggregate=krum(1, average=7))", 7, "needs at least 8 updates in a step"),
         ("synchronous(aggregate=trimmed(2))", 4, "needs at least 5 updates in a step"),
         ("softsync(wait_for=4, aggregate=krum(1))", 10, "needs at least 5 updates in a step"),
         ("synchronous(servers=2, aggregate=clipped(1.0))", 4, "use servers=1"),
@@ -142,6 +166,7 @@ def test_too_few_updates_are_refused_in_words(text, workers, words) -> None:
         ("allreduce(aggregate=median)", "a collective returns sums"),
         ("hierarchical(inner=synchronous(aggregate=median))", "leave out aggregate"),
         ("synchronous(aggregate=trimmed(-1))", "f must be 0 or more"),
+        ("synchronous(aggregate=krum(1, average=0))", "average must be 1 or more"),
         ("synchronous(aggregate=clipped(0.0))", "c must be above 0"),
         ("synchronous(aggregate=middle)", "median"),
     ],
