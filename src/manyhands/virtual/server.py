@@ -293,7 +293,7 @@ class Server:
         self._network.send(
             self.member,
             endpoint.member,
-            HEAD + size,
+            HEAD + self._network.timed(parcel.phase, size),
             deliver=partial(
                 endpoint.take, parcel, answer.message, payload, self._kernel.now - parcel.arrived
             ),

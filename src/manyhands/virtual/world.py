@@ -96,6 +96,7 @@ class World:
             conditions.handover,
             conditions.sharing,
             mix(job.seed, _SHARES),
+            starts_free=conditions.starts_free,
         )
         self._cores = {host.name: Cores(kernel, host.cores) for host in places.cluster.hosts}
         self._shared_model = shared_model or self._new_model(len(places.workers))

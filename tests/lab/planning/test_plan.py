@@ -58,6 +58,14 @@ def test_rare_exchanges_are_seen_at_their_true_cost() -> None:
     assert 2048 / (0.512 + 0.64) <= found <= 2048 / (0.512 + 0.32 + 0.08)
 
 
+def test_a_short_virtual_run_has_the_speed_of_a_long_one() -> None:
+    # The first parameters are 4 MB through a port of 1.25 MB/s: 3.2 s, and 24 steps take 0.9 s.
+    found = Candidate(mh.strategy("asynchronous(codec=topk(0.01))"), 4)
+    about = (job(), found, Cluster.parse("4 hosts of 1 worker, 10mbit"), calibration())
+    short, long = (predict(*about, steps=steps, repeats=1).rate for steps in (24, 192))
+    assert short == pytest.approx(long, rel=0.1)
+
+
 @pytest.mark.parametrize(("served", "seconds"), [(None, 4 * 0.01), (0.004, 0.006 + 4 * 0.004)])
 def test_workers_wait_for_each_other_while_a_server_is_busy(served, seconds) -> None:
     # 16 ms of computing; an exchange of 10 ms, of which the server takes all or 4 ms.

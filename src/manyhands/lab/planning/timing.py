@@ -167,7 +167,9 @@ def _rate(job: Job, asked: Asked) -> float:
     )
     with tempfile.TemporaryDirectory(prefix="manyhands-plan-") as folder:
         asked = replace(asked, output=Path(folder) / "run")
-        run = plan_run(quiet, asked, "plan").carry_out(lambda _: None)
+        planned = plan_run(quiet, asked, "plan")
+        conditions = replace(planned.conditions, starts_free=True)
+        run = replace(planned, conditions=conditions).carry_out(lambda _: None)
         return throughput(run.trace).rate
 
 

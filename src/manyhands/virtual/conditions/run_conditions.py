@@ -40,6 +40,9 @@ class Conditions:
     """Bytes of vectors per second at which codecs encode, and decode; None takes no time."""
     sharing: Sharing = EQUAL
     """How transfers share the links of hosts."""
+    starts_free: bool = False
+    """Whether what workers receive before their first batch takes no time: a short run then has the
+    speed of a long one."""
 
     def __post_init__(self) -> None:
         seconds = (self.service, self.detection, self.handover, self.saving)

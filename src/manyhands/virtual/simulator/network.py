@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from manyhands.cluster import Cluster, Link
+    from manyhands.trace import Phase
     from manyhands.virtual.simulator.kernel import Kernel
     from manyhands.virtual.simulator.member import VirtualProcess
 
@@ -44,6 +45,7 @@ class Network:
         handover: additional seconds of a message within one host.
         sharing: how transfers share ports.
         seed: of the shares that are drawn.
+        starts_free: whether what workers receive before their first batch takes no time.
     """
 
     def __init__(
@@ -54,12 +56,15 @@ class Network:
         handover: float = 0.0,
         sharing: Sharing = EQUAL,
         seed: int = 0,
+        *,
+        starts_free: bool = False,
     ) -> None:
         self._kernel = kernel
         self._cluster = cluster
         self._copy_rate = copy_rate
         self._handover = handover
         self._sharing = sharing
+        self._starts_free = starts_free
         self._rng = Random(seed)  # noqa: S311 - no secrets
         self._links: dict[tuple[str, str], Link | None] = {}
         self._out: dict[str, Port] = {}
@@ -84,6 +89,10 @@ class Network:
     def reaches(self, one: VirtualProcess, other: VirtualProcess) -> bool:
         """Whether a message could be sent now."""
         return other.alive and not self._is_cut(one, other, self._kernel.now)
+
+    def timed(self, phase: Phase, nbytes: int) -> int:
+        """Of so many bytes that are sent in a phase, those that take time."""
+        return 0 if self._starts_free and phase == "start" else nbytes
 
     def latency(self, one: VirtualProcess, other: VirtualProcess) -> float:
         """Seconds that a message without content takes between two hosts; 0 within one."""

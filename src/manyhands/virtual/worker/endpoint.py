@@ -300,7 +300,7 @@ class VirtualEndpoint:
         self._network.send(
             self.member,
             parcel.server.member,
-            HEAD + size,
+            HEAD + self._network.timed(parcel.phase, size),
             deliver=partial(self._delivered, line, parcel),
             lose=partial(self._undelivered, line, parcel),
         )
