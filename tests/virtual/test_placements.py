@@ -154,6 +154,25 @@ def test_its_numbers_are_those_of_single_and_its_bytes_those_of_the_forecast(tmp
         assert told["memory"] == f"{forecast.memory / 1e6:,.3f} MB per worker by the forecast"
 
 
+@pytest.mark.parametrize("inner", ["shard=2", "together=2", "tensor=2"])
+def test_replicas_that_synchronise_now_and_then_have_their_times(tmp_path, inner):
+    """Within a replica as the replica alone, and the forecast's exchange every third step."""
+    job = gpt_job(epochs=2)
+    links = {"time_only": True, "bandwidth": "5mbit", "latency": 0.0}
+    text = f"hybrid(data=2, {inner}, outer=averaging(every=3))"
+    run = simulated(job, text, tmp_path / "all", **links)
+    alone = f"hybrid({inner.replace('together', 'data')})"
+    half = gpt_job(global_batch=8)
+    one = simulated(half, alone, tmp_path / "one", workers=2, **links)
+    assert len(one.trace.workers) == 2
+    forecast = strategy(text).forecast_job(job, 4)
+    (exchange,) = forecast.outer
+    between = ring(exchange.size, 2).seconds(LinkSpeed(0.0, 5e6 / 8))
+    assert run.seconds == pytest.approx(one.seconds + 2 * between, rel=0.02)
+    sent = traffic(run.trace).flow("training").payload_sent
+    assert sent == pytest.approx(6 * 4 * forecast.sent_per_step(4), rel=1e-3)
+
+
 @pytest.mark.parametrize("text", [*LINKED, "hybrid(data=2, shard=2)"])
 def test_slow_links_and_stragglers_act_on_it_and_numbers_take_no_time(tmp_path, text):
     job = gpt_job(samples=32, epochs=None)
@@ -292,7 +311,7 @@ def test_a_worker_that_dies_ends_the_run(tmp_path):
     ("text", "words"),
     [
         ("fully_sharded(codec=bfloat16(feedback=false))", "codec=.* is not simulated"),
-        ("hybrid(data=2, outer=diloco(every=5))", "synchronise by diloco"),
+        ("hybrid(data=2, together=2, outer=diloco(every=5))", "only their times are simulated"),
         ("pipeline(schedule=pipedream)", "schedule=pipedream updates after every microbatch"),
     ],
 )

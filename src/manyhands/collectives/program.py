@@ -7,7 +7,7 @@ result.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -75,6 +75,14 @@ class StepProgram:
     """By worker, the instructions of a step."""
     start: tuple[BeginCollective, ...] = ()
     """Collectives of all workers before the first step, one after another."""
+    every: int = 0
+    """Steps after which replicas synchronise; 0 for never."""
+    outer: tuple[BeginCollective, ...] = ()
+    """By worker, the collective by which they do."""
+
+    def is_due(self, steps: int) -> bool:
+        """Whether replicas synchronise after so many steps."""
+        return self.every > 0 and steps % self.every == 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +167,32 @@ def instructions(
     if done < 1:
         found.append(ComputeShare(1 - done))
     return tuple(found)
+
+
+def moved(steps: Iterable[Instruction], by: int) -> tuple[Instruction, ...]:
+    """The same instructions of a worker whose rank is higher by so many, with its own peers.
+
+    >>> moved([GiveMessage(1, 8, ("", 0, 0))], 4)[0].to
+    5
+    """
+    found: list[Instruction] = []
+    for one in steps:
+        match one:
+            case BeginCollective(ranks=ranks):
+                found.append(replace(one, ranks=_ranks_of(ranks, by)))
+            case GiveMessage(to=to):
+                found.append(replace(one, to=to + by))
+            case TakeMessage(sender=sender):
+                found.append(replace(one, sender=sender + by))
+            case _:
+                found.append(one)
+    return tuple(found)
+
+
+@lru_cache(maxsize=4096)
+def _ranks_of(ranks: tuple[int, ...], by: int) -> tuple[int, ...]:
+    """Higher ranks: one tuple for all that take part."""
+    return tuple(rank + by for rank in ranks)
 
 
 @lru_cache(maxsize=4096)

@@ -134,8 +134,9 @@ class AllReduce(Placement):
                 "or train on the CPU"
             )
 
-    def check_virtual(self) -> None:
+    def check_virtual(self, *, numbers: bool = True) -> None:
         """Raise ValueError for a codec."""
+        del numbers
         refuse_codec(self, self.codec)
 
     @property

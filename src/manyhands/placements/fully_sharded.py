@@ -112,8 +112,9 @@ class FullySharded(Placement):
             codec=self.codec,
         )
 
-    def check_virtual(self) -> None:
+    def check_virtual(self, *, numbers: bool = True) -> None:
         """Raise ValueError for a codec, which changes the numbers."""
+        del numbers
         refuse_codec(self, self.codec)
 
     def program(self, job: Job, workers: int, *, overlaps: bool = False) -> StepProgram:

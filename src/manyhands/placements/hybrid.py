@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from manyhands.codecs import Codec  # noqa: TC001 - a field's type is needed when it is read
 from manyhands.codecs.reducers import Reducer  # noqa: TC001 - as above
-from manyhands.collectives import FORWARD, StepProgram, evenly, instructions, waiting
+from manyhands.collectives import (
+    FORWARD,
+    BeginCollective,
+    StepProgram,
+    evenly,
+    instructions,
+    moved,
+    waiting,
+)
 from manyhands.costs import Collective, Forecast
 from manyhands.notation import Value  # noqa: TC001 - as above
 from manyhands.placements.compression.reduce_dtype import check_reduce_dtype, reduce_dtype
@@ -29,6 +37,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from manyhands.collectives import Instruction
     from manyhands.costs import LayerSize, TensorSize
     from manyhands.job import Job
     from manyhands.placements.bound import Bound
@@ -344,15 +353,23 @@ class Hybrid(Placement):
         parameters, layers = sizes_and_layers(job, self.data * self.together * self.shard, roles)
         return self.forecast(parameters, workers, layers)
 
-    def check_virtual(self) -> None:
+    def with_interval(self, every: int) -> Placement:
+        """The same strategy, whose replicas synchronise every so many steps."""
+        if self.outer is None:
+            return super().with_interval(every)
+        outer: Any = check_outer(self.outer)
+        return replace(self, outer=replace(outer, every=every))
+
+    def check_virtual(self, *, numbers: bool = True) -> None:
         """Raise ValueError for options whose numbers or times are not simulated."""
         refuse_codec(self, self.codec)
-        if self.outer is not None:
+        if self.outer is not None and numbers:
             raise ValueError(
-                f"replicas that synchronise by {self.outer} differ from one replica, and are not "
-                f"simulated: leave out outer, simulate {self.outer} alone, or run hybrid() with "
-                "train"
+                f"replicas that synchronise by {self.outer} differ from one replica, and only "
+                f"their times are simulated: add time_only (--time-only), simulate {self.outer} "
+                "alone, or run hybrid() with train"
             )
+        self._check_forecastable()
 
     def program(self, job: Job, workers: int, *, overlaps: bool = False) -> StepProgram:
         """Workers wait for each collective of a split layer; units are sharded as by FSDP2."""
@@ -365,7 +382,31 @@ class Hybrid(Placement):
         if self.pipeline > 1:
             return program_stage_groups(self.axes, self.one_pipeline, job, self.find)
         roles = tensor_roles(job.model, self.find)
-        parameters, layers = sizes_and_layers(job, self.data * self.shard, roles)
+        parameters, layers = sizes_and_layers(job, self.data * self.together * self.shard, roles)
+        if self.outer is None:
+            return StepProgram(self._steps(parameters, layers, workers, overlaps=overlaps))
+        size = workers // self.data
+        own = self._copy._steps(parameters, layers, size, overlaps=overlaps)
+        whole = self.forecast(parameters, workers, layers)
+        return StepProgram(
+            tuple(moved(own[rank % size], rank - rank % size) for rank in range(workers)),
+            every=whole.every if whole.outer else 0,
+            outer=tuple(
+                BeginCollective(-1, one.kind, one.size, tuple(range(rank % size, workers, size)))
+                for rank in range(workers)
+                for one in whole.outer
+            ),
+        )
+
+    def _steps(
+        self,
+        parameters: Sequence[TensorSize],
+        layers: Sequence[LayerSize],
+        workers: int,
+        *,
+        overlaps: bool,
+    ) -> tuple[tuple[Instruction, ...], ...]:
+        """By worker, the instructions of a step of replicas that sum their gradients."""
         split = split_collectives(layers, self.tensor) if self.tensor > 1 else []
         ahead = sum(layer.role in ("row", "table", "logits") for layer in layers) if split else 0
         times = [*evenly(ahead, 0.0, FORWARD), *evenly(len(split) - ahead, FORWARD, 1.0)]
@@ -386,7 +427,7 @@ class Hybrid(Placement):
                 )
             timed.sort(key=lambda one: one.begin)
             ranks.append(instructions(timed, rank, workers))
-        return StepProgram(tuple(ranks))
+        return tuple(ranks)
 
 
 def check_split(job: Job, find: Callable[[nn.Module], TensorPlan]) -> None:

@@ -111,8 +111,16 @@ class Placement(Value, OptionSupport, ABC):
         """
         return None
 
-    def check_virtual(self) -> None:
-        """Raise ValueError, naming the fix, if its options are not simulated."""
+    def check_virtual(self, *, numbers: bool = True) -> None:
+        """Raise ValueError, naming the fix, if its options are not simulated.
+
+        Args:
+            numbers: whether gradients are computed; otherwise only times are simulated.
+        """
+
+    def with_interval(self, every: int) -> Placement:
+        """The same strategy, whose replicas synchronise every so many steps."""
+        raise ValueError(f"{self} synchronises in every step, not in every {every}: use hybrid()")
 
     def program(self, job: Job, workers: int, *, overlaps: bool = False) -> StepProgram:
         """What each worker computes, exchanges and waits for in a step with a full batch.

@@ -82,9 +82,15 @@ class PlacedProtocol(LockstepProtocol):
         own, group = cast("LockstepReplica", replica), cast("CollectiveEndpoint", endpoint)
         for one in own.program.start:
             await group.end(_begin(group, one))
+        steps = 0
         async for batch in own.batches():
-            if batch is not None:
-                await self._step(own, group, batch)
+            if batch is None:
+                continue
+            steps += 1
+            await self._step(own, group, batch)
+            if own.program.is_due(steps):
+                await group.end(_begin(group, own.program.outer[own.rank]))
+            own.commit(batch)
 
     async def _step(
         self, own: LockstepReplica, group: CollectiveEndpoint, batch: LeasedBatch
@@ -104,7 +110,6 @@ class PlacedProtocol(LockstepProtocol):
                     await group.take(sender, tag)
         own.differentiate(batch)
         own.step(batch)
-        own.commit(batch)
 
 
 def _begin(group: CollectiveEndpoint, one: BeginCollective) -> Begun:

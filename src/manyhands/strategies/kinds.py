@@ -18,18 +18,22 @@ def protocol_of(strategy: object) -> StrategyProtocol | None:
     return strategy if isinstance(strategy, StrategyProtocol) else None
 
 
-def virtual_form(strategy: Strategy) -> StrategyProtocol:
+def virtual_form(strategy: Strategy, *, numbers: bool = True) -> StrategyProtocol:
     """What a strategy is on a virtual clock.
 
     A protocol is the same there as in a live run. What PyTorch's own engine executes live has
     another form.
+
+    Args:
+        strategy: the strategy.
+        numbers: whether gradients are computed; otherwise only times are simulated.
 
     Raises:
         ValueError: its options are not simulated; the message names the fix.
     """
     if isinstance(strategy, StrategyProtocol):
         return strategy
-    strategy.check_virtual()
+    strategy.check_virtual(numbers=numbers)
     return strategy.virtual_form() or PlacedProtocol(placement=strategy)
 
 

@@ -306,7 +306,8 @@ class VirtualRunPlan:
 
 def plan(job: Job, asked: Asked, source: str) -> VirtualRunPlan:
     """The run that was asked for; `source` says where, for the settings."""
-    protocol = virtual_form(read_strategy(asked.strategy or _STRATEGY))
+    numbers = not asked.time_only
+    protocol = virtual_form(read_strategy(asked.strategy or _STRATEGY), numbers=numbers)
     if asked.cluster is not None:
         cluster = Cluster.parse(asked.cluster)
         asked = replace(asked, cluster=cluster)

@@ -6,7 +6,7 @@ import torch
 
 import manyhands as mh
 from manyhands.cluster import Cluster
-from manyhands.lab.planning.candidates import Candidate
+from manyhands.lab.planning.candidates import Candidate, candidates
 from manyhands.lab.planning.timing import for_payload, predict
 
 SIZE = 250_000
@@ -64,6 +64,24 @@ def test_a_short_virtual_run_has_the_speed_of_a_long_one() -> None:
     about = (job(), found, Cluster.parse("4 hosts of 1 worker, 10mbit"), calibration())
     short, long = (predict(*about, steps=steps, repeats=1).rate for steps in (24, 192))
     assert short == pytest.approx(long, rel=0.1)
+
+
+def test_replicas_on_sites_synchronise_every_so_many_steps() -> None:
+    # 16 ms of computing; 1 MB sharded by two workers within a site in no time. Of the 0.5 MB of
+    # each worker as much is sent to the other site every 32 steps, by two workers at a time through
+    # an uplink of 1.25 MB/s.
+    where = "2 sites of 2 workers, 1000gbit within, 10mbit and 0ms between"
+    found = rate("hybrid(data=2, shard=2, outer=averaging(every=32))", where, 4)
+    assert found == pytest.approx(32 * 64 / (32 * 0.016 + 1.0 / 1.25), rel=0.05)
+
+
+def test_on_sites_a_plan_considers_replicas_of_several_workers() -> None:
+    where = Cluster.parse("2 sites of 2 workers, 10gbit within, 10mbit and 20ms between")
+    found = [one for one in candidates(job(), where, [4]) if isinstance(one, Candidate)]
+    assert "hybrid(data=2, shard=2, outer=diloco(every=32))" in map(str, found)
+    alike = Cluster.parse("4 hosts of 1 worker, 1gbit")
+    others = [one for one in candidates(job(), alike, [4]) if isinstance(one, Candidate)]
+    assert not any("hybrid" in str(one) for one in others)
 
 
 @pytest.mark.parametrize(("served", "seconds"), [(None, 4 * 0.01), (0.004, 0.006 + 4 * 0.004)])

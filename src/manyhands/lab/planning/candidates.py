@@ -38,8 +38,13 @@ EVERYWHERE: Final = (
     "pipeline(microbatches={twice})",
 )
 """Strategies with the options that depend on the number of workers."""
-ON_SITES: Final = ("hierarchical()", "hierarchical(outer=diloco(every=32))")
-"""Those for clusters with several hosts or sites."""
+ON_SITES: Final = (
+    "hierarchical()",
+    "hierarchical(outer=diloco(every=32))",
+    "hybrid(data={islands}, shard={each}, outer=diloco(every=32))",
+    "hybrid(data={islands}, shard={each}, outer=diloco(every=32, codec=int4()))",
+)
+"""Those for clusters with several hosts or sites: islands with as many workers each."""
 DIVIDES_WORK: Final = frozenset(("tensor", "pipeline", "context", "place", "offload"))
 """Placements whose workers compute a part of the model for the whole batch."""
 
@@ -108,8 +113,17 @@ def candidates(
         yield LeftOut("single() on 1 worker", str(error))
     hosts = [host.name for host in cluster.hosts]
     for count in workers:
-        usual = (*EVERYWHERE, *(ON_SITES if len(hosts) > 1 else ()))
-        about = {"servers": min(count, max(1, len(hosts))), "most": count - 1, "twice": 2 * count}
+        islands = len(cluster.first(count).islands())
+        divided = islands > 1 and count % islands == 0 and count > islands
+        on_sites = ON_SITES if divided else ON_SITES[:2]
+        usual = (*EVERYWHERE, *(on_sites if len(hosts) > 1 else ()))
+        about = {
+            "servers": min(count, max(1, len(hosts))),
+            "most": count - 1,
+            "twice": 2 * count,
+            "islands": islands,
+            "each": count // max(1, islands),
+        }
         known = {"single()"}
         for filled in texts or [text.format(**about) for text in usual]:
             try:
@@ -132,8 +146,8 @@ def check(strategy: Strategy, job: Job, workers: int, hosts: Sequence[str]) -> N
     placement = placement_of(strategy)
     if placement is not None:
         placement.check_job(job, workers)
-        placement.check_virtual()
-    form = virtual_form(strategy)
+        placement.check_virtual(numbers=False)
+    form = virtual_form(strategy, numbers=False)
     form.check(workers)
     form.check_job(job, workers)
 

@@ -1,8 +1,9 @@
 """Time to a target: the best of each kind trained virtually with real gradients, within a budget.
 
 Strategies that take the same steps as one worker with the same global batch share one run: the
-samples that it needs are divided by the speed that is predicted for each of them. Every other
-strategy trains for itself, on the virtual clock, by the calibrated times.
+samples that it needs are divided by the speed that is predicted for each of them. So are those of
+replicas on several workers that synchronise now and then: they learn as so many workers do. Every
+other strategy trains for itself, on the virtual clock, by the calibrated times.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ import tempfile
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from manyhands.lab.planning.timing import asked_of
 from manyhands.reports.comparison.measure import measure
+from manyhands.strategies import placement_of
 from manyhands.strategies import strategy as read_strategy
 from manyhands.verbs.simulate import Asked
 from manyhands.verbs.simulate import plan as plan_run
@@ -131,9 +133,11 @@ class Learning:
                     missed[_ALONE] = None
             for one in kinds:
                 words = f"{one.candidate} on {one.candidate.workers} workers"
-                found = self._run(words, self._asked(one.candidate, seed), left)
+                copies = self._copies(one.candidate, seed)
+                found = self._run(words, copies or self._asked(one.candidate, seed), left)
                 if found is not None and found[0] is not None:
-                    times.setdefault(one.candidate, []).append((found[0], found[1]))
+                    seconds = found[1] / one.speed.rate if copies else found[0]
+                    times.setdefault(one.candidate, []).append((seconds, found[1]))
                 elif found is not None:
                     missed[words] = None
         reached = {one: _time(each) for one, each in times.items()}
@@ -171,6 +175,16 @@ class Learning:
     def _alone(self, seed: int) -> Asked:
         """One worker: its steps count, and not its times."""
         return Asked(strategy=read_strategy("single()"), workers=1, seed=self._job.seed + seed)
+
+    def _copies(self, candidate: Candidate, seed: int) -> Asked | None:
+        """Replicas of several workers that synchronise every so many steps learn as workers do.
+
+        None for all other strategies. Steps count, and not times.
+        """
+        strategy: Any = candidate.strategy
+        if placement_of(strategy) is None or candidate.interval == 1:
+            return None
+        return Asked(strategy=strategy.outer, workers=strategy.data, seed=self._job.seed + seed)
 
     def _asked(self, candidate: Candidate, seed: int) -> Asked:
         asked = asked_of(self._job, candidate, self._cluster, self._calibration, self._slow)

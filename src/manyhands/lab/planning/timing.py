@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from manyhands.lab.calibration import Calibration
     from manyhands.lab.planning.candidates import Candidate
     from manyhands.pacing import Pace
+    from manyhands.placements import Placement
 
 STEPS: Final = 24
 """Global batches of a virtual run."""
@@ -86,16 +87,15 @@ def predict(
     # Without random numbers all repeats are the same run.
     steady_times = str(about.times).startswith("constant")
     seeds = range(job.seed, job.seed + (1 if steady_times else repeats))
-    rates = [_rate(job, replace(about, seed=seed)) for seed in seeds]
+    rates = [_rate(job, replace(about, seed=seed), candidate) for seed in seeds]
     rate = statistics.mean(rates)
     if not reasons:
         return PredictedSpeed(rate=rate, low=min(rates), high=max(rates), limit="")
     steady = f"constant({sum(seconds_of(job, candidate, cluster, calibration)):.6g})"
-    gains = {
-        "the network": _rate(job, replace(about, cluster=_without_network(about.cluster))) / rate
-    }
+    unlimited = {"the network": replace(about, cluster=_without_network(about.cluster))}
     if about.slow or not steady_times:
-        gains["slower workers"] = _rate(job, replace(about, times=steady, slow=())) / rate
+        unlimited["slower workers"] = replace(about, times=steady, slow=())
+    gains = {name: _rate(job, one, candidate) / rate for name, one in unlimited.items()}
     most = max(gains, key=lambda name: gains[name])
     limit = most if candidate.workers > 1 and gains[most] >= _CLEAR else "computing"
     return PredictedSpeed(rate=rate, low=min(rates), high=max(rates), limit=limit)
@@ -153,8 +153,34 @@ def asked_of(
     )
 
 
-def _rate(job: Job, asked: Asked) -> float:
+def _rate(job: Job, asked: Asked, candidate: Candidate) -> float:
     """Samples per second of a virtual run."""
+    placement = placement_of(candidate.strategy)
+    if placement is not None and candidate.interval > 1:
+        return _rate_of_copies(job, asked, placement, candidate.interval)
+    return _rate_of_run(job, asked)
+
+
+def _rate_of_copies(job: Job, asked: Asked, placement: Placement, interval: int) -> float:
+    """Samples per second of a placement whose replicas synchronise every so many steps.
+
+    All steps but the last of an interval are alike, so a few are simulated, with a synchronisation
+    after them and without.
+    """
+    batch = job.batch_sizes.at(0)
+
+    def seconds(every: int) -> float:
+        samples = LOCKSTEP_STEPS * batch
+        often = replace(asked, strategy=placement.with_interval(every), samples=samples)
+        return samples / _rate_of_run(job, often)
+
+    steps = seconds(LOCKSTEP_STEPS + 1)
+    synchronisation = max(0.0, seconds(LOCKSTEP_STEPS) - steps)
+    return interval * batch / (interval / LOCKSTEP_STEPS * steps + synchronisation)
+
+
+def _rate_of_run(job: Job, asked: Asked) -> float:
+    """Samples per second of one virtual run."""
     quiet = replace(
         job,
         target=None,
