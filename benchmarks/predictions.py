@@ -17,6 +17,7 @@ fastest the plan's choice really is.
 import argparse
 import itertools
 import json
+import math
 import os
 import statistics
 import sys
@@ -239,8 +240,11 @@ def command(*words: str, about: Any) -> None:
     )
 
 
-def tau(cases: Sequence[Case]) -> float:
-    """Kendall's tau, over pairs whose speeds differ by more than the margin in both."""
+def tau(cases: Sequence[Case]) -> float | None:
+    """Kendall's tau, over pairs whose speeds differ by more than the margin in both.
+
+    None if there is no such pair: the plan cannot tell any two of them apart, nor can the runs.
+    """
     agree = disagree = 0
     for one, two in itertools.combinations(cases, 2):
         predicted, measured = one.predicted / two.predicted, one.measured / two.measured
@@ -250,7 +254,7 @@ def tau(cases: Sequence[Case]) -> float:
             agree += 1
         else:
             disagree += 1
-    return (agree - disagree) / max(1, agree + disagree)
+    return (agree - disagree) / (agree + disagree) if agree + disagree else None
 
 
 def regret(cases: Sequence[Case]) -> float:
@@ -263,12 +267,13 @@ def summary(found: dict[str, list[Case]]) -> dict[str, float]:
     """The figures over all situations."""
     errors = sorted(abs(case.error) for cases in found.values() for case in cases)
     regrets = [regret(cases) for cases in found.values()]
+    taus = [one for one in map(tau, found.values()) if one is not None]
     return {
         "cases": len(errors),
         "median error": round(statistics.median(errors), 4),
         "p90 error": round(errors[min(len(errors) - 1, int(0.9 * len(errors)))], 4),
-        "median tau": round(statistics.median(tau(cases) for cases in found.values()), 3),
-        "least tau": round(min(tau(cases) for cases in found.values()), 3),
+        "median tau": round(statistics.median(taus), 3) if taus else math.nan,
+        "least tau": round(min(taus), 3) if taus else math.nan,
         "median regret": round(statistics.median(regrets), 4),
         "largest regret": round(max(regrets), 4),
     }
@@ -276,7 +281,9 @@ def summary(found: dict[str, list[Case]]) -> dict[str, float]:
 
 def show(name: str, cases: Sequence[Case], write: Callable[[str], None]) -> None:
     """A table of one situation."""
-    write(f"{name}: tau {tau(cases):.2f}, regret {100 * regret(cases):.1f} %")
+    order = tau(cases)
+    words = "no two can be told apart" if order is None else f"tau {order:.2f}"
+    write(f"{name}: {words}, regret {100 * regret(cases):.1f} %")
     for case in cases:
         write(
             f"  {case.strategy:28} predicted {case.predicted:8.1f} measured {case.measured:8.1f} "

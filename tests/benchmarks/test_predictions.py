@@ -25,6 +25,7 @@ def test_an_order_that_is_wrong_has_tau_below_zero_and_regret() -> None:
 
 def test_speeds_that_cannot_be_told_apart_do_not_count() -> None:
     assert tau([case("a", 102, 100), case("b", 100, 200), case("c", 50, 50)]) == 1
+    assert tau([case("a", 102, 100), case("b", 100, 101)]) is None
 
 
 def test_the_summary_has_the_error_of_every_case() -> None:

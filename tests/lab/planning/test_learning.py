@@ -83,6 +83,25 @@ def test_others_are_trained_for_themselves(plan: mh.Plan) -> None:
     assert free.samples != rare.samples
 
 
+def test_replicas_of_several_workers_learn_as_so_many_workers_do(tmp_path: Path) -> None:
+    text = "hybrid(data=2, shard=2, outer=averaging(every=8))"
+    (found,) = (one for one in planned((text,)).ranking if one.strategy == text)
+    assert found.to_target is not None
+    samples = []
+    for seed in range(3):
+        run = mh.simulate(
+            replace(job(), evaluate_every=mh.every(epochs=0.2)),
+            "averaging(every=8)",
+            workers=2,
+            target="accuracy >= 0.95",
+            seed=seed,
+            output=tmp_path / str(seed),
+        )
+        samples.append(mh.reports.measure(run.trace, target="accuracy >= 0.95").samples_to_target)
+    assert found.to_target.samples == pytest.approx(sum(samples) / 3)
+    assert found.to_target.seconds == pytest.approx(found.to_target.samples / found.rate, rel=0.01)
+
+
 def test_the_soonest_is_first_and_has_a_price(plan: mh.Plan) -> None:
     times = [one.to_target.seconds for one in plan.ranking if one.to_target is not None]
     assert times == sorted(times)
