@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 if TYPE_CHECKING:
@@ -50,12 +51,16 @@ def not_finite_among(tensors: Sequence[torch.Tensor]) -> NotFinite:
     import torch  # noqa: PLC0415
 
     dense = [one._values() if one.is_sparse else one for one in tensors]
-    dense = [one.detach() for one in dense if one.device.type != "meta" and one.numel()]
+    dense = [one for one in dense if one.device.type != "meta" and one.numel()]
     if not dense:
         return ""
     if all(one.is_floating_point() and one.element_size() > 1 for one in dense):
         # Its squares may overflow, but torch computes other norms several times more slowly.
-        norms = torch._foreach_norm(dense, 2)
-        if bool(torch.isfinite(torch.stack([norm.float() for norm in norms]).sum())):
+        with torch.no_grad():
+            norms = torch._foreach_norm(dense, 2)
+            if len({norm.dtype for norm in norms}) > 1:
+                norms = [norm.float() for norm in norms]
+            total = torch.stack(norms).sum(dtype=torch.float64)
+        if math.isfinite(float(total)):
             return ""
     return next((found for found in map(not_finite, dense) if found), "")
