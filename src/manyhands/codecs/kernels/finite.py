@@ -59,7 +59,7 @@ def not_finite_among(tensors: Sequence[torch.Tensor]) -> NotFinite:
         with torch.no_grad():
             norms = torch._foreach_norm(dense, 2)
             if len({norm.dtype for norm in norms}) > 1:
-                norms = [norm.float() for norm in norms]
+                norms = tuple(norm.float() for norm in norms)
             total = torch.stack(norms).sum(dtype=torch.float64)
         if math.isfinite(float(total)):
             return ""
