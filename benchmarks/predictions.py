@@ -1,4 +1,4 @@
-"""How far predictions are from real runs: ten situations, six strategies in each.
+"""How far predictions are from real runs: eleven situations, five or six strategies in each.
 
 In every situation `plan` predicts the speed of all strategies from a calibration of the job on one
 worker, and `compare --cluster` then runs them with real processes, in network namespaces of this
@@ -10,8 +10,9 @@ of one machine, which hosts of a cluster do not: what exchanges and collectives 
 by the workers for each core.
 
 Reported for each situation: predicted / measured speed, Kendall's tau between the two orders (over
-pairs that differ by more than the plan's margin in both), and the regret: how much slower than the
-fastest the plan's choice really is.
+pairs that differ by more than the plan's margin in both), the regret: how much slower than the
+fastest the plan's choice really is, and how far apart those really are that the plan cannot tell
+apart.
 """
 
 import argparse
@@ -37,6 +38,7 @@ from benchmarks.figures import keep, kept, report
 from benchmarks.paced import run_to_end
 from manyhands.lab.calibration import read_calibration
 from manyhands.lab.planning.ranking import MARGIN
+from manyhands.models.paced import late
 from manyhands.reports import Run, read_results
 from manyhands.reports.figures.speed import throughput
 
@@ -50,6 +52,8 @@ STRATEGIES = (
     "local_sgd(every=8)",
     "gossip()",
 )
+ALIKE = 0.1
+"""Twice the margin of a plan: a difference that it should have seen."""
 SECONDS = 30.0
 """How long each real run trains, with its beginning: connecting, and TCP's slow start."""
 
@@ -68,6 +72,9 @@ class Paced:
     it, encryption above all, leaves the cores of this machine free for most of the time."""
     seconds: float = SECONDS
     """Of a run: a few dozen steps at least."""
+    blocks: int = 0
+    """Layers between which the time is divided, so that a pipeline can be; with 0 the loss takes
+    all of it."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +86,7 @@ class Situation:
     cluster: str
     workers: int
     slow: tuple[str, ...] = ()
+    strategies: tuple[str, ...] = STRATEGIES
 
     @property
     def is_local(self) -> bool:
@@ -90,6 +98,8 @@ SMALL, MEDIUM, LARGE = (Paced(width, 32) for width in (800, 4_000, 16_000))
 """0.2, 1 and 4 MB."""
 LONG = replace(LARGE, seconds=50.0)
 """4 MB behind slow links: a step takes more than a second."""
+DEEP = Paced(2_000, 32, step=0.0, blocks=8)
+"""0.5 MB, and 8 kB of outputs for each sample."""
 SITUATIONS = (
     Situation("one host, 4 workers, 0.2 MB", SMALL, "1 host of 4 workers", 4),
     Situation("1 Gbit/s, 1 MB", MEDIUM, "4 hosts of 1 worker, 1gbit", 4),
@@ -108,7 +118,36 @@ SITUATIONS = (
         "2 sites of 2 workers, 1gbit within, 50mbit and 20ms between",
         4,
     ),
+    Situation(
+        "pipelines, 50 Mbit/s, 8 blocks",
+        DEEP,
+        "4 hosts of 1 worker, 50mbit",
+        4,
+        strategies=(
+            "allreduce()",
+            "pipeline(microbatches=4)",
+            "pipeline(microbatches=8)",
+            "pipeline(microbatches=8, schedule=gpipe)",
+            "pipeline(microbatches=16)",
+        ),
+    ),
 )
+
+
+class Block(nn.Module):
+    """A layer that sleeps for every sample: a third of the time forward, the rest backward."""
+
+    def __init__(self, width: int, sample: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(width))
+        self.sample = sample
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """The sum with its weight, after the sleep."""
+        seconds = self.sample * len(inputs)
+        time.sleep(seconds / 3)
+        passed: torch.Tensor = late(inputs + self.weight, 2 * seconds / 3)
+        return passed
 
 
 def job(paced: Paced) -> mh.Job:
@@ -116,11 +155,16 @@ def job(paced: Paced) -> mh.Job:
     inputs = torch.randn(4096, 32, generator=torch.Generator().manual_seed(7))
 
     def loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        time.sleep(paced.step + paced.sample * len(outputs))
+        if not paced.blocks:
+            time.sleep(paced.step + paced.sample * len(outputs))
         return nn.functional.mse_loss(outputs, targets)
 
+    def model() -> nn.Module:
+        blocks = [Block(paced.width, paced.sample / paced.blocks) for _ in range(paced.blocks)]
+        return nn.Sequential(nn.Linear(32, paced.width), *blocks, nn.Linear(paced.width, 32))
+
     return mh.Job(
-        model=lambda: nn.Sequential(nn.Linear(32, paced.width), nn.Linear(paced.width, 32)),
+        model=model,
         optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=1e-4),
         loss=loss,
         data=torch.utils.data.TensorDataset(inputs, inputs.clone()),
@@ -226,9 +270,25 @@ def predict_again(stored: Mapping[str, Any]) -> dict[str, list[Case]]:
     return found
 
 
+def with_stored(
+    found: Mapping[str, list[Case]], calibrations: Mapping[str, Any]
+) -> tuple[dict[str, list[Case]], dict[str, Any]]:
+    """What was found now, and what is stored of all other situations, in their order."""
+    stored = kept("predictions")["figures"]
+    others = {
+        one.name: [Case(**case) for case in stored[one.name]]
+        for one in SITUATIONS
+        if one.name in stored
+    }
+    every = {**others, **found}
+    ordered = {one.name: every[one.name] for one in SITUATIONS if one.name in every}
+    return ordered, {**stored["calibrations"], **calibrations}
+
+
 def key(paced: Paced) -> str:
     """The name of a job."""
-    return f"{paced.width}-{paced.batch}"
+    name = f"{paced.width}-{paced.batch}"
+    return f"{name}-{paced.blocks}" if paced.blocks else name
 
 
 def command(*words: str, about: Any) -> None:
@@ -257,6 +317,19 @@ def tau(cases: Sequence[Case]) -> float | None:
     return (agree - disagree) / (agree + disagree) if agree + disagree else None
 
 
+def told_alike(cases: Sequence[Case]) -> list[float]:
+    """How far apart strategies really are that the plan cannot tell apart, pair by pair.
+
+    As in `PlannedStrategy.resembles`: their ranges overlap, or they differ by less than its margin.
+    """
+    return [
+        abs(one.measured / two.measured - 1)
+        for one, two in itertools.combinations(cases, 2)
+        if (one.low <= two.high and two.low <= one.high)
+        or abs(one.predicted / two.predicted - 1) < MARGIN
+    ]
+
+
 def regret(cases: Sequence[Case]) -> float:
     """How much slower the plan's first choice is than the fastest one, as a share of it."""
     fastest = max(case.measured for case in cases)
@@ -268,6 +341,7 @@ def summary(found: dict[str, list[Case]]) -> dict[str, float]:
     errors = sorted(abs(case.error) for cases in found.values() for case in cases)
     regrets = [regret(cases) for cases in found.values()]
     taus = [one for one in map(tau, found.values()) if one is not None]
+    alike = [one for cases in found.values() for one in told_alike(cases)]
     return {
         "cases": len(errors),
         "median error": round(statistics.median(errors), 4),
@@ -276,6 +350,9 @@ def summary(found: dict[str, list[Case]]) -> dict[str, float]:
         "least tau": round(min(taus), 3) if taus else math.nan,
         "median regret": round(statistics.median(regrets), 4),
         "largest regret": round(max(regrets), 4),
+        "pairs told alike": len(alike),
+        "median difference of these": round(statistics.median(alike), 4) if alike else math.nan,
+        "of these more than 10 % apart": sum(one > ALIKE for one in alike),
     }
 
 
@@ -298,14 +375,18 @@ def _say(line: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="situations whose name holds this")
-    parser.add_argument("--strategies", help="in place of the six, separated by semicolons")
+    parser.add_argument("--strategies", help="in place of the usual ones, separated by semicolons")
     parser.add_argument("--calibrations", type=Path, help="folder for calibrations, to use again")
     parser.add_argument(
         "--stored", action="store_true", help="run nothing: predict the stored runs again"
     )
-    parser.add_argument("--keep", action="store_true", help="store the figures as results")
+    parser.add_argument(
+        "--keep",
+        action="store_true",
+        help="store the figures as results; with --only those of other situations stay",
+    )
     given = parser.parse_args()
-    strategies = given.strategies.split(";") if given.strategies else STRATEGIES
+    asked = given.strategies.split(";") if given.strategies else None
     found: dict[str, list[Case]] = {}
     calibrations: dict[str, Any] = {}
     if given.stored:
@@ -321,8 +402,11 @@ def main() -> None:
                     place = Path(folder)
                     known = calibration(situation.job, given.calibrations or place)
                     calibrations[key(situation.job)] = msgspec.to_builtins(known)
+                    strategies = asked or situation.strategies
                     found[situation.name] = measure(situation, known, strategies, place)
                     show(situation.name, found[situation.name], _say)
+    if given.keep and given.only:
+        found, calibrations = with_stored(found, calibrations)
     figures: dict[str, object] = {
         **summary(found),
         "calibrations": calibrations,

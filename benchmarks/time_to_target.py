@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 import manyhands as mh
-from benchmarks.figures import keep, report
+from benchmarks.figures import keep, kept, report
 from benchmarks.predictions import command, crowding
 from manyhands.lab.calibration import read_calibration
 from manyhands.reports import read_results
@@ -201,7 +201,7 @@ def main() -> None:
                 "cases": [asdict(case) for case in cases],
             }
     if given.keep:
-        keep("time_to_target", figures)
+        keep("time_to_target", {**kept("time_to_target")["figures"], **figures})
     report("time_to_target", figures)
 
 

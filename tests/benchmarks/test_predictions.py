@@ -2,7 +2,7 @@
 
 import pytest
 from benchmarks.figures import kept
-from benchmarks.predictions import Case, regret, summary, tau
+from benchmarks.predictions import Case, regret, summary, tau, told_alike
 
 from benchmarks import predictions
 
@@ -26,6 +26,13 @@ def test_an_order_that_is_wrong_has_tau_below_zero_and_regret() -> None:
 def test_speeds_that_cannot_be_told_apart_do_not_count() -> None:
     assert tau([case("a", 102, 100), case("b", 100, 200), case("c", 50, 50)]) == 1
     assert tau([case("a", 102, 100), case("b", 100, 101)]) is None
+
+
+def test_what_the_plan_cannot_tell_apart_is_held_to_the_runs() -> None:
+    close = [case("a", 102, 100), case("b", 100, 130), case("c", 50, 50)]
+    assert told_alike(close) == [pytest.approx(0.3 / 1.3)]
+    wide = [Case("a", 100, 100, 80, 120), Case("b", 85, 90, 70, 95)]
+    assert told_alike(wide) == [pytest.approx(1 / 9)]
 
 
 def test_the_summary_has_the_error_of_every_case() -> None:

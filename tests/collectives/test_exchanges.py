@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manyhands.collectives import ALLREDUCE, BY_KIND, ExchangeTable, by_hosts
+from manyhands.collectives import ALLREDUCE, BY_KIND, ExchangeTable, by_hosts, ring_reduce_scatter
 from manyhands.costs import BETWEEN_WORKERS, Collective, sent_per_worker
 
 every = pytest.mark.parametrize("name", ALLREDUCE)
@@ -102,11 +102,11 @@ def test_other_collectives_send_the_bytes_of_their_formula(kind, workers):
 def test_halves_of_the_ring_and_the_tree_do_what_their_names_say(workers):
     size = 5 * workers
     vectors = [[rank + 1] * size for rank in range(workers)]
-    scattered = carry_out(BY_KIND["reduce_scatter"](workers), vectors)
     total = sum(range(1, workers + 1))
-    for rank, vector in enumerate(scattered):
-        own = (rank + 1) % workers
-        assert vector[5 * own : 5 * own + 5] == [total] * 5
+    for scatter, ahead in ((ring_reduce_scatter, 1), (BY_KIND["reduce_scatter"], 0)):
+        for rank, vector in enumerate(carry_out(scatter(workers), [[*one] for one in vectors])):
+            own = (rank + ahead) % workers
+            assert vector[5 * own : 5 * own + 5] == [total] * 5
     parts = [[0] * size for _ in range(workers)]
     for rank, vector in enumerate(parts):
         own = (rank + 1) % workers

@@ -6,6 +6,7 @@ pending collective is freed within two seconds of detection and they step again 
 
 import json
 import os
+import re
 import signal
 import sys
 import textwrap
@@ -13,9 +14,11 @@ import time
 
 import pytest
 
+from manyhands.cluster import Cluster
 from manyhands.lab.networks.namespaces import NotPermitted, execute, first_namespace
+from manyhands.lab.networks.sites import cluster_network
 from manyhands.transport.collectives import connect_store, serve_store
-from support import ROOT, wait_for
+from support import ROOT, Started, wait_for
 
 PATHS = os.pathsep.join((str(ROOT / "src"), str(ROOT / "tests")))
 
@@ -246,3 +249,99 @@ def test_bytes_that_a_lossy_link_sends_again_count_once(start, tmp_path):
     assert given_to_link > 2_010_000
     # The kernel counts the two bytes that open and close a connection among the acknowledged.
     assert 2_000_000 <= sent <= 2_000_002
+
+
+FEW_NUMBERS = """
+    import sys
+    import torch
+    import forked
+    from manyhands.transport.collectives import Group
+
+    def work(store, rank, size):
+        group = Group(store, rank, size, epoch=1, device=forked.CPU, timeout=30.0)
+        counts = torch.tensor([rank, 10 * rank, 1], dtype=torch.int64)
+        shares = torch.tensor([0.1 * (rank + 1)], dtype=torch.float64)
+        scalar = torch.tensor(float(rank))
+        for one in (counts, shares, scalar):
+            group.sum_small(one)
+        group.close()
+        return [counts.tolist(), shares.item().hex(), scalar.item()]
+
+    if __name__ == "__main__":
+        forked.run(work, int(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_a_few_numbers_are_summed_to_the_same_bits_everywhere(run_script, size):
+    started = run_script(FEW_NUMBERS, str(size), PYTHONPATH=PATHS)
+    assert started.finish(90) == 0, started.text()
+    given = [
+        json.loads((started.folder / f"given-{rank}.json").read_text()) for rank in range(size)
+    ]
+    total = size * (size - 1) // 2
+    assert given[0][0] == [total, 10 * total, size]
+    assert float.fromhex(given[0][1]) == pytest.approx(0.1 * (total + size))
+    assert given[0][2] == total
+    assert all(one == given[0] for one in given)
+
+
+FAR_NUMBERS = """
+    import json, os, statistics, time
+    import torch
+    from manyhands.transport.collectives import Group, connect_store
+
+    rank, first = int(os.environ["RANK"]), os.environ["FIRST"]
+    if rank == 0:
+        from manyhands.transport.collectives import serve_store
+        store, _ = serve_store(first)
+        print("port", store.port, flush=True)
+    else:
+        store = connect_store(first, int(os.environ["PORT"]))
+    group = Group(
+        store, rank, 4, epoch=1, device=torch.device("cpu"), address=os.environ["OWN"], timeout=60.0
+    )
+    spent = {"small": [], "ring": []}
+    for name, operate in (("small", group.sum_small), ("ring", group.sum)) * 5:
+        group.sum(torch.zeros(1))
+        begun = time.perf_counter()
+        operate(torch.ones(3))
+        spent[name].append(time.perf_counter() - begun)
+    print(json.dumps({name: statistics.median(each) for name, each in spent.items()}), flush=True)
+    group.sum(torch.zeros(1))
+    group.close()
+"""
+
+
+FAR_SITES = "2 sites of 2 workers, 1gbit within, 100mbit and 20ms between"
+
+
+@pytest.mark.timed
+def test_a_few_numbers_take_two_latencies_and_not_those_of_a_ring(start, tmp_path):
+    (tmp_path / "script.py").write_text(textwrap.dedent(FAR_NUMBERS), encoding="utf-8")
+    try:
+        with cluster_network(Cluster.parse(FAR_SITES)) as places:
+            workers: list[Started] = []
+            port = ""
+            for rank, place in enumerate(places):
+                workers.append(
+                    start(
+                        *place.inside(sys.executable, "script.py"),
+                        PYTHONPATH=PATHS,
+                        RANK=str(rank),
+                        FIRST=places[0].address,
+                        OWN=place.address,
+                        PORT=port,
+                    )
+                )
+                if rank == 0:
+                    wait_for(lambda: re.search(r"port (\d+)\n", workers[0].text()), 60, "its store")
+                    (port,) = re.findall(r"port (\d+)\n", workers[0].text())
+            for worker in workers:
+                assert worker.finish(90) == 0, worker.text()
+    except NotPermitted as reason:
+        pytest.skip(str(reason))
+    spent = json.loads(workers[3].text().splitlines()[-1])
+    print(spent)
+    assert 0.035 < spent["small"] < 0.07
+    assert spent["ring"] > 2 * spent["small"]

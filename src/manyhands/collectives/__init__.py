@@ -11,9 +11,9 @@ from typing import Final, Literal, TypeAlias
 
 from manyhands.collectives.butterfly import butterfly
 from manyhands.collectives.by_hosts import by_hosts, local_ranks
+from manyhands.collectives.direct import all_to_all, direct_reduce_scatter, one_message
 from manyhands.collectives.exchange import ExchangeRound, ExchangeTable, PartMessage
 from manyhands.collectives.halving import halving
-from manyhands.collectives.pairwise import one_message, pairwise_all_to_all
 from manyhands.collectives.program import (
     FORWARD,
     BeginCollective,
@@ -47,10 +47,10 @@ ALLREDUCE: Final[Mapping[AllreduceAlgorithm, Callable[[int], ExchangeTable]]] = 
 
 BY_KIND: Final[Mapping[str, Callable[[int], ExchangeTable]]] = {
     "all_gather": ring_all_gather,
-    "all_to_all": pairwise_all_to_all,
+    "all_to_all": all_to_all,
     "allreduce": ring,
     "broadcast": tree_broadcast,
-    "reduce_scatter": ring_reduce_scatter,
+    "reduce_scatter": direct_reduce_scatter,
     "send": one_message,
 }
 """By kind of `costs.Collective`, the algorithm; it sends the bytes that `costs` computes."""
@@ -71,8 +71,10 @@ __all__ = [
     "StepProgram",
     "TakeMessage",
     "TimedCollective",
+    "all_to_all",
     "butterfly",
     "by_hosts",
+    "direct_reduce_scatter",
     "evenly",
     "halving",
     "instructions",
@@ -80,7 +82,6 @@ __all__ = [
     "moved",
     "one_message",
     "overlapped",
-    "pairwise_all_to_all",
     "program_of",
     "ring",
     "ring_all_gather",

@@ -50,6 +50,13 @@ class ExchangeTable:
     """Number of parts that the vector is divided into."""
     rounds: Callable[[int], Iterator[ExchangeRound]]
     """The rounds of a worker, given its rank, in order."""
+    at_once: bool = False
+    """Whether a worker begins all of its rounds together; otherwise one after the other."""
+
+    def together(self, rank: int) -> Iterator[tuple[ExchangeRound, ...]]:
+        """The rounds of a worker that it begins together, in order."""
+        rounds = self.rounds(rank)
+        return iter([tuple(rounds)]) if self.at_once else ((one,) for one in rounds)
 
     def bounds(self, size: int, message: PartMessage) -> tuple[int, int]:
         """The begin and the end of a message's parts in a vector of `size` elements or bytes."""

@@ -61,6 +61,9 @@ class FakeGroup(Group):
     def sum(self, tensor: torch.Tensor) -> None:
         """Leave the tensor unchanged."""
 
+    def sum_small(self, tensor: torch.Tensor) -> None:
+        """Leave the tensor unchanged."""
+
     def broadcast(self, tensor: torch.Tensor, source: int = 0) -> None:
         """Leave the tensor unchanged."""
 

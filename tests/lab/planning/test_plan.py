@@ -7,7 +7,7 @@ import torch
 import manyhands as mh
 from manyhands.cluster import Cluster
 from manyhands.lab.planning.candidates import Candidate, candidates
-from manyhands.lab.planning.timing import for_payload, predict
+from manyhands.lab.planning.timing import for_payload, predict, seconds_of
 
 SIZE = 250_000
 """Parameters: 1 MB."""
@@ -64,6 +64,15 @@ def test_a_short_virtual_run_has_the_speed_of_a_long_one() -> None:
     about = (job(), found, Cluster.parse("4 hosts of 1 worker, 10mbit"), calibration())
     short, long = (predict(*about, steps=steps, repeats=1).rate for steps in (24, 192))
     assert short == pytest.approx(long, rel=0.1)
+
+
+@pytest.mark.parametrize(("strategy", "replicas"), [("gossip()", 2), ("ensemble()", 0)])
+def test_peers_send_receive_and_do_what_a_server_does(strategy: str, replicas: int) -> None:
+    # 16 ms of computing; an exchange of 10 ms for each replica that is sent to another worker.
+    known = msgspec.structs.replace(calibration(), exchange=0.01, served=0.004)
+    where = Cluster.parse("4 hosts of 1 worker, 1gbit")
+    seconds = seconds_of(job(), Candidate(mh.strategy(strategy), 4), where, known)
+    assert seconds == (pytest.approx(0.016), pytest.approx(0.01 * replicas))
 
 
 def test_replicas_on_sites_synchronise_every_so_many_steps() -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from manyhands.cluster import Cluster, Link
 from manyhands.costs.compression import PAYLOAD_SHARE
 from manyhands.reports.figures.speed import throughput
-from manyhands.strategies import placement_of
+from manyhands.strategies import placement_of, protocol_of
 from manyhands.verbs.simulate import Asked
 from manyhands.verbs.simulate import plan as plan_run
 
@@ -115,12 +115,22 @@ def seconds_of(
         sharded = candidate.strategy.name in SHARDED
         overhead = calibration.overhead(workers, per_host, sharded=sharded)
     elif workers > 1 and candidate.strategy.needs(workers).leases:
-        # Of an exchange, what the worker does beside the server; workers do it at the same time.
-        own = calibration.exchange - calibration.service
-        overhead = own * calibration.crowding(per_host) / candidate.interval
+        overhead = _exchanging(candidate, calibration) * calibration.crowding(per_host)
     if candidate.divides_work:
         return calibration.seconds(batch, per_host) / workers, overhead
     return calibration.seconds(batch / workers, per_host), overhead
+
+
+def _exchanging(candidate: Candidate, calibration: Calibration) -> float:
+    """Seconds of a step that a worker is busy with exchanges, on average."""
+    protocol = protocol_of(candidate.strategy)
+    size = max(1, calibration.parameters)
+    payload = None if protocol is None else protocol.step_payload(candidate.workers, size)
+    if payload is not None and payload.between_workers:
+        # Of what it sends to others it receives as much, and does what a server does with it.
+        return calibration.exchange * payload.sent / size
+    # Of an exchange, what the worker does beside the server; workers do it at the same time.
+    return (calibration.exchange - calibration.service) / candidate.interval
 
 
 def asked_of(

@@ -88,7 +88,7 @@ class FiniteSteps:
         found = overflows(self._bound.own_gradients()).to(self._group.device)
         if self._group.size > 1:
             self._waits.begin()
-            self._group.sum(found)
+            self._group.sum_small(found)
             self._waits.end()
         self._bound.rescale(1 / scale.factor)
         scale.update(overflowed=bool(found))
@@ -146,7 +146,7 @@ class FiniteSteps:
 
     def _sum(self, counts: torch.Tensor) -> None:
         self._waits.begin()
-        self._deciding.sum(counts)
+        self._deciding.sum_small(counts)
         self._waits.end()
 
     def _keep_finite_buffers(self) -> None:

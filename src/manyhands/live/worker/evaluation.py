@@ -129,7 +129,7 @@ def sum_totals(totals: MetricTotals, group: Group) -> MetricTotals:
     """Sum the statistics over all workers, including those without outputs."""
     seen = len(totals.tensor) > 0
     shapes = torch.tensor([int(seen), *totals.sizes], device=totals.tensor.device)
-    group.sum(shapes)
+    group.sum_small(shapes)
     holders, *summed = shapes.tolist()
     sizes = tuple(size // holders for size in summed)
     tensor = totals.tensor if seen else totals.tensor.new_zeros(totals.head + sum(sizes))

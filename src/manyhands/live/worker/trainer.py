@@ -314,7 +314,7 @@ class Trainer:
         group = self._bound.together or self._group
         if group.size > 1:
             self._waits.begin()
-            group.sum(sums)
+            group.sum_small(sums)
             self._waits.end()
         samples, weight = sums.tolist()
         self._bound.rescale(samples / weight if weight else 0.0)

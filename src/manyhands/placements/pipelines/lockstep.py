@@ -111,7 +111,7 @@ class Stages(Bound):
         """Clip by the norm over all workers: the root of the sum of their squared norms."""
         gradients = self._gradients()
         square = norm(gradients).double().square().to(self._device)
-        self._group.sum(square)
+        self._group.sum_small(square)
         factor = torch.clamp(limit / (square.sqrt() + 1e-6), max=1.0)
         for gradient in gradients:
             own(gradient).mul_(factor)

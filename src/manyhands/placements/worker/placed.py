@@ -130,7 +130,7 @@ class Placed(Bound):
         for name, grad in grads.items():
             if min(self._of(name)) == self._group.rank:
                 squares += grad.double().square().sum()
-        self._group.sum(squares)
+        self._group.sum_small(squares)
         factor = float(torch.clamp(limit / (squares.sqrt() + 1e-6), max=1.0))
         for grad in grads.values():
             grad.mul_(factor)

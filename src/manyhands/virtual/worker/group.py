@@ -46,14 +46,15 @@ class Operation:
     width: int
     """Bytes of an element, within which a vector is not divided."""
     values: torch.Tensor | None
-    rounds: Iterator[ExchangeRound]
+    rounds: Iterator[tuple[ExchangeRound, ...]]
+    """Those that are begun together, in order."""
     done: VirtualEvent
     has_ended: bool = False
-    current: ExchangeRound | None = None
-    is_sending: bool = False
-    """Whether the message of the current round has not arrived yet."""
-    has_sent: bool = False
-    """Whether it has been sent."""
+    current: tuple[ExchangeRound, ...] = ()
+    unsent: dict[int, PartMessage] = field(default_factory=dict)
+    """By receiver, the messages of the current rounds that have not been sent."""
+    not_arrived: int = 0
+    """Number of the messages of the current rounds that have not arrived yet."""
 
     def part(self, message: PartMessage) -> tuple[int, torch.Tensor | None]:
         """The bytes of a message and, if there are numbers, its values: a view."""
@@ -153,7 +154,7 @@ class GroupEndpoint:
         among = tuple(range(exchange.workers)) if ranks is None else tuple(ranks)
         set_of = self._group.number(among)
         number = self._begun[set_of] = self._begun.get(set_of, 0) + 1
-        rounds = exchange.rounds(among.index(self.rank))
+        rounds = exchange.together(among.index(self.rank))
         key, done = (set_of, number), self._kernel.event()
         operation = Operation(key, among, exchange, size, width, values, rounds, done)
         self._queue.append(operation)
@@ -192,71 +193,71 @@ class GroupEndpoint:
             return
         while self._queue:
             operation = self._queue[0]
-            if operation.current is None:
-                operation.current = next(operation.rounds, None)
-                if operation.current is None:
+            if not operation.current:
+                operation.current = next(operation.rounds, ())
+                if not operation.current:
                     self._queue.popleft()
                     operation.has_ended = True
                     operation.done.succeed()
                     continue
-                self._enter(operation, operation.current)
+                self._enter(operation)
             if not self._complete(operation):
                 return
-            operation.current, operation.has_sent = None, False
+            operation.current = ()
 
-    def _enter(self, operation: Operation, current: ExchangeRound) -> None:
-        """Begin a round: tell the sender of the message that is awaited, and send the own one."""
-        if current.receives is not None:
-            sender = self._group.members[operation.among[current.receives.peer]]
-            notify = partial(sender.await_message, (operation.key, self.rank))
-            away = self._group.network.latency(self._member, sender._member)
-            if away and self._group.notifies:
-                self._kernel.after(away, notify)
-            else:
-                notify()
-        if current.sends is not None:
-            operation.is_sending = True
-            key = (operation.key, operation.among[current.sends.peer])
-            if key in self._awaited:
-                self._awaited.remove(key)
-                self._send(operation, current.sends)
+    def _enter(self, operation: Operation) -> None:
+        """Begin rounds: tell the senders of what is awaited, and send the own messages."""
+        group, among = self._group, operation.among
+        for one in operation.current:
+            if one.receives is not None:
+                sender = group.members[among[one.receives.peer]]
+                notify = partial(sender.await_message, (operation.key, self.rank))
+                away = group.network.latency(self._member, sender._member)
+                if away and group.notifies:
+                    self._kernel.after(away, notify)
+                else:
+                    notify()
+        sent = [one.sends for one in operation.current if one.sends is not None]
+        operation.not_arrived = len(sent)
+        operation.unsent = {among[message.peer]: message for message in sent}
+        for to in [*operation.unsent]:
+            if (operation.key, to) in self._awaited:
+                self._awaited.remove((operation.key, to))
+                self._send(operation, to)
 
     def await_message(self, key: tuple[tuple[int, int], int]) -> None:
         """Another worker waits for a message of a collective: send it, if its round has begun."""
         operation = self._queue[0] if self._queue else None
-        current = operation.current if operation is not None else None
-        if operation is not None and current is not None and current.sends is not None:
-            waits = (operation.key, operation.among[current.sends.peer]) == key
-            if waits and not operation.has_sent:
-                self._send(operation, current.sends)
-                return
-        self._awaited.add(key)
+        if operation is not None and operation.key == key[0] and key[1] in operation.unsent:
+            self._send(operation, key[1])
+        else:
+            self._awaited.add(key)
 
-    def _send(self, operation: Operation, message: PartMessage) -> None:
-        operation.has_sent = True
-        nbytes, values = operation.part(message)
+    def _send(self, operation: Operation, to: int) -> None:
+        nbytes, values = operation.part(operation.unsent.pop(to))
         content = None if values is None else values.clone()
-        key = (operation.key, self.rank)
-        self._transmit(operation.among[message.peer], key, nbytes, content, operation)
+        self._transmit(to, (operation.key, self.rank), nbytes, content, operation)
 
     def _complete(self, operation: Operation) -> bool:
-        """Whether the current round is done; takes the message that it waits for."""
-        current = operation.current
-        if current is not None and current.receives is not None:
-            message = current.receives
-            key = (operation.key, operation.among[message.peer])
-            if not self._arrived.get(key):
-                return False
-            if operation.is_sending:
-                # What was sent is a copy, but a round ends as a whole.
-                return False
+        """Whether the current rounds are done; takes the messages that they wait for."""
+        if operation.not_arrived:
+            # What was sent is a copy, but a round ends as a whole.
+            return False
+        awaited = [
+            ((operation.key, operation.among[one.receives.peer]), one.receives)
+            for one in operation.current
+            if one.receives is not None
+        ]
+        if not all(self._arrived.get(key) for key, _ in awaited):
+            return False
+        for key, message in awaited:
             received, (_, own) = self._use(key), operation.part(message)
             if own is not None and received is not None:
                 if message.adds:
                     own.add_(received)
                 else:
                     own.copy_(received)
-        return not operation.is_sending
+        return True
 
     def _use(self, key: object) -> torch.Tensor | None:
         waiting = self._arrived[key]
@@ -283,7 +284,7 @@ class GroupEndpoint:
         def deliver() -> None:
             peer.hear(self, key, nbytes, content)
             if operation is not None:
-                operation.is_sending = False
+                operation.not_arrived -= 1
                 self._advance()
 
         again = partial(self._transmit, to, key, nbytes, content, operation)

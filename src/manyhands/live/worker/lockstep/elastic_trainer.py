@@ -258,7 +258,7 @@ class ElasticTrainer(Trainer):
         # A sum, because the first worker could complete a broadcast before others begin it.
         if self.rank != 0:
             decision.zero_()
-        self._group.sum(decision)
+        self._group.sum_small(decision)
 
     def finish(self) -> State:
         """End training; return the state of the whole model."""
@@ -297,7 +297,7 @@ class ElasticTrainer(Trainer):
 
     def _await_all(self) -> None:
         with self._exchanging():
-            self._group.sum(torch.zeros(1))
+            self._group.sum_small(torch.zeros(1))
 
     def _complete(
         self,
