@@ -205,7 +205,7 @@ def test_a_pipeline_takes_as_long_as_the_replay_of_its_table(tmp_path, schedule)
     text = f"pipeline(schedule={schedule}, microbatches=8)"
     run = simulated(job, text, tmp_path, time_only=True, bandwidth="1000gbit", latency="0us")
     table = strategy(text).table(4)
-    expected = replay(table, durations_of(table, [1.0] * 4))
+    expected = replay(table, durations_of(table, [(1.0, 2.0)] * 4))
     assert run.seconds == pytest.approx(2 * 0.1 * expected.makespan, rel=1e-3)
     computed = sum(worker.totals.seconds["compute"] for worker in run.trace.workers)
     idle = 1 - computed / (4 * run.seconds)

@@ -22,6 +22,7 @@ from manyhands.costs.compression import (
     pays_below,
     push_step_seconds,
 )
+from manyhands.costs.computing import PLAIN, Computing, PieceTime
 from manyhands.costs.crossover import FastestRange, crossover, fastest, fastest_ranges
 from manyhands.costs.forecast import Forecast, LayerSize, TensorSize
 from manyhands.costs.step_payload import StepPayload
@@ -29,15 +30,18 @@ from manyhands.costs.work_depth import LayerCost, NetworkCost, WorkDepth
 
 __all__ = [
     "BETWEEN_WORKERS",
+    "PLAIN",
     "AllreduceCost",
     "CodingCost",
     "Collective",
+    "Computing",
     "FastestRange",
     "Forecast",
     "LayerCost",
     "LayerSize",
     "LinkSpeed",
     "NetworkCost",
+    "PieceTime",
     "StepPayload",
     "TensorSize",
     "WorkDepth",

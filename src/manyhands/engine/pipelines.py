@@ -26,6 +26,8 @@ _schedules: Any = pipelining_schedules
 _stage: Any = pipelining_stage
 """Untyped, because the names used are not exported."""
 
+_AHEAD = 2
+"""Computations before which a receive begins: while one computes, the link is never idle."""
 Meta = tuple[tuple[int, ...], torch.dtype]
 """Shape and dtype of a tensor that passes between stages."""
 
@@ -232,6 +234,11 @@ def runtime(
         }
     )
 
+    if all(stage.device.type == "cpu" for stage in stages):
+        # NCCL executes what was begun in order: a receive ahead of a send could block it.
+        comms = engine.pipeline_order_with_comms
+        comms[engine.rank] = received_ahead(comms[engine.rank])
+
     def run(inputs: Sequence[Any], targets: Sequence[Any]) -> list[torch.Tensor]:
         losses: list[torch.Tensor] = []
         for stage in stages:
@@ -245,6 +252,31 @@ def runtime(
         return losses
 
     return run
+
+
+def received_ahead(actions: Sequence[Any], by: int = _AHEAD) -> list[Any]:
+    """The actions of a rank, with each receive begun some computations before its tensor is used.
+
+    torch begins a receive right before the computation that waits for it, and Gloo transfers
+    nothing before the receiver has begun: so no transfer would pass beside computation. Receives
+    stay in their order.
+
+    >>> actions = [_schedules._Action.from_str(one) for one in "1RECV_F0 1F0 1RECV_F1 1F1".split()]
+    >>> [str(one) for one in received_ahead(actions)]
+    ['1RECV_F0', '1RECV_F1', '1F0', '1F1']
+    """
+    receives = (_schedules.RECV_F, _schedules.RECV_B)
+    found: list[Any] = []
+    for action in actions:
+        at, passed = len(found), 0
+        while action.computation_type in receives and at:
+            before = found[at - 1]
+            if before.computation_type in receives or passed + before.is_compute_op > by:
+                break
+            passed += before.is_compute_op
+            at -= 1
+        found.insert(at, action)
+    return found
 
 
 def _yes() -> torch.Tensor:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from manyhands.collectives import FORWARD, StepProgram, evenly, overlapped, program_of, waiting
-from manyhands.costs import Collective, Forecast
+from manyhands.costs import PLAIN, Collective, Forecast
 from manyhands.placements.allreduce import AllReduce
 from manyhands.placements.placement import Placement, check_layers
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from manyhands.costs import LayerSize, TensorSize
+    from manyhands.costs import Computing, LayerSize, TensorSize
     from manyhands.job import Job
     from manyhands.placements.bound import Bound
     from manyhands.transport.collectives import Group
@@ -161,9 +161,9 @@ class Context(Placement):
         parameters, layers = sizes_and_layers(job, workers // self.ways, {})
         return self.forecast(parameters, workers, layers)
 
-    def program(self, job: Job, workers: int, *, overlaps: bool = False) -> StepProgram:
+    def program(self, job: Job, workers: int, computing: Computing = PLAIN) -> StepProgram:
         """Workers wait for every exchange around attention; buckets are summed beside them."""
-        del overlaps
+        del computing
         forecast = self.forecast_job(job, workers)
         # The loss is the first that is summed: before it come the exchanges of the forward pass.
         count = [one.kind for one in forecast.step].index("allreduce")

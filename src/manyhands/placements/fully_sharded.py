@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from manyhands.codecs import Codec  # noqa: TC001 - a field's type is needed when it is read
 from manyhands.codecs.reducers import Reducer  # noqa: TC001 - as above
 from manyhands.collectives import FORWARD, TimedCollective, program_of
-from manyhands.costs import Collective, Forecast
+from manyhands.costs import PLAIN, Collective, Forecast
 from manyhands.placements.compression.reduce_dtype import (
     check_reduce_dtype,
     reduce_dtype,
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from manyhands.collectives import StepProgram
-    from manyhands.costs import TensorSize
+    from manyhands.costs import Computing, TensorSize
     from manyhands.job import Job
     from manyhands.placements.bound import Bound
     from manyhands.transport.collectives import Group
@@ -117,13 +117,13 @@ class FullySharded(Placement):
         del numbers
         refuse_codec(self, self.codec)
 
-    def program(self, job: Job, workers: int, *, overlaps: bool = False) -> StepProgram:
+    def program(self, job: Job, workers: int, computing: Computing = PLAIN) -> StepProgram:
         """Units are gathered and reduced one after another."""
         return sharded_program(
             job,
             workers,
             reshard_after_forward=self.reshard_after_forward,
-            overlaps=overlaps,
+            overlaps=computing.overlaps,
         )
 
 

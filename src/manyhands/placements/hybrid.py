@@ -16,7 +16,7 @@ from manyhands.collectives import (
     moved,
     waiting,
 )
-from manyhands.costs import Collective, Forecast
+from manyhands.costs import PLAIN, Collective, Forecast
 from manyhands.notation import Value  # noqa: TC001 - as above
 from manyhands.placements.compression.reduce_dtype import check_reduce_dtype, reduce_dtype
 from manyhands.placements.forecasts.mesh_program import program_stage_groups
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from manyhands.collectives import Instruction
-    from manyhands.costs import LayerSize, TensorSize
+    from manyhands.costs import Computing, LayerSize, TensorSize
     from manyhands.job import Job
     from manyhands.placements.bound import Bound
     from manyhands.placements.model.tensor_plan import TensorPlan
@@ -371,7 +371,7 @@ class Hybrid(Placement):
             )
         self._check_forecastable()
 
-    def program(self, job: Job, workers: int, *, overlaps: bool = False) -> StepProgram:
+    def program(self, job: Job, workers: int, computing: Computing = PLAIN) -> StepProgram:
         """Workers wait for each collective of a split layer; units are sharded as by FSDP2."""
         from manyhands.placements.forecasts.layer_sizes import (  # noqa: PLC0415 - torch is lazy
             sizes_and_layers,
@@ -380,13 +380,17 @@ class Hybrid(Placement):
 
         self.check(workers)
         if self.pipeline > 1:
-            return program_stage_groups(self.axes, self.one_pipeline, job, self.find)
+            return program_stage_groups(
+                self.axes, self.one_pipeline, job, self.find, computing.pieces
+            )
         roles = tensor_roles(job.model, self.find)
         parameters, layers = sizes_and_layers(job, self.data * self.together * self.shard, roles)
         if self.outer is None:
-            return StepProgram(self._steps(parameters, layers, workers, overlaps=overlaps))
+            return StepProgram(
+                self._steps(parameters, layers, workers, overlaps=computing.overlaps)
+            )
         size = workers // self.data
-        own = self._copy._steps(parameters, layers, size, overlaps=overlaps)
+        own = self._copy._steps(parameters, layers, size, overlaps=computing.overlaps)
         whole = self.forecast(parameters, workers, layers)
         return StepProgram(
             tuple(moved(own[rank % size], rank - rank % size) for rank in range(workers)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from manyhands.costs import PLAIN
 from manyhands.placements.fully_sharded import FullySharded, sharded_program
 from manyhands.placements.placement import Placement
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from manyhands.collectives import StepProgram
-    from manyhands.costs import Forecast, TensorSize
+    from manyhands.costs import Computing, Forecast, TensorSize
     from manyhands.job import Job
     from manyhands.placements.bound import Bound
     from manyhands.transport.collectives import Group
@@ -88,11 +89,11 @@ class Offload(Placement):
             parameters, workers
         )
 
-    def program(self, job: Job, workers: int, *, overlaps: bool = False) -> StepProgram:
+    def program(self, job: Job, workers: int, computing: Computing = PLAIN) -> StepProgram:
         """As fully_sharded(); copies between the host's memory and a device take no time."""
         return sharded_program(
             job,
             workers,
             reshard_after_forward=self.reshard_after_forward,
-            overlaps=overlaps,
+            overlaps=computing.overlaps,
         )

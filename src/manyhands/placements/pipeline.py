@@ -7,7 +7,7 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from manyhands.costs import Forecast
+from manyhands.costs import PLAIN, Forecast
 from manyhands.placements.pipelines.messages import messages_of
 from manyhands.placements.placement import Placement, check_layers
 from manyhands.schedules import ALL, Durations, Name, by_name, replay
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from manyhands.collectives import StepProgram
-    from manyhands.costs import LayerSize, TensorSize
+    from manyhands.costs import Computing, LayerSize, TensorSize
     from manyhands.job import Job
     from manyhands.placements.bound import Bound
     from manyhands.placements.model.tensor_plan import TensorPlan
@@ -269,18 +269,17 @@ class Pipeline(Placement):
                 "not simulated: use another schedule, or run pipeline() with train"
             )
 
-    def program(self, job: Job, workers: int, *, overlaps: bool = False) -> StepProgram:
+    def program(self, job: Job, workers: int, computing: Computing = PLAIN) -> StepProgram:
         """The actions of the schedule's table, and the messages between them.
 
-        A stage takes a share of the time by its multiplications.
+        A stage takes a share of the time by its pieces, or by its multiplications.
         """
-        del overlaps
         from manyhands.parameters.microbatches import sizes_of  # noqa: PLC0415 - torch is lazy
         from manyhands.placements.pipelines.program import pipeline_program  # noqa: PLC0415
         from manyhands.placements.pipelines.stages import inspect_stages, stage_work  # noqa: PLC0415
 
         model, pieces, inputs = self.outline(job, workers)
         samples = sizes_of(job.batch_sizes.at(0), self.microbatches)
-        about = (self.held(workers), self.split_points, samples)
-        _, layers = inspect_stages(model, pieces, inputs, *about)
-        return pipeline_program(self.table(workers), layers, stage_work(pieces, inputs, *about))
+        about = (inputs, self.held(workers), self.split_points, samples, computing.pieces)
+        _, layers = inspect_stages(model, pieces, *about)
+        return pipeline_program(self.table(workers), layers, stage_work(pieces, *about))

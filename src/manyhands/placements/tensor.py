@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from manyhands.collectives import FORWARD, StepProgram, evenly, overlapped, program_of, waiting
-from manyhands.costs import Collective, Forecast
+from manyhands.costs import PLAIN, Collective, Forecast
 from manyhands.placements.allreduce import AllReduce
 from manyhands.placements.hybrid import Hybrid, check_split
 from manyhands.placements.placement import Placement, check_layers
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from manyhands.costs import LayerSize, TensorSize
+    from manyhands.costs import Computing, LayerSize, TensorSize
     from manyhands.job import Job
     from manyhands.placements.bound import Bound
     from manyhands.placements.model.tensor_plan import TensorPlan
@@ -154,10 +154,10 @@ class Tensor(Placement):
         parameters, layers = sizes_and_layers(job, workers, roles)
         return self.forecast(parameters, workers, layers)
 
-    def program(self, job: Job, workers: int, *, overlaps: bool = False) -> StepProgram:
+    def program(self, job: Job, workers: int, computing: Computing = PLAIN) -> StepProgram:
         """As hybrid(); with samples=own workers wait for each exchange, but not for buckets."""
         if self.samples == "same":
-            return self._hybrid(workers).program(job, workers, overlaps=overlaps)
+            return self._hybrid(workers).program(job, workers, computing)
         forecast = self.forecast_job(job, workers)
         summed = [(one.kind, one.size) for one in forecast.step if one.kind == "allreduce"]
         others = [one for one in forecast.step if one.kind != "allreduce"]

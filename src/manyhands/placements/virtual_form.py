@@ -18,6 +18,7 @@ from manyhands.protocols import LockstepProtocol
 
 if TYPE_CHECKING:
     from manyhands.collectives import StepProgram
+    from manyhands.costs import Computing
     from manyhands.endpoint import (
         Begun,
         CollectiveEndpoint,
@@ -69,9 +70,9 @@ class PlacedProtocol(LockstepProtocol):
         """Whatever the placement does not support, or is not simulated."""
         return self.placement.obstacle(option) or super().obstacle(option)
 
-    def program(self, job: Job, workers: int, *, overlaps: bool) -> StepProgram:
+    def program(self, job: Job, workers: int, computing: Computing) -> StepProgram:
         """As of the placement."""
-        return self.placement.program(job, workers, overlaps=overlaps)
+        return self.placement.program(job, workers, computing)
 
     def memory(self, job: Job, workers: int) -> int:
         """Bytes of parameters, gradients and communication buffers on a worker, by the forecast."""

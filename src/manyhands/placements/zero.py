@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from manyhands.collectives import FORWARD, StepProgram, overlapped, program_of, waiting
-from manyhands.costs import Collective, Forecast
+from manyhands.costs import PLAIN, Collective, Forecast
 from manyhands.placements.allreduce import MEBIBYTE, AllReduce
 from manyhands.placements.fully_sharded import FullySharded, sharded_forecast, sharded_program
 from manyhands.placements.placement import Placement
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from manyhands.costs import TensorSize
+    from manyhands.costs import Computing, TensorSize
     from manyhands.job import Job
     from manyhands.placements.bound import Bound
     from manyhands.runtime_needs import Option
@@ -107,11 +107,13 @@ class Zero(Placement):
         gathered = FullySharded().shared_bytes(job, workers)
         return gathered + (self.forecast_job(job, workers).shared if self.stage == 1 else 0)
 
-    def program(self, job: Job, workers: int, *, overlaps: bool = False) -> StepProgram:
+    def program(self, job: Job, workers: int, computing: Computing = PLAIN) -> StepProgram:
         """Stage 1: buckets are summed beside the backward pass; then parameters are gathered."""
         if self.stage > 1:
             reshard = self.stage == 3
-            return sharded_program(job, workers, reshard_after_forward=reshard, overlaps=overlaps)
+            return sharded_program(
+                job, workers, reshard_after_forward=reshard, overlaps=computing.overlaps
+            )
         forecast = self.forecast_job(job, workers)
         summed = [(one.kind, one.size) for one in forecast.step if one.kind == "allreduce"]
         gathered = [one for one in forecast.step if one.kind == "all_gather"]

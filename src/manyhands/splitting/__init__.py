@@ -5,6 +5,7 @@ from manyhands.splitting.cost_estimate import estimate
 from manyhands.splitting.cost_measurement import measure
 from manyhands.splitting.meta_values import fill
 from manyhands.splitting.partition import PieceCost, describe, partition
+from manyhands.splitting.piece_times import with_times
 from manyhands.splitting.section import Section
 from manyhands.splitting.untouched_run import inspect_call
 
@@ -21,4 +22,5 @@ __all__ = [
     "inspect_call",
     "measure",
     "partition",
+    "with_times",
 ]

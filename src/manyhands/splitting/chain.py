@@ -42,6 +42,11 @@ class Chain:
         return len(self.names)
 
     @property
+    def first_layers(self) -> tuple[str, ...]:
+        """By piece, the layer or call that it begins with."""
+        return tuple(_modules(piece)[0] for piece in self._calls[0])
+
+    @property
     def loose(self) -> list[str]:
         """Parameters that the model itself uses, and none of its layers."""
         nodes = (node for piece in self._calls[0] for node in piece if node.op == "get_attr")

@@ -1,11 +1,15 @@
 """Plans: what is ranked first is what the formulas say, and what cannot run is left out."""
 
+import dataclasses
+
 import msgspec
 import pytest
 import torch
 
 import manyhands as mh
 from manyhands.cluster import Cluster
+from manyhands.costs import PieceTime
+from manyhands.lab.calibration.measure import piece_times
 from manyhands.lab.planning.candidates import Candidate, candidates
 from manyhands.lab.planning.timing import for_payload, predict, seconds_of
 
@@ -197,3 +201,34 @@ def test_what_does_not_fit_into_a_hosts_memory_is_left_out() -> None:
 def test_a_cluster_is_read_before_anything_is_measured() -> None:
     with pytest.raises(ValueError, match="is not a cluster: expected a size such as"):
         mh.plan(job(), "4 workers, 16XB of memory")
+
+
+@pytest.mark.parametrize(
+    ("times", "slowest"),
+    [((1.0, 1.0, 1.0, 1.0), 1 / 4), ((1.0, 1.0, 4.0, 2.0), 4 / 8), ((), 1 / 4)],
+)
+def test_a_pipeline_is_as_fast_as_its_slowest_stage_was_measured(times, slowest) -> None:
+    # Four layers of the same multiplications, a stage each; 64 microbatches of 1 ms in all stages
+    # together, links without delay: (64 + 3 of the others) of the slowest one's part.
+    chained = dataclasses.replace(
+        job(), model=lambda: torch.nn.Sequential(*(torch.nn.Linear(500, 500) for _ in range(4)))
+    )
+    pieces = tuple(PieceTime(str(n), one, 2 * one) for n, one in enumerate(times))
+    known = msgspec.structs.replace(calibration(), pieces=pieces)
+    found = Candidate(mh.strategy("pipeline(microbatches=64)"), 4)
+    where = Cluster.parse("4 hosts of 1 worker, 1000gbit and 0ms")
+    seconds = 64 / predict(chained, found, where, known).rate
+    others = 0.001 * (1 - slowest)
+    assert seconds == pytest.approx(64 * 0.001 * slowest + others, rel=0.05)
+
+
+def test_a_calibration_measures_the_pieces_of_a_model() -> None:
+    layers = (torch.nn.Linear(500, 2_000), torch.nn.Linear(2_000, 500))
+    chained = dataclasses.replace(job(), model=lambda: torch.nn.Sequential(*layers))
+    found = piece_times(chained, 64)
+    assert [one.first for one in found] == ["0", "1"]
+    assert all(one.forward > 0 and one.backward > 0 for one in found)
+    with_objective = dataclasses.replace(
+        chained, loss=None, objective=lambda model, batch: model(batch[0]).mean()
+    )
+    assert piece_times(with_objective, 64) == ()

@@ -1,57 +1,18 @@
 """The first host is lost, stopped or cut off: the others continue the run, or nobody does."""
 
-import shlex
 import signal
 import subprocess
-import sys
-import textwrap
 
 import pytest
 import torch
+from several_hosts import BATCH, MANYHANDS, begun, kill
 
 from manyhands.lab.networks.namespaces import NotPermitted, check_permitted, network
 from manyhands.reports import Run
 from support import wait_for
 
-SCRIPT = """
-    import time
-    import torch, torch.nn.functional as F
-    import manyhands as mh
-
-    generator = torch.Generator().manual_seed(7)
-    inputs = torch.randn(2048, 20, generator=generator)
-    data = torch.utils.data.TensorDataset(inputs, inputs[:, :5].argmax(1))
-
-    def loss(outputs, targets):
-        time.sleep(0.02)
-        return F.cross_entropy(outputs, targets)
-
-    job = mh.Job(
-        model=lambda: torch.nn.Linear(20, 5),
-        optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
-        loss=loss,
-        data=data,
-        global_batch=60,
-        epochs=1,
-    )
-"""
-MANYHANDS = (sys.executable, "-m", "manyhands")
-SAMPLES = 60 * 1000
-
-
-def begun(start, tmp_path, strategy, hosts, listen="127.0.0.1", inside=(), options=()):
-    """A run with checkpoints that waits for other hosts, and the commands that they join with."""
-    script = tmp_path / "job.py"
-    script.write_text(textwrap.dedent(SCRIPT))
-    first = start(
-        *(*inside, *MANYHANDS, "train", script, "--strategy", strategy, "--hosts", hosts),
-        *("--samples", str(SAMPLES), "--listen", listen, "--output", "run"),
-        *("--checkpoint", "50 steps", *options),
-    )
-    lines = tmp_path / "run" / "join"
-    wait_for(lambda: lines.exists() or first.process.poll() is not None, 60, "the lines to join by")
-    assert lines.exists(), first.text()
-    return first, [shlex.split(line)[1:] for line in lines.read_text().splitlines()]
+SAMPLES = BATCH * 1000
+CHECKPOINT = ("--samples", str(SAMPLES), "--checkpoint", "50 steps")
 
 
 def wait_for_checkpoint(tmp_path, first):
@@ -59,25 +20,24 @@ def wait_for_checkpoint(tmp_path, first):
     wait_for(lambda: any(stored.glob("[0-9]*")), 90, f"a checkpoint: {first.text()}")
 
 
-def kill(run):
-    for process in (*run.tree(), run.process):
-        process.send_signal(signal.SIGKILL)
-
-
-def parameters_of_one_worker(start, tmp_path):
+def check_against_one_worker(start, tmp_path):
+    """Every sample counts once, and the parameters are those of one worker, in float32."""
     alone = start(
         *(*MANYHANDS, "train", "job.py", "--strategy", "single()", "--workers", "1"),
         *("--samples", str(SAMPLES), "--output", "alone"),
     )
     assert alone.finish(100) == 0, alone.text()
-    return Run(tmp_path / "alone").state_dict()
+    run = Run(tmp_path / "run")
+    assert run.samples == SAMPLES
+    ours, its = run.state_dict(), Run(tmp_path / "alone").state_dict()
+    assert all(torch.allclose(ours[name], its[name], atol=1e-4) for name in its)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("strategy", ["synchronous()", "allreduce()", "fully_sharded()"])
 def test_the_hosts_that_remain_continue_from_the_last_checkpoint(start, tmp_path, strategy):
-    first, lines = begun(start, tmp_path, strategy, "a:1, b:1, c:1")
+    first, lines = begun(start, tmp_path, strategy, "a:1, b:1, c:1", options=CHECKPOINT)
     second, third = (start(*MANYHANDS, *line) for line in lines)
     wait_for_checkpoint(tmp_path, first)
     kill(first)
@@ -86,17 +46,14 @@ def test_the_hosts_that_remain_continue_from_the_last_checkpoint(start, tmp_path
     assert "this host takes its place" in second.text()
     assert "with 2 workers (b:1, c:1)" in second.text()
     assert "b continues the run; this host joins it" in third.text()
-    run = Run(tmp_path / "run")
-    assert run.samples == SAMPLES
     assert "continues from" in second.text(), second.text()
-    its = parameters_of_one_worker(start, tmp_path)
-    assert all(torch.allclose(run.state_dict()[name], its[name], atol=1e-4) for name in its)
+    check_against_one_worker(start, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_a_first_host_that_was_stopped_ends_when_it_goes_on(start, tmp_path):
-    first, (line,) = begun(start, tmp_path, "synchronous()", "a:1, b:1")
+    first, (line,) = begun(start, tmp_path, "synchronous()", options=CHECKPOINT)
     second = start(*MANYHANDS, *line)
     wait_for_checkpoint(tmp_path, first)
     stopped = (first.process, *first.tree())
@@ -108,10 +65,7 @@ def test_a_first_host_that_was_stopped_ends_when_it_goes_on(start, tmp_path):
     assert first.finish(60) == 1, first.text()
     assert "b took its place: the run continues there" in first.text()
     assert second.finish(200) == 0, second.text()
-    run = Run(tmp_path / "run")
-    assert run.samples == SAMPLES
-    its = parameters_of_one_worker(start, tmp_path)
-    assert all(torch.allclose(run.state_dict()[name], its[name], atol=1e-4) for name in its)
+    check_against_one_worker(start, tmp_path)
 
 
 @pytest.mark.slow
@@ -123,9 +77,8 @@ def test_nobody_takes_over_from_a_first_host_that_is_cut_off(start, tmp_path):
         pytest.skip(str(error))
     with network(2, 125e6) as hosts:
         here, there = hosts
-        options = ("--patience", "6")
-        listen = (here.address, here.inside())
-        first, (line,) = begun(start, tmp_path, "synchronous()", "a:1, b:1", *listen, options)
+        place = {"listen": here.address, "inside": here.inside()}
+        first, (line,) = begun(start, tmp_path, "synchronous()", options=CHECKPOINT, **place)
         second = start(*there.inside(*MANYHANDS, *line))
         wait_for_checkpoint(tmp_path, first)
         subprocess.run(there.inside("ip", "link", "set", "eth0", "down"), check=True)
@@ -139,7 +92,7 @@ def test_nobody_takes_over_from_a_first_host_that_is_cut_off(start, tmp_path):
 @pytest.mark.timeout(200)
 def test_without_a_checkpoint_the_reason_is_given(start, tmp_path):
     first, (line,) = begun(
-        start, tmp_path, "synchronous()", "a:1, b:1", options=("--checkpoint", "1000 epochs")
+        start, tmp_path, "synchronous()", options=("--checkpoint", "1000 epochs")
     )
     second = start(*MANYHANDS, *line)
     wait_for(lambda: " %)" in first.text(), 90, "training")
@@ -151,7 +104,7 @@ def test_without_a_checkpoint_the_reason_is_given(start, tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(200)
 def test_a_run_that_is_going_on_is_not_continued_a_second_time(start, tmp_path):
-    first, (line,) = begun(start, tmp_path, "synchronous()", "a:1, b:1")
+    first, (line,) = begun(start, tmp_path, "synchronous()", options=CHECKPOINT)
     second = start(*MANYHANDS, *line)
     wait_for_checkpoint(tmp_path, first)
     again = start(*MANYHANDS, "train", "job.py", "--resume", "run", "--output", "run")

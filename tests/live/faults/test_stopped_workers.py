@@ -1,18 +1,16 @@
 """A worker is stopped, for ten seconds and for ever, under every strategy that leases samples."""
 
 import signal
-import sys
 import textwrap
 
 import pytest
-from test_lost_hosts import begun, is_training
+from several_hosts import MANYHANDS, begun, is_training
 
 from manyhands.reports import Run
 from manyhands.reports.figures.fault_times import fault_times
 from manyhands.reports.figures.speed import accounting, training_seconds
 from support import wait_for
 
-MANYHANDS = (sys.executable, "-m", "manyhands")
 SCRIPT = """
     import time
     import torch, torch.nn.functional as F
@@ -129,7 +127,7 @@ def test_a_stop_of_ten_seconds_within_the_patience_costs_ten_seconds(train, stra
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("strategy", ["asynchronous()", "synchronous()", "local_sgd(every=8)"])
 def test_what_a_stopped_host_sends_when_it_continues_is_refused(start, tmp_path, strategy):
-    first, line = begun(start, tmp_path, strategy)
+    first, (line,) = begun(start, tmp_path, strategy)
     second = start(*MANYHANDS, *line)
     wait_for(lambda: is_training(first), 90, "training")
     stopped = [*second.tree(), second.process]

@@ -2,18 +2,16 @@
 
 import os
 import shlex
-import sys
 import textwrap
 from pathlib import Path
 
 import pytest
-from test_lost_hosts import JOB
+from several_hosts import JOB, MANYHANDS
 
 from manyhands.reports import Run
 from manyhands.reports.figures.speed import accounting, training_seconds
 from support import wait_for
 
-MANYHANDS = (sys.executable, "-m", "manyhands")
 PLACES = ("/usr/lib/*/faketime/libfaketimeMT.so.1", "/usr/lib*/faketime/libfaketimeMT.so.1")
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from manyhands.cluster import Cluster, Host, Link
+from manyhands.costs import PieceTime
 from manyhands.pacing import Pace
 from manyhands.reports import Machine
 
@@ -127,6 +128,9 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds that a step of two workers takes longer by an allreduce on this host."""
     sharded: float = 0.0
     """Seconds that a step of two workers takes longer under `fully_sharded()` on this host."""
+    pieces: tuple[PieceTime, ...] = ()
+    """The model's pieces in order, of which a pipeline makes stages, each with its seconds for a
+    batch of the middle size; none if it cannot be split."""
     coding: dict[str, float] = msgspec.field(default_factory=dict)
     """By codec, bytes of vectors per second at which it encodes and decodes here."""
     hosts: tuple[CalibratedHost, ...] = ()

@@ -17,13 +17,17 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from manyhands.costs import PieceTime
 from manyhands.failure import RunFailed
 from manyhands.lab.break_even.codecs import break_even
 from manyhands.lab.calibration.calibration import Calibration, ComputeTime
 from manyhands.lab.launcher import end, start
 from manyhands.lab.machine import this_machine
 from manyhands.live.agent.memory_check import model_bytes
+from manyhands.placements.model.sample_batch import example
 from manyhands.reports import Run
+from manyhands.splitting import chain
+from manyhands.splitting import measure as measure_cost
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -40,6 +44,8 @@ CODECS: Final = ("int8()", "topk(0.01)")
 _NETWORK: Final = "1gbit"
 _LEAST_SERVED: Final = 0.1
 """Of an exchange, the least part that is taken for the server's."""
+_PIECES: Final = 32
+"""Pieces of a model that are measured, if it has as many: those of a pipeline of eight stages."""
 _FIRST: Final = 3
 """Steps at the beginning that are not counted."""
 
@@ -99,6 +105,8 @@ def measure(
             # Both exchange at the same time: one of them waits while the server serves the other.
             later = step_seconds(two) - max(1.0, sharing) * usual.whole - exchange
             served = min(max(_LEAST_SERVED * exchange, later), exchange)
+    tell("pieces of the model")
+    pieces = piece_times(job, usual.samples)
     tell("codecs")
     return Calibration(
         date=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -110,6 +118,7 @@ def measure(
         served=served,
         collective=collective,
         sharded=sharded,
+        pieces=pieces,
         coding=_coding(job),
         machine=machine,
         script=script[0],
@@ -122,6 +131,24 @@ def _sharded(runs: _Runs, batch: int, alone: float) -> float:
         return max(0.0, step_seconds(runs.make("fully_sharded()", 2, batch)) - alone)
     except RunFailed:
         return 0.0
+
+
+def piece_times(job: Job, samples: int) -> tuple[PieceTime, ...]:
+    """The times of the pieces that a pipeline's stages consist of; none if it takes no such model.
+
+    They are measured as a pipeline measures them at its start.
+    """
+    if job.objective is not None:
+        return ()
+    try:
+        model, inputs = job.model(), example(job, samples)
+        pieces = chain(model, inputs, _PIECES)
+        return tuple(
+            PieceTime(first, cost.forward, cost.backward)
+            for first, cost in zip(pieces.first_layers, measure_cost(pieces, inputs), strict=True)
+        )
+    except (ValueError, TypeError, NotImplementedError):
+        return ()
 
 
 def _coding(job: Job) -> dict[str, float]:

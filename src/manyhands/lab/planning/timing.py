@@ -6,6 +6,7 @@ import math
 import statistics
 import tempfile
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -19,6 +20,7 @@ from manyhands.verbs.simulate import plan as plan_run
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from manyhands.costs import PieceTime
     from manyhands.job import Job
     from manyhands.lab.calibration import Calibration
     from manyhands.lab.planning.candidates import Candidate
@@ -87,7 +89,8 @@ def predict(
     # Without random numbers all repeats are the same run.
     steady_times = str(about.times).startswith("constant")
     seeds = range(job.seed, job.seed + (1 if steady_times else repeats))
-    rates = [_rate(job, replace(about, seed=seed), candidate) for seed in seeds]
+    rate_of = partial(_rate, job, candidate, calibration.pieces)
+    rates = [rate_of(replace(about, seed=seed)) for seed in seeds]
     rate = statistics.mean(rates)
     if not reasons:
         return PredictedSpeed(rate=rate, low=min(rates), high=max(rates), limit="")
@@ -95,7 +98,7 @@ def predict(
     unlimited = {"the network": replace(about, cluster=_without_network(about.cluster))}
     if about.slow or not steady_times:
         unlimited["slower workers"] = replace(about, times=steady, slow=())
-    gains = {name: _rate(job, one, candidate) / rate for name, one in unlimited.items()}
+    gains = {name: rate_of(one) / rate for name, one in unlimited.items()}
     most = max(gains, key=lambda name: gains[name])
     limit = most if candidate.workers > 1 and gains[most] >= _CLEAR else "computing"
     return PredictedSpeed(rate=rate, low=min(rates), high=max(rates), limit=limit)
@@ -163,15 +166,17 @@ def asked_of(
     )
 
 
-def _rate(job: Job, asked: Asked, candidate: Candidate) -> float:
+def _rate(job: Job, candidate: Candidate, pieces: tuple[PieceTime, ...], asked: Asked) -> float:
     """Samples per second of a virtual run."""
     placement = placement_of(candidate.strategy)
     if placement is not None and candidate.interval > 1:
-        return _rate_of_copies(job, asked, placement, candidate.interval)
-    return _rate_of_run(job, asked)
+        return _rate_of_copies(job, placement, candidate.interval, pieces, asked)
+    return _rate_of_run(job, pieces, asked)
 
 
-def _rate_of_copies(job: Job, asked: Asked, placement: Placement, interval: int) -> float:
+def _rate_of_copies(
+    job: Job, placement: Placement, interval: int, pieces: tuple[PieceTime, ...], asked: Asked
+) -> float:
     """Samples per second of a placement whose replicas synchronise every so many steps.
 
     All steps but the last of an interval are alike, so a few are simulated, with a synchronisation
@@ -182,14 +187,14 @@ def _rate_of_copies(job: Job, asked: Asked, placement: Placement, interval: int)
     def seconds(every: int) -> float:
         samples = LOCKSTEP_STEPS * batch
         often = replace(asked, strategy=placement.with_interval(every), samples=samples)
-        return samples / _rate_of_run(job, often)
+        return samples / _rate_of_run(job, pieces, often)
 
     steps = seconds(LOCKSTEP_STEPS + 1)
     synchronisation = max(0.0, seconds(LOCKSTEP_STEPS) - steps)
     return interval * batch / (interval / LOCKSTEP_STEPS * steps + synchronisation)
 
 
-def _rate_of_run(job: Job, asked: Asked) -> float:
+def _rate_of_run(job: Job, pieces: tuple[PieceTime, ...], asked: Asked) -> float:
     """Samples per second of one virtual run."""
     quiet = replace(
         job,
@@ -204,7 +209,7 @@ def _rate_of_run(job: Job, asked: Asked) -> float:
     with tempfile.TemporaryDirectory(prefix="manyhands-plan-") as folder:
         asked = replace(asked, output=Path(folder) / "run")
         planned = plan_run(quiet, asked, "plan")
-        conditions = replace(planned.conditions, starts_free=True)
+        conditions = replace(planned.conditions, starts_free=True, pieces=pieces)
         run = replace(planned, conditions=conditions).carry_out(lambda _: None)
         return throughput(run.trace).rate
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from manyhands.collectives import Instruction
-    from manyhands.costs import LayerSize, TensorSize
+    from manyhands.costs import LayerSize, PieceTime, TensorSize
     from manyhands.job import Job
     from manyhands.placements.model.tensor_plan import TensorPlan
     from manyhands.placements.pipeline import Pipeline
@@ -36,7 +36,11 @@ _Among: TypeAlias = "tuple[Collective, int, int]"
 
 
 def program_stage_groups(
-    axes: Mapping[str, int], one: Pipeline, job: Job, find: Callable[[nn.Module], TensorPlan]
+    axes: Mapping[str, int],
+    one: Pipeline,
+    job: Job,
+    find: Callable[[nn.Module], TensorPlan],
+    known: Sequence[PieceTime] = (),
 ) -> StepProgram:
     """What workers on a mesh with pipelines do in a step.
 
@@ -48,8 +52,9 @@ def program_stage_groups(
         one: one of the pipelines on it.
         job: the job.
         find: returns the layers of a model that are split along `tensor`.
+        known: by piece of the model, its measured times.
     """
-    parameters, layers, pieces, work = inspect_mesh(axes, one, job, find)
+    parameters, layers, pieces, work = inspect_mesh(axes, one, job, find, known)
     microbatches = sum(call.role == "stage" and call.name == "0" for call in layers)
     table = one.table(axes["pipeline"], microbatches)
     workers = axes["data"] * axes["pipeline"] * axes["shard"] * axes["tensor"]
@@ -65,7 +70,7 @@ def _of(
     parameters: Sequence[TensorSize],
     layers: Sequence[LayerSize],
     loose: Collection[str],
-    work: Sequence[float],
+    work: Sequence[tuple[float, float]],
 ) -> list[Instruction]:
     """The instructions of one worker."""
     within, tensor = axes["shard"] * axes["tensor"], axes["tensor"]

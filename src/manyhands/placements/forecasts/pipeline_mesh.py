@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from manyhands.costs import LayerSize, TensorSize
+    from manyhands.costs import LayerSize, PieceTime, TensorSize
     from manyhands.job import Job
     from manyhands.placements.model.tensor_plan import TensorPlan
     from manyhands.placements.pipeline import Pipeline
@@ -109,8 +109,12 @@ def forecast_stage_groups(
 
 
 def inspect_mesh(
-    axes: Mapping[str, int], one: Pipeline, job: Job, find: Callable[[nn.Module], TensorPlan]
-) -> tuple[list[TensorSize], list[LayerSize], Chain, list[float]]:
+    axes: Mapping[str, int],
+    one: Pipeline,
+    job: Job,
+    find: Callable[[nn.Module], TensorPlan],
+    known: Sequence[PieceTime] = (),
+) -> tuple[list[TensorSize], list[LayerSize], Chain, list[tuple[float, float]]]:
     """Sizes of the stages' parameters and of all calls, the pieces, and the work of stages."""
     from manyhands.parameters.microbatches import sizes_of  # noqa: PLC0415 - torch is lazy
     from manyhands.placements.forecasts.layer_sizes import inspect_layers, tensor_roles  # noqa: PLC0415
@@ -120,9 +124,9 @@ def inspect_mesh(
     share = -(-job.batch_sizes.at(0) // (axes["data"] * axes["shard"]))
     sizes = sizes_of(share, one.most_microbatches(share, workers))
     model, pieces, inputs = one.outline(job, workers, find)
-    about = (one.held(workers), one.split_points, sizes)
-    parameters, layers = inspect_stages(model, pieces, inputs, *about)
-    work = stage_work(pieces, inputs, *about)
+    about = (inputs, one.held(workers), one.split_points, sizes, known)
+    parameters, layers = inspect_stages(model, pieces, *about)
+    work = stage_work(pieces, *about)
     if axes["tensor"] > 1:
         roles = tensor_roles(job.model, find)
         calls = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from manyhands.collectives import (
-    FORWARD,
     ComputeShare,
     GiveMessage,
     StepProgram,
@@ -22,30 +21,30 @@ if TYPE_CHECKING:
     from manyhands.schedules import Action, Table
 
 
-def durations_of(table: Table, work: Sequence[float]) -> Durations:
+def durations_of(table: Table, work: Sequence[tuple[float, float]]) -> Durations:
     """Durations of each stage for a microbatch, as shares of a worker's time for its batch.
 
     All workers together compute for as many such times as there are workers. The gradients of a
-    stage's inputs and of its parameters take as long as its forward.
+    stage's inputs and of its parameters take a half of its backward each.
 
     Args:
         table: the schedule.
-        work: by stage, its share of the computation, in any unit.
+        work: by stage, what its forward and its backward take, in any unit.
     """
-    scale = len(table.ranks) / (sum(work) * table.microbatches)
-    third = tuple(FORWARD * scale * one for one in work)
-    return Durations(third, third, third)
+    scale = len(table.ranks) / (sum(map(sum, work)) * table.microbatches)
+    half = tuple(scale * backward / 2 for _, backward in work)
+    return Durations(tuple(scale * forward for forward, _ in work), half, half)
 
 
 def pipeline_program(
-    table: Table, layers: Sequence[LayerSize], work: Sequence[float]
+    table: Table, layers: Sequence[LayerSize], work: Sequence[tuple[float, float]]
 ) -> StepProgram:
     """What the workers of a pipeline do in a step.
 
     Args:
         table: the schedule.
         layers: the calls of every stage.
-        work: by stage, its share of the computation, in any unit.
+        work: by stage, what its forward and its backward take, in any unit.
     """
     ranks = range(len(table.ranks))
     return StepProgram(tuple(tuple(stage_program(table, layers, work, rank)) for rank in ranks))
@@ -54,7 +53,7 @@ def pipeline_program(
 def stage_program(
     table: Table,
     layers: Sequence[LayerSize],
-    work: Sequence[float],
+    work: Sequence[tuple[float, float]],
     rank: int,
     beside: Callable[[Action], Iterable[Instruction]] = lambda _: (),
     after: Iterable[Instruction] = (),
@@ -64,7 +63,7 @@ def stage_program(
     Args:
         table: the schedule.
         layers: the calls of every stage.
-        work: by stage, its share of the computation, in any unit.
+        work: by stage, what its forward and its backward take, in any unit.
         rank: the worker's number in its pipeline.
         beside: what else belongs to an action, before its result is sent.
         after: what follows the actions.

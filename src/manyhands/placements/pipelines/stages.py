@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Final
 import torch
 from torch import nn
 
-from manyhands.costs import LayerSize, TensorSize
+from manyhands.collectives import FORWARD
+from manyhands.costs import LayerSize, PieceTime, TensorSize
 from manyhands.engine.fake_tensors import is_fake, really
 from manyhands.engine.tensors import as_dtensor, gathered, own_part
 from manyhands.files.checkpoint import Entry, State
@@ -32,6 +33,7 @@ from manyhands.splitting import (
     fill,
     measure,
     partition,
+    with_times,
 )
 
 if TYPE_CHECKING:
@@ -292,15 +294,17 @@ def inspect_stages(
     held: Sequence[int],
     split_points: Sequence[str],
     samples: Sequence[int],
+    known: Sequence[PieceTime] = (),
 ) -> tuple[list[TensorSize], list[LayerSize]]:
     """Sizes of the stages' parameters, and of their calls for microbatches of these samples.
 
-    Without split points, stages have about equally many multiplications.
+    Without split points, stages take equally long by the known times of pieces; without these, they
+    have about equally many multiplications.
     """
     if split_points:
         starts = by_hand(pieces, split_points)
     else:
-        starts = partition(estimate(pieces, inputs.new_empty(samples[0], *inputs.shape[1:])), held)
+        starts = partition(_costs(pieces, inputs, samples, known), held)
     stages = [pieces.section(first, stop) for first, stop in pairwise([*starts, len(pieces)])]
     passing = StageBoundaries(model, stages, inputs)
     parameters = [
@@ -323,15 +327,26 @@ def stage_work(
     held: Sequence[int],
     split_points: Sequence[str],
     samples: Sequence[int],
-) -> list[float]:
-    """By stage, its multiplications; 1 each if there are none. The stages of `inspect_stages`."""
-    costs = estimate(pieces, inputs.new_empty(samples[0], *inputs.shape[1:]))
+    known: Sequence[PieceTime] = (),
+) -> list[tuple[float, float]]:
+    """By stage of `inspect_stages`, what its forward and its backward take, in any unit.
+
+    By the known times of pieces; without these by multiplications, and equally if there are none.
+    """
+    costs = _costs(pieces, inputs, samples, known)
     starts = by_hand(pieces, split_points) if split_points else partition(costs, held)
     work = [
-        sum(one.seconds for one in costs[first:stop])
-        for first, stop in pairwise([*starts, len(pieces)])
+        (sum(one.forward for one in own), sum(one.backward for one in own))
+        for own in (costs[first:stop] for first, stop in pairwise([*starts, len(pieces)]))
     ]
-    return work if any(work) else [1.0] * len(work)
+    return work if any(map(sum, work)) else [(FORWARD, 1 - FORWARD)] * len(work)
+
+
+def _costs(
+    pieces: Chain, inputs: torch.Tensor, samples: Sequence[int], known: Sequence[PieceTime]
+) -> tuple[PieceCost, ...]:
+    costs = estimate(pieces, inputs.new_empty(samples[0], *inputs.shape[1:]))
+    return with_times(costs, pieces.first_layers, known) if known else costs
 
 
 def _rows(tensor: torch.Tensor) -> int:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Callable
 
+    from manyhands.costs import PieceTime
     from manyhands.pacing import Pace
     from manyhands.virtual.conditions.compute_times import Times
 
@@ -43,6 +44,8 @@ class Conditions:
     starts_free: bool = False
     """Whether what workers receive before their first batch takes no time: a short run then has the
     speed of a long one."""
+    pieces: tuple[PieceTime, ...] = ()
+    """What the pieces of the model took when they were measured, for pipelines."""
 
     def __post_init__(self) -> None:
         seconds = (self.service, self.detection, self.handover, self.saving)

@@ -1,0 +1,30 @@
+"""What is known of how workers compute, beside the time of a batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True)
+class PieceTime:
+    """How long a piece of a model takes for a batch, in seconds."""
+
+    first: str
+    """The layer that it begins with."""
+    forward: float
+    backward: float
+
+
+@dataclass(frozen=True)
+class Computing:
+    """How workers compute."""
+
+    overlaps: bool = False
+    """Whether devices have streams, so that FSDP2 communicates beside computation."""
+    pieces: tuple[PieceTime, ...] = ()
+    """The pieces of the model in order, as they were measured; none if they were not."""
+
+
+PLAIN: Final = Computing()
+"""On CPUs, and nothing was measured."""
