@@ -14,7 +14,7 @@ from torch.utils.data import TensorDataset
 
 import manyhands as mh
 from manyhands.cluster import Cluster, Host, Link
-from manyhands.costs import Collective, Forecast, LinkSpeed
+from manyhands.costs import PLAIN, Collective, Forecast, LinkSpeed
 from manyhands.costs.allreduce import ring
 from manyhands.failure import RunFailed
 from manyhands.job import Job
@@ -348,7 +348,7 @@ class Summed(Placement):
 def test_a_placement_of_ones_own_waits_for_the_collectives_of_its_forecast(tmp_path):
     job = gpt_job(samples=16, epochs=None)
     form = virtual_form(Summed())
-    program = form.program(job, 4, overlaps=False)
+    program = form.program(job, 4, PLAIN)
     kinds = [type(one).__name__ for one in program.ranks[0]]
     assert kinds == ["ComputeShare", "BeginCollective", "EndCollective"] * 2
 
