@@ -77,7 +77,8 @@ class InputJournal:
 
     def __init__(self, areas: Areas, most: int = MOST) -> None:
         self._areas = areas
-        self._most = most
+        self.most = most
+        """Inputs after which it is to be shortened."""
         self._area = 1
         self._generation = 0
         self._added = 0
@@ -86,7 +87,7 @@ class InputJournal:
     @property
     def is_long(self) -> bool:
         """Whether it is to be shortened."""
-        return self._added >= self._most
+        return self._added >= self.most
 
     def recover(self) -> list[bytes]:
         """The records of a predecessor, in order; empty if there was none."""

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from manyhands.leasing.lease_service import LeaseService
 
 _MOST = 16
-"""Inputs between two snapshots."""
+"""Inputs between two snapshots, if these are small."""
+_INPUT = 50
+"""About so many bytes has an input: of all that is written, snapshots are a half at most."""
 
 
 class LeaseInput(msgspec.Struct, frozen=True, array_like=True):
@@ -55,7 +57,9 @@ class LeaseJournal:
         self._journal.append(_encoder.encode(taken))
 
     def _shorten(self, service: LeaseService) -> None:
-        self._journal.shorten([_encoder.encode(LeaseInput("snapshot", state=service.state()))])
+        snapshot = _encoder.encode(LeaseInput("snapshot", state=service.state()))
+        self._journal.shorten([snapshot])
+        self._journal.most = max(_MOST, len(snapshot) // _INPUT)
 
     def replay(self, service: LeaseService) -> None:
         """Restore a new service; what it decides again was sent before."""
