@@ -52,6 +52,7 @@ Results:
     Compared        what compare returns: results, verdict, report
     Reproduction    what reproduce returns: the new comparison, and every difference
     Calibration     what calibrate returns: seconds of batches by their size (ComputeTime)
+    PieceTime       what a piece of the model takes, in a calibration
     CalibratedHost  a host of it, with its links (CalibratedLink, CalibratedSum)
     Plan            what plan returns: a ranking (PlannedStrategy, TimeToTarget, LeftOut, Rule)
     Searched        what search returns: all trials, and the best (Trial, TrialResult)
@@ -92,6 +93,7 @@ if TYPE_CHECKING:
         virtual,
     )
     from manyhands.cluster import Cluster, Host, Link, Site
+    from manyhands.costs import PieceTime
     from manyhands.data.sized import SizedData
     from manyhands.data.stream import StreamedData
     from manyhands.failure import Refused, RunFailed
@@ -165,6 +167,7 @@ __all__ = [
     "NotationError",
     "Objective",
     "Pace",
+    "PieceTime",
     "Plan",
     "PlannedStrategy",
     "Refused",
@@ -238,6 +241,7 @@ _HOME = {
     "NotationError": "manyhands.notation",
     "Objective": "manyhands.objective",
     "Pace": "manyhands.pacing",
+    "PieceTime": "manyhands.costs",
     "Refused": "manyhands.failure",
     "Reproduction": "manyhands.lab.reproduction.reproduce",
     "Run": "manyhands.reports",

@@ -22,7 +22,7 @@ from manyhands.costs.compression import (
     pays_below,
     push_step_seconds,
 )
-from manyhands.costs.computing import PLAIN, Computing, PieceTime
+from manyhands.costs.compute_conditions import PLAIN, ComputeConditions, PieceTime
 from manyhands.costs.crossover import FastestRange, crossover, fastest, fastest_ranges
 from manyhands.costs.forecast import Forecast, LayerSize, TensorSize
 from manyhands.costs.step_payload import StepPayload
@@ -34,7 +34,7 @@ __all__ = [
     "AllreduceCost",
     "CodingCost",
     "Collective",
-    "Computing",
+    "ComputeConditions",
     "FastestRange",
     "Forecast",
     "LayerCost",

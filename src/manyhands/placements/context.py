@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from manyhands.costs import Computing, LayerSize, TensorSize
+    from manyhands.costs import ComputeConditions, LayerSize, TensorSize
     from manyhands.job import Job
     from manyhands.placements.bound import Bound
     from manyhands.transport.collectives import Group
@@ -161,9 +161,9 @@ class Context(Placement):
         parameters, layers = sizes_and_layers(job, workers // self.ways, {})
         return self.forecast(parameters, workers, layers)
 
-    def program(self, job: Job, workers: int, computing: Computing = PLAIN) -> StepProgram:
+    def program(self, job: Job, workers: int, conditions: ComputeConditions = PLAIN) -> StepProgram:
         """Workers wait for every exchange around attention; buckets are summed beside them."""
-        del computing
+        del conditions
         forecast = self.forecast_job(job, workers)
         # The loss is the first that is summed: before it come the exchanges of the forward pass.
         count = [one.kind for one in forecast.step].index("allreduce")

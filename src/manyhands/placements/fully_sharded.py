@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from manyhands.collectives import StepProgram
-    from manyhands.costs import Computing, TensorSize
+    from manyhands.costs import ComputeConditions, TensorSize
     from manyhands.job import Job
     from manyhands.placements.bound import Bound
     from manyhands.transport.collectives import Group
@@ -117,13 +117,13 @@ class FullySharded(Placement):
         del numbers
         refuse_codec(self, self.codec)
 
-    def program(self, job: Job, workers: int, computing: Computing = PLAIN) -> StepProgram:
+    def program(self, job: Job, workers: int, conditions: ComputeConditions = PLAIN) -> StepProgram:
         """Units are gathered and reduced one after another."""
         return sharded_program(
             job,
             workers,
             reshard_after_forward=self.reshard_after_forward,
-            overlaps=computing.overlaps,
+            overlaps=conditions.overlaps,
         )
 
 

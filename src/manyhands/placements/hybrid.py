@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from manyhands.collectives import Instruction
-    from manyhands.costs import Computing, LayerSize, TensorSize
+    from manyhands.costs import ComputeConditions, LayerSize, TensorSize
     from manyhands.job import Job
     from manyhands.placements.bound import Bound
     from manyhands.placements.model.tensor_plan import TensorPlan
@@ -371,7 +371,7 @@ class Hybrid(Placement):
             )
         self._check_forecastable()
 
-    def program(self, job: Job, workers: int, computing: Computing = PLAIN) -> StepProgram:
+    def program(self, job: Job, workers: int, conditions: ComputeConditions = PLAIN) -> StepProgram:
         """Workers wait for each collective of a split layer; units are sharded as by FSDP2."""
         from manyhands.placements.forecasts.layer_sizes import (  # noqa: PLC0415 - torch is lazy
             sizes_and_layers,
@@ -381,16 +381,16 @@ class Hybrid(Placement):
         self.check(workers)
         if self.pipeline > 1:
             return program_stage_groups(
-                self.axes, self.one_pipeline, job, self.find, computing.pieces
+                self.axes, self.one_pipeline, job, self.find, conditions.pieces
             )
         roles = tensor_roles(job.model, self.find)
         parameters, layers = sizes_and_layers(job, self.data * self.together * self.shard, roles)
         if self.outer is None:
             return StepProgram(
-                self._steps(parameters, layers, workers, overlaps=computing.overlaps)
+                self._steps(parameters, layers, workers, overlaps=conditions.overlaps)
             )
         size = workers // self.data
-        own = self._copy._steps(parameters, layers, size, overlaps=computing.overlaps)
+        own = self._copy._steps(parameters, layers, size, overlaps=conditions.overlaps)
         whole = self.forecast(parameters, workers, layers)
         return StepProgram(
             tuple(moved(own[rank % size], rank - rank % size) for rank in range(workers)),

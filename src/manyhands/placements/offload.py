@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from manyhands.collectives import StepProgram
-    from manyhands.costs import Computing, Forecast, TensorSize
+    from manyhands.costs import ComputeConditions, Forecast, TensorSize
     from manyhands.job import Job
     from manyhands.placements.bound import Bound
     from manyhands.transport.collectives import Group
@@ -89,11 +89,11 @@ class Offload(Placement):
             parameters, workers
         )
 
-    def program(self, job: Job, workers: int, computing: Computing = PLAIN) -> StepProgram:
+    def program(self, job: Job, workers: int, conditions: ComputeConditions = PLAIN) -> StepProgram:
         """As fully_sharded(); copies between the host's memory and a device take no time."""
         return sharded_program(
             job,
             workers,
             reshard_after_forward=self.reshard_after_forward,
-            overlaps=computing.overlaps,
+            overlaps=conditions.overlaps,
         )

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from manyhands.collectives import StepProgram
-    from manyhands.costs import Computing, LayerSize, TensorSize
+    from manyhands.costs import ComputeConditions, LayerSize, TensorSize
     from manyhands.job import Job
     from manyhands.placements.bound import Bound
     from manyhands.placements.model.tensor_plan import TensorPlan
@@ -269,7 +269,7 @@ class Pipeline(Placement):
                 "not simulated: use another schedule, or run pipeline() with train"
             )
 
-    def program(self, job: Job, workers: int, computing: Computing = PLAIN) -> StepProgram:
+    def program(self, job: Job, workers: int, conditions: ComputeConditions = PLAIN) -> StepProgram:
         """The actions of the schedule's table, and the messages between them.
 
         A stage takes a share of the time by its pieces, or by its multiplications.
@@ -280,6 +280,6 @@ class Pipeline(Placement):
 
         model, pieces, inputs = self.outline(job, workers)
         samples = sizes_of(job.batch_sizes.at(0), self.microbatches)
-        about = (inputs, self.held(workers), self.split_points, samples, computing.pieces)
+        about = (inputs, self.held(workers), self.split_points, samples, conditions.pieces)
         _, layers = inspect_stages(model, pieces, *about)
         return pipeline_program(self.table(workers), layers, stage_work(pieces, *about))

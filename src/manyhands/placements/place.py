@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import torch
 
     from manyhands.collectives import StepProgram
-    from manyhands.costs import Computing, LayerSize, TensorSize
+    from manyhands.costs import ComputeConditions, LayerSize, TensorSize
     from manyhands.job import Job
     from manyhands.placements.bound import Bound
     from manyhands.transport.collectives import Group
@@ -152,13 +152,13 @@ class Place(Placement):
         parameters, layers = sizes_and_layers(job, 1, dict.fromkeys(self.workers, "placed"))
         return self.forecast(parameters, workers, layers)
 
-    def program(self, job: Job, workers: int, computing: Computing = PLAIN) -> StepProgram:
+    def program(self, job: Job, workers: int, conditions: ComputeConditions = PLAIN) -> StepProgram:
         """Each call on its worker, when what it needs has arrived; then results go to all.
 
         A call takes a share of the time by its multiplications. What is not placed is computed by
         every worker, between the forward and the backward pass.
         """
-        del computing
+        del conditions
         from manyhands.placements.forecasts.layer_sizes import sizes_and_layers  # noqa: PLC0415 - torch is lazy
         from manyhands.placements.forecasts.placed_calls import placed_calls  # noqa: PLC0415
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from manyhands.codecs import Codec
     from manyhands.codecs.reducers import Reducer
     from manyhands.collectives import StepProgram
-    from manyhands.costs import Computing, Forecast, LayerSize, TensorSize
+    from manyhands.costs import ComputeConditions, Forecast, LayerSize, TensorSize
     from manyhands.job import Job
     from manyhands.placements.bound import Bound
     from manyhands.protocols import LockstepProtocol
@@ -123,7 +123,7 @@ class Placement(Value, OptionSupport, ABC):
         """The same strategy, whose replicas synchronise every so many steps."""
         raise ValueError(f"{self} synchronises in every step, not in every {every}: use hybrid()")
 
-    def program(self, job: Job, workers: int, computing: Computing = PLAIN) -> StepProgram:
+    def program(self, job: Job, workers: int, conditions: ComputeConditions = PLAIN) -> StepProgram:
         """What each worker computes, exchanges and waits for in a step with a full batch.
 
         By default the collectives of the forecast follow each other at equal intervals, and workers
@@ -132,12 +132,12 @@ class Placement(Value, OptionSupport, ABC):
         Args:
             job: the job.
             workers: number of workers.
-            computing: what is known of how workers compute.
+            conditions: what is known of how workers compute.
 
         Raises:
             ValueError: its forecast does not say who exchanges what.
         """
-        del computing
+        del conditions
         from manyhands.collectives import evenly, program_of, waiting  # noqa: PLC0415 - beside its use
 
         forecast = self.forecast_job(job, workers)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from manyhands.costs import Computing, LayerSize, TensorSize
+    from manyhands.costs import ComputeConditions, LayerSize, TensorSize
     from manyhands.job import Job
     from manyhands.placements.bound import Bound
     from manyhands.placements.model.tensor_plan import TensorPlan
@@ -154,10 +154,10 @@ class Tensor(Placement):
         parameters, layers = sizes_and_layers(job, workers, roles)
         return self.forecast(parameters, workers, layers)
 
-    def program(self, job: Job, workers: int, computing: Computing = PLAIN) -> StepProgram:
+    def program(self, job: Job, workers: int, conditions: ComputeConditions = PLAIN) -> StepProgram:
         """As hybrid(); with samples=own workers wait for each exchange, but not for buckets."""
         if self.samples == "same":
-            return self._hybrid(workers).program(job, workers, computing)
+            return self._hybrid(workers).program(job, workers, conditions)
         forecast = self.forecast_job(job, workers)
         summed = [(one.kind, one.size) for one in forecast.step if one.kind == "allreduce"]
         others = [one for one in forecast.step if one.kind != "allreduce"]

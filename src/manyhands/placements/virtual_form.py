@@ -18,7 +18,7 @@ from manyhands.protocols import LockstepProtocol
 
 if TYPE_CHECKING:
     from manyhands.collectives import StepProgram
-    from manyhands.costs import Computing
+    from manyhands.costs import ComputeConditions
     from manyhands.endpoint import (
         Begun,
         CollectiveEndpoint,
@@ -70,9 +70,9 @@ class PlacedProtocol(LockstepProtocol):
         """Whatever the placement does not support, or is not simulated."""
         return self.placement.obstacle(option) or super().obstacle(option)
 
-    def program(self, job: Job, workers: int, computing: Computing) -> StepProgram:
+    def program(self, job: Job, workers: int, conditions: ComputeConditions) -> StepProgram:
         """As of the placement."""
-        return self.placement.program(job, workers, computing)
+        return self.placement.program(job, workers, conditions)
 
     def memory(self, job: Job, workers: int) -> int:
         """Bytes of parameters, gradients and communication buffers on a worker, by the forecast."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from manyhands.costs import Computing, TensorSize
+    from manyhands.costs import ComputeConditions, TensorSize
     from manyhands.job import Job
     from manyhands.placements.bound import Bound
     from manyhands.runtime_needs import Option
@@ -107,12 +107,12 @@ class Zero(Placement):
         gathered = FullySharded().shared_bytes(job, workers)
         return gathered + (self.forecast_job(job, workers).shared if self.stage == 1 else 0)
 
-    def program(self, job: Job, workers: int, computing: Computing = PLAIN) -> StepProgram:
+    def program(self, job: Job, workers: int, conditions: ComputeConditions = PLAIN) -> StepProgram:
         """Stage 1: buckets are summed beside the backward pass; then parameters are gathered."""
         if self.stage > 1:
             reshard = self.stage == 3
             return sharded_program(
-                job, workers, reshard_after_forward=reshard, overlaps=computing.overlaps
+                job, workers, reshard_after_forward=reshard, overlaps=conditions.overlaps
             )
         forecast = self.forecast_job(job, workers)
         summed = [(one.kind, one.size) for one in forecast.step if one.kind == "allreduce"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, cast
 
-from manyhands.costs import Computing
+from manyhands.costs import ComputeConditions
 from manyhands.failure import RunFailed
 from manyhands.faults import Cut
 from manyhands.leasing.leases import Leases
@@ -144,7 +144,7 @@ class PlacedWorld(LockstepWorld):
         shared_model: SharedModel | None = None,
     ) -> None:
         overlaps = any(host.devices for host in places.cluster.hosts)
-        self._computing = Computing(overlaps=overlaps, pieces=conditions.pieces)
+        self._computing = ComputeConditions(overlaps=overlaps, pieces=conditions.pieces)
         super().__init__(job, protocol, places, conditions, kernel, logs, shared_model)
         workers, placed = len(places.workers), cast("PlacedProtocol", protocol)
         key = ("memory", str(protocol), workers)
@@ -154,9 +154,9 @@ class PlacedWorld(LockstepWorld):
 
     def _program(self, workers: int) -> StepProgram:
         protocol = cast("PlacedProtocol", self._protocol)
-        job, computing = self._job, self._computing
-        key = ("program", str(protocol), workers, computing)
-        return remembered(job, key, lambda: protocol.program(job, workers, computing))
+        job, conditions = self._job, self._computing
+        key = ("program", str(protocol), workers, conditions)
+        return remembered(job, key, lambda: protocol.program(job, workers, conditions))
 
     def _new_model(self, workers: int) -> SharedModel:
         return PlacedModel(self._job, self._program(workers))

@@ -8,7 +8,13 @@ from typing import Final
 
 @dataclass(frozen=True)
 class PieceTime:
-    """How long a piece of a model takes for a batch, in seconds."""
+    """How long a piece of a model takes for a batch, in seconds.
+
+    Example:
+        >>> import manyhands as mh
+        >>> mh.PieceTime("blocks.0", forward=0.01, backward=0.02).first
+        'blocks.0'
+    """
 
     first: str
     """The layer that it begins with."""
@@ -17,7 +23,7 @@ class PieceTime:
 
 
 @dataclass(frozen=True)
-class Computing:
+class ComputeConditions:
     """How workers compute."""
 
     overlaps: bool = False
@@ -26,5 +32,5 @@ class Computing:
     """The pieces of the model in order, as they were measured; none if they were not."""
 
 
-PLAIN: Final = Computing()
+PLAIN: Final = ComputeConditions()
 """On CPUs, and nothing was measured."""
