@@ -53,7 +53,8 @@ class Task:
 
 TASKS = (
     Task("mnist", "accuracy >= 0.9", "100mbit", step=0.01, sample=0.0015),
-    Task("gpt", "loss <= 2.6", "100mbit", step=0.01, sample=0.004),
+    # Longer: what it really computes, by four workers on few cores, must be a small part of a step.
+    Task("gpt", "loss <= 2.6", "100mbit", step=0.03, sample=0.012),
 )
 
 
