@@ -75,9 +75,9 @@ class Fitted:
     """The constants of a link."""
 
     few: float
-    """Seconds of a message between two processes."""
+    """Seconds of a message, if every process has a core: measured with two."""
     many: float
-    """Between eight."""
+    """If they wait for each other's: measured with eight."""
     bandwidth: float
     lost: float
     """Share of the bandwidth that the largest vector cannot use."""
@@ -94,8 +94,7 @@ class Fitted:
     def predict(self, size: int, workers: int) -> tuple[float, float]:
         """Seconds of Gloo's ring, and of one whose rounds do not overlap."""
         cost = ring(size, workers)
-        along = math.log(workers / WORKERS[0]) / math.log(WORKERS[-1] / WORKERS[0])
-        latency = cost.rounds * (self.few + along * (self.many - self.few))
+        latency = cost.rounds * (self.many if workers > (os.cpu_count() or 1) else self.few)
         large = max(0.0, math.log(size / _WHOLE) / math.log(SIZES[-1] / _WHOLE))
         transfer = cost.transferred / (self.bandwidth * (1 - large * self.lost))
         return max(latency, transfer), latency + transfer
