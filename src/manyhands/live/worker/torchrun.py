@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 from pathlib import Path
@@ -106,6 +107,10 @@ def join(
     # The first worker reads all traces, so none may return before all are written.
     group.sum(torch.zeros(1, device=device))
     group.close()
+    # A thread of Gloo drops the tensors of the last collective after it has ended, and needs the
+    # interpreter for that: a script that ends at once would be aborted. So the threads end first.
+    del group
+    gc.collect()
     return folder
 
 
