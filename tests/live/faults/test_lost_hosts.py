@@ -42,7 +42,7 @@ def test_a_link_that_heals_after_its_host_was_dropped_disturbs_nobody(start, tmp
         second = start(*there.inside(*MANYHANDS, *line))
         wait_for(lambda: is_training(first), 90, "training")
         subprocess.run(there.inside("ip", "link", "set", "eth0", "down"), check=True)
-        wait_for(lambda: "the others carry on" in first.text(), 60, "the host is dropped")
+        wait_for(lambda: "the other workers continue" in first.text(), 60, "the host is dropped")
         time.sleep(1)
         subprocess.run(there.inside("ip", "link", "set", "eth0", "up"), check=True)
         assert first.finish(250) == 0, first.text() + second.text()

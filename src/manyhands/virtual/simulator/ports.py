@@ -149,29 +149,34 @@ class Port:
 
     def compete(self, transfer: Transfer, other: Port) -> None:
         """Note that a transfer occupies another host's port too."""
-        self._give()
         before = len(self._others)
+        if before + (other not in self._others) < 2:
+            # The usual case: all of its transfers have the same other end, and nothing changes.
+            self._others.setdefault(other, []).append(transfer)
+            return
+        self._give()
         self._others.setdefault(other, []).append(transfer)
-        if before < 2 <= len(self._others):
+        if before < 2:
             for port, transfers in self._others.items():
                 port._crowd(len(transfers))
-        elif before >= 2:
+        else:
             other._crowd(1)
         self._changed()
 
     def compete_no_more(self, transfer: Transfer, other: Port) -> None:
         """Note that a transfer no longer occupies both ports."""
-        self._give()
         before = len(self._others)
+        if before > 1:
+            self._give()
         self._others[other].remove(transfer)
         if not self._others[other]:
             del self._others[other]
-        if before >= 2:
+        if before > 1:
             other._crowd(-1)
-        if before >= 2 > len(self._others):
-            for port, transfers in self._others.items():
-                port._crowd(-len(transfers))
-        self._changed()
+            if len(self._others) < 2:
+                for port, transfers in self._others.items():
+                    port._crowd(-len(transfers))
+            self._changed()
 
     def _crowd(self, more: int) -> None:
         """So many more transfers compete with others at their other end."""

@@ -56,9 +56,13 @@ class Operation:
     not_arrived: int = 0
     """Number of the messages of the current rounds that have not arrived yet."""
 
+    def bounds(self, message: PartMessage) -> tuple[int, int]:
+        """The begin and the end of a message's parts, in elements."""
+        return self.exchange.bounds(self.size // self.width, message)
+
     def part(self, message: PartMessage) -> tuple[int, torch.Tensor | None]:
         """The bytes of a message and, if there are numbers, its values: a view."""
-        begin, end = self.exchange.bounds(self.size // self.width, message)
+        begin, end = self.bounds(message)
         values = None if self.values is None else self.values[begin:end]
         return (end - begin) * self.width, values
 
@@ -207,23 +211,25 @@ class GroupEndpoint:
 
     def _enter(self, operation: Operation) -> None:
         """Begin rounds: tell the senders of what is awaited, and send the own messages."""
-        group, among = self._group, operation.among
+        group, among, key = self._group, operation.among, operation.key
         for one in operation.current:
             if one.receives is not None:
                 sender = group.members[among[one.receives.peer]]
-                notify = partial(sender.await_message, (operation.key, self.rank))
                 away = group.network.latency(self._member, sender._member)
                 if away and group.notifies:
-                    self._kernel.after(away, notify)
+                    group.kernel.after(away, partial(sender.await_message, (key, self.rank)))
                 else:
-                    notify()
-        sent = [one.sends for one in operation.current if one.sends is not None]
-        operation.not_arrived = len(sent)
-        operation.unsent = {among[message.peer]: message for message in sent}
-        for to in [*operation.unsent]:
-            if (operation.key, to) in self._awaited:
-                self._awaited.remove((operation.key, to))
-                self._send(operation, to)
+                    sender.await_message((key, self.rank))
+        for one in operation.current:
+            if one.sends is not None:
+                operation.not_arrived += 1
+                operation.unsent[among[one.sends.peer]] = one.sends
+        for one in operation.current:
+            if one.sends is not None:
+                to = among[one.sends.peer]
+                if (key, to) in self._awaited:
+                    self._awaited.remove((key, to))
+                    self._send(operation, to)
 
     def await_message(self, key: tuple[tuple[int, int], int]) -> None:
         """Another worker waits for a message of a collective: send it, if its round has begun."""
@@ -243,16 +249,15 @@ class GroupEndpoint:
         if operation.not_arrived:
             # What was sent is a copy, but a round ends as a whole.
             return False
-        awaited = [
-            ((operation.key, operation.among[one.receives.peer]), one.receives)
-            for one in operation.current
-            if one.receives is not None
-        ]
-        if not all(self._arrived.get(key) for key, _ in awaited):
-            return False
-        for key, message in awaited:
-            received, (_, own) = self._use(key), operation.part(message)
-            if own is not None and received is not None:
+        key, among = operation.key, operation.among
+        awaited = [one.receives for one in operation.current if one.receives is not None]
+        for message in awaited:
+            if (key, among[message.peer]) not in self._arrived:
+                return False
+        for message in awaited:
+            received = self._use((key, among[message.peer]))
+            if received is not None and operation.values is not None:
+                own = operation.values[slice(*operation.bounds(message))]
                 if message.adds:
                     own.add_(received)
                 else:
@@ -287,10 +292,11 @@ class GroupEndpoint:
                 operation.not_arrived -= 1
                 self._advance()
 
-        again = partial(self._transmit, to, key, nbytes, content, operation)
-        self._group.network.send(
-            self._member, peer._member, nbytes, deliver, lambda: self._kernel.after(PROBE, again)
-        )
+        def lose() -> None:
+            again = partial(self._transmit, to, key, nbytes, content, operation)
+            self._kernel.after(PROBE, again)
+
+        self._group.network.send(self._member, peer._member, nbytes, deliver, lose)
 
     def _scope(self, peer: GroupEndpoint) -> Scope:
         return "within" if self._member.host == peer._member.host else "between"
