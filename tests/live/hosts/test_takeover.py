@@ -25,14 +25,14 @@ def marker(tmp_path):
     return marker
 
 
-def meet(folder, names, *, late=(), turn=0.5):
+def meet(folder, names, *, late=(), turn=0.5, watched=WATCHED):
     """What the hosts of these names agree on, or why not; some of them arrive late."""
     found = {}
 
     def take_part(name):
         time.sleep(1.5 * WATCHED if name in late else 0.0)
         try:
-            found[name] = agree(folder, "7", HOSTS, name, "127.0.0.1", WATCHED, turn)
+            found[name] = agree(folder, "7", HOSTS, name, "127.0.0.1", watched, turn)
         except RunFailed as failure:
             found[name] = str(failure)
 
@@ -68,7 +68,8 @@ def test_nobody_takes_over_from_a_first_host_that_is_alive(tmp_path, marker):
     alive = threading.Thread(target=live)
     alive.start()
     try:
-        found = meet(tmp_path, ("b", "c"))
+        # It writes once a second, and may have to wait for a core.
+        found = meet(tmp_path, ("b", "c"), watched=6 * WATCHED)
         assert is_going_on(tmp_path)
     finally:
         over.set()

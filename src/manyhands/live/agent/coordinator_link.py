@@ -27,6 +27,8 @@ _SILENCE = 15.0
 """Seconds without a message from the first host after which it counts as lost."""
 _CUT = 10.0
 """The same while there is no connection; longer than the restart of a coordinator takes."""
+_STOPPED = 3.0
+"""Seconds between two heartbeats after which this process was stopped itself, and heard nothing."""
 _PIECE = 512 * 1024
 _REPORT = 256 * 1024
 _EXCHANGES = 64
@@ -64,7 +66,7 @@ class CoordinatorLink:
         head = live_header("agent", number, clock=clock, wall=time.time, host=assignment.host)
         self._recorder = Recorder(head, self._chunks.append, clock)
         self._exchanges: list[tuple[float, float, float]] = []
-        self._heard = self._in = time.monotonic()
+        self._heard = self._in = self._looked = time.monotonic()
         self._beaten = 0.0
         self._files: list[_Sending] = []
         self._sent: set[str] = set()
@@ -94,6 +96,9 @@ class CoordinatorLink:
             FirstHostLost: the first host is lost.
         """
         now = time.monotonic()
+        if now - self._looked > _STOPPED:
+            self._heard = self._in = now
+        self._looked = now
         self._in = now if self._line.is_in else self._in
         silent = now - self._heard
         if silent > _SILENCE or (silent > _CUT and now - self._in > _CUT):
