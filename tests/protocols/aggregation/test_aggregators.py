@@ -145,8 +145,16 @@ def test_every_aggregator_has_a_text_and_an_example_that_can_be_read() -> None:
 @pytest.mark.parametrize(
     ("text", "workers", "words"),
     [
-        ("synchronous(aggregate=krum(2))", 6, "needs at least 7 updates in a step"),
-        ("synchronous(aggregate=krum(1, average=7))", 7, "needs at least 8 updates in a step"),
+        (
+            "synchronous(aggregate=krum(2))",
+            6,
+            "needs at least 7 .*or a smaller f$",
+        ),
+        (
+            "synchronous(aggregate=krum(1, average=7))",
+            7,
+            "needs at least 8 .*or a smaller average",
+        ),
         ("synchronous(aggregate=trimmed(2))", 4, "needs at least 5 updates in a step"),
         ("softsync(wait_for=4, aggregate=krum(1))", 10, "needs at least 5 updates in a step"),
         ("synchronous(servers=2, aggregate=clipped(1.0))", 4, "use servers=1"),

@@ -136,7 +136,8 @@ def _sharded(runs: _Runs, batch: int, alone: float) -> float:
 def piece_times(job: Job, samples: int) -> tuple[PieceTime, ...]:
     """The times of the pieces that a pipeline's stages consist of; none if it takes no such model.
 
-    They are measured as a pipeline measures them at its start.
+    They are measured as a pipeline measures them at its start. A model with which that fails is one
+    that no pipeline can train, and no reason to refuse a calibration.
     """
     if job.objective is not None:
         return ()
@@ -147,7 +148,7 @@ def piece_times(job: Job, samples: int) -> tuple[PieceTime, ...]:
             PieceTime(first, cost.forward, cost.backward)
             for first, cost in zip(pieces.first_layers, measure_cost(pieces, inputs), strict=True)
         )
-    except (ValueError, TypeError, NotImplementedError):
+    except (ValueError, TypeError, RuntimeError):
         return ()
 
 

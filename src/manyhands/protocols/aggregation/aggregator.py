@@ -29,6 +29,11 @@ class Aggregator(Value, ABC):
         """The fewest updates for which it holds what it promises."""
         return 1
 
+    @property
+    def limiting(self) -> str:
+        """The option because of which it needs so many."""
+        return "f"
+
     @abstractmethod
     def combine(
         self, rows: Sequence[Sequence[torch.Tensor]], weights: Sequence[float], counted: int

@@ -53,6 +53,11 @@ class Krum(Aggregator):
         """2f + 3, and enough to leave out f."""
         return max(2 * self.f + 3, self.f + self.average)
 
+    @property
+    def limiting(self) -> str:
+        """`average`, if more updates are averaged than f asks for."""
+        return "average" if self.f + self.average > 2 * self.f + 3 else "f"
+
     def combine(
         self, rows: Sequence[Sequence[torch.Tensor]], weights: Sequence[float], counted: int
     ) -> list[torch.Tensor]:

@@ -46,7 +46,8 @@ class Aggregated(Value):
         if updates < chosen.least:
             raise ValueError(
                 f"aggregate={chosen} needs at least {chosen.least} updates in a step, and "
-                f"{self} has {updates}: use more workers, or a smaller f"
+                f"{self} has {updates}: use more workers, or a smaller "
+                f"{chosen.limiting}"
             )
         if chosen.needs_whole and servers > 1:
             raise ValueError(
