@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 FORWARD: Final = 1 / 3
 """Share of the forward pass in the time of a batch; a backward pass takes twice as long."""
@@ -75,14 +75,15 @@ class StepProgram:
     """By worker, the instructions of a step."""
     start: tuple[BeginCollective, ...] = ()
     """Collectives of all workers before the first step, one after another."""
-    every: int = 0
-    """Steps after which replicas synchronise; 0 for never."""
+    interval: Callable[[int], int] | None = None
+    """Steps between two synchronisations of replicas, after so many steps of the run; None for
+    never."""
     outer: tuple[BeginCollective, ...] = ()
     """By worker, the collective by which they do."""
 
-    def is_due(self, steps: int) -> bool:
-        """Whether replicas synchronise after so many steps."""
-        return self.every > 0 and steps % self.every == 0
+    def is_due(self, steps: int, alone: int) -> bool:
+        """Whether replicas synchronise after so many steps, `alone` of them since the last time."""
+        return self.interval is not None and alone >= self.interval(steps)
 
 
 @dataclass(frozen=True, slots=True)

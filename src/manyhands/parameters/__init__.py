@@ -7,6 +7,7 @@ from manyhands.parameters.holder import Holder
 from manyhands.parameters.layout import Fragment, Layout, Shard
 from manyhands.parameters.local_optimizer import LocalOptimizer
 from manyhands.parameters.loss_weight import counting_among
+from manyhands.parameters.shard_vectors import ShardVectors
 from manyhands.parameters.update_counts import UpdateCounts
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "Layout",
     "LocalOptimizer",
     "Shard",
+    "ShardVectors",
     "UpdateCounts",
     "as_bytes",
     "counting_among",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from manyhands.job.optimizers import parts_of
-from manyhands.parameters.arithmetic import add, descend, lerp, not_finite_in, scale
+from manyhands.parameters.arithmetic import not_finite_in
 from manyhands.parameters.clipping import clip_norm
 from manyhands.parameters.initial.deferred import HELD
 from manyhands.parameters.initial.shard_values import begin
@@ -23,9 +23,10 @@ from manyhands.parameters.optional.named_state import (
 )
 from manyhands.parameters.references import References
 from manyhands.parameters.scheduled_step import GroupSchedule, weighted_step
+from manyhands.parameters.shard_vectors import ShardVectors
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from torch import nn, optim
 
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from manyhands.parameters.optional.named_state import Lines
 
 
-class Holder:
+class Holder(ShardVectors):
     """The state of one shard: its bytes, and the optimizer that updates them.
 
     Args:
@@ -50,15 +51,12 @@ class Holder:
         begun = begin(job, number, servers)
         optimizer = begun.optimizer
         self.layout = begun.layout
-        self.shard = self.layout.shards[number]
-        self.bytes = begun.bytes
-        """The parameters, then the buffers."""
+        super().__init__(self.layout.shards[number], begun.bytes)
         self._parameters = []
         # For elementwise optimizers, adjacent tensors are stepped as one: a model of many small
         # tensors then takes one step instead of many.
         merges = is_elementwise(optimizer)
         self._lines = self.shard.flat_by_group if merges else self.shard.parameters
-        self._buffers = [fragment.view(self.bytes) for fragment in self.shard.buffers]
         groups: list[list[nn.Parameter]] = [[] for _ in optimizer.param_groups]
         for fragment in self._lines:
             parameter = torch.nn.Parameter(fragment.view(self.bytes))
@@ -87,31 +85,11 @@ class Holder:
         self._schedule: GroupSchedule | None = None
         self._has_schedule = job.lr_scheduler is not None
         self._clip = clip
-        self._sums: dict[int, torch.Tensor] = {}
-        self._velocity: torch.Tensor | None = None
         self._remembered: dict[str, torch.Tensor] = {}
-        self._scratch: torch.Tensor | None = None
-        self._extras: dict[str, torch.Tensor] = {}
         self.references = References()
         """What callers have received and sent, if either is encoded as differences."""
         self.refused: dict[str, int] = {}
         """By caller, the number of its last call whose payload was not finite."""
-        self.revision = 0
-        """How often the parameters were changed by this process."""
-
-    @property
-    def vector(self) -> torch.Tensor:
-        """The parameters as one vector, without buffers; a view that may be changed in place."""
-        return self.shard.vector(self.bytes)
-
-    def own_vector(self, name: str) -> torch.Tensor:
-        """A vector as long as `vector` that belongs to the protocol; zeros at first.
-
-        It is a part of the shard's state: a server that is restarted has it again.
-        """
-        if name not in self._extras:
-            self._extras[name] = torch.zeros_like(self.vector)
-        return self._extras[name]
 
     def step(
         self,
@@ -152,68 +130,6 @@ class Holder:
         """Clip the norm of a mean update in place."""
         if self._clip is not None:
             clip_norm([fragment.view(mean) for fragment in self.shard.parameters], self._clip)
-
-    def add(self, update: torch.Tensor, share: float, pot: int = 0) -> None:
-        """Add an update, times `share`, to a sum."""
-        if pot not in self._sums:
-            free = self._scratch
-            self._sums[pot] = torch.zeros_like(self.bytes) if free is None else free.zero_()
-            self._scratch = None
-        add(self.shard, self._sums[pot], update, share)
-
-    def take_sum(self, over: float, pot: int = 0) -> torch.Tensor:
-        """Return a sum divided by `over`, and reset it."""
-        if pot not in self._sums:
-            raise ValueError("there is no sum: no update was added before")
-        self._scratch = total = self._sums.pop(pot)
-        scale(self.shard, total, 1 / over)
-        return total
-
-    def gathered(self) -> torch.Tensor:
-        """The current sum, which is kept."""
-        return self._sums[0]
-
-    def drop(self, pot: int) -> None:
-        """Discard a sum, if there is one."""
-        self._scratch = self._sums.pop(pot, self._scratch)
-
-    def move(self, by: float, over: float, pots: Sequence[int] = (0,)) -> None:
-        """Interpolate towards the total of sums / `over`; buffers are replaced by it."""
-        first, *others = pots
-        for pot in others:
-            add(self.shard, self._sums[first], self._sums[pot], 1.0)
-            self.drop(pot)
-        lerp(self.shard, self.bytes, self.take_sum(over, first), by)
-
-    def shift(self, change: torch.Tensor) -> None:
-        """Add a change to the parameters; buffers become the change's."""
-        for flat in self.shard.flat_by_dtype:
-            flat.view(self.bytes).add_(flat.view(change))
-        for fragment in self.shard.buffers:
-            fragment.bytes(self.bytes).copy_(fragment.bytes(change))
-
-    def scale(self, by: float) -> None:
-        """Multiply the parameters; buffers stay."""
-        for flat in self.shard.flat_by_dtype:
-            flat.view(self.bytes).mul_(by)
-
-    def descend(self, over: float, rate: float, momentum: float, *, changes: bool = False) -> None:
-        """Take an outer step with Nesterov momentum; its gradient is shard − sum / `over`.
-
-        With `changes` the sum is one of changes, and the gradient is −sum / `over`. Buffers are
-        replaced by the mean.
-        """
-        target = self.take_sum(over)
-        if changes:
-            for flat in self.shard.flat_by_dtype:
-                flat.view(target).add_(flat.view(self.bytes))
-        if self._velocity is None:
-            self._velocity = torch.zeros_like(self.bytes)
-        for flat in self.shard.flat_by_dtype:
-            here, there = flat.view(self.bytes), flat.view(target)
-            descend(here, there, flat.view(self._velocity), rate, momentum)
-        for buffer, fragment in zip(self._buffers, self.shard.buffers, strict=True):
-            buffer.copy_(fragment.view(target))
 
     def remember(self, sender: str) -> None:
         """Keep a copy of the parameters that a sender is given now."""

@@ -112,12 +112,33 @@ class Hybrid(Placement):
                 "pipeline(schedule=pipedream)"
             )
         self._check_codec()
+        self._check_axes()
         if self.outer is not None:
             check_outer(self.outer)
         elif self.together > 1:
             raise ValueError(
                 f"together={self.together} needs outer=…: without it all replicas step together; "
                 f"leave out together, and use data={self.data * self.together}"
+            )
+
+    def _check_axes(self) -> None:
+        """Refuse options of an axis that the mesh does not have."""
+        plain = Pipeline()
+        of_pipeline = {
+            "microbatches": (self.microbatches, plain.microbatches),
+            "schedule": (self.schedule, plain.schedule),
+            "split_points": (self.split_points, plain.split_points),
+        }
+        for name, (given, usual) in of_pipeline.items():
+            if self.pipeline == 1 and given != usual:
+                raise ValueError(
+                    f"{name}={_words(given)} is of a pipeline, and pipeline=1 makes none: leave "
+                    "it out, or use pipeline=2 or more"
+                )
+        if self.tensor == 1 and self.plan:
+            raise ValueError(
+                f"plan={_words(self.plan)} says which layers are split along tensor, and tensor=1 "
+                "splits none: leave it out, or use tensor=2 or more"
             )
 
     def _check_codec(self) -> None:
@@ -188,6 +209,8 @@ class Hybrid(Placement):
             raise ValueError(f"{self} is a mesh of {size} workers, got {workers}: {fix}")
         if self.pipeline > 1:
             self.one_pipeline.check(self.pipeline)
+        if self.outer is not None:
+            check_outer(self.outer).check(self.data)
 
     def check_job(self, job: Job, workers: int) -> None:
         """Raise ValueError if there is nothing to split along `tensor`, or too few layers."""
@@ -394,7 +417,7 @@ class Hybrid(Placement):
         whole = self.forecast(parameters, workers, layers)
         return StepProgram(
             tuple(moved(own[rank % size], rank - rank % size) for rank in range(workers)),
-            every=whole.every if whole.outer else 0,
+            interval=check_outer(self.outer).interval if whole.outer else None,
             outer=tuple(
                 BeginCollective(-1, one.kind, one.size, tuple(range(rank % size, workers, size)))
                 for rank in range(workers)
@@ -432,6 +455,11 @@ class Hybrid(Placement):
             timed.sort(key=lambda one: one.begin)
             ranks.append(instructions(timed, rank, workers))
         return tuple(ranks)
+
+
+def _words(given: object) -> str:
+    """The value of an option, as in a text."""
+    return f"[{', '.join(map(str, given))}]" if isinstance(given, tuple) else str(given)
 
 
 def check_split(job: Job, find: Callable[[nn.Module], TensorPlan]) -> None:

@@ -83,14 +83,15 @@ class PlacedProtocol(LockstepProtocol):
         own, group = cast("LockstepReplica", replica), cast("CollectiveEndpoint", endpoint)
         for one in own.program.start:
             await group.end(_begin(group, one))
-        steps = 0
+        steps = alone = 0
         async for batch in own.batches():
             if batch is None:
                 continue
-            steps += 1
+            steps, alone = steps + 1, alone + 1
             await self._step(own, group, batch)
-            if own.program.is_due(steps):
+            if own.program.is_due(steps, alone):
                 await group.end(_begin(group, own.program.outer[own.rank]))
+                alone = 0
             own.commit(batch)
 
     async def _step(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 from manyhands.collectives import FORWARD, StepProgram, overlapped, program_of, waiting
 from manyhands.costs import PLAIN, Collective, Forecast
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from manyhands.runtime_needs import Option
     from manyhands.transport.collectives import Group
     from manyhands.transport.waits import Waits
+
+_BUCKET_MB: Final = 25.0
 
 
 @dataclass(frozen=True, repr=False)
@@ -52,12 +54,17 @@ class Zero(Placement):
 
     stage: int = 1
     """1: shard optimizer states; 2: gradients as well; 3: parameters as well."""
-    bucket_mb: float = 25.0
+    bucket_mb: float = _BUCKET_MB
     """For stage 1: size of the buckets of gradients, and of parameters, in MiB."""
 
     def __post_init__(self) -> None:
         if self.stage not in (1, 2, 3):
             raise ValueError(f"stage must be 1, 2 or 3, got {self.stage}")
+        if self.stage > 1 and self.bucket_mb != _BUCKET_MB:
+            raise ValueError(
+                f"bucket_mb={self.bucket_mb} is for stage=1: with stage={self.stage} gradients are "
+                "reduced and parameters gathered block by block, without buckets: leave it out"
+            )
         AllReduce(bucket_mb=self.bucket_mb)
 
     def obstacle(self, option: Option) -> str:

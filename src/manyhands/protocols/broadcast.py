@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from manyhands.runtime_needs import RuntimeNeeds
 
 _DEFAULT: Final = Threshold(density=0.01)
+_EARLY_EPOCHS: Final = 0.25
 
 
 @dataclass(frozen=True, repr=False)
@@ -67,7 +68,7 @@ class Broadcast(StrategyProtocol):
     early_workers: int = 0
     """Workers that begin, while the others only receive; 0 for all. At first gradients are large
     and alike, and the steps of N workers together overshoot."""
-    early_epochs: float = 0.25
+    early_epochs: float = _EARLY_EPOCHS
     """Epochs after which the others join them."""
 
     def __post_init__(self) -> None:
@@ -75,6 +76,11 @@ class Broadcast(StrategyProtocol):
             raise ValueError(f"early_workers must be 0 or more, got {self.early_workers}")
         if not self.early_epochs > 0:
             raise ValueError(f"early_epochs must be above 0, got {self.early_epochs}")
+        if not self.early_workers and self.early_epochs != _EARLY_EPOCHS:
+            raise ValueError(
+                f"early_epochs={self.early_epochs} is how long some workers wait, and "
+                "early_workers=0 lets all of them begin: leave it out, or give early_workers"
+            )
 
     def needs(self, workers: int) -> RuntimeNeeds:
         """As of any protocol; some workers may begin before the others."""

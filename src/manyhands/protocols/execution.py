@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, cast
 
 from manyhands.protocols.actions import (
     CHANGES_PARAMETERS,
@@ -22,9 +22,11 @@ from manyhands.protocols.actions import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import torch
 
-    from manyhands.parameters import Holder
+    from manyhands.parameters import Holder, ShardVectors
 
 
 def carry_out(holder: Holder, action: Action, update: torch.Tensor | None) -> None:
@@ -58,6 +60,38 @@ def carry_out(holder: Holder, action: Action, update: torch.Tensor | None) -> No
             _combine(holder, action, update)
 
 
+OUTER: Final = (Move, Descend, Scale, Drop, ShardOperation)
+"""The actions of which an outer step may consist: all that need no call and no optimizer."""
+
+
+def take_outer_step(
+    vectors: ShardVectors, actions: Iterable[Action], total: torch.Tensor, where: str
+) -> None:
+    """Apply what a round concludes with to parameters that no server holds.
+
+    Args:
+        vectors: the parameters that all replicas had after the last outer step.
+        actions: what `conclude` returned.
+        total: the sum of all contributions, which is used up.
+        where: what takes the step, for the message.
+
+    Raises:
+        TypeError: an action needs a server.
+    """
+    vectors.put_sum(total)
+    for action in actions:
+        if not isinstance(action, OUTER):
+            raise TypeError(
+                f"conclude() returned {type(action).__name__}, and replicas of {where} have no "
+                f"server that could carry it out: return {', '.join(one.__name__ for one in OUTER)}"
+            )
+        if isinstance(action, ShardOperation):
+            action.apply(cast("Holder", vectors), None)
+        else:
+            _combine(vectors, action, None)
+    vectors.free()
+
+
 def _step(holder: Holder, step: Step, update: torch.Tensor | None) -> None:
     if step.call is None:
         came = holder.take_sum(step.over, step.objective)
@@ -70,7 +104,7 @@ def _step(holder: Holder, step: Step, update: torch.Tensor | None) -> None:
 
 
 def _combine(
-    holder: Holder,
+    holder: ShardVectors,
     action: Add | Shift | Scale | Move | Drop | Descend,
     update: torch.Tensor | None,
 ) -> None:
@@ -90,7 +124,7 @@ def _combine(
             holder.descend(over, rate, momentum, changes=changes)
 
 
-def _came(update: torch.Tensor | None, call: Call, holder: Holder) -> torch.Tensor:
+def _came(update: torch.Tensor | None, call: Call, holder: ShardVectors) -> torch.Tensor:
     """The payload of a call, which must be an update of the whole shard."""
     if update is None:
         raise ValueError(f"expected an update with the call of {call.sender}, got none")

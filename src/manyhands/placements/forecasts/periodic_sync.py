@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from manyhands.costs import Collective
 from manyhands.protocols import DiLoCo, LocalSteps
+from manyhands.protocols.parts.overrides import check_overrides
 
 if TYPE_CHECKING:
     from manyhands.costs import Forecast
@@ -42,6 +43,9 @@ _WHY_NOT: Final = {
 }
 
 
+_CARRIED_OUT: Final = ("conclude", "interval", "check", "step_payload")
+"""What replicas call of an outer strategy; `step_payload` only describes it."""
+
 _HEAD: Final = 16
 """Bytes in front of an encoded change."""
 
@@ -68,6 +72,18 @@ def check_outer(outer: Value) -> LocalSteps:
             f"outer={outer}: replicas synchronise by collectives, without servers: leave out "
             "servers"
         )
+    if outer.answer_codec != "same":
+        given = "none" if outer.answer_codec is None else outer.answer_codec
+        raise ValueError(
+            f"outer={outer}: replicas send their changes to each other, and no server answers: "
+            f"leave out answer_codec={given}"
+        )
+    if outer.shares != "even":
+        raise ValueError(
+            f"outer={outer}: global batches are divided evenly among replicas: leave out "
+            f"shares={outer.shares}, or use {type(outer).name} without hybrid"
+        )
+    check_overrides(outer, _CARRIED_OUT, "hybrid()", "replicas synchronise by collectives")
     return outer
 
 
@@ -83,14 +99,13 @@ def with_synchronisations(
         size: workers per replica.
         trained: bytes of trained parameters on the first worker of a replica.
     """
-    kept = 2 * trained if isinstance(outer, DiLoCo) else 0
+    kept = 2 * trained if isinstance(outer, DiLoCo) else trained
     exchange = Collective("allreduce", trained, copies)
     if outer.codec is not None:
-        # Float32: a length, a share and a payload of each replica. A replica keeps the last common
-        # parameters and a residual.
+        # Float32: a length, a share and a payload of each replica. A replica keeps a residual.
         frame = _HEAD + outer.codec.wire_bytes(round(trained / 4))
         exchange = Collective("all_gather", copies * frame, copies)
-        kept += trained * (2 if outer.codec.feeds_back else 1)
+        kept += trained if outer.codec.feeds_back else 0
     return replace(
         copy,
         start=tuple(replace(one, workers=one.workers or size) for one in copy.start),

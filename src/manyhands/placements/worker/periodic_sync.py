@@ -12,10 +12,11 @@ import torch
 from manyhands.codecs import CodecError, ErrorFeedback
 from manyhands.engine.fake_tensors import is_fake
 from manyhands.engine.tensors import own
-from manyhands.parameters.arithmetic import descend
+from manyhands.parameters import ShardVectors, as_bytes
 from manyhands.placements.bound import Bound
 from manyhands.placements.model.buffers import average_buffers
-from manyhands.protocols import DiLoCo
+from manyhands.protocols import Round, Terms
+from manyhands.protocols.execution import take_outer_step
 from manyhands.sampling.division import part
 
 if TYPE_CHECKING:
@@ -50,7 +51,9 @@ def bind_periodic_sync(
     copy, place = divmod(group.rank, size)
     inside = group.part("copy", range(copy * size, (copy + 1) * size))
     peers = group.part("beside", range(place, group.size, size))
-    return PeriodicSync(placement.bind(job, inside, device, waits), inside, peers, outer, waits)
+    terms = Terms(job.batch_sizes, copies)
+    inner = placement.bind(job, inside, device, waits)
+    return PeriodicSync(inner, inside, peers, outer, terms, waits)
 
 
 class PeriodicSync(Bound):
@@ -58,19 +61,26 @@ class PeriodicSync(Bound):
 
     A replica steps by itself. After the protocol's interval, and before an evaluation or a
     checkpoint, the parameters are averaged over the peers, weighted by the samples that their
-    replicas were trained on since the last time; with an outer optimizer, the average is the
-    target of its step.
+    replicas were trained on since the last time, and the protocol concludes the round, as it does
+    on a server.
 
     Args:
         inner: the replica, as trained by its own workers.
         inside: these workers.
         peers: the workers that hold the same part in all replicas.
         outer: the protocol that defines the interval and the outer step.
+        terms: what the protocol knows of the job.
         waits: records the synchronisations.
     """
 
     def __init__(
-        self, inner: Bound, inside: Group, peers: Group, outer: LocalSteps, waits: Waits
+        self,
+        inner: Bound,
+        inside: Group,
+        peers: Group,
+        outer: LocalSteps,
+        terms: Terms,
+        waits: Waits,
     ) -> None:
         self.model, self.optimizer = inner.model, inner.optimizer
         self.copies = peers.size
@@ -79,10 +89,13 @@ class PeriodicSync(Bound):
         self.replicas = peers.size * inner.replicas
         self.speaks, self.waiting, self.words = inner.speaks, inner.waiting, inner.words
         self._inner, self._peers, self._outer, self._waits = inner, peers, outer, waits
+        self._terms = terms
         self._learns = True
         """Whether the replica has samples of the global batch."""
         self._steps = self._alone = 0
         self._made_of = self._all_made_of = 0
+        self._dealt = self._latest = 0
+        """Samples of the run before the next global batch, and before the latest one."""
         self._flat = [_FlatParameters(flat, outer) for flat in self._gather()]
         self._met = 0
         """Synchronisations so far."""
@@ -109,6 +122,7 @@ class PeriodicSync(Bound):
         self._learns = together > 0
         self._made_of += together
         self._all_made_of += total
+        self._latest, self._dealt = self._dealt, self._dealt + total
         return self._inner.weigh(samples, together) if together else 0.0
 
     def gradient(self, inputs: Any, targets: Any, weight: float) -> torch.Tensor:
@@ -149,13 +163,22 @@ class PeriodicSync(Bound):
     def _synchronise(self) -> None:
         if is_fake():
             return
+        samples = self._all_made_of
+        done = Round(
+            self._terms,
+            version=self._met,
+            samples=samples,
+            shares=1.0,  # of a sum of replicas that are weighted by their shares already
+            weight=self._terms.weigh(samples, self._latest),
+            dealt=self._latest,
+        )
         self._met += 1
         for kept, flat, tensors in zip(
             self._flat, self._gather(), self._by_type().values(), strict=True
         ):
             share = self._made_of / self._all_made_of
             meet = self._mean if kept.coded is None else partial(self._decoded, kept.coded)
-            common = kept.conclude(meet(flat, share))
+            common = kept.conclude(done, meet(flat, share))
             sizes = [tensor.numel() for tensor in tensors]
             for tensor, piece in zip(tensors, common.split_with_sizes(sizes), strict=True):
                 tensor.copy_(piece.view_as(tensor))
@@ -218,7 +241,12 @@ class PeriodicSync(Bound):
             for name, entry in self.optimizer.state.get(one.key, {}).items():
                 if isinstance(entry, torch.Tensor):
                     tensors[f"optimizer/{one.name}/{name}"] = own(entry)
-        return tensors, {"inner": values, "steps": self._steps, "met": self._met}
+        return tensors, {
+            "inner": values,
+            "steps": self._steps,
+            "met": self._met,
+            "dealt": self._dealt,
+        }
 
     def unsent_norm(self) -> float:
         """The norm of what was not sent yet, within a replica and between replicas."""
@@ -227,11 +255,11 @@ class PeriodicSync(Bound):
 
     def load_own_state(self, tensors: dict[str, torch.Tensor], values: dict[str, Any]) -> None:
         """Continue as this replica was; as all are equal, if that is not known."""
-        if not tensors:
-            self._flat = [_FlatParameters(flat, self._outer) for flat in self._gather()]
+        self._flat = [_FlatParameters(flat, self._outer) for flat in self._gather()]
         inner = {name[6:]: one for name, one in tensors.items() if name.startswith("inner/")}
         self._inner.load_own_state(inner, values.get("inner", {}))
         self._steps, self._met = values.get("steps", 0), values.get("met", 0)
+        self._dealt = values.get("dealt", 0)
         for number, flat in enumerate(self._flat):
             start = f"outer/{number}/"
             flat.load({n[len(start) :]: one for n, one in tensors.items() if n.startswith(start)})
@@ -253,12 +281,12 @@ class _CodedChanges:
     so that all replicas gather frames of one size. All decode the same frames to the same mean.
     """
 
-    def __init__(self, codec: Codec, first: torch.Tensor) -> None:
+    def __init__(self, codec: Codec, common: torch.Tensor) -> None:
         self._codec = codec
         self._stream = ErrorFeedback(codec)
-        self.common = first.clone()
+        self.common = common
         """The parameters after the last synchronisation."""
-        self._bound = codec.wire_bytes(first.numel(), first.element_size())
+        self._bound = codec.wire_bytes(common.numel(), common.element_size())
 
     def frame(self, flat: torch.Tensor, share: float, seed: int) -> torch.Tensor:
         """The bytes that this replica sends."""
@@ -288,46 +316,47 @@ class _CodedChanges:
     def state(self) -> dict[str, torch.Tensor]:
         """What has to be stored to continue."""
         residual = self._stream.residual
-        return {"common": self.common} | ({} if residual is None else {"residual": residual})
+        return {} if residual is None else {"residual": residual}
 
     def load(self, stored: Mapping[str, torch.Tensor]) -> None:
         """Take over what `state` returned."""
-        self.common.copy_(stored["common"])
         self._stream.residual = stored.get("residual")
 
 
 class _FlatParameters:
-    """The parameters of one dtype, with the state of the outer optimizer."""
+    """The parameters of one dtype after the last synchronisation, and what outer steps keep."""
 
     def __init__(self, first: torch.Tensor, outer: LocalSteps) -> None:
-        self.coded = None if outer.codec is None else _CodedChanges(outer.codec, first)
-        self._outer = outer if isinstance(outer, DiLoCo) else None
-        if self._outer is not None:
-            self._here, self._velocity = first, torch.zeros_like(first)
+        self._outer = outer
+        self._vectors = ShardVectors.of(first)
+        self.coded = None if outer.codec is None else _CodedChanges(outer.codec, self._common)
+
+    @property
+    def _common(self) -> torch.Tensor:
+        return self._vectors.vector
 
     def state(self) -> dict[str, torch.Tensor]:
         """What has to be stored to continue."""
-        found: dict[str, torch.Tensor] = {}
-        if self._outer is not None:
-            found |= {"here": self._here, "velocity": self._velocity}
-        if self.coded is not None:
-            found |= self.coded.state()
-        return found
+        found, velocity = {"here": self._common}, self._vectors.velocity
+        if velocity is not None:
+            found["velocity"] = velocity.view(self._common.dtype)
+        found |= {f"own {name}": one for name, one in self._vectors.own_vectors.items()}
+        return found if self.coded is None else found | self.coded.state()
 
     def load(self, stored: Mapping[str, torch.Tensor]) -> None:
         """Take over what `state` returned."""
-        if self._outer is not None and "velocity" in stored:
-            self._here.copy_(stored["here"])
-            self._velocity.copy_(stored["velocity"])
-        if self.coded is not None and "common" in stored:
+        if "here" in stored:
+            self._common.copy_(stored["here"])
+        if "velocity" in stored:
+            velocity = torch.empty_like(self._common).copy_(stored["velocity"])
+            self._vectors.velocity = as_bytes(velocity)
+        for name, one in stored.items():
+            if name.startswith("own "):
+                self._vectors.own_vector(name[4:]).copy_(one)
+        if self.coded is not None:
             self.coded.load(stored)
 
-    def conclude(self, mean: torch.Tensor) -> torch.Tensor:
-        """The parameters from which all replicas continue."""
-        common, outer = mean, self._outer
-        if outer is not None:
-            descend(self._here, mean, self._velocity, outer.outer_lr, outer.outer_momentum)
-            common = self._here
-        if self.coded is not None:
-            self.coded.common.copy_(common)
-        return common
+    def conclude(self, done: Round, mean: torch.Tensor) -> torch.Tensor:
+        """The parameters from which all replicas continue, after the protocol's outer step."""
+        take_outer_step(self._vectors, self._outer.conclude(done), as_bytes(mean), "hybrid()")
+        return self._common

@@ -72,6 +72,15 @@ class Gossip(StrategyProtocol, Compressed):
     order: Literal["lockstep", "asynchronous"] = "lockstep"
     """Whether neighbours wait for each other."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.lockstep and self.answer_codec != "same":
+            given = "none" if self.answer_codec is None else self.answer_codec
+            raise ValueError(
+                f"answer_codec={given} encodes answers, and in lockstep "
+                "neighbours send each other pushes only: leave it out, or use order=asynchronous"
+            )
+
     @property
     def lockstep(self) -> bool:
         """Neighbours wait for each other, unless they are asynchronous."""

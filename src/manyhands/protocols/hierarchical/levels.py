@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from manyhands.costs import StepPayload
 from manyhands.protocols.averaging import LocalSteps
 from manyhands.protocols.compression.coding import HEAD, Compressed
+from manyhands.protocols.parts.overrides import check_overrides
 from manyhands.protocols.synchronous import Synchronous
 
 if TYPE_CHECKING:
@@ -54,6 +55,22 @@ def check_levels(islands: int, inner: Value, outer: Value) -> None:
                 f"{name}={level} has {level.servers} servers, which could get out of step when a "
                 "worker is lost: use servers=1, and more islands"
             )
+        _check_subclass(name, level, sums=isinstance(outer, Synchronous))
+
+
+_DESCRIBED: Final = ("coding", "exchanged", "step_payload")
+_IN_ROUNDS: Final = (
+    *("on_message", "on_leave", "early", "conclude", "interval", "gather", "weigh"),
+    *("is_late", "damping_factor", "needed", "counts_empty_rounds", "keeps_apart", "in_order"),
+    *("_close", "_answer_now"),
+)
+"""What servers call of a level that synchronises parameters."""
+
+
+def _check_subclass(name: str, level: Synchronous | LocalSteps, *, sums: bool) -> None:
+    called = _DESCRIBED if sums else (*_DESCRIBED, *_IN_ROUNDS)
+    because = f"as {name} it has a worker and states that serve two levels"
+    check_overrides(level, called, "hierarchical()", because)
 
 
 def step_payload(
