@@ -100,19 +100,24 @@ def test_workers_are_on_hosts_in_the_order_of_ranks() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("", ["host-0"] * 3),
+        ("", ["host-0", "host-1", "host-2"]),
+        (", servers at host 0", ["host-0"] * 3),
         (", servers at site 1", ["host-2"] * 3),
         (", servers at host 3", ["host-3"] * 3),
+        (", servers at hosts 1 and 3", ["host-1", "host-3", "host-1"]),
         (", servers in turn", ["host-0", "host-1", "host-2"]),
+        (", servers apart", ["servers-0"] * 3),
+        (", servers on 2 hosts apart", ["servers-0", "servers-1", "servers-0"]),
     ],
 )
-def test_servers_are_on_the_first_host_or_where_the_text_says(
+def test_servers_are_on_all_hosts_in_turn_or_where_the_text_says(
     text: str, expected: list[str]
 ) -> None:
     made = Cluster.parse(SITES + text)
     assert list(made.server_hosts(12, 3)) == expected
     islands = [(range(6), range(1)), (range(6, 12), range(1, 2)), (range(0), range(2, 3))]
-    assert list(made.server_hosts(12, 3, islands)) == ["host-0", "host-2", expected[2]]
+    assert list(made.server_hosts(12, 3, islands)) == ["host-0", "host-2", expected[0]]
+    assert made.server_hosts(12, 1) == tuple(expected[:1])
 
 
 @pytest.mark.parametrize(
@@ -153,8 +158,52 @@ def test_sites_that_do_not_fit_are_refused(sites: tuple[Site, ...], why: str) ->
 
 def test_places_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ValueError, match="servers are on host 'c', which the cluster lacks"):
-        Cluster((host("a"), host("b")), FAST, servers="c")
+        Cluster((host("a"), host("b")), FAST, servers=("c",))
     with pytest.raises(ValueError, match="some hosts have a number of workers and others do not"):
         Cluster((replace(host("a"), workers=2), host("b")), FAST)
-    with pytest.raises(ValueError, match="host a needs at least 1 worker, not 0"):
-        replace(host("a"), workers=0)
+    with pytest.raises(ValueError, match="host a needs at least 0 workers, not -1"):
+        replace(host("a"), workers=-1)
+    with pytest.raises(ValueError, match="no host has workers: give one of them at least 1"):
+        Cluster((replace(host("a"), workers=0),))
+
+
+def test_a_host_of_servers_alone_has_no_workers_and_all_servers() -> None:
+    hosts = (replace(host("s"), workers=0), host("a"), host("b"))
+    made = Cluster(hosts, SLOW)
+    assert made.worker_hosts(5) == ("a", "a", "a", "b", "b")
+    assert made.server_hosts(5, 3) == ("s", "s", "s")
+    assert made.workers is None
+    assert made.default_workers() == 4
+    assert Cluster(hosts, SLOW, servers=("s", "a", "b")).server_hosts(5, 3) == ("s", "a", "b")
+
+
+TEXTS = [
+    "4 hosts of 2 workers, 1gbit",
+    "8 workers, 1gbit, servers in turn",
+    "8 workers, 1gbit, servers apart",
+    "8 workers, 1gbit, servers on 3 hosts apart",
+    "4 hosts of 2 workers, 1gbit, servers at host 0",
+    "4 hosts of 2 workers, 1gbit, servers at hosts 3 and 1",
+    SITES,
+    SITES + ", servers apart",
+    SITES + ", servers at site 1",
+]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_the_first_workers_have_their_servers_where_they_were_declared(text: str) -> None:
+    made = Cluster.parse(text)
+    total = made.workers
+    assert total is not None
+    assert made.first(total) == made
+    declared = "servers a" in text or "servers on" in text
+    for count in range(1, total):
+        part = made.first(count)
+        assert part.workers == count
+        assert part.worker_hosts(count) == made.worker_hosts(total)[:count]
+        if declared:
+            assert part.server_hosts(count, 4) == made.server_hosts(total, 4)
+        else:
+            on = dict.fromkeys(part.worker_hosts(count))
+            assert {*part.server_hosts(count, len(on))} == {*on}
+        assert part.first(1).hosts_for_servers == made.first(1).hosts_for_servers

@@ -17,8 +17,10 @@ LINKS = st.builds(Link, BANDWIDTHS, LATENCIES)
 def layouts(draw: st.DrawFn) -> ClusterLayout:
     sites = draw(st.none() | st.integers(1, 5))
     hosts = draw(st.integers(1, 9))
-    may_have_none = hosts == 1
-    needs_none = sites is None and hosts == 1
+    apart = draw(st.integers(0, 3))
+    places = st.lists(st.integers(0, hosts * (sites or 1) - 1), max_size=3).map(tuple)
+    may_have_none = hosts + apart == 1
+    needs_none = sites is None and may_have_none
     return ClusterLayout(
         workers=draw(st.integers(1, 9)),
         hosts=hosts,
@@ -26,7 +28,8 @@ def layouts(draw: st.DrawFn) -> ClusterLayout:
         within=None if needs_none else draw(st.none() | LINKS if may_have_none else LINKS),
         between=draw(LINKS) if sites is not None and sites > 1 else None,
         cores=draw(st.none() | st.integers(1, 9)),
-        servers=draw(st.none() | st.integers(0, hosts * (sites or 1) - 1)),
+        servers=() if apart else draw(places),
+        apart=apart,
         memory=draw(st.integers(0, 10**14)),
     )
 
@@ -36,8 +39,11 @@ def test_what_is_written_is_read_as_the_same(layout: ClusterLayout) -> None:
     assert read(write(layout)) == layout
     made = Cluster.parse(write(layout))
     assert Cluster.parse(str(made)) == made
-    assert len(made.hosts) == layout.hosts * (layout.sites or 1)
-    assert made.workers == layout.workers * len(made.hosts)
+    assert len(made.hosts) == layout.hosts * (layout.sites or 1) + layout.apart
+    assert made.workers == layout.workers * (len(made.hosts) - layout.apart)
+    apart = {host.name for host in made.hosts if not host.workers}
+    assert len(apart) == layout.apart
+    assert not apart or {*made.hosts_for_servers} == apart
 
 
 @given(BANDWIDTHS, LATENCIES)
@@ -63,7 +69,17 @@ def test_quantities_are_written_exactly(rate: float, time: float) -> None:
         ("4 workers, 16GB of memory", ClusterLayout(4, memory=16 * 10**9)),
         (
             "2 workers, 1gbit, servers at host 1",
-            ClusterLayout(1, 2, None, Link(125e6, 1e-4), servers=1),
+            ClusterLayout(1, 2, None, Link(125e6, 1e-4), servers=(1,)),
+        ),
+        (
+            "4 workers, 1gbit, servers at hosts 3 and 1",
+            ClusterLayout(1, 4, None, Link(125e6, 1e-4), servers=(3, 1)),
+        ),
+        ("2 workers, 1gbit, servers in turn", ClusterLayout(1, 2, None, Link(125e6, 1e-4))),
+        ("2 workers, 1gbit, servers apart", ClusterLayout(1, 2, None, Link(125e6, 1e-4), apart=1)),
+        (
+            "1 host of 4 workers, 1gbit, servers on 2 hosts apart",
+            ClusterLayout(4, 1, None, Link(125e6, 1e-4), apart=2),
         ),
     ],
 )
@@ -95,6 +111,9 @@ def test_texts(text: str, expected: ClusterLayout) -> None:
         ("4 workers, 0 cores", "at least 1 of everything, got 0"),
         ("1000 sites of 1000 workers, 1gbit between", "at most 100,000 workers"),
         ("4 workers, 1gbit, servers at host 4", "no host 4 for the servers: its hosts are 0 to 3"),
+        ("4 workers, 1gbit, servers on 0 hosts apart", "servers apart need at least 1 host, got 0"),
+        ("4 workers, servers apart", "its hosts have no link to each other: add ', 1gbit'"),
+        ("4 workers, servers in turn, servers apart", "there is more than one place of servers"),
         ("4 workers, servers at site 0", "no site 0 for the servers: there are no sites"),
         (f"{EXAMPLE}, servers at site 2", "no site 2 for the servers: its sites are 0 to 1"),
     ],

@@ -16,7 +16,8 @@ from manyhands.reports import Run
 from manyhands.script.origin import Origin, Overrides
 from manyhands.strategies import strategy
 from manyhands.transport.security import JobKey
-from manyhands.verbs.server_hosts import servers_on_hosts
+from manyhands.verbs.server_hosts import servers_by_default, servers_on_hosts
+from manyhands.virtual import ProcessHosts
 from support import ROOT, wait_for
 
 HOSTS = Hosts.read("a:1, b:2, c:1")
@@ -33,6 +34,46 @@ MANYHANDS = (sys.executable, "-m", "manyhands")
 )
 def test_servers_are_on_the_named_hosts_in_turn(text, chosen, found):
     assert servers_on_hosts(text, HOSTS, strategy(chosen), 4) == found
+
+
+@pytest.mark.parametrize(
+    ("hosts", "chosen", "found"),
+    [
+        ("a:2, b:2", "asynchronous(servers=3)", ("a", "b", "a")),
+        ("a:0, b:4", "asynchronous(servers=2)", ()),
+        ("a:2, b:0, c:0, d:2", "asynchronous(servers=3)", ("b", "c", "b")),
+        ("a:2, b:2", "asynchronous()", ()),
+        ("a:4", "asynchronous(servers=2)", ()),
+        ("a:2, b:2", "allreduce()", ()),
+        ("a:2, b:2", "gossip()", ()),
+    ],
+)
+def test_servers_are_by_default_on_hosts_without_workers_or_else_on_all(hosts, chosen, found):
+    assert servers_by_default(None, Hosts.read(hosts), strategy(chosen), 4) == found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "4 workers, 1gbit",
+        "2 hosts of 2 workers, 1gbit, servers at host 1",
+        "2 sites of 2 workers, 1gbit within, 100mbit between, servers at site 1",
+        "4 workers, 1gbit, servers at hosts 3 and 1",
+        "4 workers, 1gbit, servers on 2 hosts apart",
+    ],
+)
+@pytest.mark.parametrize(
+    "chosen",
+    ["synchronous()", "asynchronous(servers=4)", "hierarchical(islands=2)", "diloco(servers=2)"],
+)
+def test_a_live_run_has_its_servers_where_the_virtual_one_has_them(text, chosen):
+    cluster, recipe = mh.Cluster.parse(text), strategy(chosen)
+    hosts = Hosts(tuple((host.name, host.workers) for host in cluster.hosts))
+    servers = recipe.needs(4).server_processes
+    virtual = ProcessHosts.spread(cluster, 4, servers, recipe.groups(4)).servers
+    live = servers_by_default(text, hosts, recipe, 4) or hosts.names[:1] * servers
+    assert servers > 0
+    assert live == virtual
 
 
 def test_the_server_of_an_island_is_with_its_workers():

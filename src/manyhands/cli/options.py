@@ -112,7 +112,10 @@ Listen = Annotated[
 ]
 ServersOn = Annotated[
     str | None,
-    typer.Option(help="Hosts of the servers, one after the other: 'a, b' or all; default: this."),
+    typer.Option(
+        help="Hosts of the servers, one after the other: 'a, b' or all; default: those without "
+        "workers, or else all."
+    ),
 ]
 KeyFile = Annotated[
     Path | None,

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from manyhands.cluster.host import Host, Link, Site
+from manyhands.cluster.servers import hosts_for_servers, places_of_servers
 from manyhands.cluster.text import ClusterLayout, read, write
 from manyhands.cluster.this_machine import this_host
 from manyhands.sampling.division import part
@@ -28,8 +29,9 @@ class Cluster:
     one.
 
     Raises:
-        ValueError: there is no host, two hosts have one name, a link or a site names an unknown
-            host, a site has no link that it needs, or only some hosts have a number of workers.
+        ValueError: there is no host or none with workers, two hosts have one name, a link, a site
+            or `servers` names an unknown host, a site has no link that it needs, or only some hosts
+            have a number of workers.
 
     Example:
         >>> import manyhands as mh
@@ -43,6 +45,9 @@ class Cluster:
         >>> sites = mh.Cluster.parse("2 sites of 8 workers, 1gbit within, 100mbit and 40ms between")
         >>> len(sites.hosts), sites.between("host-0", "host-8").bandwidth
         (16, 12500000.0)
+        >>> apart = mh.Cluster.parse("4 workers, 1gbit, servers on 2 hosts apart")
+        >>> apart.server_hosts(workers=4, servers=3)
+        ('servers-0', 'servers-1', 'servers-0')
     """
 
     hosts: tuple[Host, ...]
@@ -54,9 +59,11 @@ class Cluster:
     """Links of single pairs: `("a", "b", Link(1.25e9))`."""
     sites: tuple[Site, ...] = ()
     """The sites that the hosts are divided into; empty if they are not."""
-    servers: str | None = None
-    """Name of the host with the servers; None: on all hosts in turn. A server that belongs to a
-    group of workers, as the server of an island, is on the host of the group's first worker."""
+    servers: tuple[str, ...] = ()
+    """Names of the hosts with the servers, which are on them in turn. Default: the hosts without
+    workers, or if there are none all hosts, so that a single server is on the first one. A server
+    that belongs to a group of workers, as the server of an island, is on the host of the group's
+    first worker."""
 
     def __post_init__(self) -> None:
         names = [host.name for host in self.hosts]
@@ -68,10 +75,16 @@ class Cluster:
             for name in (first, second):
                 if name not in names:
                     raise ValueError(f"a link names host {name!r}, which the cluster lacks")
-        if self.servers is not None and self.servers not in names:
-            raise ValueError(f"servers are on host {self.servers!r}, which the cluster lacks")
-        if len({host.workers is None for host in self.hosts}) > 1:
+        for name in self.servers:
+            if name not in names:
+                raise ValueError(
+                    f"servers are on host {name!r}, which the cluster lacks: use a tuple of names, "
+                    f"as in ({names[0]!r},)"
+                )
+        if len({host.workers is None for host in self.hosts if host.workers != 0}) > 1:
             raise ValueError("some hosts have a number of workers and others do not: set it on all")
+        if all(host.workers == 0 for host in self.hosts):
+            raise ValueError("no host has workers: give one of them at least 1")
         self._check_sites(names)
 
     def _check_sites(self, names: list[str]) -> None:
@@ -133,7 +146,12 @@ class Cluster:
     def workers(self) -> int | None:
         """Workers of all hosts together; None if the hosts do not say."""
         counts = [host.workers for host in self.hosts if host.workers is not None]
-        return sum(counts) if counts else None
+        return sum(counts) if any(counts) else None
+
+    @property
+    def hosts_for_workers(self) -> tuple[Host, ...]:
+        """The hosts that are not for servers alone."""
+        return tuple(host for host in self.hosts if host.workers != 0)
 
     def site_of(self, host: str) -> Site | None:
         """The site of a host.
@@ -180,8 +198,9 @@ class Cluster:
         """
         if self.workers is not None:
             return self.workers
-        devices = sum(len(host.devices) for host in self.hosts)
-        return devices or min(self.cores, max(4, len(self.hosts)))
+        hosts = self.hosts_for_workers
+        devices = sum(len(host.devices) for host in hosts)
+        return devices or min(sum(host.cores for host in hosts), max(4, len(hosts)))
 
     def check_workers(self, count: int) -> None:
         """Check a number of workers that was given beside the cluster.
@@ -200,6 +219,9 @@ class Cluster:
     def first(self, count: int) -> Cluster:
         """The first hosts of this cluster, with so many workers.
 
+        Servers stay where they were declared: a host that was named for them, and one without
+        workers, is kept.
+
         Args:
             count: the number of workers, at most as many as it has.
 
@@ -215,7 +237,7 @@ class Cluster:
         hosts: list[Host] = []
         for host in self.hosts:
             here = min(blocks[host.name], count - sum(one.workers or 0 for one in hosts))
-            if here:
+            if here or host.workers == 0 or host.name in self.servers:
                 hosts.append(replace(host, workers=here))
         kept = {host.name for host in hosts}
         sites = tuple(
@@ -224,8 +246,7 @@ class Cluster:
             if kept & {*site.hosts}
         )
         links = tuple(one for one in self.links if {one[0], one[1]} <= kept)
-        servers = self.servers if self.servers in kept else None
-        return Cluster(tuple(hosts), self.link, links, sites, servers)
+        return Cluster(tuple(hosts), self.link, links, sites, self.servers)
 
     def worker_hosts(self, count: int) -> tuple[str, ...]:
         """The hosts of workers: each host has a block of consecutive ranks.
@@ -237,18 +258,31 @@ class Cluster:
             The name of the host of each rank.
         """
         self.check_workers(count)
-        total = len(self.hosts)
+        hosts = self.hosts_for_workers
         blocks = (
-            host.workers if host.workers is not None else len(range(count)[part(count, at, total)])
-            for at, host in enumerate(self.hosts)
+            len(range(count)[part(count, at, len(hosts))]) if host.workers is None else host.workers
+            for at, host in enumerate(hosts)
         )
-        names = (host.name for host in self.hosts)
+        names = (host.name for host in hosts)
         return tuple(name for name, size in zip(names, blocks, strict=True) for _ in range(size))
+
+    def most_on_a_host(self, count: int) -> int:
+        """The most workers that one host has.
+
+        Args:
+            count: the number of workers.
+        """
+        return max(Counter(self.worker_hosts(count)).values())
+
+    @property
+    def hosts_for_servers(self) -> tuple[str, ...]:
+        """The names of the hosts that servers are on, in turn."""
+        return hosts_for_servers({host.name: host.workers for host in self.hosts}, self.servers)
 
     def server_hosts(
         self, workers: int, servers: int, groups: Iterable[tuple[range, range]] = ()
     ) -> tuple[str, ...]:
-        """The hosts of servers.
+        """The host of each server, by the rule that live runs have too.
 
         Args:
             workers: the number of workers.
@@ -258,13 +292,8 @@ class Cluster:
         Returns:
             The name of the host of each server.
         """
-        names = [host.name for host in self.hosts]
-        found = [self.servers or names[number % len(names)] for number in range(servers)]
         on = self.worker_hosts(workers)
-        for ranks, numbers in groups:
-            for number in numbers if ranks else ():
-                found[number] = on[ranks[0]]
-        return tuple(found)
+        return places_of_servers(self.hosts_for_servers, servers, on, groups)
 
     def islands(self) -> tuple[int, ...]:
         """The workers of each part of the cluster that is well connected within itself.
@@ -273,11 +302,12 @@ class Cluster:
             The workers of each site, or without sites of each host with several workers. Empty if
             the cluster is not divided, or does not say where workers are.
         """
-        own = {host.name: host.workers or 0 for host in self.hosts}
-        if self.workers is None or len(self.hosts) == 1:
+        own = {host.name: host.workers or 0 for host in self.hosts_for_workers}
+        if self.workers is None or len(own) == 1:
             return ()
         if self.sites:
-            sizes = tuple(sum(own[name] for name in site.hosts) for site in self.sites)
+            each = (sum(own.get(name, 0) for name in site.hosts) for site in self.sites)
+            sizes = tuple(size for size in each if size)
             return sizes if len(sizes) > 1 else ()
         return tuple(own.values()) if max(own.values()) > 1 else ()
 
@@ -291,18 +321,25 @@ def _across(here: Site, there: Site) -> Link:
 
 
 def _made(layout: ClusterLayout) -> Cluster:
-    """The cluster of a text."""
+    """The cluster of a text: hosts for servers alone come first, as does the coordinator's."""
     sites = layout.sites or 1
     names = [f"host-{number}" for number in range(sites * layout.hosts)]
+    alone = [f"servers-{number}" for number in range(layout.apart)]
     cores = layout.cores or layout.workers
-    hosts = tuple(Host(name, cores, layout.memory, workers=layout.workers) for name in names)
-    servers = None if layout.servers is None else names[layout.servers]
+    hosts = (
+        *(Host(name, cores, layout.memory, workers=0) for name in alone),
+        *(Host(name, cores, layout.memory, workers=layout.workers) for name in names),
+    )
+    servers = tuple(names[number] for number in layout.servers)
     if layout.sites is None:
         return Cluster(hosts, layout.within, servers=servers)
     divided = tuple(
         Site(
             f"site-{number}",
-            tuple(names[number * layout.hosts : (number + 1) * layout.hosts]),
+            (
+                *(alone if number == 0 else ()),
+                *names[number * layout.hosts : (number + 1) * layout.hosts],
+            ),
             layout.within,
             layout.between,
         )
@@ -313,19 +350,23 @@ def _made(layout: ClusterLayout) -> Cluster:
 
 def _layout(cluster: Cluster) -> ClusterLayout | None:
     """The content of a cluster's text; other clusters may have the same."""
-    first, names = cluster.hosts[0], [host.name for host in cluster.hosts]
-    if first.workers is None:
+    hosts = cluster.hosts_for_workers
+    first, names = hosts[0], [host.name for host in hosts]
+    if first.workers is None or not {*cluster.servers} <= {*names}:
         return None
-    site = cluster.sites[0] if cluster.sites else None
+    site = cluster.sites[-1] if cluster.sites else None
+    apart = len(cluster.hosts) - len(hosts)
+    alone = apart if len(cluster.sites) == 1 else 0
     try:
         return ClusterLayout(
             workers=first.workers,
-            hosts=len(names) if site is None else len(site.hosts),
+            hosts=len(names) if site is None else len(site.hosts) - alone,
             sites=len(cluster.sites) if site else None,
             within=cluster.link if site is None else site.link,
             between=None if site is None else site.uplink,
             cores=None if first.cores == first.workers else first.cores,
-            servers=None if cluster.servers is None else names.index(cluster.servers),
+            servers=tuple(map(names.index, cluster.servers)),
+            apart=apart,
             memory=first.memory,
         )
     except ValueError:

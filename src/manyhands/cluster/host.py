@@ -10,7 +10,7 @@ class Host:
     """One machine of a cluster.
 
     Raises:
-        ValueError: `cores` or `workers` is below 1.
+        ValueError: `cores` is below 1, or `workers` below 0.
 
     Example:
         >>> import manyhands as mh
@@ -29,13 +29,14 @@ class Host:
     address: str = "127.0.0.1"
     """The address at which the other hosts reach this one."""
     workers: int | None = None
-    """Number of workers on it; None if it depends on the number of workers of a run."""
+    """Number of workers on it: 0 for a host of servers alone, None if it depends on the number of
+    workers of a run."""
 
     def __post_init__(self) -> None:
         if self.cores < 1:
             raise ValueError(f"host {self.name} needs at least 1 core, not {self.cores}")
-        if self.workers is not None and self.workers < 1:
-            raise ValueError(f"host {self.name} needs at least 1 worker, not {self.workers}")
+        if self.workers is not None and self.workers < 0:
+            raise ValueError(f"host {self.name} needs at least 0 workers, not {self.workers}")
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,11 @@
     cluster  =  [N "sites of"] [N "hosts of"] N "workers" {"," clause}
     clause   =  link | link "within" | link "between" | N "cores" | size "of memory" | servers
     link     =  bandwidth ["and" latency]
-    servers  =  "servers at site" N | "servers at host" N | "servers in turn"
+    servers  =  "servers at site" N | "servers at host" N {"and" N} | "servers in turn"
+             |  "servers apart" | "servers on" N "hosts apart"
 
 Workers without hosts have a host each if a link connects them, and are on one host otherwise.
+Without a place servers are on all hosts in turn, so that a single one is on the first host.
 """
 
 from __future__ import annotations
@@ -28,7 +30,10 @@ _SIZES = re.compile(
 )
 _CORES = re.compile(r"(\d+) cores?(?: per host)?")
 _MEMORY = re.compile(r"(\S+) of memory(?: per host)?")
-_SERVERS = re.compile(r"servers (?:at (?P<unit>site|host) (?P<number>\d+)|in turn)")
+_SERVERS = re.compile(
+    r"servers (?:at (?P<unit>site|hosts?) (?P<number>\d+(?: and \d+)*)|(?P<turn>in turn)|"
+    r"(?:on (?P<apart>\d+) hosts? )?apart)"
+)
 _LINK = re.compile(r"(?P<bandwidth>\S+)(?: and (?P<latency>\S+))?(?: (?P<where>within|between))?")
 _MOST = 100_000
 """Limit on the number of workers that a text can describe."""
@@ -54,8 +59,11 @@ class ClusterLayout:
     """Between sites."""
     cores: int | None = None
     """Of each host; None: one for every worker on it."""
-    servers: int | None = 0
-    """Number of the servers' host, counted from 0 over all sites; None: all hosts in turn."""
+    servers: tuple[int, ...] = ()
+    """Numbers of the servers' hosts, counted from 0 over all sites; empty: the hosts for servers
+    alone, or all hosts in turn."""
+    apart: int = 0
+    """Number of further hosts, for servers alone; with sites they are at the first one."""
     memory: int = 0
     """Bytes of each host's main memory; 0 if it is not known."""
 
@@ -64,20 +72,24 @@ class ClusterLayout:
         total = sites * self.hosts
         if min(sites, self.hosts, self.workers, self.cores or 1) < 1 or self.cores == 0:
             raise ValueError("there must be at least 1 of everything, got 0")
+        if self.apart and self.servers:
+            raise ValueError("there is more than one place of servers")
         if total * self.workers > _MOST:
             raise ValueError(f"a cluster has at most {_MOST:,} workers")
-        if self.hosts > 1 and self.within is None:
+        first = self.hosts + self.apart
+        if first > 1 and self.within is None:
             where = "" if self.sites is None else " within"
             raise ValueError(f"its hosts have no link to each other: add ', 1gbit{where}'")
-        if self.sites is None and self.hosts == 1 and self.within is not None:
+        if self.sites is None and first == 1 and self.within is not None:
             raise ValueError("one host has no link: leave out the bandwidth")
         if sites > 1 and self.between is None:
             raise ValueError("its sites have no link to each other: add ', 100mbit between'")
         if sites == 1 and self.between is not None:
             raise ValueError("a single site has no link to others: leave out 'between'")
-        if self.servers is not None and self.servers >= total:
+        if max(self.servers, default=0) >= total:
             raise ValueError(
-                f"there is no host {self.servers} for the servers: its hosts are 0 to {total - 1}"
+                f"there is no host {max(self.servers)} for the servers: its hosts are 0 to "
+                f"{total - 1}"
             )
 
 
@@ -127,9 +139,9 @@ def _layout(first: str, rest: Sequence[str]) -> ClusterLayout:
     if hosts is None and within is not None:
         hosts, workers = workers, 1
     count = int(hosts or 1)
-    place = _place(servers, sites, count)
+    place, apart = _place(servers, sites, count)
     between = links.get("between")
-    return ClusterLayout(workers, count, sites, within, between, cores, place, memory or 0)
+    return ClusterLayout(workers, count, sites, within, between, cores, place, apart, memory or 0)
 
 
 def _once(name: str, before: object) -> None:
@@ -154,19 +166,25 @@ def _link(clause: str, *, is_divided: bool) -> tuple[str, Link]:
     return found["where"] or "within", link
 
 
-def _place(found: re.Match[str] | None, sites: int | None, hosts: int) -> int | None:
-    """The number of the servers' host."""
-    if found is None:
-        return 0
-    if found["number"] is None:
-        return None
-    number = int(found["number"])
-    if found["unit"] == "host":
-        return number
-    if sites is None or number >= sites:
-        there = "there are no sites" if sites is None else f"its sites are 0 to {sites - 1}"
-        raise ValueError(f"there is no site {number} for the servers: {there}")
-    return number * hosts
+def _place(
+    found: re.Match[str] | None, sites: int | None, hosts: int
+) -> tuple[tuple[int, ...], int]:
+    """The numbers of the servers' hosts, and the number of hosts for servers alone."""
+    if found is None or found["turn"]:
+        return (), 0
+    if found["unit"] is None:
+        apart = int(found["apart"] or 1)
+        if not apart:
+            raise ValueError("servers apart need at least 1 host, got 0")
+        return (), apart
+    numbers = tuple(map(int, found["number"].split(" and ")))
+    if found["unit"] != "site":
+        return numbers, 0
+    for number in numbers:
+        if sites is None or number >= sites:
+            there = "there are no sites" if sites is None else f"its sites are 0 to {sites - 1}"
+            raise ValueError(f"there is no site {number} for the servers: {there}")
+    return tuple(number * hosts for number in numbers), 0
 
 
 def write(layout: ClusterLayout) -> str:
@@ -195,12 +213,22 @@ def _clauses(layout: ClusterLayout) -> Iterator[str]:
         yield f"{_counted(layout.cores, 'core')} per host"
     if layout.memory:
         yield f"{size_text(layout.memory)} of memory per host"
-    if layout.servers is None:
-        yield "servers in turn"
+    if layout.apart == 1:
+        yield "servers apart"
+    elif layout.apart:
+        yield f"servers on {layout.apart} hosts apart"
     elif layout.servers:
-        site, host = divmod(layout.servers, layout.hosts)
-        is_first = layout.sites is not None and not host
-        yield f"servers at {f'site {site}' if is_first else f'host {layout.servers}'}"
+        yield _servers(layout)
+
+
+def _servers(layout: ClusterLayout) -> str:
+    """The clause of the hosts that were named for servers."""
+    number = layout.servers[0]
+    site, host = divmod(number, layout.hosts)
+    if len(layout.servers) == 1 and layout.sites is not None and not host:
+        return f"servers at site {site}"
+    hosts = " and ".join(map(str, layout.servers))
+    return f"servers at {'host' if len(layout.servers) == 1 else 'hosts'} {hosts}"
 
 
 def _counted(number: int, noun: str) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from manyhands.cluster import Cluster, Link
+from manyhands.cluster.servers import servers_words
 from manyhands.files.run_folders import check_free, claim, new_folder, release, stamp
 from manyhands.pacing import Pace, words
 from manyhands.reports import Run
@@ -496,6 +497,7 @@ def _place_settings(places: ProcessHosts, asked: Asked, source: str) -> Iterator
         "cores": f"{most} per host" if len(hosts) > 1 else str(most),
         "bandwidth": f"{link.bandwidth * 8 / 1e6:g} Mbit/s" if link else None,
         "latency": f"{link.latency * 1e3:g} ms" if link else None,
+        "servers on": servers_words(places.servers, places.workers),
     }
     yield from _settings(values, asked, source)
 

@@ -35,10 +35,16 @@ from manyhands.strategies import strategy as read_strategy
 from manyhands.verbs.calling import calling
 from manyhands.verbs.command import Command, choose, chosen_values, current
 from manyhands.verbs.resuming import find_checkpoint, resume_settings
-from manyhands.verbs.server_hosts import servers_of_cluster, servers_on_hosts
+from manyhands.verbs.run_settings import job_settings, place_settings
+from manyhands.verbs.server_hosts import (
+    on_declared_islands,
+    servers_by_default,
+    servers_on_hosts,
+    words_for_hosts,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from types import FrameType
 
     from manyhands.files.checkpoints import Checkpoint
@@ -130,7 +136,8 @@ def train(
             The others join with the command that this one prints. "slurm": this job's nodes.
         listen: the address, or address:port, at which other hosts reach this one. Default: the
             address of the default route, and a free port.
-        servers_on: hosts of the servers, one after the other: "a, b" or "all". Default: this one.
+        servers_on: hosts of the servers, one after the other: "a, b" or "all". Default: those
+            without workers, and otherwise all, so that a single server is on the first host.
         loop: a training loop of your own, a function of a `Trainer` at the top level of the script.
         epochs: stop after this many passes over the data, in place of the job's limit.
         samples: stop after this many samples, in place of the job's limit.
@@ -329,7 +336,7 @@ class _Plan:
     listen: str | None
     """The address at which other hosts reach this one, if one was chosen."""
     server_hosts: tuple[str, ...] = ()
-    """The host of each server, if a declared cluster determines it."""
+    """The host of each server; empty if all are on the first one."""
     faults: Faults | None = None
     """What goes wrong on purpose."""
     resumed: Checkpoint | None = None
@@ -346,9 +353,11 @@ def _plan(job: Job, asked: TrainOptions, command: Command, hosts: Hosts | None) 
     recipe, told_by = choose(
         command.strategy, asked.strategy, "single()" if count == 1 else "allreduce()"
     )
-    chosen, server_hosts = servers_of_cluster(read_strategy(recipe), command.cluster, count)
-    where_servers = command.servers_on or asked.servers_on
-    if where_servers is not None:
+    chosen = on_declared_islands(read_strategy(recipe), command.cluster)
+    where_servers, placed_by = choose(command.servers_on, asked.servers_on, None)
+    if where_servers is None:
+        server_hosts = servers_by_default(command.cluster, hosts, chosen, count)
+    else:
         server_hosts = servers_on_hosts(where_servers, hosts, chosen, count)
     if counted_by == "default" and chosen.needs(count).only_one_worker:
         count = 1
@@ -376,8 +385,10 @@ def _plan(job: Job, asked: TrainOptions, command: Command, hosts: Hosts | None) 
         *([RunSetting("slow", words(paces), paced_by)] if paces else ()),
         *resume_settings(resumed, going_on, chosen, count),
         *([RunSetting("faults", str(faults), faulted_by)] if faults else ()),
-        *_job_settings(job, command, overrides),
-        *_place_settings(hosts, cluster, command),
+        *job_settings(job, command, overrides),
+        *place_settings(
+            hosts, cluster, command, (words_for_hosts(server_hosts, hosts, chosen), placed_by)
+        ),
         RunSetting("cores", str(cluster.cores), "default"),
         RunSetting("threads", _threads(cluster, hosts.counts[0][1] if hosts else count), "default"),
         RunSetting("torch", version("torch"), "default"),
@@ -463,33 +474,6 @@ def _address(cluster: Cluster | None) -> str | None:
     """The address that a cluster gives for this host, if it is one that others can reach."""
     address = cluster.hosts[0].address if cluster else _LOOPBACK
     return None if address == _LOOPBACK else address
-
-
-def _place_settings(
-    hosts: Hosts | None, cluster: Cluster, command: Command
-) -> Iterator[RunSetting]:
-    if hosts is None:
-        yield RunSetting("hosts", str(len(cluster.hosts)), "default")
-        return
-    source = "command line" if command.hosts else "script"
-    yield RunSetting("hosts", str(len(hosts.names)), source)
-    yield RunSetting("workers by host", str(hosts), source)
-    if command.network is not None:
-        yield RunSetting("network", command.network, "command line")
-    if command.servers_on is not None:
-        yield RunSetting("servers on", command.servers_on, "command line")
-    if command.cluster is not None:
-        yield RunSetting("cluster", command.cluster, "command line")
-
-
-def _job_settings(job: Job, command: Command, overrides: Overrides) -> Iterator[RunSetting]:
-    """The job's limits and seed that are in force."""
-    settings = override(job, overrides).settings
-    if overrides.lr is not None:
-        settings |= {"lr": overrides.lr}
-    for name, value in settings.items():
-        told = getattr(command, name, None) is not None
-        yield RunSetting(name, value, "command line" if told else "script")
 
 
 def _taken_folder(plan: _Plan) -> Path:

@@ -177,7 +177,7 @@ def test_networks_are_read_from_text():
         125e6, apart=True, latency=0.02
     )
     assert "20 ms from one to another" in NetworkShape.read("1gbit, 20ms").words
-    assert "beside worker 0" in NetworkShape.read("100mbit").words
+    assert "servers beside the workers in turn" in NetworkShape.read("100mbit").words
     assert "a namespace of their own" in NetworkShape.read("100mbit, servers apart").words
     for text in ("fast", "", "100mbit, together", "100mbit, 2ms, 3ms"):
         with pytest.raises(ValueError, match="mbit"):

@@ -19,10 +19,11 @@ def test_ranks_are_dealt_host_after_host():
     assert Hosts.read(str(hosts)) == hosts
 
 
-def test_the_first_host_may_have_no_workers():
-    assert Hosts.read("a:0, b:2").ranks("a") == range(0)
-    with pytest.raises(ValueError, match="only the first host may have none"):
-        Hosts.read("a:1, b:0")
+def test_hosts_of_servers_alone_have_no_workers():
+    hosts = Hosts.read("a:0, b:2, c:0, d:1")
+    assert [*map(hosts.ranks, hosts.names)] == [range(0), range(2), range(2, 2), range(2, 3)]
+    with pytest.raises(ValueError, match="at least 1 worker, but the hosts a:0, b:0 have none"):
+        Hosts.read("a:0, b:0")
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,9 @@
 import json
+from dataclasses import replace
 
 import pytest
 
+from manyhands.cluster import Cluster
 from manyhands.reports import (
     Comparison,
     Machine,
@@ -69,3 +71,15 @@ def test_a_run_that_failed_without_a_trace(finished) -> None:
     lost = some(finished).runs[1]
     assert (lost.status, lost.words, lost.rate) == ("failed", "worker 1 was killed", 0.0)
     assert lost.label == "ssp(staleness=4) × 2"
+
+
+@pytest.mark.parametrize(("stored", "places"), [("host-1", ("host-1",)), (None, ())])
+def test_results_of_a_version_with_one_host_of_servers_are_read(tmp_path, stored, places):
+    cluster = Cluster.parse("2 workers, 1gbit")
+    write_results(Comparison(layout=cluster), tmp_path / "results.json")
+    fields = json.loads((tmp_path / "results.json").read_text())
+    fields["layout"]["servers"] = stored
+    (tmp_path / "results.json").write_text(json.dumps(fields))
+    layout = read_results(tmp_path).layout
+    assert layout is not None
+    assert layout == replace(cluster, servers=places)

@@ -280,6 +280,16 @@ def test_a_slow_link_does_not_fill_a_fast_port(kernel: Kernel) -> None:
     assert traffic.arrived == {"slow": 10, "fast": 2}
 
 
+def test_a_host_whose_links_are_all_declared_one_by_one_has_the_port_of_the_fastest(kernel) -> None:
+    # Three messages of 50 bytes to d at once: 50 B/s for all of them, whatever the common link.
+    links = {"ad": 50.0, "bd": 50.0, "cd": 20.0, "de": 50.0}
+    traffic = Traffic(kernel, a_network(kernel, **links))
+    for name in "abe":
+        traffic.send(name, f"{name}d", 50)
+    traffic.run()
+    assert traffic.arrived == {"a": 3.0, "b": 3.0, "e": 3.0}
+
+
 def test_within_a_host_a_message_is_copied(kernel: Kernel) -> None:
     traffic = Traffic(kernel, a_network(kernel, latency=0.5))
     traffic.members["b"].host = "a"

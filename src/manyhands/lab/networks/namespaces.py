@@ -53,7 +53,7 @@ class NetworkShape:
     rate: float
     """Bytes per second of each worker's link, in each direction."""
     apart: bool = False
-    """Whether coordinator and servers have their own link, instead of sharing worker 0's."""
+    """Whether coordinator and servers have their own link, instead of sharing those of workers."""
     latency: float = 0.0
     """Added seconds that a packet takes from one worker to another."""
 
@@ -78,11 +78,13 @@ class NetworkShape:
     @property
     def words(self) -> str:
         """Description of the network and the placement of processes, for the results."""
-        where = "in a namespace of their own" if self.apart else "beside worker 0"
+        where = "coordinator beside worker 0, servers beside the workers in turn from worker 0 on"
+        if self.apart:
+            where = "coordinator and servers in a namespace of their own"
         later = f", {self.latency * 1e3:g} ms from one to another" if self.latency else ""
         return (
             f"{self.rate * 8 / 1e6:g} Mbit/s to and from every worker{later}, each in a network "
-            f"namespace of its own; coordinator and servers {where}"
+            f"namespace of its own; {where}"
         )
 
 

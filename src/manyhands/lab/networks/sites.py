@@ -44,7 +44,7 @@ def check_live(cluster: Cluster) -> None:
             "a live comparison needs a cluster that has a text, as Cluster.parse('2 hosts of 4 "
             "workers, 1gbit') has; compare others with virtual=True"
         )
-    if any(host.cores != host.workers for host in cluster.hosts):
+    if any(host.cores != host.workers for host in cluster.hosts_for_workers):
         raise ValueError(
             "cores are those of this machine in a live comparison: leave them out of the cluster, "
             "or compare virtually"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from manyhands.live.agent.memory_check import estimate
-from manyhands.strategies import placement_of, virtual_form
+from manyhands.strategies import placement_of, protocol_of, virtual_form
 from manyhands.strategies import strategy as read_strategy
 
 if TYPE_CHECKING:
@@ -160,10 +160,11 @@ def check_memory(strategy: Strategy, job: Job, workers: int, cluster: Cluster) -
     among = cluster.first(workers)
     on = Counter(among.worker_hosts(workers))
     alone = len(among.hosts) == 1
-    # Hosts that are alike are looked at once.
+    serving = {*_serving(strategy, workers, among)}
+    # Hosts that are alike are looked at once, the first of them.
     kinds = {
-        (host.memory, on[host.name], alone or host.name == among.servers): host.name
-        for host in among.hosts
+        (host.memory, on[host.name], host.name in serving): host.name
+        for host in reversed(among.hosts)
         if host.memory
     }
     for (memory, here, serves), name in kinds.items():
@@ -172,3 +173,12 @@ def check_memory(strategy: Strategy, job: Job, workers: int, cluster: Cluster) -
             needed.check(memory)
         except ValueError as error:
             raise ValueError(str(error) if alone else f"{name}: {error}") from None
+
+
+def _serving(strategy: Strategy, workers: int, among: Cluster) -> tuple[str, ...]:
+    """The hosts that have servers."""
+    protocol = protocol_of(strategy)
+    servers = strategy.needs(workers).server_processes
+    if protocol is None or not servers:
+        return ()
+    return among.server_hosts(workers, servers, protocol.groups(workers))

@@ -123,7 +123,8 @@ class Rules:
         few, many = self._free(_FEW), self._free(_MANY)
         words = (
             f"asynchronous is {few:.2f} times as fast as synchronous on {_FEW} equal workers, "
-            f"{many:.2f} times on {_MANY} (with a server for eight workers each)"
+            f"{many:.2f} times on {_MANY} (with a server for eight workers each, on hosts of their "
+            "own)"
         )
         return _verdict(few < _CLEAR <= many), words
 
@@ -169,7 +170,10 @@ class Rules:
         candidate = Candidate(read_strategy(text), workers)
         cluster = Cluster.parse("1 host of 1 worker")
         if workers > 1:
-            cluster = replace(Cluster.parse(f"{workers} hosts of 1 worker, 1gbit"), link=link)
+            # Servers have hosts of their own, so that all workers are equal.
+            apart = candidate.strategy.needs(workers).server_processes
+            where = f", servers on {apart} hosts apart" if apart else ""
+            cluster = replace(Cluster.parse(f"{workers} workers, 1gbit{where}"), link=link)
         check(candidate.strategy, job, workers, [host.name for host in cluster.hosts])
         return predict(job, candidate, cluster, known, slow or (), repeats=1, reasons=False).rate
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 import tempfile
 from dataclasses import dataclass, replace
@@ -112,7 +111,7 @@ def seconds_of(
     What the network and servers take is not included.
     """
     batch, workers = job.batch_sizes.at(0), candidate.workers
-    per_host = max(1, math.ceil(workers / len(cluster.first(workers).hosts)))
+    per_host = cluster.first(workers).most_on_a_host(workers)
     overhead = 0.0
     if placement_of(candidate.strategy) is not None:
         sharded = candidate.strategy.name in SHARDED
@@ -145,7 +144,7 @@ def asked_of(
 ) -> Asked:
     """A virtual run of a candidate, by calibrated times."""
     workers = candidate.workers
-    per_host = max(1, math.ceil(workers / len(cluster.first(workers).hosts)))
+    per_host = cluster.first(workers).most_on_a_host(workers)
     computing, overhead = seconds_of(job, candidate, cluster, calibration)
     seconds = computing + overhead
     # A slow worker computes more slowly; what collectives take is stretched with it here.

@@ -448,6 +448,8 @@ class _HostRun:
 
 
 def _span(ranks: range) -> str:
+    if not ranks:
+        return "none, for servers"
     return f"{ranks[0]} to {ranks[-1]}" if len(ranks) > 1 else f"{ranks[0]}"
 
 

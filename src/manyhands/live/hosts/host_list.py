@@ -23,8 +23,8 @@ def check_name(name: str) -> None:
 class Hosts:
     """Hosts in order, each with its number of workers; ranks are assigned in that order.
 
-    Written `a:4, b:4`. The first host starts the run and has its coordinator and servers; it may
-    have no workers.
+    Written `a:4, b:4`. The first host starts the run and has its coordinator. A host without
+    workers, `a:0`, is for servers, and the first one also for the coordinator alone.
 
     >>> Hosts.read("a:1, b:2").ranks("b")
     range(1, 3)
@@ -42,9 +42,6 @@ class Hosts:
             raise ValueError(f"two hosts have the same name: {self}")
         if self.workers < 1:
             raise ValueError(f"there must be at least 1 worker, but the hosts {self} have none")
-        idle = [name for name, count in self.counts[1:] if count < 1]
-        if idle:
-            raise ValueError(f"{idle[0]} has 0 workers: only the first host may have none")
 
     @classmethod
     def read(cls, text: str) -> Hosts:

@@ -166,7 +166,7 @@ class Invitation:
     def _command(self, place: str, name: str) -> str:
         count = len(self._hosts.ranks(name))
         options = ("--key-file", _short(self.key), "--as", name)
-        script = (_short(self._script), "--workers", str(count))
+        script = (_short(self._script), *(("--workers", str(count)) if count else ()))
         return shlex.join(["manyhands", "join", place, *options, *script])
 
     def close(self) -> None:

@@ -253,7 +253,8 @@ class JoinSteps:
             own = self._folder / node
             own.mkdir(parents=True, exist_ok=True)
             join = ("join", place, "--key-file", str(key), "--as", node, "--output", str(own))
-            count = ("--workers", str(len(hosts.ranks(node))))
+            here = len(hosts.ranks(node))
+            count = ("--workers", str(here)) if here else ()
             with self._log(node).open("wb") as log:
                 self._steps[node] = subprocess.Popen(  # noqa: S603 - our own command
                     [

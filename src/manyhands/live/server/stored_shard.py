@@ -48,10 +48,11 @@ class StoredShard:
             )
         folder = Path(assignment.storage or assignment.folder)
         if job.checkpoint_on_disk is not None and not assignment.shares_folder:
+            first = assignment.hosts[0][0]
             raise ValueError(
                 f"{self._name} on {assignment.host} does not see {folder}, where checkpoints are "
                 "stored: let --output be a folder that all hosts with servers share, leave out the "
-                "checkpoints, or have the servers on the first host"
+                f"checkpoints, or have the servers on the first host: --servers-on {first}"
             )
         attempt = assignment.attempt or str(assignment.agent)
         about = (folder / CHECKPOINTS, self._name, ("",), job.keep, attempt)

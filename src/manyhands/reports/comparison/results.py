@@ -245,7 +245,7 @@ class Comparison(_Value, frozen=True, kw_only=True):
     cluster: str = ""
     """The declared cluster as text; empty if none was declared, or if it has no text."""
     layout: Cluster | None = None
-    """The declared cluster: its hosts, sites and links, and the host of the servers."""
+    """The declared cluster: its hosts, sites and links, and the hosts of the servers."""
     budget: str = ""
     """What every run was given, in words: `60,000 samples`."""
     budget_seconds: float | None = None
@@ -318,12 +318,25 @@ def read_results(path: Path | str) -> Comparison:
                 f"{path} has schema {version} and this version of Manyhands reads up to {SCHEMA}: "
                 "read it with the version that wrote it"
             )
-        return msgspec.json.decode(content, type=Comparison)
+        return _comparison(content)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ValueError(
             f"{path} is not the result of a comparison: {error}. Use a {FILE}, the folder of a "
             "comparison, or folders of runs"
         ) from error
+
+
+def _comparison(content: bytes) -> Comparison:
+    try:
+        return msgspec.json.decode(content, type=Comparison)
+    except msgspec.ValidationError:
+        fields = msgspec.json.decode(content)
+        layout = fields.get("layout") if isinstance(fields, dict) else None
+        if layout is None or isinstance(layout["servers"], list):
+            raise
+        # Once servers were on one named host, or on all.
+        layout["servers"] = [layout["servers"]] if layout["servers"] else []
+        return msgspec.convert(fields, Comparison)
 
 
 def write_results(comparison: Comparison, path: Path | str) -> None:

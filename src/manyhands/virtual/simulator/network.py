@@ -1,14 +1,14 @@
 """Network model: the duration of messages between hosts, and which of them are lost.
 
-Every host has one port. Its outgoing and its incoming bandwidth, each that of the host's fastest
-link, are shared by all its transfers in progress, equally or as streams of TCP share them (see
-`ports`). (A queue would give the same total time, but not the same behaviour: updates that arrive
-together are answered together, and nothing arrives meanwhile.) Switching is cut-through, not store-
-and-forward: the receiver's port sees the first byte one latency after it left, so on idle ports a
-message takes latency + size / bandwidth. Each port shares independently: bandwidth that a transfer
-cannot use at one port, because it is limited at the other, is not given to other transfers. Within
-one host there is no port and no link: a message is copied, and the receiving process has to wake
-up.
+Every host has one port. Its outgoing and its incoming bandwidth, each that of the fastest link that
+the host uses, are shared by all its transfers in progress, equally or as streams of TCP share them
+(see `ports`). (A queue would give the same total time, but not the same behaviour: updates that
+arrive together are answered together, and nothing arrives meanwhile.) Switching is cut- through,
+not store-and-forward: the receiver's port sees the first byte one latency after it left, so on idle
+ports a message takes latency + size / bandwidth. Each port shares independently: bandwidth that a
+transfer cannot use at one port, because it is limited at the other, is not given to other
+transfers. Within one host there is no port and no link: a message is copied, and the receiving
+process has to wake up.
 
 A message between two sites of a cluster also passes the uplink of its sender's site and the
 downlink of its receiver's site. Both are ports of the same kind, shared by all hosts of the site.
@@ -159,10 +159,13 @@ class Network:
     def _port(self, ports: dict[str, Port], host: str) -> Port:
         port = ports.get(host)
         if port is None:
-            links = [link for one, other, link in self._cluster.links if host in (one, other)]
+            pairs = {(a, b): x for a, b, x in self._cluster.links if host in (a, b)}
+            links = [*pairs.values()]
             site = self._cluster.site_of(host)
             own = self._cluster.link if site is None else site.link or site.uplink
-            links += [own] if own else []
+            # A link that every pair of this host overrides is not that of its network card.
+            others = {name for pair in pairs for name in pair} - {host}
+            links += [own] if own and len(others) < len(self._cluster.hosts) - 1 else []
             fastest = max(link.bandwidth for link in links)
             done = self._leave if ports is self._out else self._take_in
             port = ports[host] = Port(self._kernel, fastest, done, self._sharing.lost)
