@@ -98,6 +98,11 @@ class OptionSupport:
     obstacles: ClassVar[dict[str, str]] = {}
     """By option, why the strategy does not support it, and what to do instead."""
 
+    @property
+    def has_journals(self) -> bool:
+        """Whether it has servers that are processes of their own, which keep journals."""
+        return False
+
     def obstacle(self, option: Option) -> str:
         """Why this strategy does not support an option; empty if it does."""
         return self.obstacles.get(option, "")
@@ -127,6 +132,12 @@ class OptionSupport:
             self.check_option("float16", 'Job(autocast="float16")')
         if job.ema is not None:
             self.check_option("ema", f"Job(ema={job.ema})")
+        if job.durability != "process" and not self.has_journals:
+            raise ValueError(
+                f'durability="{job.durability}" is what updates on parameter servers survive, and '
+                f"{self} has no servers with a journal: leave it out, and give "
+                "checkpoint=mh.every(…)"
+            )
 
 
 class ProtocolOptions(OptionSupport):

@@ -28,6 +28,7 @@ def simulate(
     asked = Asked(**paced(given))
     try:
         settled = plan(job, asked, "command line")
+        settled.check_used()
         named = ["--job", name] if name else []
         named += [word for text in texts or () for word in ("--set", text)]
         rest = ["--", *arguments] if arguments else []

@@ -275,6 +275,16 @@ def _check_rate(job: JobFields) -> None:
         raise ValueError(
             f'scheduler_interval must be "step" or "epoch", not {job.scheduler_interval!r}'
         )
+    if job.lr_scheduler is None and job.scheduler_interval != "step":
+        raise ValueError(
+            f'scheduler_interval="{job.scheduler_interval}" says when lr_scheduler is stepped, and '
+            "the job has none: leave it out, or give lr_scheduler"
+        )
+    if job.lr_scheduler is None and job.plateau_metric is not None:
+        raise ValueError(
+            f"plateau_metric={job.plateau_metric!r} is what ReduceLROnPlateau depends on, and the "
+            "job has no lr_scheduler: leave it out, or give lr_scheduler"
+        )
 
 
 def _check_whole(name: str, value: object) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import torch
 from torch import nn
@@ -29,6 +29,9 @@ Loss: TypeAlias = Callable[[Any, Any], torch.Tensor]
 
 Durability: TypeAlias = Literal["none", "process", "host", "power"]
 """The failures that acknowledged updates survive: see `Job.durability`."""
+
+KEEP: Final = 3
+"""Number of checkpoints that are kept by default."""
 
 MEASURES = ("spread", "gradient_norm", "staleness")
 """What a run can record at evaluations beside metrics."""
@@ -78,7 +81,7 @@ class JobFields:
     `mh.every(steps=1000)`, `mh.every(samples=100_000)` or `mh.every(epochs=1)`. It follows the
     batch that completes the interval. `mh.every(seconds=10, memory=True)` keeps it in memory, for
     a process that is killed. Default: none is stored."""
-    keep: int = 3
+    keep: int = KEEP
     """Number of checkpoints that are kept; older ones are removed."""
     measures: Sequence[str] = ()
     """What to record of the training beside the loss, at every evaluation: "gradient_norm",

@@ -123,6 +123,7 @@ def override(job: Job, overrides: Overrides) -> Job:
     if overrides.timed_batch is not None:
         given |= {"validation": None, "evaluate_every": None, "measures": (), "checkpoint": None}
         given |= {"target": None, "early_stopping": None, "global_batch": overrides.timed_batch}
+        given |= {"keep": type(job).keep}
     return replace(job, **given)
 
 

@@ -231,7 +231,9 @@ def simulate(
         resume=resume,
         output=None if output is None else Path(output),
     )
-    run = plan(script.made(job, values), asked, "script").carry_out()
+    planned = plan(script.made(job, values), asked, "script")
+    planned.check_used()
+    run = planned.carry_out()
     current().runs.append(run)
     return run
 
@@ -283,6 +285,30 @@ class VirtualRunPlan:
             release(folder)
             raise
         return Run(folder, model=self.job.model)
+
+    def check_used(self) -> None:
+        """Refuse conditions that this run does not have.
+
+        A comparison gives the same conditions to all strategies, and does not call it.
+
+        Raises:
+            ValueError: an option would have no effect; the message says why.
+        """
+        asked, protocol, workers = self.asked, self.protocol, len(self.places.workers)
+        hosts = [*self.places.workers, *self.places.servers]
+        reasons = {
+            "service": (not self.places.servers, f"{protocol} has no servers"),
+            "placing": (not self.places.servers, f"{protocol} has no servers"),
+            "handover": (len(set(hosts)) == len(hosts), "every process is on a host of its own"),
+            "coding": (not _codecs(protocol, workers), f"{protocol} has no codec"),
+            "detection": (not self.faults.faults, "nothing fails without faults"),
+        }
+        for name, (idle, why) in reasons.items():
+            if idle and getattr(asked, name) is not None:
+                given = getattr(asked, name)
+                raise ValueError(
+                    f"{name}={given} would have no effect, because {why}: leave it out"
+                )
 
     def replay(self, path: Path) -> list[str]:
         """The command that makes the same run of a script's job, with every setting."""
@@ -386,12 +412,18 @@ def plan(job: Job, asked: Asked, source: str) -> VirtualRunPlan:
 
 
 def _check_no_numbers(asked: Asked) -> None:
-    """Refuse checkpoints where there are no parameters to store or to continue with."""
+    """Refuse what needs parameters, of which there are none."""
     for name in ("resume", "checkpoint"):
         if getattr(asked, name) is not None:
             raise ValueError(
                 "a time-only run has no parameters, so it can neither store a checkpoint nor "
                 f"continue from one: leave out time_only, or {name}"
+            )
+    for name in ("lr", "keep"):
+        if getattr(asked, name) is not None:
+            raise ValueError(
+                f"a time-only run has no parameters, and {name}={getattr(asked, name)} would have "
+                f"no effect: leave out time_only, or {name}"
             )
 
 

@@ -394,9 +394,26 @@ def _plan(job: Job, asked: TrainOptions, command: Command, hosts: Hosts | None) 
         RunSetting("torch", version("torch"), "default"),
         RunSetting("manyhands", version("manyhands"), "default"),
     )
+    if asked.listen is not None and hosts is None:
+        raise ValueError(
+            f"listen={asked.listen!r} is where other hosts reach this one, and the run has one "
+            'host: leave it out, or name the others, as in hosts="a:4, b:4"'
+        )
+    if torchrun.is_torchrun():
+        _check_torchrun(override(job, overrides), command.resume or asked.resume)
     listen = command.listen or asked.listen or _address(asked.cluster)
     where = (listen, server_hosts, faults or None, resumed)
     return _Plan(chosen, count, cluster, overrides, output, settings, paces, *where)
+
+
+def _check_torchrun(job: Job, resume: str | Path | None) -> None:
+    """Refuse what needs an agent, which torchrun does not start."""
+    for name, given in (("checkpoint", job.checkpoint), ("resume", resume)):
+        if given is not None:
+            raise ValueError(
+                f"{name}={given} needs processes that torchrun does not start: leave it out, or "
+                "start the run with python or manyhands train"
+            )
 
 
 def _check_faults(
