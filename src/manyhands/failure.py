@@ -19,8 +19,11 @@ def refusing() -> Iterator[None]:
     """Context that turns a ValueError of a check into Refused."""
     try:
         yield
+    except Refused:
+        raise
     except ValueError as error:
-        raise Refused(str(error)) from error
+        # The message says what to do; where the check stands would only hide the user's own line.
+        raise Refused(str(error)) from None
 
 
 class RunFailed(RuntimeError):  # noqa: N818 - it names what happened, as users will read it

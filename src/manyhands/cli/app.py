@@ -3,6 +3,7 @@
 What they do is loaded only when one is called, so that `manyhands --help` answers at once.
 """
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -54,6 +55,7 @@ from manyhands.cli.options import (
     WorkerCounts,
     Workers,
 )
+from manyhands.cli.script_command import ScriptCommand
 
 app = typer.Typer(
     name="manyhands",
@@ -82,7 +84,7 @@ def _options(
     """Train one PyTorch model under any parallel strategy, by changing one word."""
 
 
-@app.command(context_settings={"allow_interspersed_args": True})
+@app.command(cls=ScriptCommand)
 def train(
     script: Script,
     arguments: Arguments = None,
@@ -198,7 +200,7 @@ def join(
         run(address, script, key_file, name, workers, output, answer_within)
 
 
-@app.command(context_settings={"allow_interspersed_args": True})
+@app.command(cls=ScriptCommand)
 def simulate(
     script: Script,
     arguments: Arguments = None,
@@ -286,7 +288,7 @@ def simulate(
     run(script, arguments or [], options, job)
 
 
-@app.command(context_settings={"allow_interspersed_args": True})
+@app.command(cls=ScriptCommand)
 def compare(
     script: Script,
     arguments: Arguments = None,
@@ -384,7 +386,7 @@ def compare(
     run(script, arguments or [], options)
 
 
-@app.command(context_settings={"allow_interspersed_args": True})
+@app.command(cls=ScriptCommand)
 def scaling(
     script: Script,
     arguments: Arguments = None,
@@ -431,7 +433,7 @@ def scaling(
     run(script, arguments or [], options)
 
 
-@app.command(context_settings={"allow_interspersed_args": True})
+@app.command(cls=ScriptCommand)
 def forecast(
     script: Script,
     arguments: Arguments = None,
@@ -489,7 +491,7 @@ for planned in (
     *(planning.calibrate, planning.plan, searching.search),
     *(launching.kubernetes, slurm.slurm),
 ):
-    app.command(context_settings={"allow_interspersed_args": True})(planned)
+    app.command(cls=ScriptCommand)(planned)
 app.command()(publishing.export)
 app.command()(publishing.reproduce)
 app.command()(publishing.summary)
@@ -501,4 +503,9 @@ app.command()(publishing.watch)
 
 def main() -> None:
     """The entry point of the command."""
-    app()
+    try:
+        app()
+    except Exception as error:  # noqa: BLE001 - of the user's script, or a defect
+        from manyhands.cli.uncaught import show  # noqa: PLC0415 - see above
+
+        sys.exit(show(error))

@@ -38,9 +38,10 @@ def fail(error: BaseException, heartbeat: LinkHeartbeat) -> None:
     """Write an error report, send the trace and exit, without waiting for threads that hang."""
     from manyhands.failure import PeerLost  # noqa: PLC0415
     from manyhands.live.processes.supervision import leave_report  # noqa: PLC0415
+    from manyhands.script.user_traceback import user_traceback  # noqa: PLC0415
 
     at = time.monotonic()
-    text = "".join(traceback.format_exception(error))
+    text = user_traceback(error) or "".join(traceback.format_exception(error))
     leave_report(error, text, consequence=isinstance(error, PeerLost), at=at)
     heartbeat.failed = True
     stopper = threading.Thread(target=heartbeat.stop, daemon=True)
