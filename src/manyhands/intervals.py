@@ -69,13 +69,14 @@ class Every:
             raise ValueError(f"{name} must be above 0, got {value}")
 
     @classmethod
-    def read(cls, text: str | Every) -> Every:
+    def read(cls, text: str | Every, *, bare: bool = True) -> Every:
         """The interval that a text describes.
 
         Args:
             text: "5000" or "5000 samples", "100 steps", "10s", "2 min", "0.5 epochs"; with "to
                 s3://bucket/run" after it, of checkpoints, and with "10s in memory" alone or after
                 a comma. An interval is returned as it is.
+            bare: whether a number without a unit is allowed; it is a number of samples.
 
         Raises:
             ValueError: the text has another form.
@@ -83,10 +84,9 @@ class Every:
         if isinstance(text, Every):
             return text
         if kept := _IN_MEMORY.fullmatch(text):
-            memory = cls.read(kept[2])
-            return (
-                cls(memory=memory) if kept[1] is None else replace(cls.read(kept[1]), memory=memory)
-            )
+            memory = cls.read(kept[2], bare=bare)
+            beside = None if kept[1] is None else cls.read(kept[1], bare=bare)
+            return cls(memory=memory) if beside is None else replace(beside, memory=memory)
         match = _TEXT.fullmatch(text)
         if match is None:
             raise ValueError(
@@ -94,6 +94,11 @@ class Every:
                 f"checkpoints also '10s in memory', got {text!r}"
             )
         number, unit, to = float(match[1]), match[2], match[3] or ""
+        if not unit and not bare:
+            raise ValueError(
+                f"the interval {text!r} has no unit: write '{match[1]}min', '{match[1]} steps' or "
+                f"'{match[1]} samples'"
+            )
         if unit in _SECONDS:
             return cls(seconds=number * _SECONDS[unit], to=to)
         if unit.startswith("epoch"):

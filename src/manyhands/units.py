@@ -15,7 +15,7 @@ _SECONDS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 
 
 def bandwidth(source: str | float) -> float:
-    """Bytes per second; a number without a unit is in bytes per second.
+    """Bytes per second, of a text with its unit; a number is in bytes per second.
 
     >>> bandwidth("100mbit"), bandwidth("1.5GB/s"), bandwidth(2e6)
     (12500000.0, 1500000000.0, 2000000.0)
@@ -25,8 +25,15 @@ def bandwidth(source: str | float) -> float:
     number, unit = _split(source)
     if unit in _BITS:
         return _positive("bandwidth", number * _BITS[unit] / 8, source)
-    if unit in _BYTES:
+    if unit in _BYTES and unit:
         return _positive("bandwidth", number * _BYTES[unit], source)
+    if not unit:
+        # Bits and bytes, thousands and millions are all written so: a guess would be wrong.
+        bare = source.strip()
+        raise ValueError(
+            f"the bandwidth {bare!r} has no unit: write {bare}mbit for megabits per second, or "
+            f"{bare}MB/s for megabytes"
+        )
     raise ValueError(f"expected a bandwidth such as '100mbit' or '1.5GB/s', got {source!r}")
 
 

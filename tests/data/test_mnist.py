@@ -77,8 +77,8 @@ def test_says_what_to_do_where_there_is_none(monkeypatch, cache, nobody):
     with pytest.raises(FileNotFoundError) as caught:
         mnist("train").prepare()
     assert (
-        "copy train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz to a folder 'mnist' "
-        "and set MANYHANDS_DATA" in str(caught.value)
+        "copy train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz, t10k-images-idx3-ubyte.gz, "
+        "t10k-labels-idx1-ubyte.gz to a folder 'mnist' and set MANYHANDS_DATA" in str(caught.value)
     )
 
 

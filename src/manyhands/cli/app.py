@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from manyhands.cli import launching, planning, publishing, searching, slurm
+from manyhands.cli.exit import show
 from manyhands.cli.options import (
     LR,
     VIRTUAL,
@@ -506,6 +507,4 @@ def main() -> None:
     try:
         app()
     except Exception as error:  # noqa: BLE001 - of the user's script, or a defect
-        from manyhands.cli.uncaught import show  # noqa: PLC0415 - see above
-
         sys.exit(show(error))

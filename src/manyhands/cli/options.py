@@ -90,7 +90,7 @@ CheckpointEvery = Annotated[
     str | None,
     typer.Option(
         "--checkpoint",
-        help="When to store a checkpoint: 10min, '1000 steps', 50000, '10s in memory'.",
+        help="When to store a checkpoint: 10min, '1000 steps', '50000 samples', '10s in memory'.",
     ),
 ]
 Keep = Annotated[int | None, typer.Option(min=1, help="Number of checkpoints that are kept.")]

@@ -35,7 +35,7 @@ class ScriptCommand(TyperCommand):
             ctx.params["arguments"] = script or None
         elif script:
             raise UsageError(f"this command has no arguments after --, got {' '.join(script)}", ctx)
-        return rest  # type: ignore[no-any-return]  # typer's
+        return rest
 
 
 def _refusal(stray: list[str], written: list[str]) -> str:

@@ -12,7 +12,7 @@ from manyhands.failure import Refused, RunFailed
 from manyhands.faults import Faults
 from manyhands.live.hosts.invitation import check_key, choose_address
 from manyhands.live.hosts.slurm import read_hosts
-from manyhands.notation import parse
+from manyhands.notation import NotationError, parse
 from manyhands.script.loading import at, execute
 from manyhands.strategies import is_known, strategy
 from manyhands.verbs.command import Command, under
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from manyhands.job import Job
+    from manyhands.strategies import Strategy
 
 
 def train(
@@ -68,18 +69,29 @@ def train(
 def _read(options: Mapping[str, Any]) -> dict[str, Any]:
     """The options with the texts of the strategy, of `--slow` and of `--faults` parsed.
 
-    A strategy of an unknown name remains a text: the script may register it.
+    A strategy or a codec of an unknown name remains a text: the script may register it.
     """
     text = options["strategy"]
     try:
-        parse(text or "single()")
-        late = text is None or not is_known(text)
         faults = options.get("faults")
         read = None if faults is None else Faults.read(faults)
         given = {**paced(options), "values": read_settings(options.get("values")) or None}
-        return {**given, "faults": read, "strategy": text if late else strategy(text)}
+        return {**given, "faults": read, "strategy": text if text is None else _known(text)}
     except ValueError as error:
         leave(f"manyhands: {error}")
+
+
+def _known(text: str) -> Strategy | str:
+    """The strategy of a text; the text itself, if the script may define a name in it."""
+    parse(text)
+    if not is_known(text):
+        return text
+    try:
+        return strategy(text)
+    except NotationError as error:
+        if error.undefined:
+            return text
+        raise
 
 
 def _check(command: Command) -> None:

@@ -5,6 +5,8 @@ Krizhevsky, "Learning Multiple Layers of Features from Tiny Images", 2009. No li
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 
 from manyhands.data.decoded import Bytes, Decoded
@@ -30,6 +32,7 @@ def cifar10(split: Split) -> Images:
         split=split,
         originals=ORIGINALS[split],
         decode=_decode,
+        whole=tuple(itertools.chain.from_iterable(ORIGINALS.values())),
         shapes=((count, 3, 32, 32), (count,)),
     )
     mean, std = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)

@@ -40,6 +40,8 @@ class Decoded:
     """Decodes the originals' bytes into arrays."""
     shapes: tuple[tuple[int, ...], ...]
     """The shape of each array, in the order that `decode` returns them."""
+    whole: tuple[Original, ...] = ()
+    """The originals of all splits: a message about missing files names them at once."""
 
     def arrays(self) -> tuple[Bytes, ...]:
         """The arrays, mapped read-only; decoded first if this host does not have them."""
@@ -51,7 +53,7 @@ class Decoded:
         return arrays
 
     def _made(self) -> tuple[Bytes, ...]:
-        made = self.decode(originals.read(self.originals))
+        made = self.decode(originals.read(self.originals, self.whole))
         for path, array in zip(self._paths(), made, strict=True):
             with replacing(path) as file:
                 np.save(file, array, allow_pickle=False)

@@ -7,6 +7,7 @@ Terms: CC BY-SA 3.0.
 from __future__ import annotations
 
 import gzip
+import itertools
 
 import numpy as np
 
@@ -36,6 +37,7 @@ def mnist(split: Split) -> Images:
         split=split,
         originals=ORIGINALS[split],
         decode=_decode,
+        whole=tuple(itertools.chain.from_iterable(ORIGINALS.values())),
         shapes=((count, 1, 28, 28), (count,)),
     )
     return Images("mnist", split, decoded, mean=(0.1307,), std=(0.3081,))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import sys
 import tarfile
 import zlib
 from dataclasses import dataclass
@@ -42,15 +43,23 @@ class Original:
     """The tar file that contains it, if it is not published by itself."""
 
 
-def read(originals: Sequence[Original]) -> list[bytes]:
+class DataMissingError(FileNotFoundError):
+    """Files of a dataset are not on this host, and could not be downloaded."""
+
+
+def read(originals: Sequence[Original], whole: Sequence[Original] = ()) -> list[bytes]:
     """The verified bytes of each original, downloaded first if this host does not have them.
 
     Callers hold the dataset's lock, because of the downloads.
+
+    Args:
+        originals: those to read.
+        whole: all of the dataset; a message about missing files names all that are missing.
     """
     absent = [original for original in originals if _find(original) is None]
     for needed in dict.fromkeys(original.archive or original for original in absent):
         if _find(needed) is None:
-            _fetch(needed, absent)
+            _fetch(needed, [one for one in whole or originals if _find(one) is None])
     return [_content(original) for original in originals]
 
 
@@ -64,6 +73,8 @@ def _fetch(original: Original, absent: Sequence[Original]) -> None:
     path = cache_folder() / original.folders[0] / original.name
     failures = []
     for url in original.mirrors:
+        # At once: a host without a network may wait for half a minute for an answer.
+        print(f"downloading {url} ({original.size / 1e6:.1f} MB)", file=sys.stderr, flush=True)
         try:
             with replacing(path) as file:
                 download(url, file, original.size)
@@ -74,7 +85,7 @@ def _fetch(original: Original, absent: Sequence[Original]) -> None:
         else:
             return
     names = ", ".join(missing.name for missing in absent)
-    raise FileNotFoundError(
+    raise DataMissingError(
         f"{original.name} is not on this host and could not be downloaded:\n"
         + "\n".join(failures)
         + f"\nWithout a network, copy {names} to a folder {original.folders[0]!r} and set "

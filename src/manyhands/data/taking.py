@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from copy import copy
 from functools import partial
 from itertools import islice
@@ -17,17 +18,21 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+_INDICES = frozenset({"indices", "index", "idx", "idxs", "ids", "rows", "positions"})
+"""Names that the parameter of `TakesBatches.take` may have."""
+
+
 @runtime_checkable
 class TakesBatches(Protocol):
     """Data that can load a whole batch at once."""
 
     def take(self, indices: torch.Tensor) -> Any:
-        """The batch of these samples."""
+        """The batch of these samples; the parameter's name tells it from `take(n)`."""
 
 
 def taker(data: object) -> Callable[[torch.Tensor], Any] | None:
     """A function that loads a whole batch at once; None if the data loads samples one by one."""
-    if isinstance(data, TakesBatches):
+    if isinstance(data, TakesBatches) and _takes_indices(data.take):
         return data.take
     # A subclass may load samples in its own way.
     if type(data) is TensorDataset:
@@ -37,6 +42,18 @@ def taker(data: object) -> Callable[[torch.Tensor], Any] | None:
         inner = taker(data.dataset)
         return None if inner is None else partial(_take_from, inner, _positions(data))
     return None
+
+
+def _takes_indices(take: Callable[..., Any]) -> bool:
+    """Whether a method `take` is given the indices of samples, and not how many to take.
+
+    The latter is what `take(n)` of Hugging Face's datasets and of streams means.
+    """
+    try:
+        first = next(iter(inspect.signature(take).parameters.values()), None)
+    except ValueError:
+        return False  # a method without a signature, such as an array's
+    return first is not None and first.name in _INDICES
 
 
 def _positions(data: Subset[Any]) -> torch.Tensor:

@@ -318,6 +318,18 @@ class Job(JobFields):
         }
 
     @property
+    def batch_warning(self) -> str:
+        """A warning if a global batch is more than the data; otherwise an empty string."""
+        given = self.global_batch
+        largest = max(given.values()) if isinstance(given, Mapping) else given
+        if self.streams or largest <= self.epoch_samples:
+            return ""
+        return (
+            f"global_batch {largest:,} is more than the {self.epoch_samples:,} samples of the "
+            "data: every epoch is a single step, of all samples; give a smaller global_batch"
+        )
+
+    @property
     def budget(self) -> int | None:
         """Samples until the run ends, the lesser of `epochs` and `samples`; None without either."""
         limits = []

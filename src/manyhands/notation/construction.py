@@ -98,7 +98,12 @@ class Construction:
             else f"'{call.name}' is a {entry.kind}, and a {kind} was expected"
         )
         names, aliases = self._names(bases)
-        raise NotationError(unknown(problem, call.name, names, aliases), self.text, call.at)
+        raise NotationError(
+            unknown(problem, call.name, names, aliases),
+            self.text,
+            call.at,
+            undefined=entry is None,
+        )
 
     def _given(self, cls: type[Value], call: CallNode) -> dict[str, object]:
         """The constructor's arguments by name, checked against the fields' types."""
@@ -163,6 +168,8 @@ class Construction:
         if isinstance(node, WordNode):
             names, aliases = self._names(classes(annotation))
             problem = unknown(problem, node.text, names, [*aliases, *_words(annotation)])
+            undefined = node.text not in self.known and bool(names)
+            return NotationError(problem, self.text, node.at, undefined=undefined)
         return NotationError(problem, self.text, node.at)
 
     def _names(self, bases: tuple[type[Any], ...]) -> tuple[list[str], list[str]]:

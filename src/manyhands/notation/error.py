@@ -28,8 +28,10 @@ class NotationError(ValueError):
                    ^
     """
 
-    def __init__(self, problem: str, text: str, at: int) -> None:
+    def __init__(self, problem: str, text: str, at: int, *, undefined: bool = False) -> None:
         super().__init__(problem, text, at)
+        self.undefined = undefined
+        """Whether the problem is a name that nothing has, which a script may define."""
         self.problem = problem
         """The problem and what was expected, without the text."""
         self.text = text

@@ -12,7 +12,6 @@ import ast
 import contextlib
 import inspect
 import sys
-import sysconfig
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -24,6 +23,7 @@ from manyhands.script.cells import script as cells_script
 from manyhands.script.likeness import NAME as SAMPLES
 from manyhands.script.likeness import check_samples, samples_digest
 from manyhands.script.origin import NOTEBOOK, Origin
+from manyhands.script.user_traceback import is_user_file
 from manyhands.seeding import seed_python
 
 if TYPE_CHECKING:
@@ -33,11 +33,6 @@ if TYPE_CHECKING:
 
 MODULE = "__manyhands__"
 """The module name under which workers execute the script."""
-
-_INSTALLED = (
-    *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")),
-    str(Path(__file__).parent.parent),
-)
 
 _loading = False
 
@@ -198,7 +193,7 @@ def _namespaces(caller: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _is_installed(path: object) -> bool:
-    return not isinstance(path, str) or path.startswith(_INSTALLED)
+    return not isinstance(path, str) or not is_user_file(path)
 
 
 def _path_of(job: object, namespace: Mapping[str, Any]) -> str | None:

@@ -105,7 +105,7 @@ def override(job: Job, overrides: Overrides) -> Job:
     if overrides.evaluate_every is not None:
         given["evaluate_every"] = Every.read(overrides.evaluate_every)
     if overrides.checkpoint is not None:
-        given["checkpoint"] = Every.read(overrides.checkpoint)
+        given["checkpoint"] = Every.read(overrides.checkpoint, bare=False)
     if overrides.lr is not None:
         given["optimizer"] = AtLearningRate(job.optimizer, *read_lr(overrides.lr))
     start = job.start if overrides.start is None else overrides.start

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, fields, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -255,6 +256,8 @@ class VirtualRunPlan:
         """Run it to its end; its progress goes to `tell`, or else to the error stream."""
         folder = _take_folder(self.asked.output, self.protocol, len(self.places.workers))
         standing: list[Callable[[], tuple[float, int]]] = []
+        if self.job.batch_warning:
+            sys.stderr.write(f"manyhands: {self.job.batch_warning}\n")
 
         def words() -> str:
             if not standing:

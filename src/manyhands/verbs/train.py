@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from manyhands.cluster import Cluster
-from manyhands.failure import Refused, refusing
+from manyhands.failure import Refused, RunFailed, refusing
 from manyhands.faults import Faults
 from manyhands.faults.live import check_live
 from manyhands.files.checkpoints.attempts import set_aside
@@ -30,6 +30,7 @@ from manyhands.pacing import Pace, words
 from manyhands.reports import Run
 from manyhands.script import loading as script
 from manyhands.script.origin import Overrides, override
+from manyhands.script.user_traceback import wants_all
 from manyhands.strategies import Strategy, check_job
 from manyhands.strategies import strategy as read_strategy
 from manyhands.verbs.calling import calling
@@ -149,8 +150,8 @@ def train(
             epoch; or "0.25 epochs", in place of it. Default: the job's.
         measures: what to record at evaluations beside metrics, separated by commas:
             "gradient_norm, spread, staleness". Default: the job's.
-        checkpoint: when to store a checkpoint: "10min", "1000 steps", "50000" samples or
-            "1 epochs"; or "10s in memory". Default: the job's.
+        checkpoint: when to store a checkpoint: "10min", "1000 steps", "50000 samples"
+            or "1 epochs"; or "10s in memory". Default: the job's.
         keep: number of checkpoints that are kept. Default: the job's.
         resume: the folder of a run that is continued from its last checkpoint, with any strategy
             and number of workers. Default: the folder `output`, if it has an unfinished run.
@@ -221,7 +222,11 @@ def train(
             output=None if output is None else Path(output),
         )
     frame = sys._getframe(1)
-    return train_from(frame.f_globals, job, asked, frame)
+    try:
+        return train_from(frame.f_globals, job, asked, frame)
+    except (Refused, RunFailed) as error:
+        # The message says what to do; our frames would hide the caller's line.
+        raise error if wants_all() else error.with_traceback(None) from None
 
 
 def train_from(

@@ -220,6 +220,8 @@ class _Run:
                 f"{self._request.strategy} exchanges updates through torch.distributed, which "
                 "neither authenticates nor encrypts: trust the network between the hosts"
             )
+        if warning := override(self._request.job, self._request.overrides).batch_warning:
+            self._display.say(warning)
         crowd = crowded(self._request.here, self._request.cluster.hosts[0].cores)
         if crowd and set(assignment.devices) == {"cpu"}:
             self._display.say(crowd)

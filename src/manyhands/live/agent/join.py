@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import socket
 import sys
 import time
 from dataclasses import dataclass, replace
@@ -62,6 +63,8 @@ _RESTARTS = 1000
 """How many times servers may be restarted on this host."""
 _KNOCK_EVERY = 1.0
 """Seconds until a request for admission is repeated."""
+_SAY_EVERY = 15.0
+"""Seconds between two messages that the first host does not answer."""
 _ANSWER_WITHIN = 120.0
 """Seconds in which the first host must answer a request for admission."""
 
@@ -200,7 +203,7 @@ def _knock(application: Application, line: WatchedLine) -> Admitted:
     """Ask for admission and wait for the answer."""
     facts = facts_of_host(application.script)
     knock = Knock(application.host, application.workers, facts)
-    begun, shown, knocked = time.monotonic(), False, 0
+    begun, shown, knocked = time.monotonic(), 0, 0
     while True:
         # Repeated, because a coordinator that is restarted meanwhile may not have received it.
         if time.monotonic() - begun >= knocked * _KNOCK_EVERY:
@@ -222,9 +225,23 @@ def _knock(application: Application, line: WatchedLine) -> Admitted:
                 f"no answer from {application.place} within {waited:.0f} s; check that the run has "
                 "started there, and that this host can reach that address and port"
             )
-        if waited > 2.0 and not shown:
-            shown = True
-            _say(f"waiting for {application.place} to answer")
+        if waited > 2.0 + shown * _SAY_EVERY:
+            shown += 1
+            _say(f"waiting for {application.place}: {_reach(application)}")
+
+
+def _reach(application: Application) -> str:
+    """Why the first host may not have answered, by a connection to its port."""
+    try:
+        with socket.create_connection((application.address, application.port), timeout=1.0):
+            return "something listens there but does not answer as a run; is it the run's port?"
+    except ConnectionRefusedError:
+        return (
+            f"nothing listens at port {application.port} there; has the run started, and is this "
+            "the port that it printed?"
+        )
+    except OSError as error:
+        return f"no connection ({error.strerror or error}); is a firewall or another network there?"
 
 
 def _reserve_journals(theirs: Assignment, host: str) -> tuple[int, ...]:

@@ -159,7 +159,7 @@ class HostProcesses:
             )
         if kind in ("Diverged", "Poisoned"):
             return f"diverged: {message}"
-        if kind == "ReplicasDiffer":
+        if kind in ("ReplicasDiffer", "RunFailed"):
             return message
         where = f"See its log: {log}" if here else f"See its log on {cause.host}"
         words = f"{cause}{when}. {where}"

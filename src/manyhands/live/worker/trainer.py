@@ -14,6 +14,7 @@ from manyhands.live.member.equal_replicas import EqualReplicas
 from manyhands.live.member.finite_steps import FiniteSteps
 from manyhands.live.worker.checkpoints.agreement import Agreement, Decision
 from manyhands.live.worker.collective_traffic import CollectiveTraffic
+from manyhands.live.worker.early_return import early_return
 from manyhands.live.worker.evaluation import evaluate, sum_totals
 from manyhands.live.worker.loading import Loading, move
 from manyhands.live.worker.lockstep.dealing import Batch, Dealing
@@ -104,6 +105,8 @@ class Trainer:
         self._improvement = Improvement(job.early_stopping)
         self._bind(strategy, group)
         self._loading, self._stepped = Loading(job), -1
+        self._over = False
+        """Whether `batches` has yielded all batches of the run."""
         self._dealing: Dealing
         self._due: Batch | None = None
         self._since = (0, 0)
@@ -174,6 +177,11 @@ class Trainer:
         Raises:
             RuntimeError: it was called before, or a batch was not stepped.
         """
+        yield from self._all_batches()
+        self._over = True
+
+    def _all_batches(self) -> Iterator[Batch]:
+        """See `batches`."""
         if self._due is not None:
             raise RuntimeError(
                 "trainer.batches() was called twice: it yields the batches of all epochs, so "
@@ -374,6 +382,10 @@ class Trainer:
 
     def finish(self) -> State:
         """End training; return the state of the whole model, whose tensors are fetched later."""
+        if not self._over:
+            share = None if self._due is None else self._due.share
+            words = early_return(self.job, share, self._stepped)
+            self._recorder.event("returned early", {"words": words})
         self._loading.close()
         if self._checkpoints is not None:
             self._checkpoints.close()

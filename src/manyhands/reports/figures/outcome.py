@@ -33,9 +33,26 @@ def ending(trace: Trace) -> Ending:
                 )
                 # A run that diverged has failed, even if it was told to go on.
                 diverged = _divergence(trace) if end.status in ("finished", "failed") else ""
-                return Ending(status="failed", words=f"diverged: {diverged}") if diverged else end
+                if diverged:
+                    return Ending(status="failed", words=f"diverged: {diverged}")
+                if end.status == "finished" and not end.words:
+                    return Ending(status="finished", words=_returned_early(trace))
+                return end
     status = "running" if any(lives(process.header) for process in _judges(trace)) else "unfinished"
     return Ending(status=status, words=_last_words(trace))
+
+
+def _returned_early(trace: Trace) -> str:
+    """How far the user's own loop came, if it returned before the end of the run."""
+    return next(
+        (
+            event.detail.get("words", "")
+            for process in trace.workers
+            for event in process.events
+            if event.what == "returned early"
+        ),
+        "",
+    )
 
 
 def _divergence(trace: Trace) -> str:
