@@ -14,10 +14,10 @@ from manyhands.live.member.equal_replicas import EqualReplicas
 from manyhands.live.member.finite_steps import FiniteSteps
 from manyhands.live.worker.checkpoints.agreement import Agreement, Decision
 from manyhands.live.worker.collective_traffic import CollectiveTraffic
-from manyhands.live.worker.lockstep.early_return import early_return
 from manyhands.live.worker.evaluation import evaluate, sum_totals
 from manyhands.live.worker.loading import Loading, move
 from manyhands.live.worker.lockstep.dealing import Batch, Dealing
+from manyhands.live.worker.lockstep.early_return import early_return
 from manyhands.live.worker.lockstep.update_records import UpdateRecords
 from manyhands.live.worker.slowdown import Slowdown
 from manyhands.parameters.clipping import MeanOf, norm
