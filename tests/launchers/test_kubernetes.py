@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from manyhands.files.private_file import write_private
 from manyhands.launchers.kubernetes import KubernetesJob, name_for
 from manyhands.launchers.pod import Pod
 from manyhands.live.hosts.invitation import check_key
@@ -194,7 +195,7 @@ def test_the_command_writes_no_key_unless_it_is_asked_to(tmp_path):
     file = tmp_path / "job.yaml"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     secret = next(yaml.safe_load_all(file.read_text()))
-    (tmp_path / "key").write_text(secret["stringData"]["key"])
+    write_private(tmp_path / "key", secret["stringData"]["key"])
     check_key(tmp_path / "key")
 
 

@@ -11,6 +11,7 @@ from manyhands.cli.exit import leave
 from manyhands.cli.options import written
 from manyhands.cli.preload import fork_server_ahead
 from manyhands.failure import Refused, RunFailed, refusing
+from manyhands.files.private_file import write_private
 from manyhands.intervals import Every
 from manyhands.launchers.kubernetes import Kind, KubernetesJob, name_for
 from manyhands.launchers.pod import Pod, join_first, key_of_pod
@@ -44,10 +45,11 @@ def write(
         leave(f"manyhands: {error}")
     if output is None:
         typer.echo(text, nl=False)
+    elif with_key:
+        write_private(output, text)
     else:
         with contextlib.suppress(FileNotFoundError):
             output.unlink()
-        output.touch(mode=0o600 if with_key else 0o666)
         output.write_text(text, encoding="utf-8")
     for line in _advice(job, kind, output):
         typer.echo(f"manyhands: {line}", err=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from manyhands.failure import refusing
+from manyhands.files.private_file import write_private
 from manyhands.live.hosts.invitation import check_key
 
 if TYPE_CHECKING:
@@ -23,8 +24,7 @@ def written_key(text: str) -> Iterator[Path]:
     """
     with tempfile.TemporaryDirectory(prefix="manyhands-") as private:
         path = Path(private) / "key"
-        path.touch(mode=0o600)
-        path.write_text(text.strip() + "\n", encoding="ascii", errors="replace")
+        write_private(path, text.strip() + "\n")
         with refusing():
             check_key(path)
         yield path

@@ -15,6 +15,8 @@ import zmq
 from zmq.auth.thread import ThreadAuthenticator
 from zmq.utils import z85
 
+from manyhands.files.private_file import write_private
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -40,9 +42,8 @@ class JobKey:
         return cls(bytes.fromhex(path.read_text(encoding="ascii").strip()))
 
     def write(self, path: Path) -> None:
-        """Write the key to a file that only its owner can read."""
-        path.touch(mode=0o600)
-        path.write_text(self.text + "\n", encoding="ascii")
+        """Write the key to a file that only its owner can read, in the place of any other."""
+        write_private(path, self.text + "\n")
 
     @property
     def text(self) -> str:

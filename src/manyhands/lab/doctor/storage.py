@@ -154,12 +154,8 @@ def check_key_file(plan: ExaminedRun, _around: Surroundings) -> Iterator[Finding
         check_key(key)
         mode = stat.S_IMODE(key.stat().st_mode)
     except (OSError, ValueError) as error:
-        yield Finding("key file", "error", str(error), "give the key file of the run")
-        return
-    if mode & 0o077:
-        words = f"{key} has mode {mode:04o}: other users can read or change it"
-        advice = f"chmod 600 {key}, and use a new key if others may have read it"
-        yield Finding("key file", "error", words, advice)
+        fact, _, advice = str(error).rpartition(": ")
+        yield Finding("key file", "error", fact, advice)
     else:
         yield Finding("key file", "ok", f"{key} has mode {mode:04o}")
 

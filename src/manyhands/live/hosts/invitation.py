@@ -8,6 +8,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from manyhands.failure import RunFailed
+from manyhands.files.private_file import exposure
 from manyhands.live.hosts.shared_folder import Marker
 from manyhands.live.hosts.slurm import JoinSteps, listening_address
 from manyhands.live.hosts.takeover import taken_over
@@ -52,15 +53,24 @@ def choose_address(given: str | None, hosts: Hosts | None = None) -> tuple[str, 
 
 
 def check_key(key: Path) -> None:
-    """Raise ValueError, with the fix, if a file does not contain a key."""
+    """Raise ValueError, with the fix, if a file does not contain a key, or others can read it."""
     if not key.is_file():
         raise ValueError(f"key file {key} does not exist: copy it from the first host")
     try:
         JobKey.read(key)
+    except OSError as error:
+        raise ValueError(
+            f"{key} cannot be read ({error.strerror}): use a key of your own"
+        ) from None
     except ValueError:
         raise ValueError(
             f"{key} does not contain the key of a run: copy it from the first host"
         ) from None
+    if found := exposure(key):
+        raise ValueError(
+            f"{key} has {found}: other users can read or change it: chmod 600 {key}, and use a new "
+            "key if others may have read it"
+        )
 
 
 @contextlib.contextmanager
