@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from torch import nn, optim
 
 from manyhands.parameters import Fragment, Layout
-from manyhands.parameters.layout import ELEMENTWISE
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
@@ -145,7 +144,9 @@ def test_floating_buffers_are_with_the_last_shard_once(model: Odd, servers: int)
     assert {piece.name: piece.stop for piece in layout.shards[-1].buffers} == expected
 
 
-@pytest.mark.parametrize("cls", ELEMENTWISE)
+@pytest.mark.parametrize(
+    "cls", [optim.SGD, optim.AdamW, optim.Adagrad, optim.RMSprop, optim.Rprop, optim.ASGD]
+)
 @pytest.mark.parametrize("servers", [2, 3, 5, 8])
 def test_elementwise_optimizers_cut_within_64_bytes_of_equal_parts(
     cls: type[optim.Optimizer], servers: int
@@ -168,15 +169,35 @@ def test_other_optimizers_never_cut_a_tensor(model: Odd, servers: int) -> None:
         assert fragment.shape == named[fragment.name].shape
 
 
-def test_a_subclass_of_an_elementwise_optimizer_may_be_anything() -> None:
-    class Clever(optim.SGD):
+def test_a_subclass_is_taken_for_what_it_does() -> None:
+    class Renamed(optim.SGD):
         pass
 
+    class Normalized(optim.SGD):
+        def step(self, closure=None):
+            for parameter in self.param_groups[0]["params"]:
+                parameter.grad /= parameter.grad.norm()
+            return super().step(closure)
+
     model = Odd([(64, 64), (2,)], [torch.float32] * 2)
-    cut = Layout.of(model, optimizer(model), 2)
-    whole = Layout.of(model, optimizer(model, Clever), 2)
+    cut = Layout.of(model, optimizer(model, Renamed), 2)
+    whole = Layout.of(model, optimizer(model, Normalized), 2)
     assert [piece.name for piece in fragments(cut)] == ["p0", "p0", "p1"]
     assert [piece.name for piece in fragments(whole)] == ["p0", "p1"]
+
+
+def test_a_step_that_needs_all_parameters_has_one_server() -> None:
+    model = Odd([(64, 64), (2,)], [torch.float32] * 2)
+    made = optim.SGD(model.parameters(), lr=0.1)
+    made.register_step_pre_hook(clip_all)
+    assert len(Layout.of(model, made, 1).shards) == 1
+    words = r"SGD with step hooks needs all parameters together.*use one server, or allreduce\(\)"
+    with pytest.raises(ValueError, match=words):
+        Layout.of(model, made, 2)
+
+
+def clip_all(optimizer: optim.Optimizer, _arguments: object, _options: object) -> None:
+    nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], 0.5)
 
 
 def test_parameter_groups_are_remembered() -> None:
@@ -187,7 +208,7 @@ def test_parameter_groups_are_remembered() -> None:
 
 def test_lbfgs_is_refused_with_what_to_use() -> None:
     model = nn.Linear(3, 2)
-    with pytest.raises(TypeError, match=r"LBFGS needs .* use SGD or Adam, or allreduce\(\)"):
+    with pytest.raises(TypeError, match=r"LBFGS evaluates the loss .* such as SGD or AdamW"):
         Layout.of(model, optim.LBFGS(model.parameters()), 2)
 
 

@@ -29,6 +29,14 @@ def own_part(parameter: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
     return laid.to_local()
 
 
+def laid_as(whole: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """A tensor that every worker has, laid out as another one is."""
+    if not isinstance(like, DTensor):
+        return whole
+    whole = whole.to(like.device)
+    return distribute_tensor(whole, like.device_mesh, like.placements, src_data_rank=None)
+
+
 def own(parameter: torch.Tensor) -> torch.Tensor:
     """This worker's local part, sharing its memory."""
     return parameter.to_local() if isinstance(parameter, DTensor) else parameter

@@ -10,10 +10,10 @@ import torch
 from manyhands.job.optimizers import parts_of
 from manyhands.parameters.arithmetic import not_finite_in
 from manyhands.parameters.clipping import clip_norm
+from manyhands.parameters.coupling import coupling_of
 from manyhands.parameters.initial.deferred import HELD
 from manyhands.parameters.initial.shard_values import begin
 from manyhands.parameters.initial.trimming import trim
-from manyhands.parameters.layout import is_elementwise
 from manyhands.parameters.optional.named_state import (
     lines_of,
     load_named,
@@ -55,7 +55,7 @@ class Holder(ShardVectors):
         self._parameters = []
         # For elementwise optimizers, adjacent tensors are stepped as one: a model of many small
         # tensors then takes one step instead of many.
-        merges = is_elementwise(optimizer)
+        merges = coupling_of(optimizer) == "element"
         self._lines = self.shard.flat_by_group if merges else self.shard.parameters
         groups: list[list[nn.Parameter]] = [[] for _ in optimizer.param_groups]
         for fragment in self._lines:

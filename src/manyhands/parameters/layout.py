@@ -4,8 +4,9 @@ The trained parameters of a model, in a fixed order, form one flat byte tensor; 
 consecutive parts of it. A worker keeps its parameters in such a tensor too, so a pull is received
 in place and a push is sent without a copy.
 
-With an elementwise optimizer (SGD, Adam, …) a tensor may be divided between two servers. Any other
-optimizer may need whole tensors, so shards then end at tensor boundaries.
+With an elementwise optimizer (SGD, Adam, …) a tensor may be divided between two servers. For one
+that needs whole tensors shards end at tensor boundaries, and one that needs all parameters together
+has one server: `manyhands.parameters.coupling` finds out by a trial.
 
 Tied parameters appear once. Frozen parameters, and those in no parameter group, never change and
 are left out. Tensors are ordered by element size, largest first, so that all are aligned with any
@@ -21,36 +22,13 @@ from itertools import groupby, pairwise
 from math import prod
 from typing import TYPE_CHECKING
 
-import torch
-from torch import optim
-
-from manyhands.job.optimizers import parts_of
+from manyhands.parameters.coupling import check_step, coupling_of, named
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from torch import nn
-
-ELEMENTWISE = (
-    optim.SGD,
-    optim.Adam,
-    optim.AdamW,
-    optim.Adagrad,
-    optim.Adadelta,
-    optim.Adamax,
-    optim.NAdam,
-    optim.RAdam,
-    optim.RMSprop,
-    optim.Rprop,
-    optim.ASGD,
-)
-"""Optimizers whose step is a function of each element alone. A subclass may be anything else."""
-
-
-def is_elementwise(optimizer: optim.Optimizer) -> bool:
-    """Whether a step is a function of each element alone."""
-    return all(type(one) in ELEMENTWISE for one in parts_of(optimizer))
-
+    import torch
+    from torch import nn, optim
 
 _LINE = 4 << 20
 """Largest size in bytes of a flat fragment that an optimizer steps at once."""
@@ -182,17 +160,19 @@ class Layout:
     @classmethod
     def of(cls, model: nn.Module, optimizer: optim.Optimizer, servers: int) -> Layout:
         """The layout of a model with this optimizer, for a number of servers."""
-        if any(isinstance(one, optim.LBFGS) for one in parts_of(optimizer)):
-            raise TypeError(
-                "LBFGS needs all parameters and several evaluations of the loss per step, which "
-                "servers with a shard each cannot provide: use SGD or Adam, or allreduce()"
-            )
+        check_step(optimizer)
         tensors = _trained(model, optimizer)
         if not tensors:
             raise ValueError("the optimizer has no parameter with requires_grad=True")
         total = sum(tensor.nbytes for tensor in tensors)
         wanted = [total * number // servers for number in range(1, servers)]
-        cuts = _cuts(tensors, wanted, anywhere=is_elementwise(optimizer))
+        coupling = coupling_of(optimizer)
+        if servers > 1 and coupling == "all":
+            raise ValueError(
+                f"a step of {named(optimizer)} needs all parameters together, and {servers} "
+                "servers have a part of them each: use one server, or allreduce()"
+            )
+        cuts = _cuts(tensors, wanted, anywhere=coupling == "element")
         borders = [0, *cuts, total]
         if len(set(borders)) != len(borders):
             raise ValueError(

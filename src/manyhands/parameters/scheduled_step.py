@@ -9,6 +9,7 @@ batch.
 
 from __future__ import annotations
 
+import copy
 import warnings
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Any
@@ -66,8 +67,60 @@ _SETTINGS = (
 _HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 
 
+Values = list[dict[str, Any]]
+"""By parameter group, all of its values but the parameters."""
+
+
+class ScheduledValues:
+    """What a scheduler changes in the groups of an optimizer that trains nothing.
+
+    The one place through which values of groups reach the optimizers that train: learning rates,
+    momentum, betas, weight decay, and whatever else a group has. A value that the scheduler has
+    never changed is not given: an optimizer may keep counts of its own in its groups.
+
+    Args:
+        stepped: the optimizer that trains nothing, before a scheduler is made for it.
+    """
+
+    def __init__(self, stepped: torch.optim.Optimizer) -> None:
+        self._stepped = stepped
+        self._first = self._now()
+        self._changed: list[set[str]] = [{"lr"} for _ in self._first]
+
+    def take(self) -> Values:
+        """The values of now; those that differ from the first ones are given from now on."""
+        now = self._now()
+        for names, group, first in zip(self._changed, now, self._first, strict=True):
+            names |= {
+                name for name, value in group.items() if name not in first or first[name] != value
+            }
+        return now
+
+    def give(self, optimizer: torch.optim.Optimizer, values: Values) -> None:
+        """Set the groups of an optimizer to values that `take` returned.
+
+        A tensor, such as the learning rate of a capturable optimizer, stays the same tensor.
+        """
+        for group, given, names in zip(optimizer.param_groups, values, self._changed, strict=True):
+            for name in names & given.keys():
+                held, value = group.get(name), given[name]
+                if isinstance(held, torch.Tensor) and isinstance(value, (float, list)):
+                    held.detach().copy_(torch.as_tensor(value))
+                else:
+                    group[name] = _kept(value)
+
+    def _now(self) -> Values:
+        return [
+            {key: _kept(value) for key, value in group.items() if key != "params"}
+            for group in self._stepped.param_groups
+        ]
+
+
 class GroupSchedule:
-    """What a job's scheduler sets in each parameter group: learning rates, momentum, betas.
+    """What a job's scheduler sets in each parameter group, by the position in the run.
+
+    It may change any value of a group: learning rates, momentum, betas, weight decay, and values
+    that a custom optimizer has.
 
     Args:
         job: the job with an `lr_scheduler`.
@@ -81,9 +134,10 @@ class GroupSchedule:
         if job.lr_scheduler is None:
             raise TypeError("the job has no lr_scheduler")
         self._empty = EmptyOptimizer(optimizer)
+        self._values = ScheduledValues(self._empty)
         self._scheduler = job.lr_scheduler(self._empty)
         _check(self._scheduler)
-        self._rows = [self._settings()]
+        self._rows = [self._values.take()]
         self._by_epoch = job.scheduler_interval == "epoch"
         self._samples, self._sizes = job.epoch_samples, job.batch_sizes
         self._starts = [0]
@@ -97,10 +151,9 @@ class GroupSchedule:
     def apply(self, optimizer: torch.optim.Optimizer, dealt: int) -> None:
         """Set the groups of an optimizer for a batch that begins after `dealt` samples."""
         row = self._row(dealt // self._samples if self._by_epoch else self._step(dealt))
-        for group, settings in zip(optimizer.param_groups, row, strict=True):
-            group.update(settings)
+        self._values.give(optimizer, row)
 
-    def _row(self, steps: int) -> list[dict[str, Any]]:
+    def _row(self, steps: int) -> Values:
         """The settings after so many steps of the scheduler."""
         while len(self._rows) <= steps:
             self._empty.step()
@@ -108,14 +161,8 @@ class GroupSchedule:
                 # Some warn about steps beyond their last one, which then are constant.
                 warnings.simplefilter("ignore")
                 self._scheduler.step()
-            self._rows.append(self._settings())
+            self._rows.append(self._values.take())
         return self._rows[steps]
-
-    def _settings(self) -> list[dict[str, Any]]:
-        return [
-            {key: _plain(value) for key, value in group.items() if key in _SCHEDULED}
-            for group in self._empty.param_groups
-        ]
 
     def _step(self, dealt: int) -> int:
         """The number of global batches before one that begins after `dealt` samples."""
@@ -130,12 +177,11 @@ class GroupSchedule:
         return bisect_right(self._starts, dealt) - 1
 
 
-_SCHEDULED = ("lr", "momentum", "betas")
-"""What torch's schedulers set."""
-
-
-def _plain(value: Any) -> Any:
-    return float(value) if isinstance(value, torch.Tensor) else value
+def _kept(value: Any) -> Any:
+    """A value of a parameter group, which later changes in place do not reach."""
+    if isinstance(value, torch.Tensor):
+        return float(value) if value.numel() == 1 else value.tolist()
+    return copy.copy(value) if isinstance(value, (list, dict)) else value
 
 
 def _check(scheduler: object) -> None:
@@ -156,11 +202,19 @@ class EmptyOptimizer(torch.optim.Optimizer):
     """An optimizer with the groups and settings of another one, and nothing to train."""
 
     def __init__(self, like: torch.optim.Optimizer) -> None:
+        # A scheduler changes tensors and lists in place: those of the other one stay as they are.
         groups = [
-            {**group, "params": [torch.nn.Parameter(torch.zeros(()))]}
+            {key: _own(value) for key, value in group.items() if key != "params"}
+            | {"params": [torch.nn.Parameter(torch.zeros(()))]}
             for group in like.param_groups
         ]
         super().__init__(groups, dict(like.defaults))
 
     def step(self, closure: object = None) -> None:  # type: ignore[override]
         """Do nothing."""
+
+
+def _own(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone()
+    return copy.copy(value) if isinstance(value, (list, dict)) else value

@@ -57,6 +57,8 @@ class Bound(ABC):
     counts: float = 1.0
     """Weight of the next step; set before its gradient, for placements that update during the
     backward pass."""
+    steps_apart: bool = False
+    """Whether the optimizer has only some of the parameters, or steps them one after another."""
     together: Group | None = None
     """The workers whose gradients are averaged in a step; None for all."""
     objective: int = 0
@@ -138,10 +140,18 @@ class Bound(ABC):
         """This worker's own gradients, computed again; needed where all have the whole one."""
         return []
 
-    def clip(self, limit: float) -> None:
-        """Clip the norm of the gradient, computed over the whole model, to the limit."""
+    def consumed(self) -> list[torch.Tensor]:
+        """The parameters whose gradients a step consumes, or this worker's parts of them.
+
+        Those in the groups of the optimizer, as the backward pass knows them. Their gradients are
+        what is clipped and measured; a parameter in no group is neither.
+        """
         groups = self.optimizer.param_groups
-        clip([parameter for group in groups for parameter in group["params"]], limit)
+        return [parameter for group in groups for parameter in group["params"]]
+
+    def clip(self, limit: float) -> None:
+        """Clip the norm of the consumed gradients, computed over the whole model, to the limit."""
+        clip(self.consumed(), limit)
 
     def step(self, weight: float) -> None:
         """Step the optimizer, with its learning rates multiplied by `weight`."""

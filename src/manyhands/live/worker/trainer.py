@@ -26,6 +26,7 @@ from manyhands.parameters.loss_weight import counting_each
 from manyhands.parameters.optional.loss_scale import LossScale
 from manyhands.parameters.optional.plateau import PlateauSchedule, schedule_of
 from manyhands.parameters.optional.weight_average import WeightAverage
+from manyhands.placements.model.optimizer_check import check_steps
 from manyhands.sampling.permutation import as_loaded, mix
 from manyhands.sampling.stream_parts import StreamedBatch
 from manyhands.seeding import seed_all
@@ -123,6 +124,8 @@ class Trainer:
         with self._exchanging(), self._naming_remedy():
             counted, losses = counting_each(job)
             self._bound = bound = strategy.bind(counted, group, self.device, self._waits)
+            note = check_steps(bound, strategy)
+            bound.words = (*bound.words, *filter(None, [note]))
         self._counted = losses
         """What each objective is a mean over."""
         if bound.replicas > 1 or bound.parts > 1 or job.micro_batch is not None:
@@ -295,7 +298,7 @@ class Trainer:
     def _step(self, share: Share) -> None:
         """Step with the gradient that was computed."""
         if self._norms is not None:
-            gradients = (one.grad for one in self.model.parameters())
+            gradients = [one.grad for one in self._bound.consumed()]
             self._norms.add(norm([one for one in gradients if one is not None]))
         if self.job.clip is not None:
             self._bound.clip(self.job.clip)

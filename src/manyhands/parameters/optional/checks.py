@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
+from manyhands.parameters.coupling import check_step
 from manyhands.parameters.initial.deferred import on_meta
 from manyhands.parameters.optional.compilation import check_toolchain
 from manyhands.parameters.optional.loss_parameters import check_loss_parameters
@@ -47,6 +48,7 @@ def check_optional(strategy: OptionSupport, job: Job, devices: Iterable[str]) ->
     except Exception:  # noqa: BLE001 - the trial batch reports what is wrong
         return
     check_loss_parameters(job, model)
+    _check_step(optimizer)
     check_layers_of(strategy, job, model)
     _check_plateau(strategy, job, optimizer)
     _check_rates(job, model, optimizer)
@@ -73,6 +75,13 @@ def check_layers_of(strategy: OptionSupport, job: Job, model: nn.Module) -> None
             asked = f"{layer}, {type(module).__name__}(sparse=True),"
             strategy.check_option("sparse_gradients", asked)
             _check_dense(job, asked)
+
+
+def _check_step(optimizer: torch.optim.Optimizer) -> None:
+    try:
+        check_step(optimizer)
+    except TypeError as error:
+        raise ValueError(str(error)) from None
 
 
 def _check_dense(job: Job, asked: str) -> None:

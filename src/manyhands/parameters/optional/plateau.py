@@ -9,7 +9,7 @@ import torch
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from manyhands.parameters.initial.deferred import on_meta
-from manyhands.parameters.scheduled_step import EmptyOptimizer, GroupSchedule
+from manyhands.parameters.scheduled_step import EmptyOptimizer, GroupSchedule, ScheduledValues
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,12 +36,12 @@ class PlateauSchedule:
     ) -> None:
         self._scheduler = scheduler
         self._stepped = stepped
+        self._values = ScheduledValues(stepped)
         self._metric = plateau_metric(job, scheduler)
 
     def apply(self, optimizer: torch.optim.Optimizer, dealt: int) -> None:  # noqa: ARG002 - as `GroupSchedule`
-        """Set the learning rates of an optimizer, as they are after the last evaluation."""
-        for group, source in zip(optimizer.param_groups, self._stepped.param_groups, strict=True):
-            group["lr"] = float(source["lr"])
+        """Set the groups of an optimizer, as they are after the last evaluation."""
+        self._values.give(optimizer, self._values.take())
 
     def state(self) -> dict[str, Any]:
         """What the scheduler has noted, and the learning rates."""

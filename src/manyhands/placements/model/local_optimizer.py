@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from torch import nn
 
 from manyhands.engine.tensors import own
-from manyhands.parameters.layout import is_elementwise
+from manyhands.parameters.coupling import coupling_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,7 +28,7 @@ def step_on_local_tensors(
         parameter itself, if it was not replaced.
     """
     known = dict.fromkeys(parameters)
-    if not is_elementwise(optimizer):
+    if coupling_of(optimizer) != "element":
         return {laid: laid for laid in known}
     plain = {
         laid: nn.Parameter(own(laid.detach()), requires_grad=laid.requires_grad) for laid in known

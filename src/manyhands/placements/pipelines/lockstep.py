@@ -58,6 +58,7 @@ class Stages(Bound):
         self.optimizer = made.optimizer
         self.replica, self.replicas = 0, 1
         self.speaks = self._at_end = group.rank == group.size - 1
+        self.steps_apart = group.size > 1
         self._job, self._group, self._made = job, group, made
         self._others = StageTransfers(group, waits)
         self.words = (*made.words, *self._others.words)
@@ -117,9 +118,7 @@ class Stages(Bound):
             own(gradient).mul_(factor)
 
     def _gradients(self) -> list[torch.Tensor]:
-        groups = self.optimizer.param_groups
-        trained = (parameter for group in groups for parameter in group["params"])
-        return [one for one in map(gradient_of, trained) if one is not None]
+        return [one for one in map(gradient_of, self.consumed()) if one is not None]
 
     def average_buffers(self) -> None:
         """Do nothing: every buffer is on one worker of a pipeline."""

@@ -9,7 +9,6 @@ from manyhands.engine.fake_tensors import is_fake
 from manyhands.engine.tensors import own
 from manyhands.parameters.module_units import separate_units
 from manyhands.parameters.scheduled_step import weighted_step
-from manyhands.placements.bound import clip
 from manyhands.placements.held import stepped
 from manyhands.placements.model.local_optimizer import step_on_local_tensors
 from manyhands.placements.worker.sharded import Sharded
@@ -32,6 +31,8 @@ class Offloaded(Sharded):
     The next forward pass begins at once: each unit waits only for its own parameters, while later
     units are still being updated.
     """
+
+    steps_apart = True
 
     def __init__(
         self, job: Job, group: Group, device: torch.device, spread: Callable[[nn.Module], None]
@@ -62,11 +63,10 @@ class Offloaded(Sharded):
         finally:
             handle.remove()
 
-    def clip(self, limit: float) -> None:
-        """Clip the gradients of the optimizer's parameters."""
-        groups = self.optimizer.param_groups
-        trained = {id(plain) for group in groups for plain in group["params"]}
-        clip([laid for laid, plain in self._plain.items() if id(plain) in trained], limit)
+    def consumed(self) -> list[torch.Tensor]:
+        """The shards on the device, in place of the plain tensors that the optimizer has."""
+        shards = {id(plain): laid for laid, plain in self._plain.items()}
+        return [shards.get(id(one), one) for one in super().consumed()]
 
     def step(self, weight: float) -> None:
         """Start to update in the background; units wait for their own parameters."""

@@ -87,6 +87,7 @@ class PeriodicSync(Bound):
         self.together, self.rescales = inner.together or inside, inner.rescales
         self.replica = peers.rank * inner.replicas + inner.replica
         self.replicas = peers.size * inner.replicas
+        self.steps_apart = inner.steps_apart
         self.speaks, self.waiting, self.words = inner.speaks, inner.waiting, inner.words
         self._inner, self._peers, self._outer, self._waits = inner, peers, outer, waits
         self._terms = terms
@@ -136,6 +137,10 @@ class PeriodicSync(Bound):
     def rescale(self, factor: float) -> None:
         """Multiply this replica's gradient."""
         self._inner.rescale(factor)
+
+    def consumed(self) -> list[torch.Tensor]:
+        """The parameters of this replica."""
+        return self._inner.consumed()
 
     def clip(self, limit: float) -> None:
         """Clip the norm of this replica's gradient."""

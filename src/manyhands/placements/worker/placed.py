@@ -79,6 +79,7 @@ class Placed(Bound):
         ]
         self._called = CalledModel(self.model, self._forward)
         self.optimizer = job.make_optimizer(self.model)
+        self.steps_apart = group.size > 1
         self._shared = {
             name: group.part(f"place/{name}", several)
             for name, several in owners.items()
@@ -123,8 +124,11 @@ class Placed(Bound):
 
     def clip(self, limit: float) -> None:
         """Clip by the norm over all workers' parameters, counting each parameter once."""
+        consumed = {id(one) for one in self.consumed()}
         grads = {
-            name: one.grad for name, one in self.model.named_parameters() if one.grad is not None
+            name: one.grad
+            for name, one in self.model.named_parameters()
+            if one.grad is not None and id(one) in consumed
         }
         squares = torch.zeros((), dtype=torch.float64, device=self._group.device)
         for name, grad in grads.items():

@@ -11,7 +11,6 @@ from torch import nn
 
 from manyhands.engine.tensors import as_dtensor, from_rows, own
 from manyhands.parameters.scheduled_step import weighted_step
-from manyhands.placements.bound import clip
 from manyhands.placements.held import stepped
 from manyhands.placements.model.local_optimizer import step_on_local_tensors
 from manyhands.placements.worker.whole_model import WholeModel
@@ -110,9 +109,10 @@ class ShardedOptimizer(WholeModel):
             )
         return found
 
-    def clip(self, limit: float) -> None:
-        """Clip the gradient, which every worker has as a whole."""
-        clip(self.model.parameters(), limit)
+    def consumed(self) -> list[torch.Tensor]:
+        """The whole tensors of which the optimizer has rows: every worker has their gradients."""
+        wholes = {id(rows): whole for whole, rows, _ in self._own}
+        return [wholes.get(id(one), one) for one in super().consumed()]
 
     def step(self, weight: float) -> None:
         """Update this worker's rows, and gather those of the other workers."""
