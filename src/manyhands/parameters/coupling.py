@@ -77,8 +77,10 @@ _HOOKS: Final = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 
 
 def _coupling(optimizer: torch.optim.Optimizer) -> Coupling:
-    if not isinstance(optimizer, torch.optim.Optimizer):
-        # Whatever has groups and steps: what else it has is not known, and could not be restored.
+    # Not all optimizers are torch's: whatever has groups and steps is one.
+    made: object = optimizer
+    if not isinstance(made, torch.optim.Optimizer):
+        # What else it has is not known, and could not be restored.
         return "tensor"
     trial = Trial.of(optimizer)
     if not trial.tensors:
@@ -146,7 +148,8 @@ def same(ones: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> bool:
 
 
 def _tolerance(tensor: torch.Tensor) -> float:
-    return float(torch.finfo(tensor.dtype).eps) ** 0.75
+    rounding: float = torch.finfo(tensor.dtype).eps
+    return float(rounding**0.75)
 
 
 @dataclass(frozen=True)
