@@ -4,9 +4,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manyhands.leasing.membership import Member, Membership, Sign, suspects
+from manyhands.leasing.membership import (
+    LONG,
+    WAITS,
+    Member,
+    Membership,
+    Patience,
+    Sign,
+    overdue,
+    suspects,
+)
 
-SILENCE, STALL = 5.0, 10.0
+SILENCE, STALL, STILL = 5.0, 10.0, 20.0
+PHASES = ["start", "join", "compute", "data", "evaluate", "store", "finish"]
+PHASES += ["exchange", "receive", "lease"]
 
 names = st.integers(0, 5).map("worker-{}".format)
 members = st.builds(
@@ -18,7 +29,7 @@ signs = st.builds(
     heard=st.floats(0, 100),
     moved=st.floats(0, 100),
     step=st.integers(0, 9),
-    phase=st.sampled_from(["start", "compute", "exchange", "evaluate", "finish"]),
+    phase=st.sampled_from(PHASES),
     line=st.just("train.py:7 in loop"),
 )
 gatherings = st.lists(signs, max_size=6).map(
@@ -37,7 +48,7 @@ def sign(rank: int, *, silent: float = 0.0, still: float = 0.0, phase: str = "co
 
 def suspected(*given: Sign) -> list[tuple[int, str]]:
     named = {one.member.name: one for one in given}
-    found = suspects(1000.0, named, silence=SILENCE, stall=STALL)
+    found = suspects(1000.0, named, silence=SILENCE, stall=STALL, still=STILL)
     return [(suspect.member.rank, suspect.reason) for suspect in found]
 
 
@@ -114,7 +125,14 @@ def test_no_member_is_suspected_up_to_the_thresholds() -> None:
     assert suspected() == []
     assert suspected(sign(0, silent=SILENCE), sign(1)) == []
     assert suspected(sign(0, still=STALL, phase="exchange"), sign(1)) == []
-    assert suspected(sign(0, still=1000.0), sign(1, still=1000.0)) == [], "no member waits for them"
+    assert suspected(sign(0, still=STILL), sign(1, still=STILL)) == []
+
+
+def test_who_makes_no_progress_is_named_though_no_member_waits_for_it() -> None:
+    assert suspected(sign(0, still=20.1), sign(1, still=3)) == [(0, "still")]
+    assert suspected(sign(0, still=1000, phase="receive"), sign(1, still=30, phase="data")) == [
+        (1, "still")
+    ]
 
 
 def test_who_is_not_heard_of_is_silent_whatever_it_did() -> None:
@@ -132,8 +150,12 @@ def test_silence_explains_the_waiting_so_no_other_member_is_suspected() -> None:
     assert suspected(waiting, sign(1, silent=60, still=60), sign(2, still=60)) == [(1, "silent")]
 
 
-def test_where_all_wait_no_member_is_suspected() -> None:
-    assert suspected(*(sign(rank, still=600, phase="exchange") for rank in range(4))) == []
+def test_where_all_wait_for_each_other_that_is_said() -> None:
+    waiting = [sign(rank, still=600 - rank, phase="exchange") for rank in range(4)]
+    assert suspected(*waiting) == [(0, "all")]
+    assert suspected(*(sign(rank, still=20, phase="exchange") for rank in range(4))) == []
+    elsewhere = [sign(rank, still=600, phase="lease") for rank in range(4)]
+    assert suspected(*elsewhere) == [], "they wait for the coordinator or servers"
 
 
 def test_the_longest_wait_counts() -> None:
@@ -193,3 +215,72 @@ def test_reasons_are_not_mixed_and_more_patience_finds_no_new_silent_member(
 def test_when_all_make_progress_no_member_is_suspected(here: dict[str, Sign], now: float) -> None:
     moving = {name: dataclasses.replace(one, heard=now, moved=now) for name, one in here.items()}
     assert suspects(now, moving, silence=SILENCE, stall=STALL) == []
+
+
+GIVEN = Patience.of(6.0, recovers=True)
+
+
+def late(
+    *given: Sign, patience: Patience = GIVEN, starting: tuple[str, ...] = ()
+) -> list[tuple[int, str]]:
+    # They have taken steps, so none of them is at its first one.
+    named = {one.member.name: dataclasses.replace(one, steps=one.steps or 9) for one in given}
+    found = overdue(1000.0, named, patience, starting)
+    return [(suspect.member.rank, suspect.reason) for suspect in found]
+
+
+def test_a_heartbeat_is_not_progress() -> None:
+    assert late(sign(0, still=6.1), sign(1)) == [(0, "still")]
+    assert late(sign(0, still=6), sign(1)) == []
+
+
+@pytest.mark.parametrize("phase", sorted(WAITS))
+def test_a_member_that_waits_is_not_ended_for_what_it_waits_for(phase: str) -> None:
+    assert late(sign(0, still=99, phase=phase), sign(1)) == []
+
+
+@pytest.mark.parametrize("phase", sorted(LONG))
+def test_starting_and_storing_may_take_longer_than_a_step(phase: str) -> None:
+    assert late(sign(0, still=600, phase=phase), sign(1)) == []
+    assert late(sign(0, still=601, phase=phase), sign(1)) == [(0, "still")]
+    assert late(sign(0, silent=7, phase=phase), sign(1)) == [(0, "silent")], "it is stopped"
+
+
+def test_the_first_step_may_take_long_because_torch_may_compile_the_model() -> None:
+    first = {"worker-0": dataclasses.replace(sign(0, still=599), steps=1)}
+    assert overdue(1000.0, first, GIVEN) == []
+
+
+def test_a_starting_process_may_be_silent_while_it_imports() -> None:
+    assert late(sign(0, silent=599), sign(1), starting=("worker-0",)) == []
+    assert late(sign(0, silent=601), sign(1), starting=("worker-0",)) == [(0, "silent")]
+
+
+def test_of_workers_that_wait_for_each_other_the_one_furthest_behind_is_ended() -> None:
+    waiting = [sign(rank, still=7, phase="exchange") for rank in range(3)]
+    behind = dataclasses.replace(waiting[1], step=6)
+    assert late(waiting[0], behind, waiting[2]) == [(1, "all")]
+    assert late(*waiting, sign(3)) == [], "they wait for worker 3"
+
+
+def test_by_default_a_long_step_is_borne_and_silence_is_not() -> None:
+    default = Patience.of(None, recovers=True)
+    assert late(sign(0, still=1799), sign(1), patience=default) == []
+    assert late(sign(0, still=1801), sign(1), patience=default) == [(0, "still")]
+    assert late(sign(0, silent=31), sign(1), patience=default) == [(0, "silent")]
+    without = Patience.of(None, recovers=False)
+    assert late(sign(0, silent=599), sign(1), patience=without) == [], "it would end the run"
+
+
+def test_progress_is_a_step_a_phase_or_a_mark_and_not_a_line_of_code() -> None:
+    before = sign(0, still=9)
+    about = {"step": 7, "phase": "compute", "marks": 0}
+    assert before.followed(1000.5, **about, line="train.py:8 in f").moved == before.moved
+    for other in ({"step": 8}, {"phase": "data"}, {"marks": 1}):
+        assert before.followed(1000.5, **{**about, **other}, line="").moved == 1000.5
+
+
+def test_who_was_stopped_had_no_time_to_get_on() -> None:
+    before = sign(0, silent=60, still=61)
+    after = before.followed(1000.0, step=7, phase="compute", marks=0, line="")
+    assert (after.heard, after.moved) == (1000.0, before.moved + 59)

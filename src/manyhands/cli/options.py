@@ -83,7 +83,8 @@ Patience = Annotated[
     float | None,
     typer.Option(
         min=6,
-        help="Seconds without a heartbeat until a worker is ejected, if the others can go on.",
+        help="Seconds without progress until a process is ended and replaced: longer than the "
+        "longest step; default: 30 without a heartbeat, 1800 with heartbeats.",
     ),
 ]
 CheckpointEvery = Annotated[

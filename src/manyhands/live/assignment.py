@@ -94,7 +94,9 @@ class Assignment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     key: str | None = None
     """The file with the job's key; required for several hosts."""
     patience: float | None = None
-    """Seconds without a heartbeat after which a worker is ejected; None for the default."""
+    """Seconds without progress after which a process is ended; None for the default."""
+    recovers: bool = True
+    """Whether the run goes on without a worker that is lost, or goes back to a checkpoint."""
     elastic: bool = False
     """Whether workers of collectives continue without one that is lost, and it is replaced."""
     row: int = 1

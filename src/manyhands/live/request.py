@@ -46,7 +46,7 @@ class Request:
     listen: str | None = None
     """Address and port for other hosts; None for the default route and a free port."""
     patience: float | None = None
-    """Seconds without a heartbeat after which a worker is ejected; None for the default."""
+    """Seconds without progress after which a process is ended; None for the default."""
     quiet: bool = False
     """Whether to hide the output of workers in the terminal."""
     link: float | None = None

@@ -63,6 +63,8 @@ class Beat(Message, frozen=True):
     line: str
     fences: int = 0
     """Number of fences that the sender has received."""
+    marks: int = 0
+    """A number that changes whenever the sender gets on, also within a step."""
     group: GroupReport | None = None
     """The group of a worker that may be replaced; None under other strategies."""
 
@@ -72,6 +74,8 @@ class Pong(Message, frozen=True):
 
     sent: float
     there: float
+    life: int = 0
+    """Incarnation number of the coordinator that answers."""
 
 
 class TraceChunk(Message, frozen=True):

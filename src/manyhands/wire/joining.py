@@ -51,6 +51,8 @@ class Ended(Message, frozen=True):
     """Its incarnation number; 0 if that is not known."""
     at: float = 0.0
     """When it ended, on the coordinator's clock."""
+    early: bool = False
+    """Whether it exited with code 0 before it had done its work."""
 
 
 class HostReturned(Message, frozen=True):

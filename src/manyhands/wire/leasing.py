@@ -109,10 +109,12 @@ class Lost(Message, frozen=True):
 
 
 class Eject(Message, frozen=True):
-    """To the agent of its host: end a worker that delays the run, with the reason."""
+    """To the agent of its host: end a worker or server that delays the run, with the reason."""
 
     name: str
     words: str
+    pid: int = 0
+    """Which process is meant; 0 for the present one. A successor has done nothing wrong."""
 
 
 class Fence(Message, frozen=True):

@@ -25,6 +25,7 @@ from manyhands.live.agent.checks import (
 )
 from manyhands.live.agent.codec_check import codec_note
 from manyhands.live.agent.faults.injection import FaultInjection
+from manyhands.live.agent.leasing import leasing_of
 from manyhands.live.agent.progress_line import ProgressLine
 from manyhands.live.agent.recovery import elasticity
 from manyhands.live.agent.recovery.coordinator_process import COORDINATOR, CoordinatorProcess
@@ -34,14 +35,13 @@ from manyhands.live.agent.recovery.last_checkpoint import (
     continuing,
     from_weights,
     goes_back,
-    position,
     stored_before_leaving,
 )
 from manyhands.live.agent.recovery.worker_returns import WorkerReturns
 from manyhands.live.agent.remote_process import RemoteProcess, remote_workers
 from manyhands.live.agent.trial_batch import try_out
 from manyhands.live.agent.worker_output import WorkerOutput
-from manyhands.live.assignment import Assignment, Leasing
+from manyhands.live.assignment import Assignment
 from manyhands.live.devices import devices
 from manyhands.live.hosts.compatibility import facts_of_host, facts_of_job
 from manyhands.live.hosts.invitation import inviting
@@ -50,7 +50,7 @@ from manyhands.live.processes.descriptors import raise_descriptors
 from manyhands.live.processes.fork_server import ForkServer, environment, fork_server, renewed
 from manyhands.live.processes.host_processes import FORK_SERVER, HostProcesses, private_folder
 from manyhands.live.processes.parent_death import signals_raise
-from manyhands.live.processes.supervision import Exit, Process, end, first_failure
+from manyhands.live.processes.supervision import Exit, Process, eject, end, first_failure
 from manyhands.script.origin import override
 from manyhands.trace import Recorder, live_header, trace_file
 from manyhands.transport.collectives import LOOPBACK, serve_store
@@ -68,6 +68,10 @@ _POLL = 0.1
 _GRACE = 1.0
 _CAUSE_WITHIN = 3.0
 """Seconds to wait for the process whose end made the others fail."""
+_REMEDY = (
+    "; the others cannot go on without it, and there is no checkpoint to go back to: train with "
+    "--checkpoint 10min, or --checkpoint '1min in memory'"
+)
 _SERVER = "manyhands.live.server.process"
 _WORKER = "manyhands.live.worker.process"
 _RESTARTS = 1000
@@ -169,13 +173,18 @@ class _Run:
         self._elastic = self._needs.collectives and not elasticity.rigidity(request)
         self._row = elasticity.replica_size(request) if self._elastic else 1
         self._takes_back = elasticity.takes_back(request)
+        stores = override(request.job, request.overrides).checkpoint is not None
+        self._recovers = self._needs.leases or self._elastic or stores
         self._place = invitation.address(request.listen) if invitation else (LOOPBACK, 0)
         assignment, env = private / "assignment.json", _environment(request)
-        self._host_processes = HostProcesses(request.host, assignment, request.folder, env, loaded)
+        about = (request.host, assignment, request.folder, env, loaded)
+        self._host_processes = HostProcesses(*about, patience=request.patience)
         logs = request.folder / "logs"
         self._output = WorkerOutput(logs, display.say, time.monotonic, quiet=request.quiet)
         self._coordinator = CoordinatorProcess(
-            self._host_processes, recorder, display.say, alone=invitation is None
+            *(self._host_processes, recorder, display.say),
+            alone=invitation is None,
+            patience=request.patience,
         )
         self._servers: dict[str, Process] = {}
         self._workers: dict[str, Process] = {}
@@ -230,7 +239,10 @@ class _Run:
                 parting = Disband(failed=False, words="")
                 try:
                     self._start(line)
-                    with stored_before_leaving(self._request, self._display.say, self._returns):
+                    with stored_before_leaving(
+                        *(self._request, self._display.say, self._returns),
+                        lambda: self._coordinator.beat(line),
+                    ):
                         self._watch(line)
                 except BaseException as error:
                     again = goes_back(self._request, error)
@@ -269,7 +281,7 @@ class _Run:
             store_address=self._place[0],
             store_port=port,
             servers=tuple(f"ipc://{self._private}/server-{number}" for number in servers),
-            leasing=self._leasing(),
+            leasing=leasing_of(request),
             agent=os.getpid(),
             attempt=str(os.getpid()),
             devices=devices(request.here),
@@ -277,6 +289,7 @@ class _Run:
             journals=journals,
             coordinator_journal=self._coordinator.journal,
             patience=request.patience,
+            recovers=self._recovers,
             peers=self._needs.peer_servers,
             takes_back=self._takes_back,
             elastic=self._elastic,
@@ -303,29 +316,6 @@ class _Run:
         assignment.write(self._private / "assignment.json")
         return assignment
 
-    def _leasing(self) -> Leasing | None:
-        if not self._needs.leases:
-            return None
-        job = override(self._request.job, self._request.overrides)
-        return Leasing(
-            samples=job.epoch_samples,
-            global_batch=job.batch_sizes,
-            budget=job.budget,
-            seconds=job.seconds,
-            evaluates=job.validation is not None,
-            lockstep=self._needs.lockstep,
-            early=self._needs.early,
-            by_rank=self._needs.by_rank,
-            by_speed=self._needs.by_speed,
-            points=job.evaluation_points,
-            evaluation_seconds=job.evaluation_seconds,
-            stores=job.checkpoint is not None,
-            storing=job.checkpoint_points,
-            storing_seconds=job.checkpoint.seconds if job.checkpoint else None,
-            since=position(self._request.resume)[:2],
-            spent=position(self._request.resume)[2],
-        )
-
     def _start(self, line: Line) -> None:
         self._coordinator.start()
         unfit = self._host_processes.await_fork_server(lambda: self._follow_closely(line))
@@ -341,12 +331,14 @@ class _Run:
 
     def _follow_closely(self, line: Line) -> None:
         self._follow(line, 0.0)
+        self._coordinator.look(line)
         self._look_after(line)
 
     def _watch(self, line: Line) -> None:
         """Watch the run until all workers have finished or a process failed."""
         while True:
             self._follow(line, _POLL)
+            self._coordinator.look(line)
             self._output.look()
             self._faults.look()
             if self._invitation is not None:
@@ -365,6 +357,7 @@ class _Run:
 
     def _look_after(self, line: Line) -> None:
         """Raise RunFailed if a process failed and the run cannot go on without it."""
+        self._host_processes.watch_fork_server(self._display.say)
         for process in self._watched:
             exit_ = process.poll()
             if exit_ is not None and exit_.failed and not self._survives(exit_, line):
@@ -376,14 +369,13 @@ class _Run:
         An exception would be raised again by a successor, so it ends the run. Where workers hold
         different parts of a model the others cannot continue, so any failure ends the run.
         """
-        killed = exit_.code < 0 and exit_.report is None
         if exit_.name == COORDINATOR:
             return self._coordinator.restart(exit_, line, self._missed.values())
         if exit_.name == FORK_SERVER and self._host_processes.replace_fork_server(exit_):
             self._recorder.event("restart", {"member": exit_.name, "words": str(exit_)})
             self._display.say(f"{exit_}; a new fork server is started")
             return True
-        if not killed or not (self._needs.leases or self._elastic):
+        if not exit_.killed or not (self._needs.leases or self._elastic):
             return False
         kept = override(self._request.job, self._request.overrides).durability != "none"
         if exit_.name in self._servers and kept and self._restarts < _RESTARTS:
@@ -457,6 +449,7 @@ class _Run:
 
     def _follow(self, line: Line, timeout: float) -> None:
         for message in line.receive(timeout):
+            self._coordinator.hear()
             if isinstance(message, Status):
                 self._faults.follow(message)
                 self._returns.follow(message)
@@ -467,8 +460,8 @@ class _Run:
                 self._remote[message.name].set_ended(message)
             elif isinstance(message, Ended) and message.name in self._remote_servers:
                 self._remote_servers[message.name].set_ended(message)
-            elif isinstance(message, Eject) and message.name in self._workers:
-                self._workers[message.name].eject(message.words)
+            elif isinstance(message, Eject):
+                eject(message, {**self._workers, **self._servers})
             elif isinstance(message, Missed) and message.name in self._missed:
                 self._go_on_without(self._missed.pop(message.name), begun=message.begun)
             elif isinstance(message, HostReturned):
@@ -510,8 +503,9 @@ class _Run:
                 break
             self._follow(line, _POLL)
         self._recorder.event("failure", {"words": str(cause)})
-        killed = cause.code < 0 if cause.report is None else cause.report.consequence
-        return (ProcessKilled if killed else RunFailed)(self._host_processes.words(cause))
+        killed = cause.killed if cause.report is None else cause.report.consequence
+        remedy = "" if self._recovers or not killed else _REMEDY
+        return (ProcessKilled if killed else RunFailed)(self._host_processes.words(cause, remedy))
 
 
 def _environment(request: Request) -> dict[str, str]:

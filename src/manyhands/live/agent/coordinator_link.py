@@ -191,4 +191,4 @@ def _ended(exit_: Exit, offset: float) -> Ended:
             short = left.traceback[-_REPORT // 4 :]
             report = msgspec.json.encode(msgspec.structs.replace(left, traceback=short))
     about = (exit_.name, exit_.host, exit_.pid, exit_.code, report, exit_.words)
-    return Ended(*about, exit_.incarnation, exit_.at + offset)
+    return Ended(*about, exit_.incarnation, exit_.at + offset, exit_.early)

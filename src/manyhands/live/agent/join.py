@@ -37,7 +37,7 @@ from manyhands.live.processes.descriptors import raise_descriptors
 from manyhands.live.processes.fork_server import environment, fork_server
 from manyhands.live.processes.host_processes import HostProcesses, private_folder
 from manyhands.live.processes.parent_death import signals_raise
-from manyhands.live.processes.supervision import Process, await_end, end
+from manyhands.live.processes.supervision import Process, await_end, eject, end
 from manyhands.transport.control import WatchedLine
 from manyhands.transport.interfaces import address_towards, resolve, write_place
 from manyhands.transport.security import JobKey
@@ -190,6 +190,7 @@ def _take_part(
                 settings,
                 loaded,
                 admitted.admission,
+                assignment.patience,
             )
             _HostRun(assignment, admitted.number, ranks, host_processes, line).execute()
     finally:
@@ -411,15 +412,23 @@ class _HostRun:
                 self._faults.follow(message)
                 if self._display is not None:
                     self._display.show(message)
-            elif isinstance(message, Eject) and message.name in self._workers:
-                self._workers[message.name].eject(message.words)
+            elif isinstance(message, Eject):
+                eject(message, {**self._workers, **self._servers})
             elif isinstance(message, Disband):
                 self._over = message
         if self._over is None:
             self._faults.look()
+            self._look_after_fork_server()
             self._start_again()
             ended = self._restart_servers()
             self._link.beat([*self._workers.values(), *ended])
+
+    def _look_after_fork_server(self) -> None:
+        self._host_processes.watch_fork_server(_say)
+        process = self._host_processes.fork_server
+        exit_ = None if process is None else process.poll()
+        if exit_ is not None and self._host_processes.replace_fork_server(exit_):
+            _say(f"{exit_}; a new fork server is started")
 
     def _restart_servers(self) -> list[Process]:
         """Restart servers that were killed: each continues from its journal.
@@ -432,8 +441,8 @@ class _HostRun:
             exit_ = server.poll()
             if exit_ is None:
                 continue
-            killed = exit_.code < 0 and exit_.report is None
-            if not (killed and self._assignment.restarts_servers and self._restarts < _RESTARTS):
+            restarts = self._assignment.restarts_servers and self._restarts < _RESTARTS
+            if not (exit_.killed and restarts):
                 ended.append(server)
             else:
                 self._restarts += 1
@@ -453,8 +462,7 @@ class _HostRun:
             return
         for name, worker in list(self._workers.items()):
             exit_ = worker.poll()
-            killed = exit_ is not None and exit_.code < 0 and exit_.report is None
-            if not killed or self._returns >= 2 * len(self._ranks):
+            if exit_ is None or not exit_.killed or self._returns >= 2 * len(self._ranks):
                 continue
             self._returns += 1
             _say(f"{exit_} before all workers had joined; it is restarted")

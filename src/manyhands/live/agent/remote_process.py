@@ -30,7 +30,7 @@ class RemoteProcess:
         if self._exit is None:
             report = _report(ended.report)
             about = (self.name, self.host, ended.pid, ended.code, report, ended.words)
-            self._exit = Exit(*about, ended.life, ended.at)
+            self._exit = Exit(*about, ended.life, ended.at, ended.early)
 
 
 def _report(text: bytes) -> ErrorReport | None:

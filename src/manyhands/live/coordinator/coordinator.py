@@ -6,16 +6,17 @@ keeps the state and sends the answers.
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from manyhands.leasing.membership import Member, Membership, Sign
+from manyhands.leasing.membership import Member, Membership, Patience, Sign
+from manyhands.live.coordinator.agent_watch import AgentWatch
 from manyhands.live.coordinator.journal import HostLost, PeerReturned, Regrouped, TraceWritten
+from manyhands.live.coordinator.member_traces import MemberTraces, is_member
 from manyhands.live.coordinator.notices import MemberNotices
-from manyhands.live.coordinator.watch import PATIENCE, Watch
+from manyhands.live.coordinator.watch import Watch
 from manyhands.wire import (
     Beat,
     Control,
@@ -26,6 +27,7 @@ from manyhands.wire import (
     Roll,
     Status,
     TraceChunk,
+    Warn,
 )
 from manyhands.wire.joining import Disband, Missed
 from manyhands.wire.leasing import Dismiss, Eject, Lost, Word
@@ -49,8 +51,6 @@ workers, so it is not made with every message. A message is resent after a secon
 _LAST_WORDS = 2.0
 _HEARD_WITHIN = 2.0
 """Seconds after a restart in which all members should have sent a heartbeat."""
-_TRACE_LIMIT = 256 * 1024 * 1024
-_NAME = re.compile(r"^(worker|server)-\d{1,6}$")
 
 
 class Coordinator:
@@ -65,12 +65,14 @@ class Coordinator:
         clock: a source of seconds.
         lease_service: leases samples to workers; None under strategies of collectives.
         admission: admits other hosts; None for a run on one host.
-        patience: seconds without a heartbeat after which a worker is ejected.
+        patience: how long the run waits for a process.
         takes_back: whether a worker may join a run that is under way.
         peers: whether workers call each other, so that they are told who has returned.
         files: writes the traces.
         journal: keeps what a successor has to know; None for a coordinator without successors.
         regrouping: the groups of workers in lockstep that may be replaced; None if there are none.
+        terminal: shows a message to the user without the agent, which may be stopped.
+        life: the incarnation number of this coordinator.
     """
 
     def __init__(
@@ -83,13 +85,15 @@ class Coordinator:
         clock: Callable[[], float],
         lease_service: LiveLeaseService | None,
         admission: Admission | None = None,
-        patience: float = PATIENCE,
+        patience: Patience | None = None,
         *,
         takes_back: bool = True,
         peers: bool = False,
         files: TraceFiles,
         journal: CoordinatorJournal | None = None,
         regrouping: Regrouping | None = None,
+        terminal: Callable[[str], object] = lambda _: None,
+        life: int = 0,
     ) -> None:
         self._hub = hub
         self._journal = journal
@@ -99,11 +103,11 @@ class Coordinator:
         self._resumed = 0.0
         self._lease_service = lease_service
         self._admission = admission
-        self._servers: dict[str, Member] = {}
+        self._servers: dict[str, Sign] = {}
         self._addresses: dict[str, tuple[str, str]] = {}
         """Host and address of each server that other hosts connect to."""
         self._expected = expected
-        self._traces = folder / "trace"
+        self._member_traces = MemberTraces(folder / "trace", files)
         self._host = host
         self._recorder = recorder
         self._files = files
@@ -123,12 +127,13 @@ class Coordinator:
         self._signs: dict[str, Sign] = {}
         self._samples: dict[str, int] = {}
         self._losses: dict[str, float] = {}
-        self._written: dict[str, int] = {}
-        self._watch = Watch(hub, recorder, patience)
+        self._watch = Watch(hub, recorder, patience or Patience(), self._warn)
         self._returned: set[str] = set()
         self._reported = 0.0
         self._looked = 0.0
         self._agent_left: float | None = None
+        self._life = life
+        self._agent = AgentWatch(terminal, recorder)
 
     def serve(self) -> None:
         """Serve messages until the agent and all members have left."""
@@ -170,8 +175,10 @@ class Coordinator:
         No member counts as silent for the time in which there was no coordinator.
         """
         now = self._resumed = self._clock()
-        for name, sign in self._signs.items():
-            self._signs[name] = replace(sign, heard=now, moved=now)
+        self._agent.forget()
+        for signs in (self._signs, self._servers):
+            for name, sign in signs.items():
+                signs[name] = replace(sign, heard=now, moved=now)
         self._unheard = {*self._signs, *self._servers}
         if self._lease_service is not None:
             self._lease_service.resume()
@@ -187,6 +194,8 @@ class Coordinator:
         return not left or self._clock() - self._agent_left > _LAST_WORDS
 
     def _receive(self, name: str, message: Control) -> None:
+        if name == "agent-0":
+            self._agent.hear(self._clock(), message)
         if name == "agent-0" and isinstance(message, Disband) and not message.failed:
             self._dismiss_servers()
         if self._admission is not None and self._admission.receive(name, message):
@@ -195,12 +204,12 @@ class Coordinator:
             case Hello():
                 self._note_hello(name, message)
             case Beat():
-                self._hub.send(name, Pong(message.sent, self._clock()))
+                self._hub.send(name, Pong(message.sent, self._clock(), self._life))
                 self._note(name, message)
                 self._resend(name, message)
                 self._acquaint(name)
             case TraceChunk():
-                self._store(name, message.lines)
+                self._member_traces.append(name, message.lines)
             case Goodbye():
                 self._note_goodbye(name, message)
             case Lost(name=gone, words=words, life=incarnation):
@@ -232,7 +241,7 @@ class Coordinator:
             self._unheard.discard(name)
             if self.membership.epoch and name in self._signs:
                 self._hub.send(name, self._roll(name))
-        elif not (name in self._incarnations or name in self._servers) and _NAME.match(name):
+        elif not (name in self._incarnations or name in self._servers) and is_member(name):
             self._hub.send(name, Repeat())
 
     def _note_hello(self, name: str, hello: Hello) -> None:
@@ -243,7 +252,9 @@ class Coordinator:
             server = f"server-{hello.rank}"
             self._addresses[server] = (hello.host, hello.address)
         if hello.role == "server":
-            self._servers[name] = member
+            now = self._clock()
+            self._servers[name] = Sign(member, now, now, 0, "start", "its start")
+            self._watch.forget(name)
             self._complete_if_all()
             return
         if hello.life < self._incarnations.get(name, 0):
@@ -340,22 +351,20 @@ class Coordinator:
         return msgspec.structs.replace(roll, returns=returns, **about)
 
     def _note(self, name: str, beat: Beat) -> None:
-        sign = self._signs.get(name)
+        signs = self._servers if name in self._servers else self._signs
+        sign = signs.get(name)
         if sign is None:
             return
-        now = self._clock()
-        self._signs[name] = replace(
-            sign,
-            heard=now,
-            moved=now if (beat.step, beat.phase) != (sign.step, sign.phase) else sign.moved,
-            step=beat.step,
-            phase=beat.phase,
-            line=beat.line,
+        signs[name] = sign.followed(
+            self._clock(), step=beat.step, phase=beat.phase, marks=beat.marks, line=beat.line
         )
+        self._watch.note(sign, signs[name])
+        if signs is self._servers:
+            return
         self._samples[name] = beat.samples
         if beat.loss is not None:
             self._losses[name] = beat.loss
-        if self._regrouping is not None and beat.phase != "start":
+        if self._lease_service is None and beat.phase not in ("start", "join"):
             self._starting.discard(name)
         # A report of a former incarnation may come after its successor has joined.
         report = beat.group
@@ -368,16 +377,6 @@ class Coordinator:
         self.membership = self.membership.joined(member)
         self._returned.add(member.name)
         self._recorder.event("returned", {"member": str(member)})
-
-    def _store(self, name: str, lines: bytes) -> None:
-        """Append to the sender's trace, up to a limit per process."""
-        if not _NAME.match(name):
-            return
-        written = self._written.get(name, 0) + len(lines)
-        if written > _TRACE_LIMIT:
-            return
-        self._written[name] = written
-        self._files.append(self._traces / f"{name}.jsonl", lines)
 
     def _note_goodbye(self, name: str, goodbye: Goodbye) -> None:
         if name == "agent-0":
@@ -445,14 +444,21 @@ class Coordinator:
         if self._regrouping is not None:
             self._regrouping.check_timers()
         self._account_samples()
-        self._watch.warn(now, self._signs)
-        if self._lease_service is not None or self._regrouping is not None:
-            self._watch.eject(now, self._signs, self._starting, self._agent_of)
+        self._agent.look(now, begun=self.membership.epoch > 0)
+        self._watch.warn(now, self._signs, self._servers)
+        starting = self._starting | {
+            name for name, sign in self._servers.items() if sign.phase == "start"
+        }
+        self._watch.eject(now, self._signs, self._servers, starting, self._agent_of)
         # After a restart the counts of collectives' workers are known from their heartbeats.
         if not self._unheard or now - self._resumed > _HEARD_WITHIN:
             self._send_status()
         self._recorder.drain()
         self._keep_short()
+
+    def _warn(self, words: str) -> None:
+        self._hub.send("agent-0", Warn(words))
+        self._agent.say_instead(words)
 
     def _keep_short(self) -> None:
         """Note that the trace is written, and shorten the journal if it is long."""
@@ -503,5 +509,5 @@ class Coordinator:
 
     def pids(self) -> list[int]:
         """The process ids of this host's workers and servers that have not left."""
-        members = (*(sign.member for sign in self._signs.values()), *self._servers.values())
-        return [member.pid for member in members if member.host == self._host]
+        signs = (*self._signs.values(), *self._servers.values())
+        return [sign.member.pid for sign in signs if sign.member.host == self._host]

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from manyhands.files.checkpoints.manifest import ASKED, CHECKPOINTS
+from manyhands.leasing.membership import Patience
 from manyhands.leasing.regrouping import Regrouping
 from manyhands.live.assignment import Assignment
 from manyhands.live.coordinator.admission import Admission
@@ -30,9 +31,9 @@ from manyhands.live.coordinator.journal import (
 )
 from manyhands.live.coordinator.lease_service import LiveLeaseService
 from manyhands.live.coordinator.recovery import ReplayClock, outside_of, recover
-from manyhands.live.coordinator.watch import PATIENCE
 from manyhands.live.member.trace_files import TraceFiles
 from manyhands.live.processes.descriptors import raise_descriptors
+from manyhands.live.processes.incarnation import incarnation
 from manyhands.live.processes.parent_death import die_with
 from manyhands.live.processes.standard_streams import outlast_full_disk
 from manyhands.trace import Recorder, live_header, trace_file
@@ -90,12 +91,14 @@ def main(path: str) -> None:
             clock,
             lease_service,
             admission,
-            PATIENCE if assignment.patience is None else assignment.patience,
+            Patience.of(assignment.patience, recovers=assignment.recovers),
             takes_back=assignment.takes_back or assignment.elastic,
             peers=assignment.peers,
             files=files,
             journal=journal,
             regrouping=regrouping,
+            terminal=say,
+            life=incarnation(),
         )
         try:
             if entries:

@@ -1,4 +1,4 @@
-"""Watch over the heartbeats of workers: warnings of those that delay a run, and their ejection.
+"""Watch over the heartbeats of workers and servers: warnings of those that delay a run, their end.
 
 It decides with the pure functions of `manyhands.leasing.membership`.
 """
@@ -7,90 +7,114 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from manyhands.leasing.membership import suspects
-from manyhands.wire import Warn
+from manyhands.leasing.membership import overdue, suspects
 from manyhands.wire.leasing import Eject
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Mapping
+    from collections.abc import Callable, Container, Iterable, Mapping
 
-    from manyhands.leasing.membership import Member, Sign
+    from manyhands.leasing.membership import Member, Patience, Sign, Suspect
     from manyhands.trace import Recorder
     from manyhands.transport.control import Hub
 
 SILENCE = 3.5
-"""Seconds without a heartbeat after which a warning names the worker: within 5 s of its loss."""
+"""Seconds without a heartbeat after which a warning names the process: within 5 s of its loss."""
 STALL = 10.0
 """Seconds of waiting in a collective after which a warning names the workers that are awaited."""
-PATIENCE = 30.0
-"""Seconds without a heartbeat after which a worker is ejected, if the others can continue."""
-START_PATIENCE = 600.0
-"""The same for a worker that is still starting: a long import may delay its heartbeats. Its agent
-watches the process, and the heartbeats of that agent show whether the host is alive."""
+STILL = 20.0
+"""Seconds without progress after which a warning names the process, if no step took as long."""
+REPEAT = 20.0
+"""Seconds until a warning is repeated, while its cause lasts."""
 _EJECT_EVERY = 5.0
-"""Seconds until the order to end a worker is sent again, while the worker has not ended."""
+"""Seconds until the order to end a process is sent again, while it has not ended."""
 
 
 class Watch:
-    """What was said and done about workers that delay a run.
+    """What was said and done about processes that delay a run.
 
     Args:
-        hub: sends warnings and orders.
+        hub: sends orders.
         recorder: the coordinator's trace.
-        patience: seconds without a heartbeat after which a worker is ejected.
+        patience: how long the run waits for a process.
+        say: shows a message to the user.
     """
 
-    def __init__(self, hub: Hub, recorder: Recorder, patience: float) -> None:
+    def __init__(
+        self, hub: Hub, recorder: Recorder, patience: Patience, say: Callable[[str], object]
+    ) -> None:
         self._hub = hub
         self._recorder = recorder
         self._patience = patience
-        self._suspected: set[str] = set()
+        self._say = say
+        self._warned: dict[str, float] = {}
+        """Processes that delay the run, and when they were named last."""
         self._ejected: dict[str, float] = {}
-        """Workers whose agents were ordered to end them, and when the order was sent last."""
+        """Processes whose agents were ordered to end them, and when the order was sent last."""
+        self._longest = 0.0
+        """The most seconds between two signs of progress so far."""
 
     def forget(self, name: str) -> None:
-        """A worker that was to be ended has a successor."""
+        """A process that was to be ended has a successor."""
         self._ejected.pop(name, None)
+        self._warned.pop(name, None)
 
-    def warn(self, now: float, signs: Mapping[str, Sign]) -> None:
-        """Warn once of each worker that delays the run, and report when it is back."""
-        suspected = set()
-        for suspect in suspects(now, signs, silence=SILENCE, stall=STALL):
-            suspected.add(suspect.member.name)
-            if suspect.member.name not in self._suspected:
+    def note(self, before: Sign, after: Sign) -> None:
+        """Note how long a process took to get on, for what counts as long in this run."""
+        if after.moved > before.moved and after.moved == after.heard:
+            self._longest = max(self._longest, after.moved - before.moved)
+
+    def warn(self, now: float, workers: Mapping[str, Sign], servers: Mapping[str, Sign]) -> None:
+        """Name each process that delays the run, now and then, and report when it is back."""
+        still = max(STILL, 2 * self._longest)
+        limits = {"silence": SILENCE, "stall": STALL, "still": still}
+        found = [*suspects(now, workers, **limits), *suspects(now, servers, **limits)]
+        names = {suspect.member.name for suspect in found}
+        for suspect in found:
+            name = suspect.member.name
+            if name not in self._warned or now - self._warned[name] >= REPEAT:
+                self._warned[name] = now
                 self._recorder.event("suspect", {"words": str(suspect)})
-                self._hub.send("agent-0", Warn(str(suspect)))
-        for name in sorted(self._suspected - suspected & signs.keys()):
-            if name in signs:
-                words = f"{signs[name].member} is back"
+                self._say(str(suspect))
+        for name in sorted(self._warned.keys() - names):
+            del self._warned[name]
+            sign = workers.get(name) or servers.get(name)
+            if sign is not None:
+                words = f"{sign.member} is back"
                 self._recorder.event("back", {"words": words})
-                self._hub.send("agent-0", Warn(words))
-        self._suspected = suspected
+                self._say(words)
 
     def eject(
         self,
         now: float,
-        signs: Mapping[str, Sign],
+        workers: Mapping[str, Sign],
+        servers: Mapping[str, Sign],
         starting: Container[str],
         agent_of: Callable[[Member], str],
     ) -> None:
-        """Order the end of workers that sent no heartbeat for too long, if others can continue.
+        """Order the end of processes that have delayed the run for too long.
 
         Args:
             now: the time of the coordinator's clock.
-            signs: the last sign of life of every worker.
-            starting: workers that have not begun to train.
-            agent_of: the name of the agent of a worker's host.
+            workers: the last sign of life of every worker.
+            servers: the same of every server.
+            starting: those that have not begun to train or to serve.
+            agent_of: the name of the agent of a process's host.
         """
-        for sign in signs.values():
-            silent = now - sign.heard
-            starts = sign.member.name in starting
-            patience = max(self._patience, START_PATIENCE) if starts else self._patience
-            ordered = self._ejected.get(sign.member.name)
-            if silent > patience and (ordered is None or now - ordered > _EJECT_EVERY):
-                others = len(signs) - len(self._ejected.keys() & signs.keys()) - 1
-                if ordered is None and others < 1:
-                    return
-                self._ejected[sign.member.name] = now
-                words = f"ejected, because it sent no heartbeat for {silent:.0f} s"
-                self._hub.send(agent_of(sign.member), Eject(sign.member.name, words))
+        late = overdue(now, workers, self._patience, starting)
+        for suspect in late:
+            name = suspect.member.name
+            others = len(workers.keys() - self._ejected.keys() - {name})
+            if name in self._ejected or others or suspect.seconds > self._patience.last:
+                self._order(now, [suspect], agent_of)
+        self._order(now, overdue(now, servers, self._patience, starting), agent_of)
+
+    def _order(
+        self, now: float, late: Iterable[Suspect], agent_of: Callable[[Member], str]
+    ) -> None:
+        for suspect in late:
+            name = suspect.member.name
+            ordered = self._ejected.get(name)
+            if ordered is None or now - ordered > _EJECT_EVERY:
+                self._ejected[name] = now
+                order = Eject(name, f"ejected, because {suspect.why}", suspect.member.pid)
+                self._hub.send(agent_of(suspect.member), order)

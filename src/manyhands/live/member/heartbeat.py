@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 INTERVAL = 1.0
 """Seconds between heartbeats."""
 _CHUNK = 512 * 1024
+_RECEIPT_WITHIN = 120.0
+"""Seconds in which the coordinator, or its successor, must have received the end of the trace."""
+_REPEAT = 1.0
+"""Seconds until it is asked again."""
 _EXCHANGES = 64
 
 
@@ -82,7 +86,7 @@ class Heartbeat(VitalThread):
     def stop(self) -> None:
         """Send a last heartbeat and end the thread."""
         self._stopping.set()
-        self.join(10.0)
+        self.join(_RECEIPT_WITHIN + 10.0)
 
 
 class FileHeartbeat(Heartbeat):
@@ -115,6 +119,10 @@ class LinkHeartbeat(Heartbeat):
         self._connect = connect
         self._chunks = chunks
         self._exchanges: list[tuple[float, float, float]] = []
+        self._answered = -1.0
+        """When the last heartbeat that was answered was sent."""
+        self._life: int | None = None
+        """The incarnation of the coordinator that has answered last."""
         self._roll: Roll | None = None
         self._fenced: deque[Fence | Rejoined] = deque()
         self._fences = 0
@@ -152,7 +160,7 @@ class LinkHeartbeat(Heartbeat):
         self._note_offset()
         self._beat()
         self._recorder.flush()
-        self._tell(line)
+        self._hand_over(line)
         line.send(Goodbye(self._progress.step, self._progress.samples, self.failed))
         line.close(linger=5.0)
 
@@ -160,6 +168,26 @@ class LinkHeartbeat(Heartbeat):
         header = self._header
         about = (header.role, header.rank, header.host, header.pid, header.boot)
         line.send(Hello(*about, self._address, incarnation()))
+
+    def _hand_over(self, line: Line) -> None:
+        """Send the end of the trace until the coordinator has it: it may be restarted just now."""
+        ending, before = [*self._chunks], self._life
+        begun = asked = self._clock()
+        self._tell(line)
+        while self._clock() - begun < _RECEIPT_WITHIN:
+            self._listen(line, 0.05)
+            if self._answered >= begun:
+                if before is None or self._life == before:
+                    return
+                # The predecessor may have had it, and may not.
+                before = self._life
+                self._chunks[:0] = ending
+                begun_again = self._clock()
+                self._tell(line)
+                begun = asked = begun_again
+            elif self._clock() - asked > _REPEAT:
+                asked = self._clock()
+                self._tell(line)
 
     def _is_urgent(self) -> bool:
         return self.notices is not None and self.notices.urgent.is_set()
@@ -178,6 +206,7 @@ class LinkHeartbeat(Heartbeat):
                 samples=progress.samples,
                 loss=loss,
                 phase=progress.phase,
+                marks=progress.marks,
                 line=progress.line(),
                 fences=self._fences,
                 group=self.notices.report() if self.notices is not None else None,
@@ -187,6 +216,7 @@ class LinkHeartbeat(Heartbeat):
     def _listen(self, line: Line, timeout: float) -> None:
         for message in line.receive(timeout):
             if isinstance(message, Pong):
+                self._answered, self._life = message.sent, message.life
                 self._exchanges.append((message.sent, message.there, self._clock()))
                 del self._exchanges[:-_EXCHANGES]
             elif isinstance(message, Fence | Rejoined):

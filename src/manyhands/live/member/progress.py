@@ -24,15 +24,31 @@ class Progress:
     """
 
     def __init__(self) -> None:
+        self.marks = 0
+        """A number that grows whenever the main thread gets on: another phase, another batch."""
         self.step = 0
         self.samples = 0
         self.lost = 0
         """Samples whose update was not applied, if this worker counts its own samples."""
-        self.phase = "start"
+        self._phase = "start"
         self.accounts = False
         """Whether this worker counts its own samples; otherwise the lease service counts them."""
         self.losses: list[tuple[torch.Tensor, int]] = []
         self._main = threading.main_thread().ident
+
+    @property
+    def phase(self) -> str:
+        """What the main thread does; see `manyhands.leasing.membership`."""
+        return self._phase
+
+    @phase.setter
+    def phase(self, phase: str) -> None:
+        self._phase = phase
+        self.marks += 1
+
+    def mark(self) -> None:
+        """Note that the main thread has got on within its phase: a long one has many parts."""
+        self.marks += 1
 
     def drain_losses(self) -> tuple[float, int] | None:
         """The mean loss since the last call and the samples behind it, if there were any."""

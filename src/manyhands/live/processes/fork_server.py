@@ -50,6 +50,7 @@ from manyhands.live.processes.forked_process import (
 )
 from manyhands.live.processes.parent_death import adopting, can_adopt, die_with
 from manyhands.live.processes.process_title import ROOM, show
+from manyhands.live.processes.supervision import FINISHED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -58,8 +59,8 @@ if TYPE_CHECKING:
 
 SWITCH = "MANYHANDS_FORK"
 """Environment variable: with the value 0, every process is started in a new interpreter."""
-_REPORT_WITHIN = 60.0
-"""Seconds in which a forked process must report itself."""
+_ASK_EVERY = 2.0
+"""Seconds between an answer of the fork server and the next question."""
 _MESSAGE = 1 << 17
 _PRELOADED = (
     "manyhands.live.member.shared_parameters",
@@ -82,11 +83,23 @@ class _Ready(msgspec.Struct, frozen=True, tag="ready"):
     """Why it must not fork; empty if it may."""
 
 
-_Report = _Ready | Forked | NotForked
+class _Ask(msgspec.Struct, frozen=True, tag="ask"):
+    """A question to the fork server, which shows whether it gets on."""
+
+
+class _Here(msgspec.Struct, frozen=True, tag="here"):
+    """The answer."""
+
+
+_Report = _Ready | _Here | Forked | NotForked
 
 
 class ForkFailed(RuntimeError):  # noqa: N818 - it names what happened
     """The fork server could not start a process."""
+
+
+class NoReport(ForkFailed):
+    """The fork server did not answer in time: it is stopped, or hangs."""
 
 
 def environment(cores: int, workers: int) -> dict[str, str]:
@@ -128,6 +141,10 @@ class ForkServer:
         self.unfit = ""
         """Why it must not be used; known once it is ready."""
         self._is_ready = False
+        self._has_answered = False
+        self._asked: float | None = None
+        """When it was asked; None while it owes no answer."""
+        self._answered = self._since = time.monotonic()
         self._orders = 0
         self._forked: list[_ForkedHandle] = []
 
@@ -143,16 +160,44 @@ class ForkServer:
                 self._is_ready, self.unfit = True, report.unfit
         return self._is_ready
 
+    def silence(self) -> tuple[float, bool]:
+        """Seconds for which it has owed an answer, and whether it has loaded all modules.
+
+        It is asked again when it has answered. Not called while a fork is under way.
+        """
+        while select.select([self._link], [], [], 0.0)[0]:
+            report = self._receive()
+            if report is None:
+                return 0.0, True
+            if isinstance(report, _Ready):
+                self._is_ready, self.unfit = True, report.unfit
+            if isinstance(report, _Here):
+                self._has_answered, self._asked = True, None
+                self._answered = time.monotonic()
+        now = time.monotonic()
+        if self._asked is not None:
+            return now - self._asked, self._has_answered
+        if self._is_ready and now - self._answered >= _ASK_EVERY:
+            self._asked = now
+            with contextlib.suppress(OSError):  # if it has ended, that is noticed
+                self._link.send(msgspec.json.encode(_Ask()))
+        return (0.0, True) if self._is_ready else (now - self._since, False)
+
     def preload(self, modules: Sequence[str]) -> None:
         """Have it load modules that forked processes will import, before it forks one."""
         if modules:
             with contextlib.suppress(OSError):  # if it has ended, `fork` reports that
                 self._link.send(msgspec.json.encode(Preload(tuple(modules))))
 
-    def fork(self, start: Start) -> Handle:
+    def fork(self, start: Start, within: float = 60.0) -> Handle:
         """Fork a process that executes `start`; it may have ended already.
 
+        Args:
+            start: what it executes.
+            within: seconds in which it must report itself.
+
         Raises:
+            NoReport: it did not.
             ForkFailed: the fork failed, or the fork server has ended.
         """
         now = {**os.environ, **start.settings}
@@ -168,7 +213,7 @@ class ForkServer:
         with adopting():
             with contextlib.suppress(OSError):  # if it has ended, the link reports that
                 self._link.send(msgspec.json.encode(order))
-            report = self._await_report()
+            report = self._await_report(within)
         if report is None:
             raise ForkFailed("the fork server has ended")
         if report.pid:
@@ -177,17 +222,19 @@ class ForkServer:
             raise ForkFailed(report.words)
         return self._forked[-1]
 
-    def _await_report(self) -> Forked | NotForked | None:
+    def _await_report(self, within: float) -> Forked | NotForked | None:
         """The report on the latest order; None if the fork server has ended."""
-        deadline = time.monotonic() + _REPORT_WITHIN
+        deadline = time.monotonic() + within
         while True:
             left = max(0.0, deadline - time.monotonic())
             if not select.select([self._link], [], [], left)[0]:
-                raise ForkFailed(f"the fork server gave no answer within {_REPORT_WITHIN:.0f} s")
+                raise NoReport(f"the fork server gave no answer within {within:.0f} s")
             report = self._receive()
             if report is None:
                 return None
-            if not isinstance(report, _Ready) and report.order == self._orders:
+            if isinstance(report, _Here):
+                self._has_answered, self._asked, self._answered = True, None, time.monotonic()
+            elif isinstance(report, Forked | NotForked) and report.order == self._orders:
                 return report
 
     def poll(self) -> int | None:
@@ -218,7 +265,9 @@ class ForkServer:
             if report is None:
                 break
             known = {forked.pid for forked in self._forked}
-            if not isinstance(report, _Ready) and report.pid and report.pid not in known:
+            if not isinstance(report, Forked | NotForked):
+                continue
+            if report.pid and report.pid not in known:
                 _ForkedHandle(report.pid).end()
         self._link.close()
         self._log.close()
@@ -250,8 +299,9 @@ class _ForkedHandle:
             try:
                 pid, status = os.waitpid(self.pid, os.WNOHANG)
             except ChildProcessError:
-                # Other code in this process waited for all children. As subprocess does:
-                self._code = 0
+                # Other code in this process waited for all children. As subprocess does, it counts
+                # as one that succeeded.
+                self._code = FINISHED
             else:
                 self._code = os.waitstatus_to_exitcode(status) if pid else None
         return self._code
@@ -363,8 +413,10 @@ def main(descriptor: int, agent: int) -> None:
         unfit = _load()
         link.send(msgspec.json.encode(_Ready(unfit)))
         while data := link.recv(_MESSAGE):
-            asked: Order | Preload = msgspec.json.decode(data, type=Order | Preload)
-            if isinstance(asked, Preload):
+            asked: Order | Preload | _Ask = msgspec.json.decode(data, type=Order | Preload | _Ask)
+            if isinstance(asked, _Ask):
+                link.send(msgspec.json.encode(_Here()))
+            elif isinstance(asked, Preload):
                 _import(asked.modules)
             elif fork(link, agent, asked):
                 order = asked

@@ -22,7 +22,7 @@ import msgspec
 
 from manyhands.live.processes.parent_death import die_with
 from manyhands.live.processes.process_title import show
-from manyhands.live.processes.supervision import Start
+from manyhands.live.processes.supervision import FINISHED, Start
 
 if TYPE_CHECKING:
     import socket
@@ -156,11 +156,17 @@ def become(start: Start, before: str, folder: str) -> None:
         raise ImportError(f"there is no module {start.module}")
     sys.orig_argv = [sys.executable, "-m", start.module, *start.arguments]
     sys.argv = [spec.origin, *start.arguments]
-    execute(Path(spec.origin), "__main__", spec.parent or "", spec)
-    _leave()
+    code = 0
+    try:
+        execute(Path(spec.origin), "__main__", spec.parent or "", spec)
+    except SystemExit as leaving:
+        if leaving.code != FINISHED:
+            raise
+        code = FINISHED
+    _leave(code)
 
 
-def _leave() -> NoReturn:
+def _leave(code: int) -> NoReturn:
     """End this process as Python does, except for the last step, the destruction of its objects.
 
     Their memory is shared with the fork server as long as it is not written to. Destroying the
@@ -175,4 +181,4 @@ def _leave() -> NoReturn:
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
     ctypes.CDLL(None).fflush(None)  # output buffered by C libraries
-    os._exit(0)
+    os._exit(code)

@@ -6,11 +6,14 @@ import contextlib
 import errno
 import shutil
 import tempfile
+import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from manyhands.failure import RunFailed
-from manyhands.live.processes.fork_server import ForkFailed, ForkServer
+from manyhands.leasing.membership import Patience
+from manyhands.live.processes.fork_server import ForkFailed, ForkServer, NoReport
 from manyhands.live.processes.incarnation import INCARNATION, Incarnations
 from manyhands.live.processes.supervision import Exit, Handle, Process, Start, end
 
@@ -22,6 +25,12 @@ _POLL = 0.1
 _NO_SPACE = (f"[Errno {errno.ENOSPC}]", f"[Errno {errno.EDQUOT}]")
 _RENEWALS = 10
 """How many times a killed fork server is replaced in one run."""
+_SILENCE = 5.0
+"""Seconds without an answer of the fork server after which it is named."""
+_REPEAT = 20.0
+"""Seconds until it is named again."""
+_LOADING = 120.0
+"""Seconds in which it must have loaded all modules, or longer if the patience is longer."""
 
 
 class HostProcesses:
@@ -34,6 +43,8 @@ class HostProcesses:
         environment: variables in addition to the agent's environment.
         loaded: forks the processes that need torch; None starts them in new interpreters.
         admission: how many agents this run has admitted before.
+        patience: seconds without an answer after which the fork server is replaced; None for the
+            default.
     """
 
     def __init__(
@@ -44,6 +55,7 @@ class HostProcesses:
         environment: Mapping[str, str],
         loaded: ForkServer | None,
         admission: int = 0,
+        patience: float | None = None,
     ) -> None:
         self._host = host
         self._assignment = assignment
@@ -51,6 +63,9 @@ class HostProcesses:
         self._environment = dict(environment)
         self._fork_server = self._lent = loaded
         self._renewals = 0
+        self._patience = Patience.silence if patience is None else patience
+        self._named = float("-inf")
+        """When the fork server was named last because it did not answer."""
         self._incarnations = Incarnations(admission)
         self._logs: dict[str, str] = {}
         """The stem of the log files of each process's current incarnation."""
@@ -61,8 +76,7 @@ class HostProcesses:
         """Wait until the fork server is ready; return why it must not fork, or an empty string."""
         if self._fork_server is None:
             return ""
-        error = self._folder / "logs" / f"{FORK_SERVER}.error.json"
-        self.fork_server = Process(FORK_SERVER, self._fork_server, error, self._host)
+        self.fork_server = self._watched(self._fork_server)
         while not self._fork_server.is_ready(_POLL):
             meanwhile()
             gone = self.fork_server.poll()
@@ -80,15 +94,41 @@ class HostProcesses:
         Only processes that are still to be forked depend on the fork server. While the new one
         loads, processes are started in new interpreters.
         """
-        killed = gone.code < 0 and self._fork_server is not None
-        if self._fork_server is None or not killed or self._renewals >= _RENEWALS:
+        if self._fork_server is None or not gone.killed or self._renewals >= _RENEWALS:
             return False
         self._renewals += 1
         self._fork_server.retire()
         self._fork_server = ForkServer(self._environment)
-        error = self._folder / "logs" / f"{FORK_SERVER}.error.json"
-        self.fork_server = Process(FORK_SERVER, self._fork_server, error, self._host)
+        self.fork_server = self._watched(self._fork_server)
         return True
+
+    def watch_fork_server(self, say: Callable[[str], object]) -> None:
+        """Name a fork server that does not answer, and end it when the patience is over.
+
+        Args:
+            say: shows a message to the user.
+        """
+        process, loaded = self.fork_server, self._fork_server
+        if process is None or loaded is None or process.poll() is not None:
+            return
+        silent, is_ready = loaded.silence()
+        if silent > (self._patience if is_ready else max(self._patience, _LOADING)):
+            process.eject(f"ejected, because it did not answer for {silent:.0f} s")
+        elif silent > (_SILENCE if is_ready else _REPEAT):
+            now = time.monotonic()
+            if now - self._named >= _REPEAT:
+                self._named = now
+                say(
+                    f"fork server on {self._host} (pid {process.pid}) has not answered for "
+                    f"{silent:.0f} s: it is stopped, or hangs"
+                )
+        else:
+            self._named = float("-inf")
+
+    def _watched(self, loaded: ForkServer) -> Process:
+        error = self._folder / "logs" / f"{FORK_SERVER}.error.json"
+        # It serves until it is killed, so its exit with code 0 is a loss as well.
+        return Process(FORK_SERVER, loaded, error, self._host, finishes=True)
 
     def fork(self, name: str, module: str, number: str, log: str = "") -> Process:
         """Start a process that needs torch."""
@@ -99,8 +139,11 @@ class HostProcesses:
         ):
             return self._process(name, module, _afresh, number, log=log)
         try:
-            return self._process(name, module, self._fork_server.fork, number, log=log)
+            fork = partial(self._fork_server.fork, within=max(_SILENCE, self._patience))
+            return self._process(name, module, fork, number, log=log)
         except ForkFailed as error:
+            if isinstance(error, NoReport) and self.fork_server is not None:
+                self.fork_server.eject(f"ejected: {error}")
             gone = self.fork_server.wait(1.0) if self.fork_server else None
             if gone is not None and self.replace_fork_server(gone):
                 return self._process(name, module, _afresh, number, log=log)
@@ -124,7 +167,9 @@ class HostProcesses:
         incarnation = self._incarnations.next(name)
         settings = {**self._environment, INCARNATION: str(incarnation)}
         start = Start(module, (str(self._assignment), *arguments), str(stem), settings)
-        return Process(name, how(start), Path(start.error), self._host, incarnation)
+        error = Path(start.error)
+        finishes = name.startswith(("worker-", "server-"))
+        return Process(name, how(start), error, self._host, incarnation, finishes=finishes)
 
     def end(self, processes: Iterable[Process], grace: float) -> None:
         """End processes and release their files; the fork server that was given goes on.

@@ -21,8 +21,13 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
+    from manyhands.wire.leasing import Eject
+
+FINISHED = 85
+"""The exit code of a worker or server that has done its work. User code may end a process with
+code 0 at any time (`os._exit(0)`), so 0 does not tell."""
 _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 
 
@@ -55,11 +60,18 @@ class Exit:
     """Its incarnation number; 0 if that is not known."""
     at: float = 0.0
     """When it ended, on the monotonic clock; processes that end together have distinct times."""
+    early: bool = False
+    """Whether it exited with code 0 before it had done its work."""
 
     @property
     def failed(self) -> bool:
-        """Whether its exit code is not 0."""
-        return self.code != 0
+        """Whether it ended before it had done its work."""
+        return self.code != 0 or self.early
+
+    @property
+    def killed(self) -> bool:
+        """Whether it was lost, as opposed to an exception, which a successor would raise again."""
+        return (self.code < 0 or self.early) and self.report is None
 
     def __str__(self) -> str:
         process = f"{self.name.replace('-', ' ')} on {self.host} (pid {self.pid})"
@@ -71,6 +83,8 @@ class Exit:
             return f"{process} was killed (SIGKILL), probably out of memory or by hand"
         if self.code < 0:
             return f"{process} was ended by {_signal_name(-self.code)}"
+        if self.early:
+            return f"{process} exited with code 0 before its work was done"
         return f"{process} exited with code {self.code} and no traceback"
 
 
@@ -154,10 +168,18 @@ class Process:
         error: the file of its error report.
         host: the name of this host.
         incarnation: its incarnation number.
+        finishes: whether it ends with `FINISHED` when it has done its work.
     """
 
     def __init__(
-        self, name: str, handle: Handle, error: Path, host: str | None = None, incarnation: int = 0
+        self,
+        name: str,
+        handle: Handle,
+        error: Path,
+        host: str | None = None,
+        incarnation: int = 0,
+        *,
+        finishes: bool = False,
     ) -> None:
         self.name = name
         self.host = socket.gethostname() if host is None else host
@@ -167,6 +189,7 @@ class Process:
         self._exit: Exit | None = None
         self._ejected = ""
         self._incarnation = incarnation
+        self._finishes = finishes
         _ends.watch(self.pid)
 
     def poll(self) -> Exit | None:
@@ -174,8 +197,10 @@ class Process:
         if self._exit is None:
             code = self._handle.poll()
             if code is not None:
+                early = self._finishes and code == 0
+                code = 0 if code == FINISHED else code
                 about = (self.name, self.host, self.pid, code, self._report(), self._ejected)
-                self._exit = Exit(*about, self._incarnation, _ends.at(self.pid))
+                self._exit = Exit(*about, self._incarnation, _ends.at(self.pid), early)
                 self._end_descendants()
         return self._exit
 
@@ -209,6 +234,13 @@ class Process:
         """Kill what is left of its process group, such as processes of data loaders."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
+
+
+def eject(order: Eject, processes: Mapping[str, Process]) -> None:
+    """Carry out an order of the coordinator, unless the process has a successor already."""
+    process = processes.get(order.name)
+    if process is not None and order.pid in {0, process.pid}:
+        process.eject(order.words)
 
 
 def end(processes: Iterable[Process], grace: float) -> None:

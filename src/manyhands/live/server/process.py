@@ -15,6 +15,7 @@ from manyhands.live.member.reporting import fail, listen_outside
 from manyhands.live.processes.descriptors import raise_descriptors
 from manyhands.live.processes.parent_death import die_with
 from manyhands.live.processes.standard_streams import outlast_full_disk
+from manyhands.live.processes.supervision import FINISHED
 from manyhands.trace import Recorder, live_header
 from manyhands.transport.listeners import endpoint
 
@@ -45,6 +46,7 @@ def main(path: str, number: int) -> None:
     except BaseException as error:  # noqa: BLE001 - every failure is reported to the agent
         fail(error, heartbeat)
     heartbeat.stop()
+    sys.exit(FINISHED)
 
 
 if __name__ == "__main__":

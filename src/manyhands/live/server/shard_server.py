@@ -176,7 +176,9 @@ class ShardServer:
         while not notices.dismissed:
             incoming = self._next(0.05)
             if incoming is not None:
+                self._progress.phase = "apply"
                 self._handle(self._gather(incoming))
+                self._progress.phase = "serve"
             for notice in notices.take_fenced():
                 self._note(notice)
             self._record_traffic()
@@ -236,7 +238,9 @@ class ShardServer:
                 continue
             self._open[key] = incoming
             if isinstance(call.message, StoreShard) and not incoming.repeated:
+                self._progress.phase = "store"
                 self._stored.store(call.message, self._state)
+                self._progress.phase = "apply"
             update = self._received(call, incoming.payload)
             seen = self._examine(call, update, repeated=incoming.repeated)
             after, actions = self._react(state, seen, repeated=incoming.repeated)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from manyhands.sampling.stream_parts import StreamPart
 from manyhands.seeding import Seeded, epoch_seed
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Iterator
+    from collections.abc import Callable, Generator, Iterable
 
     import torch
 
@@ -33,10 +34,15 @@ class Loading:
     of a job with `collate_fn`, is loaded sample by sample, in `job.num_workers` processes if there
     are any. The processes of a data set are kept until `close`. Random draws of the data depend
     only on the job's seed, the epoch and the sample.
+
+    Args:
+        job: the job.
+        mark: called for every batch that is loaded: the worker gets on.
     """
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, mark: Callable[[], object] = lambda: None) -> None:
         self._job = job
+        self._mark = mark
         self._idle: list[tuple[Data, LoaderProcesses]] = []
         self.position = StreamPosition()
         """Where the job's stream is to be continued."""
@@ -53,12 +59,17 @@ class Loading:
         seeded = Seeded(data, self._job.collate_fn, start, places=places)
         draws = ((epoch_seed(self._job.seed, epoch), indices) for epoch, indices in wanted)
         if seeded.take is None and self._job.num_workers:
-            yield from self._ahead(data, draws, start)
-            return
-        for seed, indices in draws:
-            yield load_here(self._job, seeded, seed, indices)
+            loaded = self._ahead(data, draws, start)
+        else:
+            loaded = (load_here(self._job, seeded, *draw) for draw in draws)
+        with contextlib.closing(loaded):
+            for batch in loaded:
+                self._mark()
+                yield batch
 
-    def _ahead(self, data: Data, draws: Wanted, start: StreamPlace | None) -> Iterator[Any]:
+    def _ahead(
+        self, data: Data, draws: Wanted, start: StreamPlace | None
+    ) -> Generator[Any, None, None]:
         loader = self._loader(data, start)
         try:
             for seed, indices in draws:

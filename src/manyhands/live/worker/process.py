@@ -20,6 +20,7 @@ from manyhands.live.processes.descriptors import raise_descriptors
 from manyhands.live.processes.incarnation import incarnation
 from manyhands.live.processes.parent_death import die_with
 from manyhands.live.processes.standard_streams import outlast_full_disk
+from manyhands.live.processes.supervision import FINISHED
 from manyhands.live.worker.slowdown import Slowdown
 from manyhands.pacing import factor
 from manyhands.parameters.initial.trimming import keep_freed
@@ -68,6 +69,7 @@ def main(path: str, rank: int) -> None:
     except BaseException as error:  # noqa: BLE001 - every failure is reported to the agent
         fail(error, heartbeat)
     heartbeat.stop()
+    sys.exit(FINISHED)
 
 
 def _work(
@@ -86,7 +88,9 @@ def _work(
 
     job, loop = load(assignment.origin)
     job = override(job, assignment.overrides)
+    progress.phase = "join"
     roll = heartbeat.roll(JOIN_TIMEOUT)
+    progress.phase = "start"
     if roll.over:
         return
     if assignment.leasing is not None:

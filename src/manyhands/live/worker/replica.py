@@ -107,7 +107,7 @@ class LiveReplica:
         self._job = job
         recorder.follows_staleness = "staleness" in job.measures
         self._leased = LeasedBatches(job)
-        self._loading = Loading(job)
+        self._loading = Loading(job, progress.mark)
         self._divergence = Divergence(job, rank, recorder, copy.model.parameters)
         self._improvement = Improvement(job.early_stopping)
         self.pull_members: Callable[[], list[torch.Tensor]] = list
@@ -444,6 +444,7 @@ class LiveReplica:
         if kept:
             self.adopt()
         self._line.send(Tally(cut.round, tuple(totals.tensor.tolist())))
+        self._progress.phase = "lease"
         message = self._queue.take()
         while not isinstance(message, Sum):
             if isinstance(message, Evaluate):
@@ -451,6 +452,7 @@ class LiveReplica:
                 self._evaluate(message)
                 return
             message = self._queue.take()
+        self._progress.phase = "evaluate"
         tensor = torch.tensor(message.values, dtype=torch.float64)
         values = replace(totals, tensor=tensor).values()
         self._recorder.span("evaluate", begun, time.monotonic() - begun, self._progress.step)
@@ -468,13 +470,14 @@ class LiveReplica:
     def _store(self, cut: Evaluate) -> None:
         """Store this worker's part of a checkpoint, and wait until all workers have theirs."""
         begun = time.monotonic()
-        self._progress.phase = "evaluate"
+        self._progress.phase = "store"
         if self.checkpoints is not None:
             stalled = self.checkpoints.store(cut, partial(self._bring, cut))
             if cut.index == 0:
                 detail = {"samples": str(cut.samples), "seconds": f"{stalled:.4f}"}
                 self._recorder.event("checkpoint", detail)
         self._line.send(Tally(cut.round, ()))
+        self._progress.phase = "lease"
         message = self._queue.take()
         while not isinstance(message, Sum):
             if isinstance(message, Evaluate):

@@ -105,7 +105,7 @@ class Trainer:
         self._scale = LossScale() if job.autocast == "float16" else None
         self._improvement = Improvement(job.early_stopping)
         self._bind(strategy, group)
-        self._loading, self._stepped = Loading(job), -1
+        self._loading, self._stepped = Loading(job, progress.mark), -1
         self._over = False
         """Whether `batches` has yielded all batches of the run."""
         self._dealing: Dealing
@@ -224,7 +224,9 @@ class Trainer:
     def _next_batch(self) -> Batch | None:
         """This worker's part of the next global batch; None if there is none."""
         asked = self._clock()
+        self._progress.phase = "data"
         share, loaded = next(self._dealing, (None, None))
+        self._progress.phase = "compute"
         if share is None:
             return None
         if isinstance(loaded, StreamedBatch):
@@ -497,7 +499,7 @@ class Trainer:
     def _store_checkpoint(self, dealt: int, steps: int, to: StoredIn) -> None:
         """Store a checkpoint after a step; all workers do."""
         if self._checkpoints is not None:
-            with self._exchanging():
+            with self._exchanging("store"):
                 self._checkpoints.store(dealt, steps, self._agreement.spent, to)
 
     def _average_buffers(self) -> None:
@@ -524,8 +526,8 @@ class Trainer:
             ) from error
 
     @contextlib.contextmanager
-    def _exchanging(self) -> Iterator[None]:
+    def _exchanging(self, phase: str = "exchange") -> Iterator[None]:
         """Mark a collective outside a step, so that a missing worker is reported."""
-        before, self._progress.phase = self._progress.phase, "exchange"
+        before, self._progress.phase = self._progress.phase, phase
         yield
         self._progress.phase = before

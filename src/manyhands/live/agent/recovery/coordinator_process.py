@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from manyhands.transport.shared.memory import can_share, reserve
-from manyhands.wire import Goodbye, Repeat
+from manyhands.wire import Beat, Goodbye, Repeat
 from manyhands.wire.leasing import Lost
 
 if TYPE_CHECKING:
@@ -26,6 +26,20 @@ _RESTARTS = 1000
 """How many times the coordinator may be restarted in one run."""
 _PART_WITHIN = 5.0
 """Seconds in which the coordinator must have received the last traces of a run that is over."""
+_INTERVAL = 1.0
+"""Seconds between heartbeats of the agent, each of which is answered."""
+_SILENCE = 3.5
+"""Seconds without a message of the coordinator after which it is named."""
+_REPEAT = 20.0
+"""Seconds until it is named again."""
+_MOST_EJECTED = 2
+"""How often a coordinator that does not answer is replaced at the end of a run."""
+_START = 60.0
+"""Seconds in which the coordinator must have sent its first message."""
+_STOPPED = 3.0
+"""Seconds between two looks after which this process was stopped itself, and heard nothing."""
+PATIENCE = 30.0
+"""Seconds without a message after which it is ended and replaced, by default."""
 
 
 class CoordinatorProcess:
@@ -36,6 +50,7 @@ class CoordinatorProcess:
         recorder: the agent's trace.
         say: shows a message to the user.
         alone: whether the run has no other hosts.
+        patience: seconds without a message after which it is replaced; None for the default.
     """
 
     def __init__(
@@ -45,6 +60,7 @@ class CoordinatorProcess:
         say: Callable[[str], object],
         *,
         alone: bool,
+        patience: float | None = None,
     ) -> None:
         self._host_processes = host_processes
         self._recorder = recorder
@@ -55,9 +71,54 @@ class CoordinatorProcess:
         """Descriptors of the memory for its journal; empty if files are to be used."""
         self.process: Process | None = None
         """The present incarnation; None before the start."""
+        self._patience = PATIENCE if patience is None else patience
+        self._has_spoken = False
+        """Whether the present incarnation has sent a message."""
+        self._heard = self._looked = time.monotonic()
+        self._beaten = self._named = float("-inf")
+
+    def hear(self) -> None:
+        """Note that it has sent a message."""
+        self._has_spoken, self._heard = True, time.monotonic()
+        if self._named > float("-inf") and self.process is not None:
+            self._say(f"coordinator on {self.process.host} (pid {self.process.pid}) is back")
+        self._named = float("-inf")
+
+    def beat(self, line: Line) -> None:
+        """Send a heartbeat, if it is due, which it answers."""
+        now = time.monotonic()
+        if now - self._beaten >= _INTERVAL:
+            self._beaten = now
+            line.send(Beat(now, 0, 0, None, "watch", ""))
+
+    def look(self, line: Line) -> None:
+        """Name a coordinator that does not answer, and end it when the patience is over."""
+        self.beat(line)
+        now = time.monotonic()
+        if now - self._looked > _STOPPED:
+            self._heard = now
+        self._looked = now
+        silent = now - self._heard
+        if self.process is None or silent <= _SILENCE or self.process.poll() is not None:
+            return
+        if silent > (self._patience if self._has_spoken else max(self._patience, _START)):
+            self._end_silent(silent)
+        elif self._has_spoken and now - self._named >= _REPEAT:
+            self._named = now
+            who = f"coordinator on {self.process.host} (pid {self.process.pid})"
+            self._say(f"{who} has not answered for {silent:.0f} s: it is stopped, or hangs")
+
+    def _end_silent(self, silent: float) -> None:
+        if self.process is not None:
+            self._named = float("-inf")
+            self.process.eject(f"ejected, because it did not answer for {silent:.0f} s")
+
+    def _begin_watch(self) -> None:
+        self._heard, self._has_spoken = time.monotonic(), False
 
     def start(self) -> None:
         """Start the first one."""
+        self._begin_watch()
         self.process = self._host_processes.start(COORDINATOR, _MODULE)
 
     def has_ended(self) -> Exit | None:
@@ -82,6 +143,7 @@ class CoordinatorProcess:
         self._say(f"{exit_}: coordinator restarted, the workers continue meanwhile")
         self._recorder.event("restart", {"member": COORDINATOR, "words": str(exit_)})
         self.process.close()
+        self._begin_watch()
         log = f"{COORDINATOR}.{self._restarts}"
         self.process = self._host_processes.start(COORDINATOR, _MODULE, log)
         for lost in missed:
@@ -99,8 +161,15 @@ class CoordinatorProcess:
             follow: processes messages of the coordinator.
         """
         deadline = time.monotonic() + _PART_WITHIN
-        said = 0
-        while self.process is not None and time.monotonic() < deadline:
+        said = ejected = 0
+        while self.process is not None:
+            now = time.monotonic()
+            if now > deadline:
+                if now - self._heard < _SILENCE or ejected == _MOST_EJECTED:
+                    return
+                # It is stopped, or hangs: a successor writes what is left of the traces.
+                ejected, deadline = ejected + 1, now + _PART_WITHIN
+                self._end_silent(now - self._heard)
             gone = self.has_ended()
             if gone is not None and (gone.code == 0 or not self.restart(gone, line, ())):
                 return

@@ -186,7 +186,10 @@ def _gone_back(request: Request, kept: KeptCheckpoints | None) -> Request | None
 
 @contextlib.contextmanager
 def stored_before_leaving(
-    request: Request, say: Callable[[str], None], progress: WorkerReturns
+    request: Request,
+    say: Callable[[str], None],
+    progress: WorkerReturns,
+    meanwhile: Callable[[], object] = lambda: None,
 ) -> Iterator[None]:
     """Context of a run: if it is told to end, it stores a checkpoint before.
 
@@ -197,17 +200,20 @@ def stored_before_leaving(
         say: shows words to the user.
         progress: samples of the run so far; before the first ones, and without an earlier
             checkpoint, there is nothing to store.
+        meanwhile: called again and again while the checkpoint is awaited.
     """
     try:
         yield
     except LEAVING:
         begun = progress.samples or (request.folder / CHECKPOINTS).is_dir()
         if override(request.job, request.overrides).checkpoint_on_disk is not None and begun:
-            _store_now(request, say)
+            _store_now(request, say, meanwhile)
         raise
 
 
-def _store_now(request: Request, say: Callable[[str], None]) -> None:
+def _store_now(
+    request: Request, say: Callable[[str], None], meanwhile: Callable[[], object]
+) -> None:
     folder = request.folder / CHECKPOINTS
     # The first checkpoint of a run makes the folder, and this may be the first.
     folder.mkdir(exist_ok=True)
@@ -220,5 +226,6 @@ def _store_now(request: Request, say: Callable[[str], None]) -> None:
         if now != before:
             say(f"stored: {now[0]}")
             return
+        meanwhile()
         time.sleep(_POLL)
     say(f"no checkpoint was stored within {PATIENCE:.0f} s")
