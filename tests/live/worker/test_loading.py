@@ -1,5 +1,10 @@
 """Batches are the same however they are loaded, and loaders are started once."""
 
+import dataclasses
+import os
+import signal
+from pathlib import Path
+
 import psutil
 import pytest
 import torch
@@ -245,3 +250,54 @@ def test_a_protocol_trains_alike_with_loaders_and_starts_them_once(run_script, t
     one, other = (mh.Run(tmp_path / f"out-{n}").state_dict() for n in (0, 2))
     for name, tensor in one.items():
         assert torch.equal(tensor, other[name])
+
+
+class LeavingRows(Rows):
+    """Loading one of the samples ends the process with code 0, the first time or each time."""
+
+    def __init__(self, file: Path | None) -> None:
+        self._file = file
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        if index == 40 and (self._file is None or not self._file.exists()):
+            if self._file is not None:
+                self._file.touch()
+            os._exit(0)
+        return super().__getitem__(index)
+
+
+def taken(batches: LeasedBatches, *, kill_at: int | None = None) -> list[torch.Tensor]:
+    before, found, given = children(), [], leases()
+    for at, lease in enumerate(given):
+        if at == kill_at:
+            os.kill(min(children() - before), signal.SIGKILL)
+        for granted in given[at : at + 3]:
+            batches.ask(granted)
+        found.append(batches.take(lease)[0])
+    batches.close()
+    return found
+
+
+def test_a_loader_process_that_is_killed_is_replaced_and_its_batches_are_loaded_again() -> None:
+    expected = taken(LeasedBatches(job(num_workers=0)))
+    with pytest.warns(RuntimeWarning, match="restarted, and load their batches again"):
+        found = taken(LeasedBatches(job(num_workers=2)), kill_at=9)
+    assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
+
+
+def test_a_loader_process_that_leaves_is_replaced(tmp_path: Path) -> None:
+    expected = taken(LeasedBatches(job(num_workers=0)))
+    leaving = dataclasses.replace(job(num_workers=2), data=LeavingRows(tmp_path / "left"))
+    with pytest.warns(RuntimeWarning, match="restarted, and load their batches again"):
+        found = taken(LeasedBatches(leaving))
+    assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
+
+
+@pytest.mark.slow
+def test_a_sample_that_ends_its_process_each_time_fails_the_run() -> None:
+    always = dataclasses.replace(job(num_workers=1), data=LeavingRows(None))
+    with (
+        pytest.warns(RuntimeWarning, match="restarted"),
+        pytest.raises((RuntimeError, OSError)),
+    ):
+        taken(LeasedBatches(always))

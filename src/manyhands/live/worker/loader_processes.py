@@ -9,10 +9,18 @@ processes receive the indices batch by batch:
 The `DataLoader` has an `IterableDataset` whose items are batches: each process waits for index
 lists in its own queue. A `DataLoader` takes items from its processes in turn, and index lists are
 put into the queues in the same order, so batches arrive in the order in which they were requested.
+
+If one of the processes is killed, or exits, all are started again and load what is pending again:
+what is drawn for a batch depends on its seed, epoch and samples only, so it is the same batch.
 """
 
 from __future__ import annotations
 
+import contextlib
+import signal
+import threading
+import warnings
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -30,6 +38,14 @@ if TYPE_CHECKING:
     from manyhands.job import Job
 
 
+_LOST = "DataLoader worker (pid"
+"""What torch's message begins with if a process of a `DataLoader` is lost."""
+_CAUGHT = "Caught "
+"""The same if there was an exception in it."""
+_MOST_RESTARTS = 3
+"""How often the processes are started again for one batch: it may be the batch that ends them."""
+
+
 class LoaderProcesses:
     """Loads batches of one data set in `job.num_workers` processes.
 
@@ -42,6 +58,15 @@ class LoaderProcesses:
     def __init__(
         self, job: Job, data: SizedData | StreamedData, start: StreamPlace | None = None
     ) -> None:
+        self._about = (job, data, start)
+        self._pending: deque[tuple[int, Any]] = deque()
+        """Batches that were requested and not taken: their seeds and what is wanted."""
+        self._restarts = 0
+        """Since the last batch that was taken."""
+        self._start()
+
+    def _start(self) -> None:
+        job, data, start = self._about
         self._queues: list[Any] = [multiprocessing.SimpleQueue() for _ in range(job.num_workers)]
         loader: DataLoader[Any] = DataLoader(
             _RequestedBatches(job, data, self._queues, start),
@@ -50,22 +75,65 @@ class LoaderProcesses:
             # Its own draws must not advance the generator that the model uses.
             generator=torch.Generator().manual_seed(job.seed),
         )
-        self._batches: Iterator[Any] = iter(loader)
+        others = {*multiprocessing.active_children()}
+        with _no_interruption():
+            self._batches: Iterator[Any] = iter(loader)
+        self._processes = [*({*multiprocessing.active_children()} - others)]
         self._asked = 0
-        self.pending = 0
-        """Batches that were requested and not taken."""
+
+    @property
+    def pending(self) -> int:
+        """The number of batches that were requested and not taken."""
+        return len(self._pending)
 
     def ask(self, seed: int, indices: torch.Tensor | StreamPart) -> None:
         """Request a batch, with the seed of its epoch."""
-        wanted = indices if isinstance(indices, StreamPart) else indices.tolist()
-        self._queues[self._asked % len(self._queues)].put((seed, wanted))
+        self._pending.append(
+            (seed, indices if isinstance(indices, StreamPart) else indices.tolist())
+        )
+        self._put(self._pending[-1])
+
+    def _put(self, request: tuple[int, Any]) -> None:
+        self._queues[self._asked % len(self._queues)].put(request)
         self._asked += 1
-        self.pending += 1
 
     def take(self) -> Any:
         """The oldest batch that was requested and not taken."""
-        self.pending -= 1
-        return next(self._batches)
+        while True:
+            try:
+                batch = next(self._batches)
+            except (RuntimeError, OSError, EOFError) as error:
+                if not _is_loss(error) or self._restarts == _MOST_RESTARTS:
+                    raise
+                self._restarts += 1
+                warnings.warn(
+                    f"{self._lost(error)}; the loader processes are restarted, and load their "
+                    "batches again",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+                self._start_again()
+            else:
+                self._restarts = 0
+                self._pending.popleft()
+                return batch
+
+    def _lost(self, error: Exception) -> str:
+        ended = [one for one in self._processes if not one.is_alive()]
+        if not ended:
+            return str(error)
+        return "; ".join(
+            f"loader process {one.pid} ended with exit code {one.exitcode}" for one in ended
+        )
+
+    def _start_again(self) -> None:
+        for process in self._processes:
+            # Those that are left wait in their queues, or for the lost one.
+            process.kill()
+        self._batches = iter(())
+        self._start()
+        for request in self._pending:
+            self._put(request)
 
     def close(self) -> None:
         """End the processes."""
@@ -78,6 +146,31 @@ class LoaderProcesses:
     def __del__(self) -> None:
         # A process that waits in its queue would keep the DataLoader waiting when it is collected.
         self.close()
+
+
+def _is_loss(error: Exception) -> bool:
+    """Whether a process was lost, as opposed to an exception in it."""
+    if isinstance(error, RuntimeError):
+        return str(error).startswith(_LOST)
+    # The memory of a batch is lost with the process that has loaded it.
+    return not str(error).startswith(_CAUGHT)
+
+
+@contextlib.contextmanager
+def _no_interruption() -> Iterator[None]:
+    """Context in which torch does not set its handler of SIGCHLD for good.
+
+    The handler raises an exception wherever the main thread is when a process of a `DataLoader` is
+    lost, in the middle of a step. Without it, torch notices the loss when a batch is taken.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGCHLD)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGCHLD, before)
 
 
 class _RequestedBatches(IterableDataset[Any]):
