@@ -59,13 +59,21 @@ WORKERS = """
     import torch.nn.functional as F
     import manyhands as mh
 
-    def loss(outputs, targets):
+    def say():
         print("loaded" if "torch._dynamo" in sys.modules else "without", flush=True)
+
+    class Adam(torch.optim.Adam):
+        def step(self, closure=None):
+            say()
+            return super().step(closure)
+
+    def loss(outputs, targets):
+        say()
         return F.cross_entropy(outputs, targets)
 
     job = mh.Job(
         model=lambda: mh.models.MLP(4, (3,), 2),
-        optimizer=lambda module: torch.optim.Adam(module.parameters(), lr=0.01),
+        optimizer=lambda module: Adam(module.parameters(), lr=0.01),
         loss=loss,
         data=torch.utils.data.TensorDataset(torch.ones(16, 4), torch.zeros(16).long()),
         global_batch=8,
@@ -87,12 +95,14 @@ def test_optimizers_do_without_it_until_something_else_has_loaded_it(run_script)
     ("strategy", "said"),
     [
         ("allreduce()", "without"),
-        pytest.param("asynchronous()", "without", marks=pytest.mark.slow),
+        ("asynchronous()", "without"),
         pytest.param("fully_sharded()", "loaded", marks=pytest.mark.slow),
     ],
 )
-def test_workers_load_it_only_where_it_is_used(run_script, tmp_path, strategy, said):
+def test_workers_and_servers_load_it_only_where_it_is_used(run_script, tmp_path, strategy, said):
     script = run_script(WORKERS, strategy, str(tmp_path / "run"))
     assert script.finish(120) == 0, script.text()
-    logs = (tmp_path / "run" / "logs").glob("worker-*.out")
+    logs = [*(tmp_path / "run" / "logs").glob("*.out")]
     assert {word for log in logs for word in log.read_text("utf-8").split()} == {said}
+    servers = [log for log in logs if log.name.startswith("server-") and log.read_text("utf-8")]
+    assert len(servers) == (strategy == "asynchronous()"), "a server steps the optimizer"

@@ -6,7 +6,8 @@ import pytest
 from quorum import DampingForgotten, Quorum
 
 from manyhands.protocols import ALL, Asynchronous, Broadcast, StrategyProtocol, Synchronous
-from manyhands.testing import MUTATIONS, WholeSteps, mutants
+from manyhands.testing import MUTATIONS, Law, PureDecisions, WholeSteps, mutants
+from manyhands.testing.mutations import RUNTIME_MUTATIONS, runtime_mutants
 
 EXPECTED = {
     "answers are dropped": "Progress",
@@ -68,3 +69,18 @@ def test_what_is_not_found_in_a_built_in_protocol_is_known(
     found = mutants(Broadcast(codec=None) if protocol is Broadcast else protocol, 100)
     missed = {one.fault for one in found if one.seeds is None and not one.same}
     assert missed == UNSEEN.get(protocol.name, set())
+
+
+@pytest.mark.parametrize("without", [(), (PureDecisions,)], ids=["all laws", "crashes alone"])
+def test_a_journal_that_forgets_the_types_of_keys_is_found(without: tuple[type[Law], ...]) -> None:
+    """The state of `ssp` has a dict with numbers as keys, which are strings in JSON."""
+    name = "the keys of a stored state have no types"
+    (found,) = runtime_mutants("ssp()", faults={name: RUNTIME_MUTATIONS[name]}, without=without)
+    assert found.seeds is not None
+    assert found.seeds <= 200
+
+
+def test_a_snapshot_without_the_numbers_of_calls_is_found() -> None:
+    name = "snapshots have no numbers of calls"
+    (found,) = runtime_mutants("ssp()", faults={name: RUNTIME_MUTATIONS[name]})
+    assert found.seeds is not None

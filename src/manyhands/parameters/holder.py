@@ -45,13 +45,23 @@ class Holder(ShardVectors):
         number: index of the shard.
         servers: number of shards.
         clip: the largest norm of a mean update; None if workers clip.
+        room: memory for the parameters, if others read them there.
     """
 
-    def __init__(self, job: Job, number: int, servers: int, *, clip: float | None = None) -> None:
+    def __init__(
+        self,
+        job: Job,
+        number: int,
+        servers: int,
+        *,
+        clip: float | None = None,
+        room: torch.Tensor | None = None,
+    ) -> None:
         begun = begin(job, number, servers)
         optimizer = begun.optimizer
         self.layout = begun.layout
-        super().__init__(self.layout.shards[number], begun.bytes)
+        values = begun.bytes if room is None else room.copy_(begun.bytes)
+        super().__init__(self.layout.shards[number], values)
         self._parameters = []
         # For elementwise optimizers, adjacent tensors are stepped as one: a model of many small
         # tensors then takes one step instead of many.

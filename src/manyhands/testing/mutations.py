@@ -6,6 +6,7 @@ wrong. Like a protocol's own decisions, those of a mutation depend on the state 
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -13,14 +14,18 @@ import msgspec
 
 from manyhands.endpoint import Parameters
 from manyhands.protocols import USES_PAYLOAD, Add, Answer, Scale, ShardOperation, Step
+from manyhands.protocols.parts.recovery import encoded_state
+from manyhands.protocols.parts.recovery.server_journal import ServerJournal
 from manyhands.strategies import protocol_of
 from manyhands.testing.checking import CheckingPlan, make_plan, to_protocol
+from manyhands.testing.codec_events import wrapped
 from manyhands.testing.laws.law import BrokenLawError
 from manyhands.testing.observation import one_thread
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     import numpy as np
     from numpy.typing import NDArray
@@ -33,6 +38,7 @@ if TYPE_CHECKING:
     from manyhands.testing.reference import ReferenceServer
 
     Mutation: TypeAlias = Callable[[StrategyProtocol], StrategyProtocol]
+    RuntimeMutation: TypeAlias = Callable[[], AbstractContextManager[None]]
     Change: TypeAlias = Callable[[ServerState, Call | None, list[Action]], list[Action]]
 
 
@@ -204,6 +210,39 @@ MUTATIONS: Final[Mapping[str, Mutation]] = {
 """The planted faults of `mutants`, by name. Each takes a protocol and returns one that is wrong."""
 
 
+@contextlib.contextmanager
+def untyped_keys() -> Iterator[None]:
+    """Stored states are read without the types of their keys, which are strings in JSON."""
+
+    def forgetting(convert: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda values, kind, **_: convert(values, kind)
+
+    with wrapped(encoded_state, "convert", forgetting):
+        yield
+
+
+@contextlib.contextmanager
+def lost_numbers() -> Iterator[None]:
+    """Snapshots leave out the numbers of the last calls."""
+
+    def forgetting(recover: Callable[..., Any]) -> Callable[..., Any]:
+        def recovered(journal: ServerJournal, *about: Any) -> Any:
+            state, _, waiting = recover(journal, *about)
+            return state, {}, waiting
+
+        return recovered
+
+    with wrapped(ServerJournal, "recover", forgetting):
+        yield
+
+
+RUNTIME_MUTATIONS: Final[Mapping[str, RuntimeMutation]] = {
+    "the keys of a stored state have no types": untyped_keys,
+    "snapshots have no numbers of calls": lost_numbers,
+}
+"""The planted faults of `runtime_mutants`, by name: each is there within its context."""
+
+
 @dataclass(frozen=True)
 class MutantReport:
     """What became of one planted fault."""
@@ -262,15 +301,46 @@ def mutants(
         chosen, laws=laws, without=without, reference=reference, workers=workers, faults=True
     )
     with one_thread():
-        return tuple(_report(name, right, fault, seeds) for name, fault in faults.items())
+        return tuple(
+            _report(name, right, replace(right, protocol=_mutated(chosen, fault)), seeds)
+            for name, fault in faults.items()
+        )
 
 
-def _report(name: str, right: CheckingPlan, fault: Mutation, seeds: int) -> MutantReport:
-    wrong = replace(right, protocol=_mutated(right.protocol, fault))
+def runtime_mutants(
+    protocol: str | StrategyProtocol | type[StrategyProtocol] | DrawnProtocol,
+    seeds: int = 200,
+    *,
+    faults: Mapping[str, RuntimeMutation] = RUNTIME_MUTATIONS,
+    without: Sequence[type[Law]] = (),
+) -> tuple[MutantReport, ...]:
+    """Plant faults in what servers store, and report how many seeds it takes until one is found.
+
+    Args:
+        protocol: as in `check`.
+        seeds: the most seeds for each fault.
+        faults: the faults to plant, by name: context managers.
+        without: as in `check`.
+    """
+    chosen = to_protocol(protocol)
+    options: dict[str, Any] = {"laws": (), "reference": None, "workers": (2, 6), "faults": True}
+    right = make_plan(chosen, without=without, **options)
+    with one_thread():
+        return tuple(_report(name, right, right, seeds, fault) for name, fault in faults.items())
+
+
+def _report(
+    name: str,
+    right: CheckingPlan,
+    wrong: CheckingPlan,
+    seeds: int,
+    planted: RuntimeMutation = contextlib.nullcontext,
+) -> MutantReport:
     same = True
     for seed in range(seeds):
         try:
-            found = wrong.run(seed)
+            with planted():
+                found = wrong.run(seed)
         except BrokenLawError as error:
             return MutantReport(name, seed + 1, error.law, str(error))
         except Exception as error:  # noqa: BLE001 - whatever it is, the fault was found

@@ -28,6 +28,7 @@ from manyhands.testing.laws.law import (
     payload_values,
     values,
 )
+from manyhands.testing.laws.server_memory import ServerMemory
 from manyhands.virtual.log import Logs
 from manyhands.virtual.simulator.kernel import Kernel
 from manyhands.virtual.worker.endpoint import VirtualEndpoint, caller
@@ -85,6 +86,8 @@ class _ObservedDecisions:
 
     def on_message(self, state: ServerState, call: Call) -> tuple[ServerState, list[Action]]:
         after, actions = self.inner.on_message(state, call)
+        if self.observer.recovering:
+            return after, actions
         parcel = self.observer.parcel
         size = self.observer.world._servers[f"server-{self.server}"].holder.shard.nbytes
         payload = None if parcel is None else payload_values(parcel.payload, size)
@@ -96,6 +99,8 @@ class _ObservedDecisions:
 
     def on_leave(self, state: ServerState, worker: str) -> tuple[ServerState, list[Action]]:
         after, actions = self.inner.on_leave(state, worker)
+        if self.observer.recovering:
+            return after, actions
         self.observer.tell("left", self.server, worker, state, after, tuple(actions))
         return after, actions
 
@@ -113,6 +118,8 @@ class Observer:
     """The call that is being decided."""
     sent: Any = None
     """The payload of the last answer."""
+    recovering: bool = False
+    """Whether a server decides again what is in its journal, which laws were told of."""
     within: bool = False
     """Whether an endpoint with codecs is posting, which was told of already."""
     lives: dict[str, Life] = field(default_factory=dict)
@@ -324,6 +331,28 @@ class Observer:
 
             return began_anew
 
+        before = ServerMemory.of(server)
+
+        def crashing(crash: Callable[[], None]) -> Callable[[], None]:
+            def crashed() -> None:
+                nonlocal before
+                crash()
+                before = ServerMemory.of(server)
+
+            return crashed
+
+        def restoring(recover: Callable[..., None]) -> Callable[..., None]:
+            def restored(holder: Holder, *coded: object) -> None:
+                self.recovering = True
+                recover(holder, *coded)
+                self.recovering = False
+                before.compare(ServerMemory.of(server), server.name)
+                self.tell("restored", number, {**server._heard})
+
+            return restored
+
+        _wrap(server, "crash", crashing)
+        _wrap(server, "recover", restoring)
         _wrap(server, "begin_anew", beginning)
         _wrap(server, "_protocol", lambda inner: _ObservedDecisions(inner, number, self))
         _wrap(server, "_decide", deciding)

@@ -15,7 +15,7 @@ import torch
 
 from manyhands.files.checkpoints import CHECKPOINTS, CheckpointFolder, CheckpointPlace, MemberState
 from manyhands.files.checkpoints.model import model_parts
-from manyhands.protocols.parts.stored_state import (
+from manyhands.protocols.parts.recovery.stored_state import (
     continue_server,
     continue_worker,
     own_state,
@@ -94,7 +94,7 @@ class VirtualCheckpoints:
             self._model.plateau = read(manifest.values["run/plateau"])
         for name, server in self._servers.items():
             about_server = (stored, name, server.holder, server.state)
-            server.state = continue_server(*about_server, same=self._same)
+            server.continue_with(continue_server(*about_server, same=self._same))
         detail = {"samples": str(manifest.samples), "words": ""}
         self._logs.coordinator.event("resumed", detail)
 

@@ -1,9 +1,9 @@
 """Virtual server: a loop that handles calls by a protocol's pure decisions.
 
-Decisions survive a crash, because a live server keeps a journal: parameters, optimizer, state and
-the number of every caller's last call. Calls that were received and not handled yet are lost, and
-so are answers that had not been sent; their callers send them again. A call that was handled before
-is answered again with the current parameters, and not applied again.
+Decisions survive a crash, because a server writes them to a journal, as a live one does: its
+successor has nothing but what it reads there. Calls that were received and not handled yet are
+lost, and so are answers that had not been sent; their callers send them again. A call that was
+handled before is answered again with the current parameters, and not applied again.
 """
 
 from __future__ import annotations
@@ -28,8 +28,12 @@ from manyhands.protocols import (
 )
 from manyhands.protocols.parts.finite import FiniteCheck, about_push, own_worker
 from manyhands.protocols.parts.rank_order import rank_of
+from manyhands.protocols.parts.recovery.replay import is_journaled, recover
+from manyhands.protocols.parts.recovery.server_journal import ServerJournal
+from manyhands.virtual.journal_storage import PrivateLog
 from manyhands.virtual.simulator.kernel import happens
-from manyhands.virtual.worker.endpoint import HEAD, caller
+from manyhands.virtual.worker.endpoint import HEAD
+from manyhands.wire.protocol_messages import Left
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,7 +41,7 @@ if TYPE_CHECKING:
     import torch
 
     from manyhands.parameters import Holder
-    from manyhands.protocols import Action, StrategyProtocol, Terms
+    from manyhands.protocols import Action, ServerState, StrategyProtocol, Terms
     from manyhands.protocols.compression.shard import CodedShard
     from manyhands.virtual.log import ServerLog, WorkerLog
     from manyhands.virtual.simulator.cores import Cores
@@ -107,11 +111,38 @@ class Server:
         """Bytes per second at which vectors are encoded and decoded; None takes no time."""
         self._unsent: list[tuple[Parcel, Answer, torch.Tensor | None]] = []
         """Answers that are being encoded."""
+        self._stored: PrivateLog | None = None
+        """What outlives a crash; None if none is expected."""
+        self._journal: ServerJournal | None = None
+        self._continues = False
+        """Whether the run is continued from a checkpoint."""
 
     def use_codecs(self, coded: CodedShard | None, speed: float | None) -> None:
         """Decode pushes and encode answers, at so many bytes per second; None takes no time."""
         self.coded = coded
         self.coding = None if coded is None else speed
+
+    def continue_with(self, state: ServerState) -> None:
+        """Continue from a checkpoint, whose shard `holder` has."""
+        self.state, self._continues = state, True
+        self._take_snapshot()
+
+    def expect_crash(self) -> None:
+        """Write a journal: this server is going to crash and to be restarted."""
+        if self._stored is None:
+            self._stored = PrivateLog(self.holder.shard.nbytes)
+            self._journal = ServerJournal(self._stored)
+            if self._continues:
+                self._take_snapshot()
+
+    @property
+    def is_restored(self) -> bool:
+        """Whether a successor continues from a journal."""
+        return self._stored is not None
+
+    def _take_snapshot(self) -> None:
+        if self._journal is not None:
+            self._journal.snapshot(self.holder, self.state, self._heard, list(self._open))
 
     def count_in(self, worker: WorkerLog) -> None:
         """Count bytes in a worker's trace: this server is in its process."""
@@ -161,6 +192,30 @@ class Server:
         for parcel in lost:
             parcel.lose()
 
+    def recover(self, holder: Holder, coded: CodedShard | None) -> None:
+        """Continue where the process was that crashed, from its journal alone.
+
+        Workers keep their calls until they are answered.
+
+        Args:
+            holder: the shard, with its initial parameters.
+            coded: its codecs.
+        """
+        if self._stored is None:
+            raise RuntimeError(f"{self.name} has no journal")
+        self.holder, self.coded = holder, coded
+        self._examination = FiniteCheck(holder, self._own)
+        self._journal = ServerJournal(self._stored)
+        first = self._protocol.begin(self._terms)
+        about = (self._journal, self._protocol, first, holder, coded, self._examination)
+        found = recover(*about)
+        self.state, self._heard = found.state, found.done
+        self._open = {key: self._open[key] for key in found.waiting}
+        self._fences = Fences()
+        self._fences.restore(found.done)
+        self.told = 0
+        self._sending = None
+
     def begin_anew(self, holder: Holder, losses: Sequence[tuple[str, int]] = ()) -> None:
         """Reset to the initial state: nothing survived the crash.
 
@@ -186,9 +241,6 @@ class Server:
         """Fence a lost worker: ignore incarnations before `least`, and inform the protocol."""
         self.told += 1
         if self._fences.put(worker, least):
-            self.holder.forget(caller(worker, least - 1))
-            if self.coded is not None:
-                self.holder.references.forget(caller(worker, least - 1))
             self._leave(worker)
             self._handle_held()
             self._send_all()
@@ -199,6 +251,10 @@ class Server:
 
     def _leave(self, worker: str) -> None:
         self._early.drop(worker)
+        self._make_room()
+        if self._journal is not None:
+            self._journal.write(Call(worker, 0, Left()), memoryview(b""))
+        self.holder.forget_worker(worker)
         self.state, actions = self._protocol.on_leave(self.state, worker)
         for action in actions:
             self._carry_out(action)
@@ -227,15 +283,20 @@ class Server:
             if key in self._open:
                 self._open[key] = parcel
             else:
-                again = self._protocol.on_repeat(self.state, self._examination.again(call))
+                self._make_room()
+                seen = self._examination.again(call)
+                again = self._protocol.on_repeat(self.state, seen)
+                self._note_in_journal(call, seen, None, self.state, [again])
                 carry_out(self.holder, again, None)
                 self._reply(parcel, again)
-        elif parcel.number > last + 1:
+        elif parcel.number > last + 1 and not parcel.follows_answered:
             # The call before it was lost, and both will be sent again.
             parcel.lose()
         elif not self._early.hold(self.state, call, parcel):
+            self._make_room()
             self._heard[parcel.sender] = parcel.number
             self._open[key] = parcel
+            came = parcel.payload
             if self.coded is not None:
                 parcel.payload = self.coded.received(call, parcel.payload)
             seen = call
@@ -243,9 +304,31 @@ class Server:
                 seen = self._examination.examine(call, parcel.payload, self.coded)
             if seen.refused:
                 self._note_refused(call, seen)
-            self.state, actions = self._protocol.on_message(self.state, seen)
+            after, actions = self._protocol.on_message(self.state, seen)
+            self._note_in_journal(call, seen, came, after, actions)
+            self.state = after
             for action in actions:
                 self._carry_out(action)
+
+    def _make_room(self) -> None:
+        """Take a snapshot if the journal is full."""
+        if self._journal is not None and self._journal.is_full(self.holder):
+            self._take_snapshot()
+
+    def _note_in_journal(
+        self,
+        call: Call,
+        seen: Call,
+        payload: torch.Tensor | None,
+        after: ServerState,
+        actions: Sequence[Action],
+    ) -> None:
+        """Write a call to the journal, if a successor has to know it."""
+        coded = self.coded is not None
+        if self._journal is None or not is_journaled(self.state, seen, after, actions, coded=coded):
+            return
+        data = memoryview(b"") if payload is None else as_bytes(payload).numpy().data
+        self._journal.write(call, data)
 
     def _note_refused(self, call: Call, seen: Call) -> None:
         self._log.not_applied.note(rank_of(call.worker), seen.refused, *about_push(call.message))
@@ -268,10 +351,12 @@ class Server:
             self._sending = None
 
     def _reply(self, parcel: Parcel, answer: Answer) -> None:
-        endpoint = parcel.endpoint
-        if endpoint.is_dead:
+        if parcel.endpoint.is_dead and self.coded is None:
             return
+        # Codecs make it also if it is not sent: references depend on it.
         payload = self._payload(answer)
+        if parcel.endpoint.is_dead:
+            return
         if self.coding is None:
             self._send(parcel, answer, payload)
         else:

@@ -161,14 +161,14 @@ class World:
         return server
 
     def _coded(self, number: int, holder: Holder) -> CodedShard | None:
-        about = (self._protocol, number, self._terms.workers)
-        return self.coded_shard_class.of(*about, holder, self._job.seed)
+        about = (self._protocol, number, self._terms.workers, holder, self._job.seed)
+        return self.coded_shard_class.of(*about)
 
-    def _holder(self, number: int) -> Holder:
+    def _holder(self, number: int, room: torch.Tensor | None = None) -> Holder:
         if not self._needs.peer_servers:
             clip = self._job.clip if self._needs.clips == "servers" else None
             shards = self._needs.shards
-            return Holder(self._job, number % shards, shards, clip=clip)
+            return Holder(self._job, number % shards, shards, clip=clip, room=room)
         seed = self._job.seed
         if self._needs.ensemble:
             seed = member_seed(seed, number)
@@ -193,28 +193,24 @@ class World:
 
         For an ensemble, the model of the first member.
         """
-        servers, protocol = list(self._servers.values()), self._protocol
-        first = self._workers[0].replication
+        servers, first = list(self._servers.values()), self._workers[0].replication
         if self._common is not None:
             return self._shared_model.shared(self._common, first)
         if not self._needs.peer_servers:
-            centre = protocol.shared_by(len(self._workers))
+            centre = self._protocol.shared_by(len(self._workers))
             held = [servers[number].holder.bytes for number in centre]
             return self._shared_model.shared(held, first)
         if self._needs.ensemble and first is not None:
             return self._shared_model.shared([first.parameters[0].clone()], first)
         # At the end of the run, the workers that were alive until then have been released.
         now = self._kernel.now
-        living = [
-            server
-            for server in servers
-            if (server.member.alive or server.member.died(server.member.life) >= now)
-            and server.name in self._peers.present
-        ] or servers[:1]
+        present = [server for server in servers if server.name in self._peers.present]
+        living = [one for one in present if one.member.died(one.member.life) >= now]
+        living = living or servers[:1]
         mean = living[0].holder.bytes.clone()
         for count, server in enumerate(living[1:], start=2):
             lerp(server.holder.shard, mean, server.holder.bytes, 1 / count)
-        mass = sum(protocol.mass(server.state) for server in living) / len(living)
+        mass = sum(self._protocol.mass(server.state) for server in living) / len(living)
         for flat in living[0].holder.shard.flat_by_dtype:
             flat.view(mean).div_(mass)
         return self._shared_model.shared([mean], first)
@@ -361,6 +357,7 @@ class World:
             case Crash(worker=int(rank), at=at, restart=restart):
                 self._kernel.after(at, partial(self._crash_worker, rank, restart, fault))
             case Crash(server=int(number), at=at, restart=restart) if restart is not None:
+                self._servers[f"server-{number}"].expect_crash()
                 self._kernel.after(at, partial(self._crash_server, number, restart, fault))
             case Pause(at=at, seconds=seconds) if seconds is not None:
                 self._kernel.after(at, partial(self._pause, seconds, fault))
@@ -492,14 +489,19 @@ class World:
         self._kill(server.member)
         server.crash()
         self._record_death("restart", server.member)
-        self._kernel.after(restart, partial(self._start_server, server))
+        self._kernel.after(restart, partial(self._restart_server, number, server))
+
+    def _restart_server(self, number: int, server: Server) -> None:
+        if server.is_restored:
+            holder = self._holder(number, self._common[number] if self._common else None)
+            server.recover(holder, self._coded(number, holder))
+        self._start_server(server)
 
     def _pause(self, seconds: float, fault: Fault) -> None:
         (name,) = fault.members()
         role, _, number = name.partition("-")
-        member = (
-            self._workers[int(number)].member if role == "worker" else self._servers[name].member
-        )
+        paused = self._workers[int(number)] if role == "worker" else self._servers[name]
+        member = paused.member
         if not member.alive:
             return
         self._note(fault)

@@ -94,6 +94,17 @@ def test_a_worker_is_killed_another_stopped_and_a_server_killed(train):
     assert 'class="fault"' in picture
 
 
+@pytest.mark.timeout(150)
+def test_a_server_whose_state_has_numbers_as_keys_is_killed(train):
+    # Far beyond the calls after which the first snapshot is written.
+    started = train("ssp(staleness=4)", "crash server 0 at 2 s")
+    assert started.finish(120) == 0, started.text()
+    run = Run(started.folder / "run")
+    assert (run.status, run.samples) == ("finished", SAMPLES)
+    (server,) = fault_times(run.trace)
+    assert server.back is not None
+
+
 def is_stopped(process):
     try:
         return process.status() == psutil.STATUS_STOPPED

@@ -23,11 +23,12 @@ import struct
 import time
 import zlib
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import torch
 
 from manyhands.files.checkpoint import StoredTensors, open_tensors, write_tensors
+from manyhands.protocols.parts.recovery.server_journal import ROOM, JournalStorage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-ROOM = 512
-"""Bytes of a head."""
 PORTION = 1 << 30
 """The most bytes in one write: Linux accepts at most 2 GiB − 4 KiB."""
 _SPACE = 1 << 30
@@ -58,45 +57,18 @@ _SNAPSHOT_HEAD = struct.Struct("<8sQQI")
 """A mark, the generation, the bytes of the facts, their checksum."""
 _MARK = b"snapshot"
 
-Snapshot = tuple[StoredTensors, dict[str, Any]]
-"""Tensors that are read one by one, and facts in the types of JSON."""
+Snapshot = tuple[StoredTensors, str]
+"""Tensors that are read one by one, and the facts."""
 
 
-class Log(Protocol):
-    """Storage of one server's journal."""
-
-    def limit(self, state: int) -> int:
-        """How many calls there may be between two snapshots of `state` bytes."""
-
-    def is_crowded(self) -> bool:
-        """Whether there is no slot for another payload before the next snapshot."""
+class Log(JournalStorage, Protocol):
+    """Storage of a live server's journal."""
 
     def supply(self) -> memoryview:
         """A buffer to receive a payload into."""
 
     def keeps(self, payload: memoryview) -> bool:
         """Whether a payload is stored in the log already."""
-
-    def put(self, index: int, payload: memoryview) -> int:
-        """Write the payload of a call; return the number of its slot."""
-
-    def write_head(self, index: int, head: bytes) -> None:
-        """Write the head of a call, at most `ROOM` bytes."""
-
-    def read_head(self, index: int) -> bytes:
-        """The head of a call, possibly followed by other bytes."""
-
-    def read(self, place: int, size: int) -> torch.Tensor | None:
-        """The payload in a slot that a predecessor wrote; None if it is missing."""
-
-    def save(self, tensors: Mapping[str, torch.Tensor], facts: Mapping[str, Any]) -> None:
-        """Write a snapshot. The previous one is kept until this one is complete."""
-
-    def load(self) -> Snapshot | None:
-        """The last snapshot; None if there is none."""
-
-    def reuse(self) -> None:
-        """Free the slots of all calls so far."""
 
     def sync(self) -> None:
         """Wait until everything written survives a power failure."""
@@ -179,9 +151,10 @@ class FileLog:
             done += count
         return payload
 
-    def save(self, tensors: Mapping[str, torch.Tensor], facts: Mapping[str, Any]) -> None:
+    def save(self, tensors: Mapping[str, torch.Tensor], facts: str, generation: int) -> None:
         """Write a snapshot to a temporary file, then replace the last one."""
-        about = {"server": json.dumps(facts)}
+        del generation  # it is one of the facts
+        about = {"server": facts}
         self._until_there_is_room(
             lambda: write_tensors(self._snapshot, tensors, about, durable=self._durable)
         )
@@ -191,7 +164,7 @@ class FileLog:
         if not self._snapshot.exists():
             return None
         tensors, metadata = open_tensors(self._snapshot)
-        return tensors, json.loads(metadata["server"])
+        return tensors, metadata["server"]
 
     def reuse(self) -> None:
         """Nothing to free: every call overwrites the one with its index."""
@@ -342,7 +315,7 @@ class MemoryLog:
         self._used.append(place)
         return torch.frombuffer(self._view(place, size), dtype=torch.uint8)
 
-    def save(self, tensors: Mapping[str, torch.Tensor], facts: Mapping[str, Any]) -> None:
+    def save(self, tensors: Mapping[str, torch.Tensor], facts: str, generation: int) -> None:
         """Overwrite the older of the two snapshots; its head, written last, makes it valid."""
         directory, at = {}, 0
         for name, tensor in tensors.items():
@@ -359,7 +332,7 @@ class MemoryLog:
                 start = begin + directory[name][2]
                 source = tensor.detach().reshape(-1).view(torch.uint8)
                 flat[start : start + tensor.nbytes].copy_(source)
-        head = (_MARK, facts["generation"], len(text), zlib.crc32(text))
+        head = (_MARK, generation, len(text), zlib.crc32(text))
         area[: _SNAPSHOT_HEAD.size] = _SNAPSHOT_HEAD.pack(*head)
         self._next = 1 - self._next
 

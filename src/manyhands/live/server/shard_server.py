@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
-from manyhands.endpoint import Left, Parameters
+from manyhands.endpoint import Left
 from manyhands.leasing.fences import Fences
 from manyhands.live.assignment import eager_limit
 from manyhands.live.member.shared_parameters import SharedParameters
@@ -36,6 +36,12 @@ from manyhands.protocols import (
 from manyhands.protocols.compression.shard import CodedShard
 from manyhands.protocols.parts.finite import FiniteCheck, about_push, own_worker
 from manyhands.protocols.parts.rank_order import rank_of
+from manyhands.protocols.parts.recovery.replay import (
+    answer_source,
+    is_journaled,
+    react,
+    recover,
+)
 from manyhands.sampling.permutation import member_seed
 from manyhands.script.loading import load
 from manyhands.script.origin import override
@@ -243,9 +249,8 @@ class ShardServer:
                 self._progress.phase = "apply"
             update = self._received(call, incoming.payload)
             seen = self._examine(call, update, repeated=incoming.repeated)
-            after, actions = self._react(state, seen, repeated=incoming.repeated)
-            refuses = bool(seen.refused) and not incoming.repeated
-            if after is not state or refuses or self._touches(actions):
+            after, actions = react(self._protocol, state, seen, repeated=incoming.repeated)
+            if is_journaled(state, seen, after, actions, coded=self._coded is not None):
                 self._journal_call(call, incoming)
             state = after
             decided.append((incoming, update, after, actions))
@@ -262,18 +267,6 @@ class ShardServer:
                 # From its arrival to its answer, as a virtual server's `service`.
                 seconds = time.monotonic() - begun
                 self._recorder.span("compute", begun, seconds, self._state.version)
-
-    def _react(
-        self, state: ServerState, call: Call, *, repeated: bool
-    ) -> tuple[ServerState, list[Action]]:
-        """The protocol's decision about a call, live or when a journal is replayed."""
-        if isinstance(call.message, Left):
-            return self._protocol.on_leave(state, call.worker)
-        if isinstance(call.message, StoreShard):
-            return state, [Answer(call, Parameters(state.version), parameters=False)]
-        if repeated:
-            return state, [self._protocol.on_repeat(state, call)]
-        return self._protocol.on_message(state, call)
 
     def _received(self, call: Call, payload: memoryview | None) -> torch.Tensor | None:
         """The payload of a call, decoded."""
@@ -347,7 +340,7 @@ class ShardServer:
         """
         if self._coded is None:
             return None
-        begun, source = time.monotonic(), self._source(answer)
+        begun, source = time.monotonic(), answer_source(answer, self._holder)
         frame = self._coded.answer(answer, source)
         self._note_coding(begun, worked=source is not None)
         return frame
@@ -376,17 +369,11 @@ class ShardServer:
 
         self._responder.reply(incoming, answer.message, payload, renew)
 
-    def _source(self, answer: Answer) -> torch.Tensor | None:
-        """The tensor of an answer. A copy kept for the sender does not change meanwhile."""
-        if answer.remember:
-            answer = dataclasses.replace(answer, recall=True)
-        return answer.payload(self._holder)
-
     def _payload(
         self, incoming: Incoming, answer: Answer, frame: torch.Tensor | None = None
     ) -> memoryview | None:
         """The bytes of an answer: its frame under codecs, or its tensor."""
-        source = self._source(answer) if self._coded is None else frame
+        source = answer_source(answer, self._holder) if self._coded is None else frame
         if source is None:
             return None
         payload: memoryview = as_bytes(source).numpy().data
@@ -400,37 +387,23 @@ class ShardServer:
         return payload
 
     def _recover(self) -> dict[str, int]:
-        """Restore a predecessor's snapshot and replay the calls since then."""
-        self._state, done, waiting = self._journal.recover(self._holder, self._state)
-        for sender, number in waiting:
-            self._open[sender, number] = None
-        again, version = 0, self._state.version
-        for journaled in self._journal.replay():
-            call = journaled.call
-            repeated = call.number <= done.get(call.sender, 0)
-            payload = journaled.payload if len(journaled.payload) else None
-            if self._coded is not None and not isinstance(call.message, Left):
-                payload = self._coded.received(call, payload)
-            if not repeated:
-                call = self._examination.examine(call, payload, self._coded)
-            after, actions = self._react(self._state, call, repeated=repeated)
-            if isinstance(call.message, Left):
-                self._holder.forget_worker(call.worker)
-            elif not repeated:
-                self._open[call.sender, call.number] = None
-                done[call.sender] = call.number
-            self._state = after
-            for action in actions:
-                carry_out(self._holder, action, payload)
-                if isinstance(action, Answer):
-                    self._frame(action)
-                    self._open.pop((action.call.sender, action.call.number), None)
-            again += 1
-        if version or again:
+        """Continue where a predecessor was; by caller, the number of its last call."""
+        found = recover(
+            self._journal,
+            self._protocol,
+            self._state,
+            self._holder,
+            self._coded,
+            self._examination,
+        )
+        begun = self._state.version
+        self._state = found.state
+        self._open = dict.fromkeys(found.waiting)
+        if found.replayed or found.state.version > begun:
             self._publish()
-            detail = {"version": str(self._state.version), "heard again": str(again)}
+            detail = {"version": str(self._state.version), "heard again": str(found.replayed)}
             self._recorder.event("recovered", detail)
-        return done
+        return found.done
 
     def _admits(self, incoming: Incoming) -> bool:
         """Whether a call is to be executed: the incarnation of its sender is not over."""
@@ -469,16 +442,8 @@ class ShardServer:
                 self._open[key] = None
         self._make_room()
         call = Call(name, 0, Left())
-        after, actions = self._react(self._state, call, repeated=False)
+        after, actions = react(self._protocol, self._state, call, repeated=False)
         self._journal_call(call)
         self._holder.forget_worker(name)
         self._decide(after, actions)
         self._journal.settle()
-
-    def _touches(self, actions: list[Action]) -> bool:
-        """Whether actions change the shard, or what is kept for callers."""
-        keeps = self._coded is not None
-        return any(
-            not isinstance(action, Answer) or action.remember or (keeps and action.parameters)
-            for action in actions
-        )

@@ -11,7 +11,7 @@ from manyhands.files.checkpoints import (
     CheckpointFolder,
     CheckpointPlace,
 )
-from manyhands.protocols.parts.stored_state import continue_server, server_part
+from manyhands.protocols.parts.recovery.stored_state import continue_server, server_part
 
 if TYPE_CHECKING:
     from manyhands.job import Job

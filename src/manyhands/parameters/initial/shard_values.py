@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from manyhands.parameters.gradients import build
 from manyhands.parameters.initial.deferred import HELD, Outline, outline_or_whole, place_values
 from manyhands.parameters.initial.trimming import trim
+from manyhands.parameters.initial.uncompiled_mode import UncompiledMode
 from manyhands.parameters.initial.watching import Unmakeable
 from manyhands.parameters.layout import Layout
 from manyhands.seeding import seed_all
@@ -118,7 +118,7 @@ class _Placing:
         return place.copy_(whole.reshape(-1)[fragment.start : fragment.stop])
 
 
-class _Unchanging(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
+class _Unchanging(UncompiledMode):
     """While active, raises for writes to meta tensors, which would be lost."""
 
     def __torch_dispatch__(

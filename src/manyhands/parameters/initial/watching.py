@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from manyhands.parameters.initial.trimming import trim
+from manyhands.parameters.initial.uncompiled_mode import UncompiledMode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -80,7 +80,7 @@ class _Memory:
         return empty.set_(storage, 0, self.shape, self.stride)
 
 
-class Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
+class Watching(UncompiledMode):
     """While active, limits the uninitialised memory of new tensors to about `held` bytes.
 
     Args:

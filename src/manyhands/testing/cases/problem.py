@@ -15,6 +15,7 @@ a wrong weight without knowing the protocol:
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -94,9 +95,8 @@ class Descent:
 
     def __init__(self, parameters: Iterable[nn.Parameter], momentum: float) -> None:
         self.param_groups: list[dict[str, Any]] = [{"params": list(parameters), "lr": RATE}]
-        self.state: dict[nn.Parameter, dict[str, torch.Tensor]] = {}
+        self.state: defaultdict[nn.Parameter, dict[str, torch.Tensor]] = defaultdict(dict)
         self._momentum = momentum
-        self._velocity: dict[int, torch.Tensor] = {}
 
     def step(self) -> None:
         """One step with the gradients of the parameters."""
@@ -105,8 +105,8 @@ class Descent:
                 velocity = parameter.grad
                 if self._momentum:
                     velocity = velocity.clone()
-                    before = self._velocity.get(id(parameter))
+                    before = self.state[parameter].get("velocity")
                     if before is not None:
                         velocity.add_(before, alpha=self._momentum)
-                    self._velocity[id(parameter)] = velocity
+                    self.state[parameter]["velocity"] = velocity
                 parameter.data.add_(velocity, alpha=-group["lr"])

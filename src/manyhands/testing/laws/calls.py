@@ -25,11 +25,15 @@ class CallsOnce(Law):
     """Each call is decided once, in order, and answered at most once; calls of lost workers never.
 
     The payload of a call is used at most once, and an answer that is repeated says the same of it.
+    A call that changes nothing is not in a server's journal: if the server crashes before its
+    answer has arrived, it is decided again.
     """
 
     def __init__(self, case: Case) -> None:
         super().__init__(case)
         self._numbers: Counter[tuple[int, str]] = Counter()
+        self._unknown: dict[tuple[int, str], int] = {}
+        """By server that has crashed and caller, the last call that is not in the journal."""
         self._fenced: set[str] = set()
         self._answered: dict[tuple[int, str, int], bool] = {}
         self._used: set[tuple[int, str, int]] = set()
@@ -42,6 +46,13 @@ class CallsOnce(Law):
         self._answered = {k: said for k, said in self._answered.items() if k[0] != server}
         self._used = {key for key in self._used if key[0] != server}
 
+    def restored(self, server: int, heard: dict[str, int]) -> None:
+        for key, last in self._numbers.items():
+            known = heard.get(key[1], 0)
+            if key[0] == server and known < last:
+                self._unknown[key] = max(last, self._unknown.get(key, 0))
+                self._numbers[key] = known
+
     def decided(
         self,
         server: int,
@@ -53,6 +64,10 @@ class CallsOnce(Law):
     ) -> None:
         if call.sender in self._fenced:
             raise BrokenLawError(f"{call} is decided although its sender was declared lost")
+        unknown = self._unknown.pop((server, call.sender), 0)
+        if self._numbers[server, call.sender] < call.number <= unknown + 1:
+            self._numbers[server, call.sender] = call.number - 1
+            self._answered.pop((server, call.sender, call.number), None)
         self._numbers[server, call.sender] += 1
         expected = self._numbers[server, call.sender]
         if call.number != expected:

@@ -177,6 +177,9 @@ class Law:
     def began_anew(self, server: int, x: NDArray[np.float64]) -> None:
         """The server in a worker's process has returned with it, in its initial state."""
 
+    def restored(self, server: int, heard: dict[str, int]) -> None:
+        """A server that crashed continues from its journal; by caller, the last call in it."""
+
     def looks_up(self, life: Life) -> None:
         """A worker begins to read the shared parameters, for an evaluation."""
 

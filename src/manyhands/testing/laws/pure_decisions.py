@@ -9,10 +9,12 @@ down and read is equal to what it was.
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from manyhands.protocols.parts.recovery.encoded_state import plain_state, read_state
 from manyhands.testing.laws.law import BrokenLawError, Law
 
 if TYPE_CHECKING:
@@ -83,9 +85,8 @@ class PureDecisions(Law):
         for number, server in enumerate(world._servers.values()):
             state = server.state
             try:
-                read = msgspec.convert(
-                    msgspec.to_builtins(state), self._kinds.get(number, type(state))
-                )
+                stored = json.dumps(plain_state(state))
+                read = read_state(json.loads(stored), self._kinds.get(number, type(state)))
             except (TypeError, msgspec.ValidationError) as error:
                 raise BrokenLawError(
                     f"the state of {server.name} cannot be written to its journal and read: {error}"

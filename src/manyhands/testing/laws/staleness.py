@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from manyhands.endpoint import Parameters, Push
+from manyhands.endpoint import Parameters, Push, Rest
 from manyhands.protocols import USES_PAYLOAD
 from manyhands.testing.laws.law import BrokenLawError, Law
 
@@ -27,12 +27,14 @@ if TYPE_CHECKING:
 class ReportedVersions(Law):
     """An answer that has parameters says the version at which the server is.
 
-    If parameters are in shared memory, every answer does.
+    If parameters are in shared memory, every answer does, except to a worker that rests: it reads
+    them when it takes part again.
     """
 
     def __init__(self, case: Case) -> None:
         super().__init__(case)
         self._versions: Counter[int] = Counter()
+        self._rests: set[tuple[int, str, int]] = set()
 
     def decided(
         self,
@@ -44,6 +46,8 @@ class ReportedVersions(Law):
         actions: Sequence[Action],
     ) -> None:
         self._versions[server] = after.version
+        if isinstance(call.message, Rest):
+            self._rests.add((server, call.sender, call.number))
 
     def left(
         self,
@@ -65,7 +69,8 @@ class ReportedVersions(Law):
         message: Parameters | Custom,
         payload: NDArray[np.float64] | None,
     ) -> None:
-        tells = payload is not None or self.case.protocol.shared_memory
+        reads = self.case.protocol.shared_memory and (server, *call) not in self._rests
+        tells = payload is not None or reads
         if not isinstance(message, Parameters) or not tells:
             return
         if message.version != self._versions[server]:

@@ -91,6 +91,11 @@ class Parcel:
             return 0
         return self.payload.nbytes
 
+    @property
+    def follows_answered(self) -> bool:
+        """Whether its caller has the answers to all calls before it."""
+        return self.endpoint.is_first_unanswered(self)
+
     def lose(self) -> None:
         """Handle the loss of the call or of its answer."""
         self.endpoint.resend(self)
@@ -322,6 +327,11 @@ class VirtualEndpoint:
         else:
             line.unsent.popleft()
             self._send(line)
+
+    def is_first_unanswered(self, parcel: Parcel) -> bool:
+        """Whether a call is the first one to its server without an answer."""
+        calls = self._lines[parcel.server.name].calls
+        return bool(calls) and calls[0] is parcel
 
     def resend(self, parcel: Parcel) -> None:
         """After a loss, send all unanswered calls again, in order, after `PROBE` seconds."""

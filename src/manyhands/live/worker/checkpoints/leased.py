@@ -16,7 +16,7 @@ from manyhands.files.checkpoints import (
 )
 from manyhands.files.checkpoints.model import model_parts
 from manyhands.live.worker.checkpoints import random_sources
-from manyhands.protocols.parts.stored_state import (
+from manyhands.protocols.parts.recovery.stored_state import (
     continue_worker,
     own_state,
     worker_tensors,

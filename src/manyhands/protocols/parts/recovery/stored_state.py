@@ -9,9 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
 from manyhands.files.checkpoints.parts import MemberState
+from manyhands.protocols.parts.recovery.encoded_state import plain_state, read_state
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,7 +32,7 @@ def server_part(holder: Holder, state: ServerState) -> MemberState:
     parts, named = holder.named_state()
     own = {name: tensor for name, tensor in tensors.items() if not name.startswith(_OF_CALLERS)}
     plain = {name: one for name, one in numbers.items() if name != "references"}
-    return MemberState(parts, named, own, {"state": msgspec.to_builtins(state), "optimizer": plain})
+    return MemberState(parts, named, own, {"state": plain_state(state), "optimizer": plain})
 
 
 def continue_server(
@@ -61,8 +60,7 @@ def continue_server(
     }
     numbers = {name: one for name, one in values["optimizer"].items() if name != "references"}
     holder.restore(kept, numbers)
-    # JSON has no other keys than strings.
-    state: ServerState = msgspec.convert(values["state"], type(first), str_keys=True)
+    state = read_state(values["state"], type(first))
     present = getattr(first, "present", None)
     # Workers without samples rested at the cut; in a run that begins, all are present.
     return state if present is None else replace(state, present=present)  # type: ignore[call-arg]

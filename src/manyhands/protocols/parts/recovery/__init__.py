@@ -1,0 +1,1 @@
+"""What servers store and continue from: checkpoints, and journals with their replay."""
